@@ -1,2 +1,62 @@
-//! Safe pinned and device memory, streams, events and copies over the CUDA driver, loaded at run time.
+//! Safe pinned and device memory over the CUDA driver, loaded at run time.
+//!
+//! ```
+//! use cuda_mem_core::{DeviceBuffer, Driver, Stream, host::{RegisterFlags, Registered}};
+//!
+//! let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+//! let context = driver.device(0)?.primary_context()?;
+//! let stream = Stream::new(&context)?;
+//!
+//! let pinned = Registered::new(&context, vec![42u8; 1 << 20], RegisterFlags::default())?;
+//! let device = DeviceBuffer::from_slice(&stream, pinned.as_slice()?)?;
+//! assert_eq!(device.to_vec(&stream)?, pinned.as_slice()?);
+//! # Ok::<(), cuda_mem_core::Error>(())
+//! ```
+//!
+//! # What holds everywhere
+//!
+//! - **Memory under an asynchronous copy is never freed or seen too early.** A copy owns its host memory ([`Transfer`]), runs
+//!   in a closure that always waits ([`scope()`]), waits before it returns ([`DeviceRange`]), or is an `unsafe fn`
+//!   ([`copy`]). `mem::forget` breaks none of them.
+//! - **A buffer remembers every stream that used it.** Uses on other streams, and its release, are ordered behind all of
+//!   them, on the device.
+//! - **The caller's world stays as it was**: the current context, the thread's capture mode, captures of other threads.
+//! - **Nothing panics on bad input**, and nothing is lost with an error: owners come back with it.
+//! - **In a forked child** every call is [`Error::Forked`], and drops do nothing.
+
 #![deny(unsafe_code)]
+
+mod buffer;
+mod capture;
+mod context;
+pub mod copy;
+mod deferred;
+mod device;
+mod driver;
+mod element;
+mod error;
+mod event;
+mod fence;
+mod fork;
+mod handle;
+pub mod host;
+pub mod pointer;
+mod scope;
+mod stream;
+pub mod stream_mem;
+mod transfer;
+mod uses;
+
+pub use buffer::{DeviceBuffer, DeviceRange, ManagedBuffer, StreamUse};
+pub use context::{Context, MemoryInfo};
+pub use cuda_mem_sys as sys;
+pub use device::Device;
+pub use driver::Driver;
+pub use element::DeviceCopy;
+pub use error::{DriverError, Error, Refused, RegisteredBy, Result};
+pub use event::Event;
+pub use fence::{Fence, FenceLine};
+pub use host::PinnedBuffer;
+pub use scope::{Scope, scope};
+pub use stream::{Stream, StreamId};
+pub use transfer::Transfer;

@@ -1,0 +1,53 @@
+//! Memory of a device.
+
+mod device;
+mod managed;
+mod range;
+
+pub use device::DeviceBuffer;
+pub use managed::ManagedBuffer;
+pub use range::DeviceRange;
+
+pub(crate) use device::Block;
+
+use std::marker::PhantomData;
+
+use cuda_mem_sys::CUdeviceptr;
+
+use crate::stream::Stream;
+use crate::uses::Uses;
+
+/// A use of memory on a stream, from [`DeviceBuffer::on`] and its like: the address to hand to a kernel.
+///
+/// The stream is ordered behind the uses that came before, and later uses, the release among them, are ordered behind what
+/// the stream is given while this lives.
+#[derive(Debug)]
+#[must_use = "drop it after the work was enqueued"]
+pub struct StreamUse<'b> {
+    address: CUdeviceptr,
+    uses: &'b Uses,
+    stream: &'b Stream,
+    /// The end is marked in the thread that enqueued the work.
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl<'b> StreamUse<'b> {
+    pub(crate) fn new(address: CUdeviceptr, uses: &'b Uses, stream: &'b Stream) -> Self {
+        Self { address, uses, stream, _not_send: PhantomData }
+    }
+
+    /// The address on the device.
+    #[must_use]
+    pub fn address(&self) -> CUdeviceptr {
+        self.address
+    }
+}
+
+impl Drop for StreamUse<'_> {
+    fn drop(&mut self) {
+        // Without its mark the use is still in the set, and whoever comes next waits for the whole context instead.
+        if let Err(error) = self.uses.end(self.stream) {
+            self.stream.driver().report_release_failure(&error);
+        }
+    }
+}

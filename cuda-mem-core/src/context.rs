@@ -1,0 +1,279 @@
+//! Contexts: what a process has on a device.
+//!
+//! # Safety
+//!
+//! Relies on a retained primary context staying valid until it is released, and on the contract of
+//! [`Context::borrow_raw`] for contexts of others.
+
+#![allow(unsafe_code, reason = "calls driver functions")]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::Arc;
+
+use cuda_mem_sys::{CUcontext, CUctx_st};
+
+use crate::capture::Relaxed;
+use crate::deferred::Deferred;
+use crate::device::Device;
+use crate::driver::{Driver, refuse_forked};
+use crate::error::{Error, Result, call};
+use crate::event::EventPool;
+use crate::fork;
+use crate::handle::Handle;
+
+/// A context, normally a device's primary one. Clones are handles to the same one; whatever is made in it keeps it alive.
+///
+/// Nothing here depends on which context is current: each call that needs one makes its own current for the time it takes
+/// and then restores what was there.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let memory = context.memory_info()?;
+/// assert!(memory.free <= memory.total);
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    device: Device,
+    raw: Handle<CUctx_st>,
+    /// Whether it was retained here and is to be released.
+    retained: bool,
+    /// Events for ordering one stream after another, which every such step borrows for a moment.
+    events: EventPool,
+    /// Memory that could not be freed when its owner was dropped.
+    deferred: Deferred,
+}
+
+/// The memory of a device, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// What is free, of all processes.
+    pub free: usize,
+    /// All there is.
+    pub total: usize,
+}
+
+impl Context {
+    pub(crate) fn retain_primary(device: Device) -> Result<Self> {
+        refuse_forked()?;
+        let mut raw: CUcontext = ptr::null_mut();
+        // SAFETY: one handle to write, a valid device.
+        unsafe { call!(device.driver(), cuDevicePrimaryCtxRetain(&mut raw, device.as_raw())) }?;
+        Ok(Self::new(device, raw, true))
+    }
+
+    /// A context of somebody else, which they keep alive and own.
+    ///
+    /// Takes an untyped pointer, so that any binding's `CUcontext` can be passed.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be a context of `device`, and stay valid for as long as the result, its clones and whatever is made in
+    /// them exist.
+    #[must_use]
+    pub unsafe fn borrow_raw(device: Device, raw: *mut c_void) -> Self {
+        Self::new(device, raw.cast::<CUctx_st>(), false)
+    }
+
+    fn new(device: Device, raw: CUcontext, retained: bool) -> Self {
+        let inner = Inner {
+            device,
+            raw: Handle::new(raw),
+            retained,
+            events: EventPool::default(),
+            deferred: Deferred::default(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The device it is on.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.inner.device
+    }
+
+    /// The driver it belongs to.
+    #[inline]
+    #[must_use]
+    pub fn driver(&self) -> Driver {
+        self.inner.device.driver()
+    }
+
+    /// The driver's handle, a `CUcontext`. It is valid while this context or a clone of it lives.
+    #[must_use]
+    pub fn as_raw(&self) -> *mut c_void {
+        self.inner.raw.raw().cast::<c_void>()
+    }
+
+    /// Runs `body` with this context current in the calling thread, for code that relies on the current context. What was
+    /// current before is so again afterwards, also after a panic.
+    ///
+    /// Wraps [`cuCtxPushCurrent` and `cuCtxPopCurrent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], [`Error::Forked`]; `body` was not called then.
+    pub fn with_current<R>(&self, body: impl FnOnce() -> R) -> Result<R> {
+        let _bound = self.bind()?;
+        Ok(body())
+    }
+
+    /// Waits until all work in the context is done.
+    ///
+    /// Wraps [`cuCtxSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html). Blocks the calling thread.
+    ///
+    /// # Capture
+    ///
+    /// Fails while a stream of the context captures, and the capture with it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], also with the code of earlier work that failed; [`Error::Forked`].
+    pub fn synchronize(&self) -> Result<()> {
+        let _bound = self.bind()?;
+        // SAFETY: the context is current.
+        unsafe { call!(self.driver(), cuCtxSynchronize()) }
+    }
+
+    /// How much memory the device has and how much of it is free.
+    ///
+    /// Wraps [`cuMemGetInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], [`Error::Forked`].
+    pub fn memory_info(&self) -> Result<MemoryInfo> {
+        let _bound = self.bind()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the context is current; two sizes to write.
+        unsafe { call!(self.driver(), cuMemGetInfo(&mut free, &mut total)) }?;
+        Ok(MemoryInfo { free, total })
+    }
+
+    /// Frees memory whose owner was dropped at a moment when the driver would not take it, and returns how many blocks still
+    /// wait.
+    ///
+    /// That is the case while a stream that used the memory captures a graph. Every allocation does this by itself first.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture; what they used keeps waiting.
+    pub fn reclaim(&self) -> usize {
+        if fork::forked() { 0 } else { self.inner.deferred.reclaim() }
+    }
+
+    /// Makes the context current until the guard is dropped. One driver call if it is already.
+    pub(crate) fn bind(&self) -> Result<Bound<'_>> {
+        refuse_forked()?;
+        self.inner.bind()
+    }
+
+    /// As [`Context::bind`], and harmless to captures of other threads as well.
+    pub(crate) fn bind_relaxed(&self) -> Result<(Relaxed, Bound<'_>)> {
+        refuse_forked()?;
+        let relaxed = Relaxed::enter(self.driver())?;
+        Ok((relaxed, self.inner.bind()?))
+    }
+
+    pub(crate) fn events(&self) -> &EventPool {
+        &self.inner.events
+    }
+
+    pub(crate) fn deferred(&self) -> &Deferred {
+        &self.inner.deferred
+    }
+
+    /// Refuses what belongs to another context.
+    #[inline]
+    pub(crate) fn expect_same(&self, other: &Self, what: &'static str) -> Result<()> {
+        if self == other { Ok(()) } else { Err(Error::ForeignContext { what }) }
+    }
+}
+
+impl Inner {
+    fn bind(&self) -> Result<Bound<'_>> {
+        let driver = self.device.driver();
+        let mut current: CUcontext = ptr::null_mut();
+        // SAFETY: one handle to write.
+        unsafe { call!(driver, cuCtxGetCurrent(&mut current)) }?;
+        let pushed = current != self.raw.raw();
+        if pushed {
+            // SAFETY: a context that lives as long as `self`.
+            unsafe { call!(driver, cuCtxPushCurrent(self.raw.raw())) }?;
+        }
+        Ok(Bound { driver, pushed, _context: PhantomData, _not_send: PhantomData })
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if fork::forked() {
+            return;
+        }
+        self.events.destroy_all(self.device.driver());
+        if self.retained {
+            let (driver, device) = (self.device.driver(), self.device.as_raw());
+            driver.release(|| {
+                // SAFETY: this value retained the primary context once and releases it once; whatever was made in it
+                // held a clone of its owner, so none of it exists any more.
+                unsafe { call!(driver, cuDevicePrimaryCtxRelease(device)) }
+            });
+        }
+    }
+}
+
+/// A context is current in this thread while this lives.
+#[derive(Debug)]
+pub(crate) struct Bound<'c> {
+    driver: Driver,
+    pushed: bool,
+    _context: PhantomData<&'c Context>,
+    /// What is current is a property of the thread.
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl Drop for Bound<'_> {
+    fn drop(&mut self) {
+        if self.pushed {
+            self.driver.release(|| {
+                let mut popped: CUcontext = ptr::null_mut();
+                // SAFETY: one handle to write; this thread pushed a context when the guard was made.
+                unsafe { call!(self.driver, cuCtxPopCurrent(&mut popped)) }
+            });
+        }
+    }
+}
+
+impl PartialEq for Context {
+    /// Whether both are handles to the same context.
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+            || (self.inner.raw == other.inner.raw && self.driver() == other.driver())
+    }
+}
+
+impl Eq for Context {}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("device", &self.inner.device)
+            .field("raw", &self.inner.raw.raw())
+            .finish()
+    }
+}

@@ -1,0 +1,256 @@
+//! A driver: a table of functions, initialised.
+//!
+//! # Safety
+//!
+//! Relies on the contract of [`cuda_mem_sys::Table`]: each accessor gives a function of exactly its type, valid for the
+//! life of the process.
+
+#![allow(unsafe_code, reason = "calls driver functions")]
+
+use std::ffi::{CStr, c_char, c_int};
+use std::fmt;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use cuda_mem_sys::{CUresult, Table};
+
+use crate::device::Device;
+use crate::error::{Error, Result, call};
+use crate::fork;
+use crate::host::registry::Registry;
+
+/// An initialised CUDA driver. Copies are handles to the same one.
+///
+/// Several drivers can live in one process: the system's ([`Driver::system`]) and any number over tables of their own
+/// ([`Driver::over`]), such as simulated ones. What belongs to one is never passed to another.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// println!("CUDA {}, {} devices", driver.version(), driver.device_count()?);
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Driver {
+    state: &'static State,
+}
+
+/// What one driver has, for the life of the process.
+struct State {
+    table: &'static Table,
+    release_failures: AtomicU64,
+    on_release_failure: RwLock<Option<Arc<ReleaseFailureHook>>>,
+    registry: Registry,
+}
+
+type ReleaseFailureHook = dyn Fn(&Error) + Send + Sync;
+
+/// Every driver that was initialised, so that one table gives one driver.
+static DRIVERS: Mutex<Vec<&'static State>> = Mutex::new(Vec::new());
+
+impl Driver {
+    /// The system's driver, loaded and initialised at the first call.
+    ///
+    /// Which library that is, see [`Table::system`]. Wraps
+    /// [`cuInit`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__INITIALIZE.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Load`] without a driver of CUDA 12.2 or newer, [`Error::Driver`] if it does not initialise (no device, say),
+    /// [`Error::Forked`] in a forked child. A failure is not remembered: the next call tries again.
+    pub fn system() -> Result<Self> {
+        static SYSTEM: OnceLock<&'static Table> = OnceLock::new();
+        refuse_forked()?;
+        let table = match SYSTEM.get() {
+            Some(table) => table,
+            None => {
+                let table = Table::system().map_err(Arc::new)?;
+                // Of two threads that come first at once, one table stays unused; it is small and there is no third time.
+                SYSTEM.get_or_init(|| Box::leak(Box::new(table)))
+            }
+        };
+        Self::over(table)
+    }
+
+    /// The driver of a table, initialised if it was not yet. The same table always gives the same driver.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`] if it does not initialise, [`Error::Forked`] in a forked child.
+    pub fn over(table: &'static Table) -> Result<Self> {
+        refuse_forked()?;
+        fork::watch();
+        let mut drivers = DRIVERS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(state) = drivers.iter().find(|state| ptr::eq(state.table, table)) {
+            return Ok(Self { state });
+        }
+        let state = Box::new(State {
+            table,
+            release_failures: AtomicU64::new(0),
+            on_release_failure: RwLock::new(None),
+            registry: Registry::default(),
+        });
+        let driver = Self { state: Box::leak(state) };
+        // SAFETY: cuInit may be called at any time with flags 0.
+        let initialised = unsafe { call!(driver, cuInit(0)) };
+        if let Err(error) = initialised {
+            // SAFETY: the reference was leaked a few lines above and has not left this function: `error` holds only
+            // strings of the driver.
+            drop(unsafe { Box::from_raw(ptr::from_ref(driver.state).cast_mut()) });
+            return Err(error);
+        }
+        drivers.push(driver.state);
+        Ok(driver)
+    }
+
+    /// The functions of this driver.
+    #[inline]
+    #[must_use]
+    pub fn table(self) -> &'static Table {
+        self.state.table
+    }
+
+    /// The CUDA version of this driver: 1000 × major + 10 × minor.
+    #[must_use]
+    pub fn version(self) -> i32 {
+        self.state.table.version()
+    }
+
+    /// How many devices there are.
+    ///
+    /// Wraps [`cuDeviceGetCount`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], [`Error::Forked`].
+    pub fn device_count(self) -> Result<usize> {
+        refuse_forked()?;
+        let mut count: c_int = 0;
+        // SAFETY: one int to write.
+        unsafe { call!(self, cuDeviceGetCount(&mut count)) }?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    /// The device with this number, from 0.
+    ///
+    /// Wraps [`cuDeviceGet`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchDevice`], [`Error::Driver`], [`Error::Forked`].
+    pub fn device(self, ordinal: usize) -> Result<Device> {
+        let count = self.device_count()?;
+        let number = c_int::try_from(ordinal).ok().filter(|_| ordinal < count);
+        let number = number.ok_or(Error::NoSuchDevice { ordinal, count })?;
+        let mut raw = 0;
+        // SAFETY: one device number to write.
+        unsafe { call!(self, cuDeviceGet(&mut raw, number)) }?;
+        Ok(Device::new(self, raw))
+    }
+
+    /// All devices.
+    ///
+    /// # Errors
+    ///
+    /// As [`Driver::device`].
+    pub fn devices(self) -> Result<Vec<Device>> {
+        (0..self.device_count()?).map(|ordinal| self.device(ordinal)).collect()
+    }
+
+    /// How many releases have failed so far: frees, unregistrations and destructions in `Drop`, which has nobody to
+    /// return an error to.
+    #[must_use]
+    pub fn release_failures(self) -> u64 {
+        self.state.release_failures.load(Ordering::Relaxed)
+    }
+
+    /// Has `hook` called for each release that fails from now on, in the thread where it fails. It replaces an earlier hook.
+    ///
+    /// The hook must not panic: a panic in it is swallowed, because it would come out of a `Drop`.
+    pub fn on_release_failure(self, hook: impl Fn(&Error) + Send + Sync + 'static) {
+        let mut slot = self.state.on_release_failure.write().unwrap_or_else(PoisonError::into_inner);
+        *slot = Some(Arc::new(hook));
+    }
+
+    /// Runs a release from a `Drop`: tried twice, because the driver reports old errors of others in any call, then counted.
+    /// True if it worked.
+    pub(crate) fn release(self, mut release: impl FnMut() -> Result<()>) -> bool {
+        match release().or_else(|_| release()) {
+            Ok(()) => true,
+            Err(error) => {
+                self.report_release_failure(&error);
+                false
+            }
+        }
+    }
+
+    #[cold]
+    pub(crate) fn report_release_failure(self, error: &Error) {
+        if error.code() == Some(CUresult::CUDA_ERROR_DEINITIALIZED) {
+            // The process is ending, and the driver gave everything back before us.
+            return;
+        }
+        self.state.release_failures.fetch_add(1, Ordering::Relaxed);
+        #[cfg(feature = "tracing")]
+        tracing::warn!(%error, "a release failed");
+        let hook = self.state.on_release_failure.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(hook) = hook {
+            let hook = std::panic::AssertUnwindSafe(|| hook(error));
+            // Nobody is left to tell of a panic: the hook's documentation forbids it.
+            let _ = std::panic::catch_unwind(hook);
+        }
+    }
+
+    /// The host memory that is registered with this driver through this crate.
+    pub(crate) fn registry(self) -> &'static Registry {
+        &self.state.registry
+    }
+
+    /// The driver's name and text for a code.
+    pub(crate) fn describe(self, code: CUresult) -> (Option<&'static CStr>, Option<&'static CStr>) {
+        let mut name: *const c_char = ptr::null();
+        let mut text: *const c_char = ptr::null();
+        if let Ok(get_name) = self.table().cuGetErrorName() {
+            // SAFETY: one pointer to write; any number may be asked for.
+            let _ = unsafe { get_name(code, &mut name) };
+        }
+        if let Ok(get_text) = self.table().cuGetErrorString() {
+            // SAFETY: as above.
+            let _ = unsafe { get_text(code, &mut text) };
+        }
+        let string = |address: *const c_char| {
+            // SAFETY: the driver returns null or a terminated string that is part of it, and it is never unloaded.
+            (!address.is_null()).then(|| unsafe { CStr::from_ptr(address) })
+        };
+        (string(name), string(text))
+    }
+}
+
+/// The first line of every call that returns a result.
+#[inline]
+pub(crate) fn refuse_forked() -> Result<()> {
+    if fork::forked() { Err(Error::Forked) } else { Ok(()) }
+}
+
+impl PartialEq for Driver {
+    fn eq(&self, other: &Self) -> bool {
+        ptr::eq(self.state, other.state)
+    }
+}
+
+impl Eq for Driver {}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver")
+            .field("version", &self.version())
+            .field("release_failures", &self.release_failures())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,295 @@
+//! Errors: what was called, what the driver said, and what to do about it where that is known.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use cuda_mem_sys::{CUresult, LoadError, MissingFunction};
+
+use crate::driver::Driver;
+
+/// The result of whatever can fail here.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no driver, or it is too old.
+    #[error(transparent)]
+    Load(#[from] Arc<LoadError>),
+    /// The driver lacks a function.
+    #[error(transparent)]
+    Missing(#[from] MissingFunction),
+    /// The driver refused a call.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// The process was forked after the driver was initialised: the driver does not work in the child.
+    #[error(
+        "this process was forked after the CUDA driver was initialised; use CUDA in the parent, or start the child with exec"
+    )]
+    Forked,
+    /// No such device.
+    #[error("there is no device {ordinal}: this driver has {count}, numbered from 0")]
+    NoSuchDevice {
+        /// The number that was asked for.
+        ordinal: usize,
+        /// How many devices there are.
+        count: usize,
+    },
+    /// The stream is recording a graph, in which this call would keep nothing alive.
+    #[error(
+        "{call} is not possible while the stream is capturing a graph: the graph would outlive the memory"
+    )]
+    Capturing {
+        /// The call that was refused.
+        call: &'static str,
+    },
+    /// A per-thread default stream was used in another thread, where its handle means another stream.
+    #[error(
+        "this is the default stream of another thread; take the calling thread's own with Stream::per_thread"
+    )]
+    WrongThread,
+    /// Two things belong to different drivers or contexts.
+    #[error("{what} belongs to another context")]
+    ForeignContext {
+        /// What was passed.
+        what: &'static str,
+    },
+    /// A size in bytes does not fit the address space.
+    #[error("{count} elements of {size} bytes do not fit the address space")]
+    TooLarge {
+        /// Number of elements.
+        count: usize,
+        /// Bytes of one element.
+        size: usize,
+    },
+    /// A range reaches beyond the end.
+    #[error("the range {}..{} reaches beyond the end: there are {len} elements", range.start, range.end)]
+    OutOfRange {
+        /// The elements that were asked for.
+        range: Range<usize>,
+        /// How many there are.
+        len: usize,
+    },
+    /// Source and target of a copy differ in length.
+    #[error("the source has {source_len} bytes and the target {target_len}; a copy needs equal lengths")]
+    LengthMismatch {
+        /// Bytes of the source.
+        source_len: usize,
+        /// Bytes of the target.
+        target_len: usize,
+    },
+    /// The memory overlaps pages that are registered already, in a way that cannot be shared.
+    #[error("{:#x}..{:#x} overlaps memory that is already registered: {by}", range.start, range.end)]
+    AlreadyRegistered {
+        /// The addresses that were to be registered.
+        range: Range<usize>,
+        /// By whom, as far as it is known.
+        by: RegisteredBy,
+    },
+    /// A copy was to write memory that is only readable.
+    #[error("the memory is read-only and cannot be the target of a copy")]
+    ReadOnly,
+    /// The device cannot do this.
+    #[error("{device} does not support {what}")]
+    Unsupported {
+        /// The device's name.
+        device: String,
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// The writer of a fence has failed or died, and the fence was completed in its place.
+    #[error("the fence was poisoned: its writer ended before the work it stands for was done")]
+    Poisoned,
+    /// A wait took longer than it was allowed to.
+    #[error("the wait did not end within {} ms", .0.as_millis())]
+    Timeout(std::time::Duration),
+    /// A file could not be mapped or read.
+    #[error("{call} failed: {source}")]
+    Io {
+        /// The system call.
+        call: &'static str,
+        /// The system's reason.
+        source: Arc<std::io::Error>,
+    },
+}
+
+impl Error {
+    /// The driver's result code, if the driver refused.
+    #[must_use]
+    pub fn code(&self) -> Option<CUresult> {
+        match self {
+            Self::Driver(error) => Some(error.code()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn last_os(call: &'static str) -> Self {
+        Self::Io { call, source: Arc::new(std::io::Error::last_os_error()) }
+    }
+}
+
+/// An error, and the owner of the memory that it is about: nothing is lost with it.
+///
+/// The question mark turns it into its [`Error`] and drops the owner.
+pub struct Refused<O> {
+    /// Why it was refused.
+    pub error: Error,
+    /// What was passed in, as it was.
+    pub owner: O,
+}
+
+impl<O> Refused<O> {
+    pub(crate) fn new(error: Error, owner: O) -> Self {
+        Self { error, owner }
+    }
+}
+
+impl<O> From<Refused<O>> for Error {
+    fn from(refused: Refused<O>) -> Self {
+        refused.error
+    }
+}
+
+// Not derived: an owner need not be printable for its error to be.
+impl<O> fmt::Debug for Refused<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refused").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<O> fmt::Display for Refused<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<O> std::error::Error for Refused<O> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+/// Who registered memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RegisteredBy {
+    /// A registration of ours, with other flags.
+    Ours {
+        /// Its addresses.
+        range: Range<usize>,
+    },
+    /// Somebody else in this process.
+    Others,
+}
+
+impl fmt::Display for RegisteredBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ours { range } => {
+                write!(f, "by a registration of {:#x}..{:#x} with other flags", range.start, range.end)
+            }
+            Self::Others => {
+                f.write_str("by other code in this process, with cuMemHostRegister or cuMemHostAlloc")
+            }
+        }
+    }
+}
+
+/// A call that the driver refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DriverError {
+    call: &'static str,
+    code: CUresult,
+    /// The driver's own name and text of the code; none if the driver does not know it either.
+    name: Option<&'static CStr>,
+    text: Option<&'static CStr>,
+    bytes: Option<usize>,
+}
+
+impl DriverError {
+    /// The function that was called.
+    #[must_use]
+    pub fn call(&self) -> &'static str {
+        self.call
+    }
+
+    /// The code it returned. A newer driver may return codes that no constant names.
+    #[must_use]
+    pub fn code(&self) -> CUresult {
+        self.code
+    }
+
+    /// The driver's name for the code, such as `CUDA_ERROR_OUT_OF_MEMORY`.
+    #[must_use]
+    pub fn name(&self) -> Option<&'static str> {
+        self.name.and_then(|name| name.to_str().ok())
+    }
+
+    /// The bytes that were asked for, where the call asks for bytes.
+    #[must_use]
+    pub fn bytes(&self) -> Option<usize> {
+        self.bytes
+    }
+
+    #[cold]
+    pub(crate) fn new(driver: Driver, call: &'static str, code: CUresult) -> Self {
+        let (name, text) = driver.describe(code);
+        Self { call, code, name, text, bytes: None }
+    }
+
+    pub(crate) fn with_bytes(mut self, bytes: usize) -> Self {
+        self.bytes = Some(bytes);
+        self
+    }
+}
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.call)?;
+        if let Some(bytes) = self.bytes {
+            write!(f, " of {bytes} bytes")?;
+        }
+        match (self.name(), self.text.and_then(|text| text.to_str().ok())) {
+            (Some(name), Some(text)) => write!(f, " failed: {name} ({}): {text}", self.code.0),
+            (Some(name), None) => write!(f, " failed: {name} ({})", self.code.0),
+            (None, _) => write!(f, " failed with code {}, which this driver does not name", self.code.0),
+        }
+    }
+}
+
+impl std::error::Error for DriverError {}
+
+/// Adds the size to a driver's refusal.
+pub(crate) trait WithBytes {
+    fn with_bytes(self, bytes: usize) -> Self;
+}
+
+impl<T> WithBytes for Result<T> {
+    fn with_bytes(self, bytes: usize) -> Self {
+        self.map_err(|error| match error {
+            Error::Driver(error) => Error::Driver(error.with_bytes(bytes)),
+            other => other,
+        })
+    }
+}
+
+/// Calls a driver function by name and turns its code into a result: `call!(driver, cuMemFree(address))`.
+///
+/// Expands to a call of a foreign function, so it stands in an `unsafe` block.
+macro_rules! call {
+    ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        match $driver.table().$function() {
+            Ok(function) => $crate::error::check($driver, stringify!($function), function($($argument),*)),
+            Err(missing) => Err($crate::error::Error::Missing(missing)),
+        }
+    };
+}
+pub(crate) use call;
+
+#[inline]
+pub(crate) fn check(driver: Driver, call: &'static str, code: CUresult) -> Result<()> {
+    if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(DriverError::new(driver, call, code).into()) }
+}

@@ -1,0 +1,243 @@
+//! Events: points in a stream's work that others can wait for.
+//!
+//! # Safety
+//!
+//! Relies on `cuEventDestroy` being safe while the event's work or waits on it are pending, as its documentation states:
+//! the driver keeps what it needs.
+
+#![allow(unsafe_code, reason = "calls driver functions")]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use cuda_mem_sys::{CUevent, CUevent_flags, CUevent_st, CUresult};
+
+use crate::capture::Relaxed;
+use crate::context::Context;
+use crate::driver::{Driver, refuse_forked};
+use crate::error::{Error, Result, call};
+use crate::fork;
+use crate::handle::Handle;
+
+/// A point in a stream's work.
+///
+/// A new event counts as complete until it is recorded ([`Stream::record`](crate::Stream::record)); recorded again, it
+/// stands for the new point, and whoever waits already still waits for the old one.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Event, Stream};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let (first, second) = (Stream::new(&context)?, Stream::new(&context)?);
+/// let event = Event::new(&context)?;
+/// first.record(&event)?;
+/// second.wait(&event)?; // the second stream's later work starts after the first one's earlier work
+/// event.synchronize()?;
+/// assert!(event.is_complete()?);
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+pub struct Event {
+    context: Context,
+    raw: Handle<CUevent_st>,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Untimed,
+    Timed,
+    /// From the context's pool, to which it returns.
+    Pooled,
+}
+
+impl Event {
+    /// An event for ordering, without a time stamp.
+    ///
+    /// Wraps [`cuEventCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) with `CU_EVENT_DISABLE_TIMING`.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], [`Error::Forked`].
+    pub fn new(context: &Context) -> Result<Self> {
+        Self::create(context, CUevent_flags::CU_EVENT_DISABLE_TIMING, Kind::Untimed)
+    }
+
+    /// An event that keeps the time at which its point was reached.
+    ///
+    /// # Errors
+    ///
+    /// As [`Event::new`].
+    pub fn with_timing(context: &Context) -> Result<Self> {
+        Self::create(context, CUevent_flags::CU_EVENT_DEFAULT, Kind::Timed)
+    }
+
+    /// An untimed event from the context's pool, for a use in here that records it before anything else.
+    pub(crate) fn pooled(context: &Context) -> Result<Self> {
+        let raw = context.events().take(context)?;
+        Ok(Self { context: context.clone(), raw, kind: Kind::Pooled })
+    }
+
+    fn create(context: &Context, flags: CUevent_flags, kind: Kind) -> Result<Self> {
+        let raw = create_raw(context, flags)?;
+        Ok(Self { context: context.clone(), raw, kind })
+    }
+
+    /// Whether all work before the point is done.
+    ///
+    /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
+    ///
+    /// # Capture
+    ///
+    /// An event that was last recorded in a capture stands for no point in time: that is an error.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], also with the code of earlier work that failed; [`Error::Forked`].
+    pub fn is_complete(&self) -> Result<bool> {
+        refuse_forked()?;
+        let driver = self.context.driver();
+        // The driver forbids queries in every thread while any captures globally.
+        let _relaxed = Relaxed::enter(driver)?;
+        // SAFETY: the event lives as long as `self`.
+        done(unsafe { call!(driver, cuEventQuery(self.raw.raw())) })
+    }
+
+    /// Waits until all work before the point is done. Blocks the calling thread.
+    ///
+    /// Wraps [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
+    ///
+    /// # Capture
+    ///
+    /// As [`Event::is_complete`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Event::is_complete`].
+    pub fn synchronize(&self) -> Result<()> {
+        refuse_forked()?;
+        let driver = self.context.driver();
+        let _relaxed = Relaxed::enter(driver)?;
+        // SAFETY: the event lives as long as `self`.
+        unsafe { call!(driver, cuEventSynchronize(self.raw.raw())) }
+    }
+
+    /// The time from `earlier`'s point to this one's, on the device's clock. Its resolution is about half a microsecond.
+    ///
+    /// Wraps [`cuEventElapsedTime`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`]: code 600 while either point is not reached, 400 if either event was never recorded or was made
+    /// without timing.
+    pub fn elapsed_since(&self, earlier: &Self) -> Result<Duration> {
+        refuse_forked()?;
+        self.context.expect_same(&earlier.context, "the earlier event")?;
+        let mut milliseconds = 0.0f32;
+        // SAFETY: one float to write, two live events.
+        unsafe {
+            call!(
+                self.context.driver(),
+                cuEventElapsedTime(&mut milliseconds, earlier.raw.raw(), self.raw.raw())
+            )
+        }?;
+        Ok(Duration::try_from_secs_f64(f64::from(milliseconds) / 1e3).unwrap_or_default())
+    }
+
+    /// The context it belongs to.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The driver's handle, a `CUevent`. It is valid while the event lives.
+    #[must_use]
+    pub fn as_raw(&self) -> *mut c_void {
+        self.raw.raw().cast::<c_void>()
+    }
+
+    pub(crate) fn handle(&self) -> CUevent {
+        self.raw.raw()
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if fork::forked() {
+            return;
+        }
+        match self.kind {
+            Kind::Pooled => self.context.events().give_back(self.raw),
+            Kind::Untimed | Kind::Timed => destroy_raw(self.context.driver(), self.raw),
+        }
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Event")
+            .field("raw", &self.raw.raw())
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+/// "Not ready" is an answer, not an error.
+pub(crate) fn done(query: Result<()>) -> Result<bool> {
+    match query {
+        Ok(()) => Ok(true),
+        Err(Error::Driver(error)) if error.code() == CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn create_raw(context: &Context, flags: CUevent_flags) -> Result<Handle<CUevent_st>> {
+    let _bound = context.bind()?;
+    let mut raw: CUevent = ptr::null_mut();
+    // SAFETY: one handle to write; the context is current.
+    unsafe { call!(context.driver(), cuEventCreate(&mut raw, flags.0)) }?;
+    Ok(Handle::new(raw))
+}
+
+fn destroy_raw(driver: Driver, raw: Handle<CUevent_st>) {
+    // SAFETY: called once for an event that its owner created and gives up here.
+    driver.release(|| unsafe { call!(driver, cuEventDestroy(raw.raw())) });
+}
+
+/// Events without timing that are between two uses. Most uses are short: record, have a stream wait, give back; the wait
+/// keeps standing for the record it saw.
+#[derive(Debug, Default)]
+pub(crate) struct EventPool {
+    idle: Mutex<Vec<Handle<CUevent_st>>>,
+}
+
+impl EventPool {
+    fn take(&self, context: &Context) -> Result<Handle<CUevent_st>> {
+        let idle = self.lock().pop();
+        match idle {
+            Some(event) => Ok(event),
+            None => create_raw(context, CUevent_flags::CU_EVENT_DISABLE_TIMING),
+        }
+    }
+
+    fn give_back(&self, event: Handle<CUevent_st>) {
+        self.lock().push(event);
+    }
+
+    pub(crate) fn destroy_all(&self, driver: Driver) {
+        for event in std::mem::take(&mut *self.lock()) {
+            destroy_raw(driver, event);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Handle<CUevent_st>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,112 @@
+//! Host memory as its owners describe it.
+//!
+//! # Safety
+//!
+//! Each implementation below is for an owner whose memory stays where it is until the owner is dropped, however the owner
+//! itself moves.
+
+#![allow(unsafe_code, reason = "implements unsafe traits for owners of memory")]
+
+use std::sync::Arc;
+
+use crate::element::DeviceCopy;
+
+/// An owner of host memory that can be registered and copied from.
+///
+/// # Safety
+///
+/// While the owner exists, and until a method with `&mut self` is called on it, [`as_ptr`](HostMemory::as_ptr) returns the
+/// same address, and [`byte_len`](HostMemory::byte_len) bytes from there stay mapped. If
+/// [`is_writable`](HostMemory::is_writable), the pages may be written, and nothing that safe code can do with a `&Self`
+/// reads or writes the bytes while a device writes them. Reading the bytes through a device must be harmless at any time:
+/// what a mapping's pages hold may change or vanish.
+pub unsafe trait HostMemory: Send + 'static {
+    /// Where the bytes start.
+    fn as_ptr(&self) -> *const u8;
+
+    /// How many bytes there are.
+    fn byte_len(&self) -> usize;
+
+    /// Whether the pages may be written.
+    fn is_writable(&self) -> bool;
+}
+
+/// An owner of host memory that is nothing but initialised elements, which the owner itself has no other way to change
+/// while it is lent out.
+///
+/// # Safety
+///
+/// [`HostMemory::as_ptr`] points to `byte_len / size_of::<Element>()` initialised, aligned elements that belong to the owner
+/// alone; [`HostElements::as_mut_ptr`] returns the same address, good for writing, without moving anything.
+pub unsafe trait HostElements: HostMemory {
+    /// What the memory holds.
+    type Element: DeviceCopy;
+
+    /// Where the elements start.
+    fn as_mut_ptr(&mut self) -> *mut Self::Element;
+}
+
+// SAFETY: a vector's elements lie on the heap, do not move with it, and a `&Vec` cannot reallocate them. They are plain
+// memory of this process, and whoever has `&Vec` cannot have a device write them: that takes `HostElements` and `&mut`.
+unsafe impl<T: DeviceCopy> HostMemory for Vec<T> {
+    fn as_ptr(&self) -> *const u8 {
+        Vec::as_ptr(self).cast::<u8>()
+    }
+
+    fn byte_len(&self) -> usize {
+        size_of_val(self.as_slice())
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+}
+
+// SAFETY: `len` initialised elements that the vector owns alone.
+unsafe impl<T: DeviceCopy> HostElements for Vec<T> {
+    type Element = T;
+
+    fn as_mut_ptr(&mut self) -> *mut T {
+        Vec::as_mut_ptr(self)
+    }
+}
+
+// SAFETY: as for a vector.
+unsafe impl<T: DeviceCopy> HostMemory for Box<[T]> {
+    fn as_ptr(&self) -> *const u8 {
+        <[T]>::as_ptr(self).cast::<u8>()
+    }
+
+    fn byte_len(&self) -> usize {
+        size_of_val::<[T]>(self)
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+}
+
+// SAFETY: as for a vector.
+unsafe impl<T: DeviceCopy> HostElements for Box<[T]> {
+    type Element = T;
+
+    fn as_mut_ptr(&mut self) -> *mut T {
+        <[T]>::as_mut_ptr(self)
+    }
+}
+
+// SAFETY: a shared owner keeps the memory where it is for as long as any of its clones exists. It says that nothing may be
+// written, so that no clone sees a device change the bytes.
+unsafe impl<M: HostMemory + Sync> HostMemory for Arc<M> {
+    fn as_ptr(&self) -> *const u8 {
+        M::as_ptr(self)
+    }
+
+    fn byte_len(&self) -> usize {
+        M::byte_len(self)
+    }
+
+    fn is_writable(&self) -> bool {
+        false
+    }
+}

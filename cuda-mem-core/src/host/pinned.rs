@@ -1,0 +1,238 @@
+//! Host memory that the driver allocates pinned.
+//!
+//! # Safety
+//!
+//! Relies on `cuMemHostAlloc` giving memory that belongs to its receiver until `cuMemFreeHost`, and on every device use of a
+//! buffer being in its [`Uses`] or borrowing the buffer: work that is put into a stream without [`PinnedBuffer::on`] is its
+//! author's `unsafe` responsibility.
+
+#![allow(unsafe_code, reason = "calls driver functions and hands out slices over pinned memory")]
+
+use std::fmt;
+use std::ptr::{self, NonNull};
+
+use bitflags::bitflags;
+use cuda_mem_sys::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED};
+
+use super::memory::{HostElements, HostMemory};
+use super::registered::device_address;
+use crate::buffer::StreamUse;
+use crate::capture::Relaxed;
+use crate::context::Context;
+use crate::driver::refuse_forked;
+use crate::element::{DeviceCopy, size_of_elements};
+use crate::error::{Error, Refused, Result, WithBytes, call};
+use crate::fork;
+use crate::handle::Handle;
+use crate::stream::Stream;
+use crate::uses::{Access, Uses};
+
+bitflags! {
+    /// How pinned memory is allocated.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct PinnedFlags: u32 {
+        /// Pinned for all contexts (`CU_MEMHOSTALLOC_PORTABLE`).
+        const PORTABLE = CU_MEMHOSTALLOC_PORTABLE;
+        /// Mapped into the device's address space (`CU_MEMHOSTALLOC_DEVICEMAP`).
+        const MAPPED = CU_MEMHOSTALLOC_DEVICEMAP;
+        /// Not cached by the host: faster for devices to read on some systems, very slow for the host to read
+        /// (`CU_MEMHOSTALLOC_WRITECOMBINED`).
+        const WRITE_COMBINED = CU_MEMHOSTALLOC_WRITECOMBINED;
+    }
+}
+
+impl Default for PinnedFlags {
+    /// [`PinnedFlags::PORTABLE`].
+    fn default() -> Self {
+        Self::PORTABLE
+    }
+}
+
+/// Elements in pinned host memory, which devices copy from and to at the speed of the link.
+///
+/// ```
+/// use cuda_mem_core::{DeviceBuffer, Driver, PinnedBuffer, Stream, host::PinnedFlags};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let mut pinned = PinnedBuffer::<f32>::zeroed(&context, 1024, PinnedFlags::default())?;
+/// pinned.as_mut_slice()?.fill(1.5);
+/// let device = DeviceBuffer::from_slice(&stream, pinned.as_slice()?)?;
+/// assert_eq!(device.to_vec(&stream)?[1023], 1.5);
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+pub struct PinnedBuffer<T: DeviceCopy> {
+    elements: Handle<T>,
+    len: usize,
+    context: Context,
+    uses: Uses,
+}
+
+impl<T: DeviceCopy> PinnedBuffer<T> {
+    /// Memory for `len` elements, all of whose bytes are zero. Nothing is allocated for zero bytes.
+    ///
+    /// Wraps [`cuMemHostAlloc`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), which pins 2 to 3 GB a second.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`], [`Error::Driver`], [`Error::Forked`].
+    pub fn zeroed(context: &Context, len: usize, flags: PinnedFlags) -> Result<Self> {
+        let bytes = size_of_elements::<T>(len)?;
+        let (_relaxed, _bound) = context.bind_relaxed()?;
+        let mut address = NonNull::<T>::dangling().as_ptr().cast();
+        if bytes > 0 {
+            // SAFETY: one address to write; the context is current.
+            unsafe { call!(context.driver(), cuMemHostAlloc(&mut address, bytes, flags.bits())) }
+                .with_bytes(bytes)?;
+            // SAFETY: `bytes` writable bytes that nobody else knows of.
+            unsafe { ptr::write_bytes(address.cast::<u8>(), 0, bytes) };
+        }
+        let elements = Handle::new(address.cast::<T>());
+        Ok(Self { elements, len, context: context.clone(), uses: Uses::default() })
+    }
+
+    /// The elements, once every device use that is known of has ended. Without recorded uses that takes no driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], also for device work that failed; [`Error::Forked`].
+    pub fn as_slice(&self) -> Result<&[T]> {
+        self.quiet()?;
+        // SAFETY: `len` initialised elements (zeroed first, and any bytes are values), which no device writes now; safe
+        // device operations that write them take `&mut` of the buffer or of this slice.
+        Ok(unsafe { std::slice::from_raw_parts(self.elements.raw(), self.len) })
+    }
+
+    /// The elements, to change, once every device use that is known of has ended.
+    ///
+    /// # Errors
+    ///
+    /// As [`PinnedBuffer::as_slice`].
+    pub fn as_mut_slice(&mut self) -> Result<&mut [T]> {
+        self.quiet()?;
+        // SAFETY: as in `as_slice`, and `&mut self` makes it the only reference.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.elements.raw(), self.len) })
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The context it was allocated in.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the device's address of
+    /// it. See [`DeviceBuffer::on`](crate::DeviceBuffer::on). Work that writes while a slice is held is its author's
+    /// responsibility.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
+        if stream.driver() != self.context.driver() {
+            return Err(Error::ForeignContext { what: "the stream" });
+        }
+        let address =
+            if self.has_memory() { device_address(stream.context(), self.elements.raw().cast())? } else { 0 };
+        self.uses.begin(stream, Access::Write)?;
+        Ok(StreamUse::new(address, &self.uses, stream))
+    }
+
+    /// Frees it now, and tells whether the driver took it. Waits for the device uses that it knows of.
+    ///
+    /// # Errors
+    ///
+    /// The buffer comes back with the error.
+    pub fn close(mut self) -> Result<(), Refused<Self>> {
+        match self.free() {
+            Ok(()) => {
+                self.len = 0;
+                Ok(())
+            }
+            Err(error) => Err(Refused::new(error, self)),
+        }
+    }
+
+    fn free(&self) -> Result<()> {
+        refuse_forked()?;
+        if !self.has_memory() {
+            return Ok(());
+        }
+        if self.uses.any_capturing()? {
+            return Err(Error::Capturing { call: "PinnedBuffer::close" });
+        }
+        self.uses.synchronize()?;
+        let _relaxed = Relaxed::enter(self.context.driver())?;
+        // SAFETY: memory that this value owns, freed once; no use of it that is known of runs any more, and the rest has
+        // borrowed the buffer.
+        unsafe { call!(self.context.driver(), cuMemFreeHost(self.elements.raw().cast())) }
+    }
+
+    fn quiet(&self) -> Result<()> {
+        refuse_forked()?;
+        self.uses.synchronize()
+    }
+
+    fn has_memory(&self) -> bool {
+        self.len > 0 && size_of::<T>() > 0
+    }
+}
+
+// SAFETY: memory that stays in place until the buffer is dropped. A device writes it only through `&mut` of the buffer or
+// through its use set, which every way to the bytes waits for.
+unsafe impl<T: DeviceCopy> HostMemory for PinnedBuffer<T> {
+    fn as_ptr(&self) -> *const u8 {
+        self.elements.raw().cast::<u8>()
+    }
+
+    fn byte_len(&self) -> usize {
+        // Checked when the buffer was made.
+        self.len.wrapping_mul(size_of::<T>())
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+}
+
+// SAFETY: `len` initialised elements that the buffer owns alone.
+unsafe impl<T: DeviceCopy> HostElements for PinnedBuffer<T> {
+    type Element = T;
+
+    fn as_mut_ptr(&mut self) -> *mut T {
+        self.elements.raw()
+    }
+}
+
+impl<T: DeviceCopy> Drop for PinnedBuffer<T> {
+    fn drop(&mut self) {
+        if self.has_memory() && !fork::forked() {
+            self.context.driver().release(|| self.free());
+        }
+    }
+}
+
+impl<T: DeviceCopy> fmt::Debug for PinnedBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PinnedBuffer")
+            .field("address", &self.elements.raw())
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}

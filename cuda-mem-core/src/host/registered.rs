@@ -1,0 +1,330 @@
+//! Host memory registered in place.
+//!
+//! # Safety
+//!
+//! Relies on [`HostMemory`]: the bytes stay where they are while their owner exists. The owner is kept in here until the
+//! driver has let go of the pages, and if the driver does not, for ever: memory that is still registered is never freed.
+
+#![allow(unsafe_code, reason = "calls driver functions and hands out slices over registered memory")]
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+
+use bitflags::bitflags;
+use cuda_mem_sys::{
+    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_IOMEMORY, CU_MEMHOSTREGISTER_PORTABLE,
+    CU_MEMHOSTREGISTER_READ_ONLY, CUdevice_attribute, CUdeviceptr, CUresult,
+};
+
+use super::memory::{HostElements, HostMemory};
+use super::registry::Claim;
+use crate::buffer::StreamUse;
+use crate::capture::Relaxed;
+use crate::context::Context;
+use crate::driver::{Driver, refuse_forked};
+use crate::error::{Error, Refused, RegisteredBy, Result, WithBytes, call};
+use crate::fork;
+use crate::stream::Stream;
+use crate::uses::{Access, Uses};
+
+bitflags! {
+    /// How host memory is registered.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct RegisterFlags: u32 {
+        /// Pinned for all contexts (`CU_MEMHOSTREGISTER_PORTABLE`).
+        const PORTABLE = CU_MEMHOSTREGISTER_PORTABLE;
+        /// Mapped into the device's address space (`CU_MEMHOSTREGISTER_DEVICEMAP`).
+        const MAPPED = CU_MEMHOSTREGISTER_DEVICEMAP;
+        /// Memory of another device, such as a network card's registers (`CU_MEMHOSTREGISTER_IOMEMORY`).
+        const IO_MEMORY = CU_MEMHOSTREGISTER_IOMEMORY;
+        /// The device may only read (`CU_MEMHOSTREGISTER_READ_ONLY`). Needed for pages that may not be written, and takes a
+        /// device that supports it.
+        const READ_ONLY = CU_MEMHOSTREGISTER_READ_ONLY;
+    }
+}
+
+impl Default for RegisterFlags {
+    /// [`RegisterFlags::PORTABLE`], which is what PyTorch registers with.
+    fn default() -> Self {
+        Self::PORTABLE
+    }
+}
+
+/// Host memory that is registered where it is, with its owner.
+///
+/// The owner comes back from [`Registered::close`]. Dropped, it waits for the device uses it knows of, unregisters the
+/// memory and drops the owner; if the driver refuses to unregister, the owner is leaked, because its pages are still pinned.
+///
+/// A copy must lie in one registration: the driver refuses one that runs from one into the next (seen on hardware).
+///
+/// ```
+/// use cuda_mem_core::{Driver, host::{RegisterFlags, Registered}};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let registered = Registered::new(&context, vec![7u8; 4096], RegisterFlags::default())?;
+/// assert_eq!(registered.as_slice()?[0], 7);
+/// let vector = registered.close()?;
+/// assert_eq!(vector.len(), 4096);
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+pub struct Registered<M: HostMemory> {
+    memory: ManuallyDrop<M>,
+    registration: Registration,
+    context: Context,
+    uses: Uses,
+}
+
+impl<M: HostMemory> Registered<M> {
+    /// Registers the memory of `memory`. Nothing is done for zero bytes.
+    ///
+    /// Memory whose pages may not be written is registered with [`RegisterFlags::READ_ONLY`] in any case. A range that lies
+    /// in another registration made through this crate, with the same flags, shares it.
+    ///
+    /// Wraps [`cuMemHostRegister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Faults in all pages
+    /// that are not there yet, which takes far longer than the registration of those that are.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// The owner comes back with the error: [`Error::AlreadyRegistered`], [`Error::Unsupported`] for read-only memory on a
+    /// device that does not take it, [`Error::Driver`] (not mapped, beyond the end of its file, over the lock limit, …),
+    /// [`Error::Forked`].
+    pub fn new(context: &Context, memory: M, flags: RegisterFlags) -> Result<Self, Refused<M>> {
+        let flags = if memory.is_writable() { flags } else { flags | RegisterFlags::READ_ONLY };
+        // SAFETY: the owner, which keeps the bytes in place, stays in the value until they are unregistered.
+        match unsafe { Registration::new(context, memory.as_ptr(), memory.byte_len(), flags) } {
+            Ok(registration) => Ok(Self {
+                memory: ManuallyDrop::new(memory),
+                registration,
+                context: context.clone(),
+                uses: Uses::default(),
+            }),
+            Err(error) => Err(Refused::new(error, memory)),
+        }
+    }
+
+    /// The owner of the memory.
+    #[must_use]
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// How the memory is registered.
+    #[must_use]
+    pub fn flags(&self) -> RegisterFlags {
+        self.registration.flags
+    }
+
+    /// The context it was registered in.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the device's address of
+    /// it. See [`DeviceBuffer::on`](crate::DeviceBuffer::on).
+    ///
+    /// Wraps [`cuMemHostGetDevicePointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`Error::Driver`] if the device cannot reach the memory.
+    pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
+        if stream.driver() != self.context.driver() {
+            return Err(Error::ForeignContext { what: "the stream" });
+        }
+        let address = device_address(stream.context(), self.memory.as_ptr())?;
+        self.uses.begin(stream, Access::Write)?;
+        Ok(StreamUse::new(address, &self.uses, stream))
+    }
+
+    /// Unregisters the memory and gives its owner back. Waits for the device uses that it knows of.
+    ///
+    /// # Errors
+    ///
+    /// The value comes back with the error, still registered.
+    pub fn close(mut self) -> Result<M, Refused<Self>> {
+        if let Err(error) = self.unregister() {
+            return Err(Refused::new(error, self));
+        }
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not dropped and not used again, so the owner is taken out once.
+        let memory = unsafe { ManuallyDrop::take(&mut this.memory) };
+        // SAFETY: as above; the rest is dropped in place once.
+        unsafe { std::ptr::drop_in_place(&mut this.uses) };
+        // SAFETY: as above.
+        unsafe { std::ptr::drop_in_place(&mut this.context) };
+        Ok(memory)
+    }
+
+    fn unregister(&mut self) -> Result<()> {
+        refuse_forked()?;
+        if self.uses.any_capturing()? {
+            return Err(Error::Capturing { call: "Registered::close" });
+        }
+        self.uses.synchronize()?;
+        self.registration.release()
+    }
+}
+
+impl<M: HostElements> Registered<M> {
+    /// The elements, once every device use that is known of has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], also for device work that failed; [`Error::Forked`].
+    pub fn as_slice(&self) -> Result<&[M::Element]> {
+        refuse_forked()?;
+        self.uses.synchronize()?;
+        let len = self.element_count();
+        // SAFETY: `HostElements` vouches for initialised elements at this address; no device writes them now, and no safe
+        // operation can make one start while this borrow lives.
+        Ok(unsafe { std::slice::from_raw_parts(self.memory.as_ptr().cast::<M::Element>(), len) })
+    }
+
+    /// The elements, to change, once every device use that is known of has ended.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registered::as_slice`].
+    pub fn as_mut_slice(&mut self) -> Result<&mut [M::Element]> {
+        refuse_forked()?;
+        self.uses.synchronize()?;
+        let len = self.element_count();
+        // SAFETY: as in `as_slice`; `&mut self` makes it the only reference, and the owner itself stays untouched.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.memory.as_mut_ptr(), len) })
+    }
+
+    fn element_count(&self) -> usize {
+        self.memory.byte_len().checked_div(size_of::<M::Element>()).unwrap_or(0)
+    }
+}
+
+// SAFETY: the owner's memory, and the owner stays in the value unchanged. What a device writes into it goes through `&mut`
+// of this value or through its use set, which every way to the bytes waits for.
+unsafe impl<M: HostMemory> HostMemory for Registered<M> {
+    fn as_ptr(&self) -> *const u8 {
+        self.memory.as_ptr()
+    }
+
+    fn byte_len(&self) -> usize {
+        self.memory.byte_len()
+    }
+
+    fn is_writable(&self) -> bool {
+        self.memory.is_writable() && !self.flags().contains(RegisterFlags::READ_ONLY)
+    }
+}
+
+impl<M: HostMemory> Drop for Registered<M> {
+    fn drop(&mut self) {
+        if fork::forked() {
+            // The child's copy of the memory was never registered.
+            // SAFETY: dropped once; nobody uses the value after its drop.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
+            return;
+        }
+        let driver = self.context.driver();
+        if driver.release(|| self.unregister()) {
+            // SAFETY: dropped once; the pages are the process's own again.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
+        }
+    }
+}
+
+impl<M: HostMemory> fmt::Debug for Registered<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registered")
+            .field("address", &self.memory.as_ptr())
+            .field("bytes", &self.memory.byte_len())
+            .field("flags", &self.flags())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A range of host memory that the driver holds pinned for us. Whoever has one keeps the memory in place.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    driver: Driver,
+    flags: RegisterFlags,
+    /// None for an empty range, and after it was released.
+    claim: Option<Claim>,
+}
+
+impl Registration {
+    /// # Safety
+    ///
+    /// The bytes must stay mapped until [`Registration::release`] has succeeded.
+    pub(crate) unsafe fn new(
+        context: &Context,
+        start: *const u8,
+        len: usize,
+        flags: RegisterFlags,
+    ) -> Result<Self> {
+        refuse_forked()?;
+        let driver = context.driver();
+        if len == 0 {
+            return Ok(Self { driver, flags, claim: None });
+        }
+        if flags.contains(RegisterFlags::READ_ONLY) {
+            let device = context.device();
+            let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
+            if !device.supports(attribute)? {
+                let what = "registering host memory that it may only read";
+                return Err(Error::Unsupported { device: device.name()?, what });
+            }
+        }
+        let range = range_of(start, len)?;
+        let register = || {
+            let (_relaxed, _bound) = context.bind_relaxed()?;
+            let address = start.cast_mut().cast();
+            // SAFETY: the caller keeps the bytes mapped; the driver checks that they are. The context is current.
+            unsafe { call!(driver, cuMemHostRegister(address, len, flags.bits())) }.with_bytes(len)
+        };
+        match driver.registry().claim(range.clone(), flags, register) {
+            Ok(claim) => Ok(Self { driver, flags, claim: Some(claim) }),
+            Err(Error::Driver(error))
+                if error.code() == CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED =>
+            {
+                Err(Error::AlreadyRegistered { range, by: RegisteredBy::Others })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Unregisters the memory, unless somebody else here holds it as well. After an error it is still registered.
+    pub(crate) fn release(&mut self) -> Result<()> {
+        let Some(claim) = self.claim else { return Ok(()) };
+        self.driver.registry().release(claim, || {
+            let _relaxed = Relaxed::enter(self.driver)?;
+            let start = std::ptr::without_provenance_mut(claim.start);
+            // SAFETY: the start of a range that was registered through the registry and has its last holder here; needs no
+            // current context (seen on hardware).
+            unsafe { call!(self.driver, cuMemHostUnregister(start)) }
+        })?;
+        self.claim = None;
+        Ok(())
+    }
+}
+
+fn range_of(start: *const u8, len: usize) -> Result<Range<usize>> {
+    let end = start.addr().checked_add(len).ok_or(Error::TooLarge { count: len, size: 1 })?;
+    Ok(start.addr()..end)
+}
+
+/// The device's address of registered or pinned host memory; 0 for null.
+pub(crate) fn device_address(context: &Context, host: *const u8) -> Result<CUdeviceptr> {
+    if host.is_null() {
+        return Ok(0);
+    }
+    let _bound = context.bind()?;
+    let mut address = 0;
+    // SAFETY: one address to write; the driver checks the host address; the context is current.
+    unsafe { call!(context.driver(), cuMemHostGetDevicePointer(&mut address, host.cast_mut().cast(), 0)) }?;
+    Ok(address)
+}

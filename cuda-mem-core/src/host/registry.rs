@@ -1,0 +1,172 @@
+//! What host memory is registered through this crate, so that one range can have several holders.
+//!
+//! The driver refuses to register a byte twice. A range that lies in one of ours, with the same flags, is therefore counted
+//! and not registered again; the driver hears of the first holder and of the last.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Error, RegisteredBy, Result};
+use crate::host::RegisterFlags;
+
+/// The registered ranges of one driver, by start address.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    ranges: Mutex<BTreeMap<usize, Entry>>,
+    /// Told when a range leaves [`State::Busy`].
+    settled: Condvar,
+}
+
+#[derive(Debug)]
+struct Entry {
+    end: usize,
+    flags: RegisterFlags,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// A thread is registering or unregistering it right now.
+    Busy,
+    /// Registered, with so many holders.
+    Held(usize),
+}
+
+/// One holder's claim on a registered range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// The start of the range that the driver knows.
+    pub(crate) start: usize,
+}
+
+impl Registry {
+    /// A claim on `range`; `register` is called if the driver does not know it yet.
+    pub(crate) fn claim(
+        &self,
+        range: Range<usize>,
+        flags: RegisterFlags,
+        register: impl FnOnce() -> Result<()>,
+    ) -> Result<Claim> {
+        let mut ranges = self.lock();
+        while let Some((start, entry)) = overlapping(&mut ranges, &range) {
+            match &mut entry.state {
+                State::Busy => ranges = self.settled.wait(ranges).unwrap_or_else(PoisonError::into_inner),
+                State::Held(holders)
+                    if start <= range.start && range.end <= entry.end && flags == entry.flags =>
+                {
+                    *holders = holders.saturating_add(1);
+                    return Ok(Claim { start });
+                }
+                State::Held(_) => {
+                    let by = RegisteredBy::Ours { range: start..entry.end };
+                    return Err(Error::AlreadyRegistered { range, by });
+                }
+            }
+        }
+        let claim = Claim { start: range.start };
+        ranges.insert(range.start, Entry { end: range.end, flags, state: State::Busy });
+        drop(ranges);
+        // Not under the lock: registering takes a second for every few tens of gigabytes.
+        let registered = register();
+        let mut ranges = self.lock();
+        match &registered {
+            Ok(()) => settle(&mut ranges, claim, State::Held(1)),
+            Err(_) => drop(ranges.remove(&claim.start)),
+        }
+        drop(ranges);
+        self.settled.notify_all();
+        registered.map(|()| claim)
+    }
+
+    /// Gives a claim up; `unregister` is called for the last holder. After an error the claim still stands.
+    pub(crate) fn release(&self, claim: Claim, unregister: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut ranges = self.lock();
+        match ranges.get_mut(&claim.start).map(|entry| &mut entry.state) {
+            Some(State::Held(holders)) if *holders > 1 => {
+                *holders = holders.saturating_sub(1);
+                return Ok(());
+            }
+            Some(state) => *state = State::Busy,
+            None => return Ok(()),
+        }
+        drop(ranges);
+        let unregistered = unregister();
+        let mut ranges = self.lock();
+        match &unregistered {
+            Ok(()) => drop(ranges.remove(&claim.start)),
+            Err(_) => settle(&mut ranges, claim, State::Held(1)),
+        }
+        drop(ranges);
+        self.settled.notify_all();
+        unregistered
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Entry>> {
+        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn settle(ranges: &mut BTreeMap<usize, Entry>, claim: Claim, state: State) {
+    if let Some(entry) = ranges.get_mut(&claim.start) {
+        entry.state = state;
+    }
+}
+
+/// Some range that has a byte in common with `range`. The last one that starts before its end has, or none does.
+fn overlapping<'r>(
+    ranges: &'r mut BTreeMap<usize, Entry>,
+    range: &Range<usize>,
+) -> Option<(usize, &'r mut Entry)> {
+    let (start, entry) = ranges.range_mut(..range.end).next_back()?;
+    (entry.end > range.start).then_some((*start, entry))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    const FLAGS: RegisterFlags = RegisterFlags::PORTABLE;
+
+    fn never() -> Result<()> {
+        panic!("the driver must not be called")
+    }
+
+    #[test]
+    fn an_inner_range_is_counted_and_the_driver_hears_once() {
+        let registry = Registry::default();
+        let outer = registry.claim(100..200, FLAGS, || Ok(())).unwrap();
+        let inner = registry.claim(150..200, FLAGS, never).unwrap();
+        assert_eq!(outer, inner);
+        registry.release(outer, never).unwrap();
+        let unregistered = Cell::new(false);
+        registry.release(inner, || Ok(unregistered.set(true))).unwrap();
+        assert!(unregistered.get());
+        registry.claim(150..250, FLAGS, || Ok(())).unwrap();
+    }
+
+    #[test]
+    fn other_flags_and_partial_overlaps_name_the_range_in_the_way() {
+        let registry = Registry::default();
+        registry.claim(100..200, FLAGS, || Ok(())).unwrap();
+        for (range, flags) in
+            [(150..200, RegisterFlags::empty()), (50..101, FLAGS), (199..300, FLAGS), (0..400, FLAGS)]
+        {
+            let error = registry.claim(range, flags, never).unwrap_err();
+            let ours = RegisteredBy::Ours { range: 100..200 };
+            assert!(matches!(error, Error::AlreadyRegistered { by, .. } if by == ours));
+        }
+        registry.claim(200..300, FLAGS, || Ok(())).unwrap();
+        registry.claim(0..100, FLAGS, || Ok(())).unwrap();
+    }
+
+    #[test]
+    fn a_failed_registration_leaves_nothing_and_a_failed_release_leaves_the_claim() {
+        let registry = Registry::default();
+        registry.claim(100..200, FLAGS, || Err(Error::Forked)).unwrap_err();
+        let claim = registry.claim(100..200, FLAGS, || Ok(())).unwrap();
+        registry.release(claim, || Err(Error::Forked)).unwrap_err();
+        registry.claim(100..200, FLAGS, never).unwrap();
+    }
+}

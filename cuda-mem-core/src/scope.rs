@@ -1,0 +1,206 @@
+//! Asynchronous copies of borrowed host memory, and its registration, inside a closure that always waits.
+//!
+//! # Safety
+//!
+//! The shape is that of `std::thread::scope`: what the scope borrows, it borrows for `'env`, which outlives the call, and the
+//! call does not return, by value or by panic, before every stream that was used has been drained and every registration
+//! undone. There is no guard that could be forgotten.
+
+#![allow(unsafe_code, reason = "puts copies of borrowed memory into streams")]
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, PoisonError};
+
+use crate::buffer::DeviceRange;
+use crate::context::Context;
+use crate::element::DeviceCopy;
+use crate::error::{Error, Result};
+use crate::host::{HostMemory, RegisterFlags, Registration};
+use crate::stream::Stream;
+
+/// Runs `body`, in which host memory can be borrowed for asynchronous copies and registered in place. Returns when all
+/// copies are done and all registrations undone, also if `body` panics; then the panic goes on.
+///
+/// ```
+/// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let (one, two) = (Stream::new(&context)?, Stream::new(&context)?);
+/// let source = vec![3u8; 1 << 20];
+/// let mut target = vec![0u8; 1 << 20];
+/// let device = DeviceBuffer::<u8>::uninit(&one, 1 << 20)?;
+/// cuda_mem_core::scope(&context, |scope| {
+///     scope.register(&source)?;
+///     let target = scope.register_mut(&mut target)?;
+///     scope.upload(&one, &source, &device.whole())?;
+///     scope.download(&two, &device.whole(), target) // waits for the upload, on the device
+/// })?;
+/// assert_eq!(source, target);
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+///
+/// # Capture
+///
+/// Streams that capture are refused with [`Error::Capturing`].
+///
+/// # Errors
+///
+/// What `body` returns, else the first failure among the waits ([`Error::Driver`], with the code of work that failed) and the
+/// unregistrations.
+pub fn scope<'env, R>(
+    context: &Context,
+    body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R>,
+) -> Result<R> {
+    let scope =
+        Scope { context: context.clone(), state: Mutex::default(), _scope: PhantomData, _env: PhantomData };
+    let result = catch_unwind(AssertUnwindSafe(|| body(&scope)));
+    let ended = scope.end();
+    match result {
+        Ok(result) => result.and_then(|value| ended.map(|()| value)),
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// What [`scope`] hands to its closure.
+#[derive(Debug)]
+pub struct Scope<'scope, 'env: 'scope> {
+    context: Context,
+    state: Mutex<State>,
+    /// Invariant, so that neither lifetime can be shortened.
+    _scope: PhantomData<&'scope mut &'scope ()>,
+    _env: PhantomData<&'env mut &'env ()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Each stream that was given a copy.
+    streams: Vec<Stream>,
+    registrations: Vec<Registration>,
+}
+
+impl<'scope, 'env> Scope<'scope, 'env> {
+    /// Registers `memory` where it is, for copies to the device, until the scope ends.
+    ///
+    /// Wraps [`cuMemHostRegister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). The pages must be
+    /// writable, as those of any vector are; those of a constant are not, which is an error.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registered::new`](crate::host::Registered::new).
+    pub fn register<T: DeviceCopy>(&'scope self, memory: &'env [T]) -> Result<()> {
+        self.register_bytes(memory.as_ptr().cast::<u8>(), size_of_val(memory))
+    }
+
+    /// Registers `memory` where it is, for copies in both directions, until the scope ends, and gives it back.
+    ///
+    /// # Errors
+    ///
+    /// As [`Scope::register`].
+    pub fn register_mut<T: DeviceCopy>(&'scope self, memory: &'env mut [T]) -> Result<&'env mut [T]> {
+        self.register_bytes(memory.as_ptr().cast::<u8>(), size_of_val(memory))?;
+        Ok(memory)
+    }
+
+    fn register_bytes(&self, start: *const u8, bytes: usize) -> Result<()> {
+        // SAFETY: the memory is borrowed for 'env, which outlives the scope, and the scope's end unregisters it.
+        let registration =
+            unsafe { Registration::new(&self.context, start, bytes, RegisterFlags::default()) }?;
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).registrations.push(registration);
+        Ok(())
+    }
+
+    /// Copies `source` to `target`. Ordered on `stream`; the host waits at the end of the scope.
+    ///
+    /// Wraps [`cuMemcpyHtoDAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LengthMismatch`], [`Error::Capturing`], those of [`DeviceBuffer::on`](crate::DeviceBuffer::on),
+    /// [`Error::Driver`].
+    pub fn upload<T: DeviceCopy>(
+        &'scope self,
+        stream: &Stream,
+        source: &'env [T],
+        target: &DeviceRange<'_, T>,
+    ) -> Result<()> {
+        self.enter(stream, "Scope::upload")?;
+        // SAFETY: the source is borrowed for 'env; the stream is drained before the scope ends.
+        unsafe { target.upload(stream, source.as_ptr().cast::<u8>(), size_of_val(source)) }
+    }
+
+    /// Copies `source` to `target`, whose bytes are there when the scope has ended. Ordered on `stream`.
+    ///
+    /// Wraps [`cuMemcpyDtoHAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// # Errors
+    ///
+    /// As [`Scope::upload`].
+    pub fn download<T: DeviceCopy>(
+        &'scope self,
+        stream: &Stream,
+        source: &DeviceRange<'_, T>,
+        target: &'env mut [T],
+    ) -> Result<()> {
+        self.enter(stream, "Scope::download")?;
+        let bytes = size_of_val(target);
+        // SAFETY: the target is borrowed mutably for 'env, by value: nobody sees it before the scope has ended, and the
+        // stream is drained before that.
+        unsafe { source.download(stream, target.as_mut_ptr().cast::<u8>(), bytes) }
+    }
+
+    /// Copies a range of bytes of any host memory, a registered file mapping for example, to `target`. Ordered on `stream`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Scope::upload`], and [`Error::OutOfRange`].
+    pub fn upload_bytes<M: HostMemory>(
+        &'scope self,
+        stream: &Stream,
+        source: &'env M,
+        range: Range<usize>,
+        target: &DeviceRange<'_, u8>,
+    ) -> Result<()> {
+        let len = source.byte_len();
+        if range.start > range.end || range.end > len {
+            return Err(Error::OutOfRange { range, len });
+        }
+        self.enter(stream, "Scope::upload_bytes")?;
+        let bytes = range.len();
+        // SAFETY: the start lies in the memory or is its end.
+        let start = unsafe { source.as_ptr().add(range.start) };
+        // SAFETY: the owner is borrowed for 'env, so the bytes stay mapped; `HostMemory` allows a device to read them at any
+        // time; the stream is drained before the scope ends.
+        unsafe { target.upload(stream, start, bytes) }
+    }
+
+    /// Has the end of the scope wait for `stream`, before anything is put into it.
+    fn enter(&self, stream: &Stream, call: &'static str) -> Result<()> {
+        stream.refuse_capturing(call)?;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if !state.streams.contains(stream) {
+            state.streams.push(stream.clone());
+        }
+        Ok(())
+    }
+
+    /// Waits for all copies, then undoes all registrations.
+    fn end(&self) -> Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { streams, registrations } = &mut *state;
+        let mut result = Ok(());
+        for stream in streams.drain(..) {
+            let drained = stream.drain();
+            result = result.and(drained);
+        }
+        for registration in registrations.iter_mut() {
+            // Twice, as in any release: the driver reports old errors of others in any call.
+            let first = registration.release();
+            let released = first.or_else(|_| registration.release());
+            result = result.and(released);
+        }
+        result
+    }
+}

@@ -1,0 +1,436 @@
+//! Streams: queues of work that runs in order.
+//!
+//! # Safety
+//!
+//! Relies on `cuStreamDestroy` leaving pending work to finish, as its documentation states, and on the contract of
+//! [`Stream::borrow_raw`] for streams of others. Drivers from CUDA 13.0 take a created stream's handle whatever context is
+//! current, also none (seen on hardware); for older ones and for the two default streams the context is made current.
+
+#![allow(unsafe_code, reason = "calls driver functions")]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+use std::thread::{self, ThreadId};
+
+use cuda_mem_sys::{
+    CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream, CUstream_flags, CUstream_st,
+    CUstreamCaptureStatus,
+};
+
+use crate::capture::Relaxed;
+use crate::context::{Bound, Context};
+use crate::driver::{Driver, refuse_forked};
+use crate::error::{DriverError, Error, Result, call};
+use crate::event::{Event, done};
+use crate::fork;
+use crate::handle::Handle;
+
+/// The first driver on which stream calls were seen to need no current context.
+const NEEDS_NO_CURRENT_CONTEXT: i32 = 13000;
+
+/// A stream. Clones are handles to the same one; whatever still has work in it keeps it alive.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// stream.synchronize()?;
+/// assert!(stream.is_idle()?);
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Stream {
+    inner: Arc<Inner>,
+}
+
+/// What names a stream for the life of the process. Handles are used again after a stream is destroyed; these are not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(u64);
+
+impl StreamId {
+    /// The number that `cuStreamGetId` gives.
+    #[must_use]
+    pub fn as_raw(self) -> u64 {
+        self.0
+    }
+}
+
+struct Inner {
+    context: Context,
+    raw: Handle<CUstream_st>,
+    id: StreamId,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Created here, destroyed here.
+    Owned,
+    /// Somebody else's.
+    Borrowed,
+    /// The context's legacy default stream.
+    Legacy,
+    /// The default stream of one thread.
+    PerThread(ThreadId),
+}
+
+impl Stream {
+    /// A stream that neither waits for the legacy default stream nor holds it up (`CU_STREAM_NON_BLOCKING`).
+    ///
+    /// Wraps [`cuStreamCreateWithPriority`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while other streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], [`Error::Forked`].
+    pub fn new(context: &Context) -> Result<Self> {
+        Self::with_priority(context, 0)
+    }
+
+    /// As [`Stream::new`], with a priority: lower numbers come first, 0 is the default, and the driver clamps to the range
+    /// that the device has.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::new`].
+    pub fn with_priority(context: &Context, priority: i32) -> Result<Self> {
+        let (_relaxed, _bound) = context.bind_relaxed()?;
+        let driver = context.driver();
+        let mut raw: CUstream = ptr::null_mut();
+        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
+        // SAFETY: one handle to write; the context is current.
+        unsafe { call!(driver, cuStreamCreateWithPriority(&mut raw, flags, priority)) }?;
+        match query_id(driver, raw) {
+            Ok(id) => Ok(Self::wrap(context, raw, id, Kind::Owned)),
+            Err(error) => {
+                destroy(driver, raw);
+                Err(error)
+            }
+        }
+    }
+
+    /// The context's legacy default stream: it waits for all blocking streams of the context, and they for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], [`Error::Forked`].
+    pub fn legacy(context: &Context) -> Result<Self> {
+        let _bound = context.bind()?;
+        let id = query_id(context.driver(), CU_STREAM_LEGACY)?;
+        Ok(Self::wrap(context, CU_STREAM_LEGACY, id, Kind::Legacy))
+    }
+
+    /// The calling thread's default stream.
+    ///
+    /// Its handle means another stream in another thread. The value may move there, where calls on it are
+    /// [`Error::WrongThread`]; what was done on it here stays ordered.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], [`Error::Forked`].
+    pub fn per_thread(context: &Context) -> Result<Self> {
+        let _bound = context.bind()?;
+        let id = query_id(context.driver(), CU_STREAM_PER_THREAD)?;
+        Ok(Self::wrap(context, CU_STREAM_PER_THREAD, id, Kind::PerThread(thread::current().id())))
+    }
+
+    /// A stream of somebody else (PyTorch, cudarc, …), which they keep alive and own.
+    ///
+    /// Takes an untyped pointer, so that any binding's `CUstream` can be passed. The handles 0, 1 and 2 name default
+    /// streams and are recognised.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be a stream of `context`, and stay valid for as long as the result, its clones and whatever was used on
+    /// them exist.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Capturing`] if the stream captures, [`Error::Driver`] if the driver does not know the handle,
+    /// [`Error::Forked`].
+    pub unsafe fn borrow_raw(context: &Context, raw: *mut c_void) -> Result<Self> {
+        let raw = raw.cast::<CUstream_st>();
+        if raw.is_null() || raw == CU_STREAM_LEGACY {
+            return Self::legacy(context);
+        }
+        if raw == CU_STREAM_PER_THREAD {
+            return Self::per_thread(context);
+        }
+        let driver = context.driver();
+        let _bound = context.bind()?;
+        // Asked for its identity, a capturing stream would fail its capture.
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the caller's stream; one status to write.
+        unsafe { call!(driver, cuStreamIsCapturing(raw, &mut status)) }?;
+        if status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+            return Err(Error::Capturing { call: "Stream::borrow_raw" });
+        }
+        let id = query_id(driver, raw)?;
+        Ok(Self::wrap(context, raw, id, Kind::Borrowed))
+    }
+
+    fn wrap(context: &Context, raw: CUstream, id: StreamId, kind: Kind) -> Self {
+        Self { inner: Arc::new(Inner { context: context.clone(), raw: Handle::new(raw), id, kind }) }
+    }
+
+    /// The context it belongs to.
+    #[inline]
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// Its name, never used again by another stream.
+    #[inline]
+    #[must_use]
+    pub fn id(&self) -> StreamId {
+        self.inner.id
+    }
+
+    /// The driver's handle, a `CUstream`. It is valid while this stream or a clone of it lives; that of a per-thread default
+    /// stream only in its thread.
+    ///
+    /// Code that captures the stream into a graph through this handle answers for what the graph uses. Calls here that
+    /// would put memory into a graph are [`Error::Capturing`] meanwhile.
+    #[must_use]
+    pub fn as_raw(&self) -> *mut c_void {
+        self.inner.raw.raw().cast::<c_void>()
+    }
+
+    /// Has the driver remember this point in `event`.
+    ///
+    /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html). Ordered on this stream;
+    /// the host waits for nothing.
+    ///
+    /// # Capture
+    ///
+    /// Becomes part of the graph if the stream captures.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`], [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
+    pub fn record(&self, event: &Event) -> Result<()> {
+        self.context().expect_same(event.context(), "the event")?;
+        let entered = self.enter()?;
+        // SAFETY: a live event and a live stream of the same context.
+        unsafe { call!(self.driver(), cuEventRecord(event.handle(), entered.raw())) }
+    }
+
+    /// Has this stream's later work wait for `event`.
+    ///
+    /// Wraps [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html). The wait is for the
+    /// point that the event stands for now. The host waits for nothing; the event may be of another device of the driver.
+    ///
+    /// # Capture
+    ///
+    /// An event recorded in a capture draws this stream into it; a capturing stream cannot wait for any other.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`] for another driver's event, [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        if event.context().driver() != self.driver() {
+            return Err(Error::ForeignContext { what: "the event" });
+        }
+        let entered = self.enter()?;
+        // SAFETY: a live event and a live stream of the same driver; no flags.
+        unsafe { call!(self.driver(), cuStreamWaitEvent(entered.raw(), event.handle(), 0)) }
+    }
+
+    /// Has this stream's later work wait for everything that `other` has been given so far.
+    ///
+    /// Costs an event for a moment, which is taken from a pool. The host waits for nothing.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if either stream captures: this one would be drawn into the graph of `other`, or its own graph
+    /// would fail. Inside a capture, streams are joined with [`Stream::record`] and [`Stream::wait`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`] for another driver's stream, [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
+    pub fn wait_stream(&self, other: &Self) -> Result<()> {
+        if self.id() == other.id() && self.context() == other.context() {
+            return Ok(());
+        }
+        if other.driver() != self.driver() {
+            return Err(Error::ForeignContext { what: "the other stream" });
+        }
+        other.refuse_capturing("Stream::wait_stream")?;
+        self.refuse_capturing("Stream::wait_stream")?;
+        let event = Event::pooled(other.context())?;
+        other.record(&event)?;
+        self.wait(&event)
+    }
+
+    /// Waits until everything that the stream was given is done. Blocks the calling thread.
+    ///
+    /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html).
+    ///
+    /// # Capture
+    ///
+    /// Fails while the stream captures, and the capture with it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], also with the code of earlier work that failed; [`Error::WrongThread`], [`Error::Forked`].
+    pub fn synchronize(&self) -> Result<()> {
+        let entered = self.enter()?;
+        // SAFETY: a live stream.
+        unsafe { call!(self.driver(), cuStreamSynchronize(entered.raw())) }
+    }
+
+    /// Whether everything that the stream was given is done.
+    ///
+    /// Wraps [`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html).
+    ///
+    /// # Capture
+    ///
+    /// Fails while the stream captures, and the capture with it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::synchronize`].
+    pub fn is_idle(&self) -> Result<bool> {
+        let entered = self.enter()?;
+        // SAFETY: a live stream.
+        done(unsafe { call!(self.driver(), cuStreamQuery(entered.raw())) })
+    }
+
+    /// Whether the stream records a graph instead of running its work.
+    ///
+    /// Wraps [`cuStreamIsCapturing`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html). An invalidated
+    /// capture counts until it is ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
+    pub fn is_capturing(&self) -> Result<bool> {
+        if self.inner.kind == Kind::Legacy {
+            // The driver captures no legacy stream; asked about it, it would fail another stream's capture.
+            return Ok(false);
+        }
+        let entered = self.enter()?;
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: a live stream; one status to write.
+        unsafe { call!(self.driver(), cuStreamIsCapturing(entered.raw(), &mut status)) }?;
+        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    /// [`Error::Capturing`] for `call` if the stream captures.
+    pub(crate) fn refuse_capturing(&self, call: &'static str) -> Result<()> {
+        if self.is_capturing()? { Err(Error::Capturing { call }) } else { Ok(()) }
+    }
+
+    /// Waits until nothing that the stream was given still runs, for callers whose memory is at stake: an error of one wait
+    /// is no proof, so the next kind of wait is tried.
+    ///
+    /// `Ok` and `Err` both mean that nothing runs any more: `Err` says how the work or the context failed.
+    pub(crate) fn drain(&self) -> Result<()> {
+        let Err(first) = self.synchronize() else { return Ok(()) };
+        if matches!(&first, Error::Driver(error) if never_runs(error)) {
+            return Err(first);
+        }
+        // A wait that failed for a reason of its own (a lack of memory, say) is tried again, then the whole context's.
+        // A driver that refuses all three has lost the context, and with it everything that ran there.
+        self.synchronize().or_else(|_| self.context().synchronize()).map_err(|_| first)
+    }
+
+    /// Ready for calls in the calling thread.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<Entered<'_>> {
+        refuse_forked()?;
+        let inner = &*self.inner;
+        let bound = match inner.kind {
+            Kind::Owned | Kind::Borrowed if self.driver().version() >= NEEDS_NO_CURRENT_CONTEXT => None,
+            Kind::PerThread(owner) if owner != thread::current().id() => return Err(Error::WrongThread),
+            _ => Some(inner.context.bind()?),
+        };
+        Ok(Entered { raw: inner.raw.raw(), _bound: bound })
+    }
+
+    /// Whether its handle means the same stream in every thread.
+    #[inline]
+    pub(crate) fn is_per_thread(&self) -> bool {
+        matches!(self.inner.kind, Kind::PerThread(_))
+    }
+
+    #[inline]
+    pub(crate) fn driver(&self) -> Driver {
+        self.inner.context.driver()
+    }
+}
+
+/// A stream whose handle may be passed to the driver now.
+#[derive(Debug)]
+pub(crate) struct Entered<'s> {
+    raw: CUstream,
+    _bound: Option<Bound<'s>>,
+}
+
+impl Entered<'_> {
+    #[inline]
+    pub(crate) fn raw(&self) -> CUstream {
+        self.raw
+    }
+}
+
+/// Whether an error proves that the work which was enqueued before it does not run and never will.
+fn never_runs(error: &DriverError) -> bool {
+    let code = error.code();
+    // A capture turned the work into a node of a graph, and the failed wait invalidated that graph.
+    let captured = code.0 >= CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.0
+        && code.0 <= CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD.0;
+    captured
+        || code == CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED
+        || code == CUresult::CUDA_ERROR_DEINITIALIZED
+}
+
+fn query_id(driver: Driver, raw: CUstream) -> Result<StreamId> {
+    let mut id = 0;
+    // SAFETY: one number to write; callers pass a live stream of the current context.
+    unsafe { call!(driver, cuStreamGetId(raw, &mut id)) }?;
+    Ok(StreamId(id))
+}
+
+fn destroy(driver: Driver, raw: CUstream) {
+    driver.release(|| {
+        // Destruction counts as unsafe for captures of other threads.
+        let _relaxed = Relaxed::enter(driver)?;
+        // SAFETY: called once, for a stream that its only owner created and gives up here; pending work finishes.
+        unsafe { call!(driver, cuStreamDestroy(raw)) }
+    });
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.kind == Kind::Owned && !fork::forked() {
+            destroy(self.context.driver(), self.raw.raw());
+        }
+    }
+}
+
+impl PartialEq for Stream {
+    /// Whether both are handles to the same stream.
+    fn eq(&self, other: &Self) -> bool {
+        self.id() == other.id() && self.driver() == other.driver()
+    }
+}
+
+impl Eq for Stream {}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("id", &self.inner.id.0)
+            .field("kind", &self.inner.kind)
+            .finish_non_exhaustive()
+    }
+}
