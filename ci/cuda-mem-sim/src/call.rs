@@ -9,7 +9,7 @@ use cuda_mem_sys::{CUdevice, CUresult, CUstream};
 use crate::driver::Driver;
 use crate::memory::Memory;
 use crate::order::Clock;
-use crate::report::Site;
+use crate::site::Site;
 use crate::runtime::context::Context;
 use crate::runtime::op::{Op, Outcome};
 use crate::runtime::stream::Stream;
