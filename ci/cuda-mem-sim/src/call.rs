@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
-use cuda_mem_sys::{CUdevice, CUresult, CUstream};
+use cuda_mem_sys::{CUcontext, CUdevice, CUresult, CUstream};
 
 use crate::driver::Driver;
 use crate::memory::Memory;
@@ -72,6 +72,11 @@ impl<'a> Call<'a> {
         let context = self.driver.runtime.current(self.thread)?;
         context.check()?;
         Ok(context)
+    }
+
+    /// The context of a handle, current or not: 201 for an unknown one.
+    pub(crate) fn context(&self, handle: CUcontext) -> Outcome<Arc<Context>> {
+        self.driver.runtime.context(handle.addr())
     }
 
     /// The ordinal of a device: 101 if there is none such.
