@@ -79,8 +79,16 @@ pub(crate) fn forked(body: impl FnOnce() -> Result<(), String>) {
         // SAFETY: waits for the child that was just made; one status to write.
         let ended = unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) };
         if ended == pid {
-            assert!(libc::WIFEXITED(status), "the forked child was killed by signal {}", libc::WTERMSIG(status));
-            assert_eq!(libc::WEXITSTATUS(status), 0, "the forked child found a fault; it is on the standard error stream");
+            assert!(
+                libc::WIFEXITED(status),
+                "the forked child was killed by signal {}",
+                libc::WTERMSIG(status)
+            );
+            assert_eq!(
+                libc::WEXITSTATUS(status),
+                0,
+                "the forked child found a fault; it is on the standard error stream"
+            );
             return;
         }
         if start.elapsed() > LIMIT {

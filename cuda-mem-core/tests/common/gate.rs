@@ -28,7 +28,8 @@ impl Gate {
     pub(crate) fn hold(&self, stream: &Stream) {
         let word = self.word.on(stream).expect("the word's address");
         // SAFETY: the word is freed only after the streams that its buffer knows of, and this is one, have passed the wait.
-        unsafe { stream_mem::wait_value64(stream, word.address(), 1, WaitFlags::EQUAL) }.expect("a waiting stream");
+        unsafe { stream_mem::wait_value64(stream, word.address(), 1, WaitFlags::EQUAL) }
+            .expect("a waiting stream");
     }
 
     /// Lets the streams go.

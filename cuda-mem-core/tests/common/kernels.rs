@@ -15,7 +15,8 @@ pub(crate) struct Kernels {
 impl Kernels {
     pub(crate) fn load(context: &Context) -> Self {
         let mut module: CUmodule = ptr::null_mut();
-        let image = std::ffi::CString::new(cuda_mem_sim::TEST_KERNELS).expect("a text without zeros");
+        let image =
+            CStr::from_bytes_with_nul(cuda_mem_sim::TEST_KERNELS.as_bytes()).expect("a terminated text");
         let load = context.driver().table().cuModuleLoadData().expect("cuModuleLoadData");
         // SAFETY: one handle to write, and a terminated PTX text; the context is current.
         let result = context.with_current(|| unsafe { load(&mut module, image.as_ptr().cast()) });
@@ -28,9 +29,9 @@ impl Kernels {
     /// # Safety
     ///
     /// `address` is that of `count` words of device memory, which live until the stream has run this.
-    pub(crate) unsafe fn fill_u32(&self, stream: &Stream, address: CUdeviceptr, count: u32, value: u32) {
+    pub(crate) unsafe fn fill_u32(&self, stream: &Stream, address: CUdeviceptr, count: u64, value: u32) {
         // SAFETY: the kernel's own parameters, and the caller's promise.
-        unsafe { self.launch(stream, c"fill_u32", &[&raw const address as _, &raw const count as _, &raw const value as _]) };
+        unsafe { self.launch(stream, c"fill_u32", &[address, count, value.into()]) };
     }
 
     /// Adds one to each of `count` words.
@@ -38,9 +39,9 @@ impl Kernels {
     /// # Safety
     ///
     /// As [`Kernels::fill_u32`].
-    pub(crate) unsafe fn add_one_u32(&self, stream: &Stream, address: CUdeviceptr, count: u32) {
+    pub(crate) unsafe fn add_one_u32(&self, stream: &Stream, address: CUdeviceptr, count: u64) {
         // SAFETY: as in `fill_u32`.
-        unsafe { self.launch(stream, c"add_one_u32", &[&raw const address as _, &raw const count as _]) };
+        unsafe { self.launch(stream, c"add_one_u32", &[address, count]) };
     }
 
     /// Copies `count` bytes.
@@ -48,16 +49,22 @@ impl Kernels {
     /// # Safety
     ///
     /// As [`Kernels::fill_u32`], of both sides.
-    pub(crate) unsafe fn copy_u8(&self, stream: &Stream, target: CUdeviceptr, source: CUdeviceptr, count: u32) {
+    pub(crate) unsafe fn copy_u8(
+        &self,
+        stream: &Stream,
+        target: CUdeviceptr,
+        source: CUdeviceptr,
+        count: u64,
+    ) {
         // SAFETY: as in `fill_u32`.
-        unsafe { self.launch(stream, c"copy_u8", &[&raw const target as _, &raw const source as _, &raw const count as _]) };
+        unsafe { self.launch(stream, c"copy_u8", &[target, source, count]) };
     }
 
     /// Keeps the stream busy for a time.
     pub(crate) fn spin(&self, stream: &Stream, time: std::time::Duration) {
         let nanoseconds = u64::try_from(time.as_nanos()).expect("a short time");
         // SAFETY: the kernel's own parameter; it touches no memory.
-        unsafe { self.launch(stream, c"spin_ns", &[&raw const nanoseconds as _]) };
+        unsafe { self.launch(stream, c"spin_ns", &[nanoseconds]) };
     }
 
     /// Keeps the stream busy until a word has a value.
@@ -67,17 +74,19 @@ impl Kernels {
     /// `address` is that of a word that the device can read, which lives until the stream has run this.
     pub(crate) unsafe fn spin_until_u32(&self, stream: &Stream, address: CUdeviceptr, value: u32) {
         // SAFETY: as in `fill_u32`.
-        unsafe { self.launch(stream, c"spin_until_u32", &[&raw const address as _, &raw const value as _]) };
+        unsafe { self.launch(stream, c"spin_until_u32", &[address, value.into()]) };
     }
 
     /// # Safety
     ///
     /// The parameters are those of the kernel, and what they point to lives until the stream has run it.
-    unsafe fn launch(&self, stream: &Stream, name: &CStr, parameters: &[*const c_void]) {
+    unsafe fn launch(&self, stream: &Stream, name: &CStr, parameters: &[u64]) {
         let table = self.context.driver().table();
         let get = table.cuModuleGetFunction().expect("cuModuleGetFunction");
         let launch = table.cuLaunchKernel().expect("cuLaunchKernel");
-        let mut parameters = parameters.iter().map(|parameter| parameter.cast_mut()).collect::<Vec<_>>();
+        // A parameter of 32 bits is read from the first half of its word, its low one on every host that CUDA has.
+        let mut parameters: Vec<*mut c_void> =
+            parameters.iter().map(|word| ptr::from_ref(word).cast_mut().cast()).collect();
         let run = || {
             let mut function: CUfunction = ptr::null_mut();
             // SAFETY: one handle to write, a loaded module and a terminated name.

@@ -72,7 +72,7 @@ impl Outcome for bool {
 }
 
 /// Appends a line to the file that the environment variable `CUDA_MEM_RECORD` names, if it is set.
-pub(crate) fn record(test: &str, step: &str, outcome: &(impl Outcome + ?Sized)) {
+pub(crate) fn append(test: &str, step: &str, outcome: &(impl Outcome + ?Sized)) {
     let Some(path) = std::env::var_os("CUDA_MEM_RECORD") else { return };
     let line = format!("{test}\t{step}\t{}\n", outcome.line());
     let mut file = File::options().create(true).append(true).open(path).expect("the record's file");
@@ -85,7 +85,7 @@ macro_rules! record {
     ($step:expr, $outcome:expr) => {{
         fn here() {}
         let test = std::any::type_name_of_val(&here).trim_end_matches("::here");
-        $crate::common::outcome::record(test, $step, $outcome)
+        $crate::common::outcome::append(test, $step, $outcome)
     }};
 }
 pub(crate) use record;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use cuda_mem_core::host::{FileMapping, HostMemory, PinnedFlags, RegisterFlags, Registered};
 use cuda_mem_core::stream_mem::{self, WaitFlags};
 use cuda_mem_core::{
-    Context, DeviceBuffer, Error, Event, Fence, FenceLine, ManagedBuffer, PinnedBuffer, Result, Stream, Transfer, copy,
-    pointer, scope,
+    Context, DeviceBuffer, Error, Event, Fence, FenceLine, ManagedBuffer, PinnedBuffer, Result, Stream,
+    Transfer, copy, pointer, scope,
 };
 
 use super::files::TempFile;
@@ -144,14 +144,14 @@ fn buffers_of_several_streams(context: &Context) -> Result<()> {
 
 fn buffers_of_a_per_thread_stream(context: &Context) -> Result<()> {
     let bytes = pattern(LEN, 3);
-    let thread = || {
+    let thread = || -> Result<DeviceBuffer<u8>> {
         let own = Stream::per_thread(context)?;
         let buffer = DeviceBuffer::from_slice(&own, &bytes)?;
         buffer.whole().fill_bytes(&own, 9)?;
         Ok(buffer)
     };
     // Dropped in a thread where its stream has no name, and used there before.
-    let buffer: DeviceBuffer<u8> = std::thread::scope(|scope| scope.spawn(thread).join()).expect("no panic")?;
+    let buffer = std::thread::scope(|scope| scope.spawn(thread).join()).expect("no panic")?;
     let stream = Stream::new(context)?;
     assert_eq!(buffer.to_vec(&stream)?, [9; LEN]);
     Ok(())

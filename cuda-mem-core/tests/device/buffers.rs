@@ -86,7 +86,9 @@ fn lengths_that_differ_are_errors_with_both_numbers() {
     ];
     for (name, result, bytes) in results {
         record!(name, &result);
-        let Err(Error::LengthMismatch { source_len, target_len }) = result else { panic!("{name}: {result:?}") };
+        let Err(Error::LengthMismatch { source_len, target_len }) = result else {
+            panic!("{name}: {result:?}")
+        };
         assert_eq!((source_len, target_len), (bytes, 32), "{name}");
     }
     assert_eq!(buffer.to_vec(&world.stream).unwrap(), [0; 8]);
@@ -121,7 +123,10 @@ fn sizes_that_do_not_fit_the_address_space_are_errors() {
         ];
         for (name, result) in results {
             record!(name, &result);
-            assert!(matches!(result, Err(Error::TooLarge { count: asked, size: 4 }) if asked == count), "{name}");
+            assert!(
+                matches!(result, Err(Error::TooLarge { count: asked, size: 4 }) if asked == count),
+                "{name}"
+            );
         }
     }
 }

@@ -28,11 +28,20 @@ fn calls_that_would_put_memory_into_a_graph_are_refused_and_the_capture_goes_on(
         let results = [
             ("uninit", DeviceBuffer::<u8>::uninit(&stream, 1).map(drop)),
             ("zeroed", DeviceBuffer::<u8>::zeroed(&stream, 1).map(drop)),
-            ("Transfer::upload", Transfer::upload(&stream, bytes.clone(), &whole).map(drop).map_err(Error::from)),
-            ("Transfer::download", Transfer::download(&stream, &whole, bytes.clone()).map(drop).map_err(Error::from)),
+            (
+                "Transfer::upload",
+                Transfer::upload(&stream, bytes.clone(), &whole).map(drop).map_err(Error::from),
+            ),
+            (
+                "Transfer::download",
+                Transfer::download(&stream, &whole, bytes.clone()).map(drop).map_err(Error::from),
+            ),
             ("Scope::upload", scope(context, |scope| scope.upload(&stream, &bytes, &whole))),
             ("Scope::download", scope(context, |scope| scope.download(&stream, &whole, &mut target))),
-            ("Scope::upload_bytes", scope(context, |scope| scope.upload_bytes(&stream, &bytes, 0..100, &whole))),
+            (
+                "Scope::upload_bytes",
+                scope(context, |scope| scope.upload_bytes(&stream, &bytes, 0..100, &whole)),
+            ),
             ("copy_from", whole.copy_from(&stream, &whole)),
             ("fill_bytes", whole.fill_bytes(&stream, 1)),
             ("Fence::record", Fence::record(&stream).map(drop)),
@@ -153,8 +162,9 @@ fn another_threads_global_capture_survives_every_call() {
         let (begun, begins) = mpsc::channel();
         let (done, is_done) = mpsc::channel::<()>();
         std::thread::scope(|scope| {
-            let capturing = scope.spawn(|| {
-                let capture = Capture::begin(&stream, GLOBAL);
+            let stream = &stream;
+            let capturing = scope.spawn(move || {
+                let capture = Capture::begin(stream, GLOBAL);
                 begun.send(()).unwrap();
                 let _ = is_done.recv();
                 capture.end().map(|graph| graph.len())
@@ -181,5 +191,8 @@ fn a_thread_that_captures_globally_may_make_every_call() {
         result.unwrap_or_else(|error| panic!("{name} beside a capture: {error}"));
         assert_eq!(capture.end().map(|graph| graph.len()), Ok(0), "{name} harmed the capture");
     }
-    assert_eq!(DeviceBuffer::from_slice(&world.stream, &bytes).unwrap().to_vec(&world.stream).unwrap(), bytes);
+    assert_eq!(
+        DeviceBuffer::from_slice(&world.stream, &bytes).unwrap().to_vec(&world.stream).unwrap(),
+        bytes
+    );
 }

@@ -42,7 +42,8 @@ fn pageable_memory() {
 #[test]
 fn pinned_memory() {
     let world = World::shared();
-    let pinned = || PinnedBuffer::<u8>::zeroed(&world.context, (1 << 20) + 200, PinnedFlags::default()).unwrap();
+    let pinned =
+        || PinnedBuffer::<u8>::zeroed(&world.context, (1 << 20) + 200, PinnedFlags::default()).unwrap();
     let (mut source, mut target) = (pinned(), pinned());
     for len in SIZES {
         for offset in OFFSETS {
@@ -101,7 +102,8 @@ fn raw_copies_between_any_two_addresses() {
     let bytes = pattern(5001, 6);
     let device = DeviceBuffer::<u8>::zeroed(stream, 5001).unwrap();
     let mut back = vec![0u8; 5001];
-    let (from, to) = (bytes.as_ptr().expose_provenance() as u64, back.as_mut_ptr().expose_provenance() as u64);
+    let (from, to) =
+        (bytes.as_ptr().expose_provenance() as u64, back.as_mut_ptr().expose_provenance() as u64);
     {
         let middle = device.on(stream).unwrap();
         // SAFETY: both sides live until the stream is synchronised, and nobody touches the target before.

@@ -34,7 +34,9 @@ fn a_device_that_is_not_there_is_an_error_with_the_count() {
         let result = driver().device(ordinal);
         record!("one too many", &result);
         let error = result.unwrap_err();
-        assert!(matches!(error, Error::NoSuchDevice { ordinal: asked, count: there } if (asked, there) == (ordinal, count)));
+        assert!(
+            matches!(error, Error::NoSuchDevice { ordinal: asked, count: there } if (asked, there) == (ordinal, count))
+        );
         assert!(error.to_string().contains(&format!("this driver has {count}")), "{error}");
     }
 }

@@ -8,7 +8,7 @@ use crate::common::gate::Gate;
 use crate::common::kernels::Kernels;
 use crate::common::outcome::record;
 
-const COUNT: u32 = 10_007;
+const COUNT: u64 = 10_007;
 const LEN: usize = COUNT as usize;
 
 #[test]
@@ -97,7 +97,9 @@ fn a_running_kernel_holds_up_the_free_and_not_the_host() {
     let kernels = Kernels::load(&world.context);
     let stream = world.new_stream();
     let buffer = DeviceBuffer::<u32>::zeroed(&world.stream, LEN).unwrap();
-    let word = Registered::new(&world.context, vec![0u32; 1], RegisterFlags::PORTABLE | RegisterFlags::MAPPED).unwrap();
+    let word =
+        Registered::new(&world.context, vec![0u32; 1], RegisterFlags::PORTABLE | RegisterFlags::MAPPED)
+            .unwrap();
     {
         let (words, flag) = (buffer.on(&stream).unwrap(), word.on(&stream).unwrap());
         kernels.spin(&stream, std::time::Duration::from_millis(20));

@@ -98,7 +98,11 @@ fn what_is_no_file_with_bytes_is_an_error_or_empty() {
     let empty = FileMapping::read_only(&TempFile::on_tmpfs(&[]).open()).unwrap();
     assert_eq!(empty.byte_len(), 0);
     let flags = RegisterFlags::default();
-    let registered = Registered::new(&world.context, FileMapping::private(&TempFile::on_tmpfs(&[]).open()).unwrap(), flags);
+    let registered = Registered::new(
+        &world.context,
+        FileMapping::private(&TempFile::on_tmpfs(&[]).open()).unwrap(),
+        flags,
+    );
     assert_eq!(registered.unwrap().close().unwrap().byte_len(), 0);
     let unwritable = FileMapping::shared(&TempFile::on_tmpfs(&[1; 10]).open()).unwrap_err();
     assert!(matches!(&unwritable, Error::Io { call: "mmap", .. }), "{unwritable}");

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use cuda_mem_core::host::{HostMemory, PinnedFlags};
-use cuda_mem_core::sys::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED, CUresult};
+use cuda_mem_core::sys::{
+    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED, CUresult,
+};
 use cuda_mem_core::{DeviceBuffer, PinnedBuffer, copy};
 
 use crate::common::gate::Gate;
@@ -16,7 +18,13 @@ fn it_is_zero_and_can_be_written() {
     let mut pinned = PinnedBuffer::<u32>::zeroed(&world.context, 5000, PinnedFlags::default()).unwrap();
     assert_eq!(pinned.as_slice().unwrap(), [0; 5000]);
     pinned.as_mut_slice().unwrap()[4999] = 7;
-    assert_eq!(DeviceBuffer::from_slice(&world.stream, pinned.as_slice().unwrap()).unwrap().to_vec(&world.stream).unwrap()[4999], 7);
+    assert_eq!(
+        DeviceBuffer::from_slice(&world.stream, pinned.as_slice().unwrap())
+            .unwrap()
+            .to_vec(&world.stream)
+            .unwrap()[4999],
+        7
+    );
     pinned.close().unwrap();
 }
 

@@ -30,8 +30,10 @@ fn device_memory() {
 #[test]
 fn two_allocations_have_two_identities() {
     let world = World::shared();
-    let buffers: Vec<_> = (0..3).map(|_| DeviceBuffer::<u8>::uninit(&world.stream, 4 << 20).unwrap()).collect();
-    let ids: std::collections::HashSet<_> = buffers.iter().map(|buffer| of(&world, buffer.as_raw()).buffer_id).collect();
+    let buffers: Vec<_> =
+        (0..3).map(|_| DeviceBuffer::<u8>::uninit(&world.stream, 4 << 20).unwrap()).collect();
+    let ids: std::collections::HashSet<_> =
+        buffers.iter().map(|buffer| of(&world, buffer.as_raw()).buffer_id).collect();
     assert_eq!(ids.len(), 3);
 }
 

@@ -4,8 +4,8 @@ use std::sync::Mutex;
 
 use cuda_mem_core::host::{FileMapping, PinnedFlags, RegisterFlags, Registered};
 use cuda_mem_core::{
-    Context, DeviceBuffer, Driver, Error, Event, Fence, FenceLine, ManagedBuffer, PinnedBuffer, Stream, Transfer, pointer,
-    scope,
+    Context, DeviceBuffer, Driver, Error, Event, Fence, FenceLine, ManagedBuffer, PinnedBuffer, Stream,
+    Transfer, pointer, scope,
 };
 
 use crate::common::files::TempFile;
@@ -94,14 +94,20 @@ fn is_of_no_use(mut all: Everything, driver: Driver) -> Result<(), String> {
         ("fill_bytes", all.device.whole().fill_bytes(&stream, 1)),
         ("on", all.device.on(&stream).map(drop)),
         ("is_done", all.transfer.is_done().map(drop)),
-        ("Transfer::upload", Transfer::upload(&stream, vec![0u8; 5000], &all.device.whole()).map(drop).map_err(Error::from)),
+        (
+            "Transfer::upload",
+            Transfer::upload(&stream, vec![0u8; 5000], &all.device.whole()).map(drop).map_err(Error::from),
+        ),
         ("scope", scope(&context, |scope| scope.upload(&stream, &[1; 5000], &all.device.whole()))),
         ("PinnedBuffer::zeroed", PinnedBuffer::<u8>::zeroed(&context, 1, PinnedFlags::default()).map(drop)),
         ("PinnedBuffer::as_slice", all.pinned.as_slice().map(drop)),
         ("PinnedBuffer::as_mut_slice", all.pinned.as_mut_slice().map(drop)),
         ("ManagedBuffer::zeroed", ManagedBuffer::<u8>::zeroed(&context, 1).map(drop)),
         ("ManagedBuffer::as_slice", all.managed.as_slice().map(drop)),
-        ("Registered::new", Registered::new(&context, vec![0u8; 1], RegisterFlags::default()).map(drop).map_err(Error::from)),
+        (
+            "Registered::new",
+            Registered::new(&context, vec![0u8; 1], RegisterFlags::default()).map(drop).map_err(Error::from),
+        ),
         ("Registered::as_slice", all.registered.as_slice().map(drop)),
         ("attributes", pointer::attributes(driver, all.device.as_raw()).map(drop)),
     ];

@@ -163,7 +163,8 @@ fn memory_that_others_registered_is_an_error_that_says_so() {
         unsafe { table.cuMemHostRegister().unwrap()(address, 8192, 0) }
     };
     assert_eq!(world.context.with_current(register).unwrap(), CUresult::CUDA_SUCCESS);
-    let refused = Registered::new(&world.context, Piece::of(&pages, 0, 4096), RegisterFlags::default()).unwrap_err();
+    let refused =
+        Registered::new(&world.context, Piece::of(&pages, 0, 4096), RegisterFlags::default()).unwrap_err();
     record!("theirs", &refused.error);
     assert!(matches!(refused.error, Error::AlreadyRegistered { by: RegisteredBy::Others, .. }));
     // SAFETY: registered above.

@@ -16,7 +16,11 @@ fn work_of_a_stream_runs_in_order() {
     let buffer = DeviceBuffer::<u8>::zeroed(&world.stream, 1000).unwrap();
     for value in 0..200 {
         buffer.whole().fill_bytes(&world.stream, value).unwrap();
-        buffer.range(usize::from(value)..usize::from(value) + 1).unwrap().fill_bytes(&world.stream, !value).unwrap();
+        buffer
+            .range(usize::from(value)..usize::from(value) + 1)
+            .unwrap()
+            .fill_bytes(&world.stream, !value)
+            .unwrap();
     }
     let bytes = buffer.to_vec(&world.stream).unwrap();
     record!("bytes", &bytes);
@@ -104,7 +108,8 @@ fn each_thread_has_a_default_stream_of_its_own() {
     let world = World::shared();
     let here = Stream::per_thread(&world.context).unwrap();
     assert_eq!(here, Stream::per_thread(&world.context).unwrap());
-    let there = std::thread::scope(|scope| scope.spawn(|| Stream::per_thread(&world.context).unwrap().id()).join());
+    let there =
+        std::thread::scope(|scope| scope.spawn(|| Stream::per_thread(&world.context).unwrap().id()).join());
     assert_ne!(here.id(), there.unwrap());
 }
 
