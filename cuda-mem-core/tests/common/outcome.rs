@@ -81,6 +81,7 @@ pub(crate) fn append(test: &str, step: &str, outcome: &(impl Outcome + ?Sized)) 
 }
 
 /// Records what the test around it saw in one of its steps: `record!("step", &outcome)`.
+#[allow(unused_macros, reason = "only portable tests record")]
 macro_rules! record {
     ($step:expr, $outcome:expr) => {{
         fn here() {}
@@ -88,4 +89,5 @@ macro_rules! record {
         $crate::common::outcome::append(test, $step, $outcome)
     }};
 }
+#[allow(unused_imports, reason = "as above")]
 pub(crate) use record;
