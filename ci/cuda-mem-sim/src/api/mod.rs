@@ -19,4 +19,6 @@ pub(crate) mod memop;
 pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod pointer;
+pub(crate) mod pool;
 pub(crate) mod stream;
+pub(crate) mod vmm;
