@@ -15,6 +15,7 @@ pub(crate) mod event;
 pub(crate) mod exec;
 pub(crate) mod graph;
 pub(crate) mod init;
+pub(crate) mod ipc;
 pub(crate) mod memop;
 pub(crate) mod memory;
 pub(crate) mod module;

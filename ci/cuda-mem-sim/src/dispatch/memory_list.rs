@@ -98,7 +98,7 @@ macro_rules! memory_entries {
                 cuMemSetAccess as cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc_v1, count: usize) = PFN_cuMemSetAccess_v10020;
                 cuMemUnmap as cuMemUnmap(ptr: CUdeviceptr, size: usize) = PFN_cuMemUnmap_v10020;
             }
-            unmodelled { // becomes: ipc
+            ipc {
                 cuIpcCloseMemHandle as cuIpcCloseMemHandle(dptr: CUdeviceptr) = PFN_cuIpcCloseMemHandle_v4010;
                 cuIpcGetEventHandle as cuIpcGetEventHandle(p_handle: *mut CUipcEventHandle_v1, event: CUevent) = PFN_cuIpcGetEventHandle_v4010;
                 cuIpcGetMemHandle as cuIpcGetMemHandle(p_handle: *mut CUipcMemHandle_v1, dptr: CUdeviceptr) = PFN_cuIpcGetMemHandle_v4010;
