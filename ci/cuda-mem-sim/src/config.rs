@@ -232,7 +232,9 @@ impl Builder {
         match std::env::var(VARIABLE) {
             Ok(text) => Self::parse(&text),
             Err(std::env::VarError::NotPresent) => Ok(Self::default()),
-            Err(std::env::VarError::NotUnicode(text)) => Err(refused(VARIABLE, &text.to_string_lossy(), "text")),
+            Err(std::env::VarError::NotUnicode(text)) => {
+                Err(refused(VARIABLE, &text.to_string_lossy(), "text"))
+            }
         }
     }
 
@@ -275,14 +277,16 @@ impl Builder {
             "missing" => {
                 for function in value.split('+') {
                     let known = dispatch::is_function(function);
-                    let known = known.ok_or_else(|| refused(name, value, "functions of the driver, joined by +"))?;
+                    let known =
+                        known.ok_or_else(|| refused(name, value, "functions of the driver, joined by +"))?;
                     self = self.missing(known);
                 }
                 Ok(self)
             }
             "numa" => Ok(self.numa_nodes(number(name, value, 1..=1024, "a number from 1 to 1024")?)),
             "peer" => {
-                self.config.peers = peers(value).ok_or_else(|| refused(name, value, "all, none, or pairs like 0-1+1-0"))?;
+                self.config.peers =
+                    peers(value).ok_or_else(|| refused(name, value, "all, none, or pairs like 0-1+1-0"))?;
                 Ok(self)
             }
             "workers" => Ok(self.workers(number(name, value, 1..=64, "a number from 1 to 64")?)),
@@ -292,7 +296,8 @@ impl Builder {
             "attribute" => {
                 for pair in value.split('+') {
                     let accepted = "pairs of numbers like 87:0+115:1";
-                    let (attribute, to) = pair.split_once(':').ok_or_else(|| refused(name, value, accepted))?;
+                    let (attribute, to) =
+                        pair.split_once(':').ok_or_else(|| refused(name, value, accepted))?;
                     let attribute = number(name, attribute, 1..=100_000, accepted)?;
                     let to = to.parse().map_err(|_| refused(name, value, accepted))?;
                     self = self.attribute(CUdevice_attribute(attribute), to);
@@ -300,7 +305,11 @@ impl Builder {
                 Ok(self)
             }
             "log" => {
-                File::options().create(true).append(true).open(value).map_err(|_| refused(name, value, "a file that can be written"))?;
+                File::options()
+                    .create(true)
+                    .append(true)
+                    .open(value)
+                    .map_err(|_| refused(name, value, "a file that can be written"))?;
                 self.config.log = Some(PathBuf::from(value));
                 Ok(self)
             }
@@ -314,8 +323,9 @@ impl Builder {
             }
             "faults" => {
                 for fault in value.split('+') {
-                    let fault = fault_of(fault)
-                        .ok_or_else(|| refused(name, value, "function:nth:code, or any:nth:code, joined by +"))?;
+                    let fault = fault_of(fault).ok_or_else(|| {
+                        refused(name, value, "function:nth:code, or any:nth:code, joined by +")
+                    })?;
                     self.config.faults.push(fault);
                 }
                 Ok(self)
@@ -393,7 +403,8 @@ mod tests {
 
     #[test]
     fn settings_are_understood_in_any_order() {
-        let config = parsed("memory=1GiB, devices=2, driver=12020,missing=cuCtxRecordEvent+cuMemGetMemPool,no-data");
+        let config =
+            parsed("memory=1GiB, devices=2, driver=12020,missing=cuCtxRecordEvent+cuMemGetMemPool,no-data");
         assert_eq!(config.devices.iter().map(|device| device.memory).collect::<Vec<_>>(), [1 << 30, 1 << 30]);
         assert_eq!((config.driver_version, config.has_data), (12020, false));
         assert!(config.missing.contains("cuMemGetMemPool") && config.missing.contains("cuCtxRecordEvent"));

@@ -1,7 +1,6 @@
 //! One simulated driver: what all parts of it share.
 
 use std::backtrace::Backtrace;
-use std::fmt::Write as _;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,7 +34,8 @@ impl Driver {
             lock_limit: config.host_memory,
             has_data: config.has_data,
         };
-        let log = config.log.as_ref().and_then(|path| File::options().create(true).append(true).open(path).ok());
+        let log =
+            config.log.as_ref().and_then(|path| File::options().create(true).append(true).open(path).ok());
         let faults = Faults::default();
         for (function, nth, code) in &config.faults {
             faults.fail((function != "any").then_some(function), *nth, *code);
@@ -91,9 +91,12 @@ impl Driver {
         let Some(target) = &self.config.report else { return };
         let (misuse, leaks) = (self.misuse(), self.leaks());
         let mut text = format!("cuda-mem-sim: {} misused, {} leaked", misuse.len(), leaks.len());
-        // Writing to a string cannot fail.
-        misuse.iter().for_each(|misuse| drop(write!(text, "\nmisuse: {misuse}")));
-        leaks.iter().for_each(|leak| drop(write!(text, "\nleak: {leak}")));
+        for line in misuse.iter().map(|misuse| format!("\nmisuse: {misuse}")) {
+            text.push_str(&line);
+        }
+        for line in leaks.iter().map(|leak| format!("\nleak: {leak}")) {
+            text.push_str(&line);
+        }
         target.write(&text);
     }
 }

@@ -1,10 +1,11 @@
 //! The simulator as tests hold it.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, c_void};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cuda_mem_sys::{CUresult, Table};
+use cuda_mem_sys::{CUresult, LoadError, Table};
 
 use crate::config::Builder;
 use crate::dispatch::{self, Door};
@@ -34,9 +35,22 @@ impl Sim {
     }
 
     /// Its functions. The table is never freed.
+    ///
+    /// # Panics
+    ///
+    /// If there can be none; [`new_table`](Self::new_table) says why.
     #[must_use]
     pub fn table(&self) -> &'static Table {
         self.table.get_or_init(|| table_of(&self.driver))
+    }
+
+    /// Its functions in a table of one's own, for [`Table::per_thread_default_stream`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Table::from_lookup`]: a driver that is too old, or one that was told not to tell its version.
+    pub fn new_table(&self) -> Result<Table, LoadError> {
+        new_table(&self.driver)
     }
 
     /// The calls that were made; see [`record`](Self::record).
@@ -106,7 +120,10 @@ impl Drop for Sim {
 #[must_use]
 pub fn table() -> &'static Table {
     static TABLE: OnceLock<&'static Table> = OnceLock::new();
-    #[allow(clippy::panic, reason = "a test that asks for a table has no other way to learn that it cannot have one")]
+    #[allow(
+        clippy::panic,
+        reason = "a test that asks for a table has no other way to learn that it cannot have one"
+    )]
     TABLE.get_or_init(|| match dispatch::default_driver() {
         Some(driver) => table_of(&driver),
         None => panic!("the environment variable CUDA_MEM_SIM does not describe a simulator"),
@@ -114,22 +131,28 @@ pub fn table() -> &'static Table {
 }
 
 fn table_of(driver: &Driver) -> &'static Table {
-    let door = Door { slot: driver.slot, per_thread: false };
-    let lookup = move |symbol: &CStr| address_of_export(door, symbol);
-    // SAFETY: the entry points are functions of this program, checked at compile time against the types of the bindings.
-    let table = unsafe { Table::from_lookup(lookup) };
-    #[allow(clippy::panic, reason = "only a version below the oldest that the bindings serve gets here, on purpose")]
-    match table {
+    #[allow(clippy::panic, reason = "only a simulator that was built to have no table gets here")]
+    match new_table(driver) {
         Ok(table) => Box::leak(Box::new(table)),
         Err(error) => panic!("the simulator gives no table: {error}"),
     }
 }
 
+fn new_table(driver: &Driver) -> Result<Table, LoadError> {
+    let door = Door { slot: driver.slot, per_thread: false };
+    let missing = driver.config.missing.clone();
+    let lookup = move |symbol: &CStr| address_of_export(door, symbol, &missing);
+    // SAFETY: the entry points are functions of this program, checked at compile time against the types of the bindings.
+    unsafe { Table::from_lookup(lookup) }
+}
+
 /// The address of an exported symbol of the driver, null if there is none.
-fn address_of_export(door: Door, symbol: &CStr) -> *const c_void {
+fn address_of_export(door: Door, symbol: &CStr, missing: &BTreeSet<String>) -> *const c_void {
     if symbol == c"cuGetProcAddress_v2" {
-        let address = dispatch::entries::lookup::V2.get(door.slot);
+        let address =
+            dispatch::entries::lookup::V2.get(door.slot).filter(|_| !missing.contains("cuGetProcAddress"));
         return address.map_or(std::ptr::null(), |&function| function as *const c_void);
     }
-    dispatch::row_of_export(symbol).map_or(std::ptr::null(), |row| row.address(door))
+    let row = dispatch::row_of_export(symbol).filter(|row| !missing.contains(row.name()));
+    row.map_or(std::ptr::null(), |row| row.address(door))
 }

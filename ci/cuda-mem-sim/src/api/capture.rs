@@ -4,16 +4,18 @@ use std::collections::BTreeSet;
 use std::ffi::c_uint;
 use std::ptr;
 
-use cuda_mem_sys::{
-    CUgraph, CUgraphNode, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
-};
+use cuda_mem_sys::{CUgraph, CUgraphNode, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus};
 
 use crate::call::Call;
 use crate::runtime::op::Outcome;
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
-pub(crate) fn cuStreamBeginCapture(call: &Call<'_>, stream: CUstream, mode: CUstreamCaptureMode) -> Outcome<()> {
+pub(crate) fn cuStreamBeginCapture(
+    call: &Call<'_>,
+    stream: CUstream,
+    mode: CUstreamCaptureMode,
+) -> Outcome<()> {
     let stream = call.stream(stream)?;
     call.driver.runtime.begin_capture(call, &stream, mode)
 }
@@ -34,10 +36,13 @@ pub(crate) fn cuStreamIsCapturing(
     stream: CUstream,
     status: *mut CUstreamCaptureStatus,
 ) -> Outcome<()> {
-    let stream = call.stream(stream)?;
-    let mut state = call.driver.runtime.lock();
-    state.refuse_implicit_use(&stream)?;
-    let valid = state.capture_of(&stream).and_then(|id| state.captures.get(&id)).map(|capture| capture.is_valid);
+    let stream = call.stream_to_ask(stream)?;
+    let state = call.driver.runtime.lock();
+    if !state.captures_beside_legacy(&stream).is_empty() {
+        return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    }
+    let valid =
+        state.capture_of(&stream).and_then(|id| state.captures.get(&id)).map(|capture| capture.is_valid);
     drop(state);
     call.put(status, status_of(valid))
 }
@@ -59,12 +64,14 @@ pub(crate) fn cuStreamGetCaptureInfo(
     dependencies: *mut *const CUgraphNode,
     count: *mut usize,
 ) -> Outcome<()> {
-    let stream = call.stream(stream)?;
+    let stream = call.stream_to_ask(stream)?;
     if status.is_null() {
         return Err(INVALID_VALUE);
     }
     let mut state = call.driver.runtime.lock();
-    state.refuse_implicit_use(&stream)?;
+    if !state.captures_beside_legacy(&stream).is_empty() {
+        return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    }
     let number = state.capture_of(&stream);
     let capture = number.and_then(|number| state.captures.get_mut(&number));
     call.put(status, status_of(capture.as_ref().map(|capture| capture.is_valid)))?;
@@ -91,7 +98,8 @@ pub(crate) fn cuStreamUpdateCaptureDependencies(
     if flags > 1 {
         return Err(INVALID_VALUE);
     }
-    let nodes: Vec<usize> = call.get_all(dependencies.cast_const(), count)?.iter().map(|node| node.addr()).collect();
+    let nodes: Vec<usize> =
+        call.get_all(dependencies.cast_const(), count)?.iter().map(|node| node.addr()).collect();
     let mut state = call.driver.runtime.lock();
     let id = state.capture_of(&stream).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
     let state = &mut *state;
@@ -110,11 +118,12 @@ pub(crate) fn cuStreamUpdateCaptureDependencies(
     Ok(())
 }
 
-pub(crate) fn cuThreadExchangeStreamCaptureMode(call: &Call<'_>, mode: *mut CUstreamCaptureMode) -> Outcome<()> {
+/// Takes any value: what is no mode protects as thread-local does.
+pub(crate) fn cuThreadExchangeStreamCaptureMode(
+    call: &Call<'_>,
+    mode: *mut CUstreamCaptureMode,
+) -> Outcome<()> {
     let wanted = call.get(mode.cast_const())?;
-    if wanted.0 > CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED.0 {
-        return Err(INVALID_VALUE);
-    }
     let before = std::mem::replace(&mut call.driver.runtime.lock().thread(call.thread).capture_mode, wanted);
     call.put(mode, before)
 }

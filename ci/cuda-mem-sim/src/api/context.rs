@@ -30,7 +30,11 @@ fn handle(handle: usize) -> CUcontext {
     ptr::without_provenance_mut(handle)
 }
 
-pub(crate) fn cuDevicePrimaryCtxRetain(call: &Call<'_>, context: *mut CUcontext, device: CUdevice) -> Outcome<()> {
+pub(crate) fn cuDevicePrimaryCtxRetain(
+    call: &Call<'_>,
+    context: *mut CUcontext,
+    device: CUdevice,
+) -> Outcome<()> {
     if context.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -99,14 +103,12 @@ pub(crate) fn cuCtxDestroy(call: &Call<'_>, context: CUcontext) -> Outcome<()> {
     call.driver.runtime.destroy_context(call, context.addr())
 }
 
-/// Pushes any context that is or was one: using one that has ended is what fails.
+/// Pushes anything: to use what is no context, or one no longer, is what fails.
 pub(crate) fn cuCtxPushCurrent(call: &Call<'_>, context: CUcontext) -> Outcome<()> {
-    let mut state = call.driver.runtime.lock();
-    let context = context.addr();
-    if !state.contexts.contains_key(&context) && !state.is_primary(context) {
-        return Err(INVALID_CONTEXT);
+    if context.is_null() {
+        return Err(INVALID_VALUE);
     }
-    state.thread(call.thread).stack.push(context);
+    call.driver.runtime.lock().thread(call.thread).stack.push(context.addr());
     Ok(())
 }
 
@@ -116,13 +118,10 @@ pub(crate) fn cuCtxPopCurrent(call: &Call<'_>, context: *mut CUcontext) -> Outco
     Ok(())
 }
 
-/// Replaces the context on top of the stack; null takes it off.
+/// Replaces the context on top of the stack, by anything; null takes it off.
 pub(crate) fn cuCtxSetCurrent(call: &Call<'_>, context: CUcontext) -> Outcome<()> {
     let mut state = call.driver.runtime.lock();
     let context = context.addr();
-    if context != 0 && !state.contexts.contains_key(&context) && !state.is_primary(context) {
-        return Err(INVALID_CONTEXT);
-    }
     let stack = &mut state.thread(call.thread).stack;
     stack.pop();
     stack.extend((context != 0).then_some(context));
@@ -134,10 +133,10 @@ pub(crate) fn cuCtxGetCurrent(call: &Call<'_>, context: *mut CUcontext) -> Outco
     call.put(context, handle(current))
 }
 
-/// Tells the device also of a context with a sticky error.
+/// Tells the device also of a context with a sticky error, and of one that has ended.
 pub(crate) fn cuCtxGetDevice(call: &Call<'_>, device: *mut CUdevice) -> Outcome<()> {
-    let context = call.driver.runtime.current(call.thread)?;
-    call.put(device, context.device as CUdevice)
+    let ordinal = call.driver.runtime.lock().current_device(call.thread)?;
+    call.put(device, ordinal as CUdevice)
 }
 
 pub(crate) fn cuCtxGetFlags(call: &Call<'_>, flags: *mut c_uint) -> Outcome<()> {
@@ -221,7 +220,11 @@ pub(crate) fn cuCtxEnablePeerAccess(call: &Call<'_>, peer: CUcontext, flags: c_u
     }
     let mut state = call.driver.runtime.lock();
     let home = state.contexts.get_mut(&context.handle()).ok_or(INVALID_CONTEXT)?;
-    if home.peers.insert(peer.device) { Ok(()) } else { Err(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) }
+    if home.peers.insert(peer.device) {
+        Ok(())
+    } else {
+        Err(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+    }
 }
 
 pub(crate) fn cuCtxDisablePeerAccess(call: &Call<'_>, peer: CUcontext) -> Outcome<()> {

@@ -61,21 +61,34 @@ pub(crate) fn cuDeviceGetAttribute(
     }
     let index = (attribute.0 as usize).checked_sub(1).ok_or(INVALID_VALUE)?;
     let &usual = ATTRIBUTES.get(index).ok_or(INVALID_VALUE)?;
-    call.put(value, match attribute {
-        CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID => pci_device(ordinal),
-        CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID => ordinal as c_int % config.numa_nodes,
-        _ => usual,
-    })
+    call.put(
+        value,
+        match attribute {
+            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID => pci_device(ordinal),
+            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID => ordinal as c_int % config.numa_nodes,
+            _ => usual,
+        },
+    )
 }
 
 /// Cuts what does not fit.
-pub(crate) fn cuDeviceGetName(call: &Call<'_>, name: *mut c_char, len: c_int, device: CUdevice) -> Outcome<()> {
+pub(crate) fn cuDeviceGetName(
+    call: &Call<'_>,
+    name: *mut c_char,
+    len: c_int,
+    device: CUdevice,
+) -> Outcome<()> {
     call.device(device)?;
     put_text(call, name, len, NAME)
 }
 
 /// Fails where the text does not fit.
-pub(crate) fn cuDeviceGetPCIBusId(call: &Call<'_>, id: *mut c_char, len: c_int, device: CUdevice) -> Outcome<()> {
+pub(crate) fn cuDeviceGetPCIBusId(
+    call: &Call<'_>,
+    id: *mut c_char,
+    len: c_int,
+    device: CUdevice,
+) -> Outcome<()> {
     let ordinal = call.device(device)?;
     let text = bus_id(ordinal);
     if usize::try_from(len).is_ok_and(|len| len <= text.len()) {
@@ -84,7 +97,11 @@ pub(crate) fn cuDeviceGetPCIBusId(call: &Call<'_>, id: *mut c_char, len: c_int, 
     put_text(call, id, len, &text)
 }
 
-pub(crate) fn cuDeviceGetByPCIBusId(call: &Call<'_>, device: *mut CUdevice, id: *const c_char) -> Outcome<()> {
+pub(crate) fn cuDeviceGetByPCIBusId(
+    call: &Call<'_>,
+    device: *mut CUdevice,
+    id: *const c_char,
+) -> Outcome<()> {
     let id: &CStr = call.text(id)?;
     let wanted = id.to_str().map_err(|_| INVALID_VALUE)?.to_ascii_lowercase();
     let mut ordinals = 0..call.driver.config.devices.len();
@@ -134,14 +151,17 @@ pub(crate) fn cuDeviceGetP2PAttribute(
         return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
     }
     let reach = c_int::from(call.driver.config.peers.reach(from, to));
-    call.put(value, match attribute {
-        // The ranks of links are all alike.
-        CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK => 0,
-        CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED
-        | CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
-        | CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED => reach,
-        _ => return Err(INVALID_VALUE),
-    })
+    call.put(
+        value,
+        match attribute {
+            // The ranks of links are all alike.
+            CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK => 0,
+            CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED
+            | CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
+            | CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED => reach,
+            _ => return Err(INVALID_VALUE),
+        },
+    )
 }
 
 fn pci_device(ordinal: usize) -> c_int {

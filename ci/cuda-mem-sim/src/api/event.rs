@@ -46,11 +46,14 @@ pub(crate) fn cuEventRecordWithFlags(
 }
 
 pub(crate) fn cuEventQuery(call: &Call<'_>, event: CUevent) -> Outcome<()> {
-    call.driver.runtime.context_of_event(event)?.check()?;
+    call.driver.runtime.check_wait_for_event(event)?;
+    call.not_capturing()?;
     if call.driver.runtime.event_is_complete(event)? { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
 }
 
 pub(crate) fn cuEventSynchronize(call: &Call<'_>, event: CUevent) -> Outcome<()> {
+    call.driver.runtime.check_wait_for_event(event)?;
+    call.not_capturing()?;
     call.driver.runtime.wait_for_event_on_host(event)
 }
 
@@ -68,13 +71,13 @@ pub(crate) fn cuEventElapsedTime(
 }
 
 pub(crate) fn cuCtxRecordEvent(call: &Call<'_>, context: CUcontext, event: CUevent) -> Outcome<()> {
-    let context = if context.is_null() { call.current()? } else { call.context(context)? };
+    let context = call.context(context)?;
     context.check()?;
     call.driver.runtime.record_context(&context, event)
 }
 
 pub(crate) fn cuCtxWaitEvent(call: &Call<'_>, context: CUcontext, event: CUevent) -> Outcome<()> {
-    let context = if context.is_null() { call.current()? } else { call.context(context)? };
+    let context = call.context(context)?;
     context.check()?;
     call.driver.runtime.context_waits(&context, event)
 }

@@ -2,9 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use cuda_mem_sys::{
-    CUfunction, CUfunction_attribute, CUgraphNodeType, CUhostFn, CUresult, CUstream,
-};
+use cuda_mem_sys::{CUfunction, CUfunction_attribute, CUgraphNodeType, CUhostFn, CUresult, CUstream};
 
 use crate::call::Call;
 use crate::runtime::kernels::kernel;
@@ -58,7 +56,8 @@ pub(crate) fn cuLaunchKernel(
         4 => call.get(pointer.cast_const().cast::<u32>()).map(u64::from),
         _ => call.get(pointer.cast_const().cast::<u64>()),
     };
-    let arguments = pointers.into_iter().zip(kernel.arguments).map(argument).collect::<Outcome<Vec<u64>>>()?;
+    let arguments =
+        pointers.into_iter().zip(kernel.arguments).map(argument).collect::<Outcome<Vec<u64>>>()?;
     call.enqueue(&stream, (kernel.op)(stream.context.device, &arguments))
 }
 

@@ -67,7 +67,11 @@ pub(crate) fn cuGraphGetNodes(
     call.put(count, graph.nodes.len().min(room))
 }
 
-pub(crate) fn cuGraphNodeGetType(call: &Call<'_>, node: CUgraphNode, kind: *mut CUgraphNodeType) -> Outcome<()> {
+pub(crate) fn cuGraphNodeGetType(
+    call: &Call<'_>,
+    node: CUgraphNode,
+    kind: *mut CUgraphNodeType,
+) -> Outcome<()> {
     let state = call.driver.runtime.lock();
     let mut nodes = state.graphs.values().flat_map(|graph| &graph.nodes);
     let found = nodes.find(|known| known.handle == node.addr()).ok_or(INVALID_VALUE)?;

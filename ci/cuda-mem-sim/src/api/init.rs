@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
 
-use cuda_mem_sys::{CUdriverProcAddressQueryResult, CUdriverProcAddress_flags, CUresult, FUNCTIONS};
+use cuda_mem_sys::{CUdriverProcAddress_flags, CUdriverProcAddressQueryResult, CUresult, FUNCTIONS};
 
 use super::errors;
 use crate::call::Call;
@@ -11,6 +11,9 @@ use crate::dispatch::{Door, entries, row};
 use crate::runtime::op::Outcome;
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+
+/// The flags of `cuGetProcAddress`: the legacy and the per-thread default stream, of which the second wins.
+const ALL_FLAGS: u64 = 3;
 
 pub(crate) fn cuInit(call: &Call<'_>, flags: c_uint) -> Outcome<()> {
     if flags != 0 {
@@ -50,12 +53,12 @@ pub(crate) fn cuGetProcAddress(
     status: *mut CUdriverProcAddressQueryResult,
 ) -> Outcome<()> {
     let name = call.text(symbol)?;
-    let per_thread = CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.0.into();
-    if address.is_null() || flags > per_thread {
+    let per_thread: u64 = CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.0.into();
+    let config = &call.driver.config;
+    if address.is_null() || flags > ALL_FLAGS || version > config.driver_version {
         return Err(INVALID_VALUE);
     }
-    let door = Door { slot: call.driver.slot, per_thread: flags == per_thread };
-    let config = &call.driver.config;
+    let door = Door { slot: call.driver.slot, per_thread: flags & per_thread != 0 };
     let wanted = name.to_str().unwrap_or_default();
     let function = FUNCTIONS.iter().find(|function| function.name == name);
     // A driver does not know functions that are newer than itself.
@@ -70,7 +73,8 @@ pub(crate) fn cuGetProcAddress(
         .filter(|_| !config.missing.contains(wanted));
     let (result, found) = match found {
         None => (CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, ptr::null()),
-        Some((_, since)) if since > version => {
+        // A negative version asks for the newest.
+        Some((_, since)) if version >= 0 && since > version => {
             (CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT, ptr::null())
         }
         Some((found, _)) => (CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SUCCESS, found),

@@ -10,6 +10,7 @@ use cuda_mem_sys::{
 
 use crate::call::Call;
 use crate::driver::Driver;
+use crate::memory::blocks::Kind;
 use crate::memory::resolve::Who;
 use crate::runtime::kernels::{read_word, write_word};
 use crate::runtime::op::{Op, Outcome, Run};
@@ -82,7 +83,10 @@ pub(crate) fn cuStreamBatchMemOp(
         return Err(INVALID_VALUE);
     }
     let parameters = call.get_all(parameters.cast_const(), count as usize)?;
-    let ops = parameters.iter().map(|parameters| batched(call, &stream, parameters)).collect::<Outcome<Vec<Op>>>()?;
+    let ops = parameters
+        .iter()
+        .map(|parameters| batched(call, &stream, parameters))
+        .collect::<Outcome<Vec<Op>>>()?;
     ops.into_iter().try_for_each(|op| call.enqueue(&stream, op))
 }
 
@@ -92,10 +96,12 @@ fn batched(call: &Call<'_>, stream: &Arc<Stream>, parameters: &CUstreamBatchMemO
     let operation = unsafe { parameters.operation };
     let is_wait = matches!(
         operation,
-        CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_32 | CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_64
+        CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_32
+            | CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_64
     );
     match operation {
-        CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_32 | CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_32 => {
+        CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_32
+        | CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_32 => {
             // SAFETY: entries that wait and that write have the same fields in the same places.
             let entry = unsafe { parameters.waitValue };
             // SAFETY: the operation says that the value has 32 bits.
@@ -103,7 +109,8 @@ fn batched(call: &Call<'_>, stream: &Arc<Stream>, parameters: &CUstreamBatchMemO
             let make = if is_wait { wait_op } else { write_op };
             make(call, stream, entry.address, value.into(), 4, entry.flags)
         }
-        CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_64 | CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64 => {
+        CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_64
+        | CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64 => {
             // SAFETY: entries that wait and that write have the same fields in the same places.
             let entry = unsafe { parameters.waitValue };
             // SAFETY: the operation says that the value has 64 bits.
@@ -113,7 +120,9 @@ fn batched(call: &Call<'_>, stream: &Arc<Stream>, parameters: &CUstreamBatchMemO
         }
         // Memory is coherent here: there is nothing to flush and no barrier to be crossed.
         CUstreamBatchMemOpType::CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES
-        | CUstreamBatchMemOpType::CU_STREAM_MEM_OP_BARRIER => Ok(Op::of("memory barrier", MEMOP, Run::Nothing)),
+        | CUstreamBatchMemOpType::CU_STREAM_MEM_OP_BARRIER => {
+            Ok(Op::of("memory barrier", MEMOP, Run::Nothing))
+        }
         _ => Err(INVALID_VALUE),
     }
 }
@@ -130,8 +139,10 @@ fn write_op(
         return Err(INVALID_VALUE);
     }
     let who = Who::Device(stream.context.device);
-    check_word(call, address, size, who, true)?;
-    let run = move |driver: &Driver| write_word(driver, address, value, size, who);
+    check_word(call, address, size, who)?;
+    // Memory that may only be read is found out when the write comes, as a failed launch.
+    let failed = |_| CUresult::CUDA_ERROR_LAUNCH_FAILED;
+    let run = move |driver: &Driver| write_word(driver, address, value, size, who).map_err(failed);
     Ok(Op::new("write of a word", MEMOP, run).writing(address, size))
 }
 
@@ -145,7 +156,7 @@ fn wait_op(
 ) -> Outcome<Op> {
     let condition = Condition::new(flags, value, size)?;
     let who = Who::Device(stream.context.device);
-    check_word(call, address, size, who, false)?;
+    check_word(call, address, size, who)?;
     let poll = move |driver: &Driver, _| {
         let word = read_word(driver, address, size, who)?;
         // Memory without bytes never changes: to wait for it would be to wait for ever.
@@ -154,12 +165,15 @@ fn wait_op(
     Ok(Op::polling("wait for a word", MEMOP, poll).reading(address, size))
 }
 
-/// Refuses, with error 1, a word that the device cannot reach or that is not aligned.
-fn check_word(call: &Call<'_>, address: CUdeviceptr, size: u64, who: Who, write: bool) -> Outcome<()> {
-    if !address.is_multiple_of(size) {
+/// Refuses, with error 1, a word that the device cannot reach, that is not aligned, or that lies in memory of a pool or in
+/// managed memory.
+fn check_word(call: &Call<'_>, address: CUdeviceptr, size: u64, who: Who) -> Outcome<()> {
+    let state = call.memory().lock();
+    let kind = state.known(address).map(|block| block.kind);
+    if !address.is_multiple_of(size) || matches!(kind, Some(Kind::Pooled(_) | Kind::Managed)) {
         return Err(INVALID_VALUE);
     }
-    call.memory().lock().place(address, size, who, write).map(drop).map_err(|_| INVALID_VALUE)
+    state.place(address, size, who, false).map(drop).map_err(|_| INVALID_VALUE)
 }
 
 /// What a wait is for.
@@ -173,7 +187,10 @@ struct Condition {
 
 impl Condition {
     fn new(flags: c_uint, value: u64, size: u64) -> Outcome<Self> {
-        let flags = flags & !CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_FLUSH.0;
+        if flags & CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_FLUSH.0 != 0 {
+            // The modelled device cannot, and says so by an attribute.
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
         if flags > CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_NOR.0 {
             return Err(INVALID_VALUE);
         }

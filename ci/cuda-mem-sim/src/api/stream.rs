@@ -12,6 +12,9 @@ use crate::runtime::stream::{Kind, Stream};
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
+/// The handles of default streams: null, the legacy and the per-thread one.
+const CU_STREAM_HANDLES: [usize; 3] = [0, 1, 2];
+
 /// The highest priority; the lowest is 0.
 pub(super) const GREATEST_PRIORITY: i32 = -5;
 
@@ -40,23 +43,27 @@ pub(crate) fn cuStreamCreateWithPriority(
 
 /// Returns at once; what the stream was given is still done.
 pub(crate) fn cuStreamDestroy(call: &Call<'_>, stream: CUstream) -> Outcome<()> {
-    let stream = call.stream(stream)?;
-    if stream.kind != Kind::Created {
-        return Err(INVALID_VALUE);
+    let runtime = &call.driver.runtime;
+    if CU_STREAM_HANDLES.contains(&stream.addr()) {
+        return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
     }
-    let mut state = call.driver.runtime.lock();
+    let stream = runtime.stream(call.thread, call.per_thread, stream)?;
+    let mut state = runtime.lock();
     state.invalidate(&stream);
     state.remove_stream(&stream);
-    Ok(())
+    // A lost context says so, but has let go of the stream.
+    stream.context.check()
 }
 
 pub(crate) fn cuStreamSynchronize(call: &Call<'_>, stream: CUstream) -> Outcome<()> {
     let stream = call.stream(stream)?;
+    call.not_capturing_or(&stream)?;
     call.wait(&stream)
 }
 
 pub(crate) fn cuStreamQuery(call: &Call<'_>, stream: CUstream) -> Outcome<()> {
     let stream = call.stream(stream)?;
+    call.not_capturing_or(&stream)?;
     if call.driver.runtime.is_idle(&stream)? { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
 }
 
@@ -66,18 +73,25 @@ pub(crate) fn cuStreamGetCtx(call: &Call<'_>, stream: CUstream, context: *mut CU
 }
 
 pub(crate) fn cuStreamGetDevice(call: &Call<'_>, stream: CUstream, device: *mut CUdevice) -> Outcome<()> {
-    let stream = call.stream(stream)?;
+    let stream = not_in_capture(call, stream)?;
     call.put(device, stream.context.device as CUdevice)
 }
 
 pub(crate) fn cuStreamGetFlags(call: &Call<'_>, stream: CUstream, flags: *mut c_uint) -> Outcome<()> {
-    let stream = call.stream(stream)?;
+    let stream = not_in_capture(call, stream)?;
     call.put(flags, c_uint::from(stream.non_blocking))
 }
 
 pub(crate) fn cuStreamGetId(call: &Call<'_>, stream: CUstream, id: *mut u64) -> Outcome<()> {
-    let stream = call.stream(stream)?;
+    let stream = not_in_capture(call, stream)?;
     call.put(id, stream.id)
+}
+
+/// The stream of a handle, for calls that end the capture of a stream that they only ask about.
+fn not_in_capture(call: &Call<'_>, stream: CUstream) -> Outcome<Arc<Stream>> {
+    let stream = call.stream(stream)?;
+    call.driver.runtime.lock().refuse_if_capturing(&stream)?;
+    Ok(stream)
 }
 
 pub(crate) fn cuStreamGetPriority(call: &Call<'_>, stream: CUstream, priority: *mut c_int) -> Outcome<()> {

@@ -56,8 +56,11 @@ impl Drop for HostFunction {
     }
 }
 
-/// Functions that need no `cuInit`, and that a host function may call: they tell constants.
+/// Functions that need no `cuInit` and work in forked children: they tell constants.
 const CONSTANT: [&str; 4] = ["cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuGetProcAddress"];
+
+/// What a host function may call besides: what needs no context to be current.
+const HARMLESS: [&str; 4] = ["cuStreamQuery", "cuStreamGetId", "cuEventQuery", "cuEventRecord"];
 
 /// Runs a driver call: finds the simulator, applies what was asked to go wrong, models the call and logs it.
 ///
@@ -73,7 +76,9 @@ pub(super) fn enter(
         Ok(Ok(())) => CUresult::CUDA_SUCCESS,
         Ok(Err(code)) => code,
         Err(_) => {
-            crate::report::say(&format!("cuda-mem-sim: the model of {function} panicked, which is a bug of it"));
+            crate::report::say(&format!(
+                "cuda-mem-sim: the model of {function} panicked, which is a bug of it"
+            ));
             CUresult::CUDA_ERROR_UNKNOWN
         }
     }
@@ -88,13 +93,17 @@ fn guarded(
     if crate::exit::is_under_way() {
         return Err(CUresult::CUDA_ERROR_DEINITIALIZED);
     }
-    let driver = slots::find(door.slot)?;
     let is_constant = CONSTANT.contains(&function);
-    if !is_constant && HOST_FUNCTION_OF.get() == door.slot + 1 {
+    let driver = if is_constant { slots::find_in_child(door.slot)? } else { slots::find(door.slot)? };
+    if !is_constant && !HARMLESS.contains(&function) && HOST_FUNCTION_OF.get() == door.slot + 1 {
         driver.log.refused(function, thread_number(), CUresult::CUDA_ERROR_NOT_PERMITTED);
         return Err(CUresult::CUDA_ERROR_NOT_PERMITTED);
     }
     let call = Call::new(&driver, function, driver.next_call_number(), door.per_thread, thread_number());
+    if slots::is_forked_child() {
+        // The parent may have been in the middle of logging when it forked.
+        return model(&call);
+    }
     let outcome = match driver.faults.strike(function, call.number) {
         Some(code) => Err(code),
         None if !is_constant && function != "cuInit" && !driver.is_initialised() => {

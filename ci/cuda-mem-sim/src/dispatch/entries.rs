@@ -144,9 +144,21 @@ pub mod lookup {
 
     /// The addresses of `cuGetProcAddress_v2` for all slots.
     pub(crate) static V2: [PFN_cuGetProcAddress_v12000; crate::dispatch::SLOTS] = [
-        cuGetProcAddress_v2::<0>, cuGetProcAddress_v2::<1>, cuGetProcAddress_v2::<2>, cuGetProcAddress_v2::<3>,
-        cuGetProcAddress_v2::<4>, cuGetProcAddress_v2::<5>, cuGetProcAddress_v2::<6>, cuGetProcAddress_v2::<7>,
-        cuGetProcAddress_v2::<8>, cuGetProcAddress_v2::<9>, cuGetProcAddress_v2::<10>, cuGetProcAddress_v2::<11>,
-        cuGetProcAddress_v2::<12>, cuGetProcAddress_v2::<13>, cuGetProcAddress_v2::<14>, cuGetProcAddress_v2::<15>,
+        cuGetProcAddress_v2::<0>,
+        cuGetProcAddress_v2::<1>,
+        cuGetProcAddress_v2::<2>,
+        cuGetProcAddress_v2::<3>,
+        cuGetProcAddress_v2::<4>,
+        cuGetProcAddress_v2::<5>,
+        cuGetProcAddress_v2::<6>,
+        cuGetProcAddress_v2::<7>,
+        cuGetProcAddress_v2::<8>,
+        cuGetProcAddress_v2::<9>,
+        cuGetProcAddress_v2::<10>,
+        cuGetProcAddress_v2::<11>,
+        cuGetProcAddress_v2::<12>,
+        cuGetProcAddress_v2::<13>,
+        cuGetProcAddress_v2::<14>,
+        cuGetProcAddress_v2::<15>,
     ];
 }

@@ -9,7 +9,7 @@
 macro_rules! memory_entries {
     ($with:ident) => {
         $with! {
-            unmodelled { // becomes: pool
+            pool {
                 cuDeviceGetDefaultMemPool as cuDeviceGetDefaultMemPool(pool_out: *mut CUmemoryPool, dev: CUdevice) = PFN_cuDeviceGetDefaultMemPool_v11020;
                 cuDeviceGetMemPool as cuDeviceGetMemPool(pool: *mut CUmemoryPool, dev: CUdevice) = PFN_cuDeviceGetMemPool_v11020;
                 cuDeviceSetMemPool as cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) = PFN_cuDeviceSetMemPool_v11020;
@@ -83,7 +83,7 @@ macro_rules! memory_entries {
                 cuPointerGetAttributes as cuPointerGetAttributes(num_attributes: c_uint, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: CUdeviceptr) = PFN_cuPointerGetAttributes_v7000;
                 cuPointerSetAttribute as cuPointerSetAttribute(value: *const c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr) = PFN_cuPointerSetAttribute_v6000;
             }
-            unmodelled { // becomes: vmm
+            vmm {
                 cuMemAddressFree as cuMemAddressFree(ptr: CUdeviceptr, size: usize) = PFN_cuMemAddressFree_v10020;
                 cuMemAddressReserve as cuMemAddressReserve(ptr: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: u64) = PFN_cuMemAddressReserve_v10020;
                 cuMemCreate as cuMemCreate(handle: *mut CUmemGenericAllocationHandle_v1, size: usize, prop: *const CUmemAllocationProp_v1, flags: u64) = PFN_cuMemCreate_v10020;
@@ -98,7 +98,7 @@ macro_rules! memory_entries {
                 cuMemSetAccess as cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc_v1, count: usize) = PFN_cuMemSetAccess_v10020;
                 cuMemUnmap as cuMemUnmap(ptr: CUdeviceptr, size: usize) = PFN_cuMemUnmap_v10020;
             }
-            unmodelled { // becomes: ipc
+            ipc {
                 cuIpcCloseMemHandle as cuIpcCloseMemHandle(dptr: CUdeviceptr) = PFN_cuIpcCloseMemHandle_v4010;
                 cuIpcGetEventHandle as cuIpcGetEventHandle(p_handle: *mut CUipcEventHandle_v1, event: CUevent) = PFN_cuIpcGetEventHandle_v4010;
                 cuIpcGetMemHandle as cuIpcGetMemHandle(p_handle: *mut CUipcMemHandle_v1, dptr: CUdeviceptr) = PFN_cuIpcGetMemHandle_v4010;

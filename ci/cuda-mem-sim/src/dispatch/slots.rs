@@ -47,6 +47,11 @@ pub(crate) fn mark_initialised(slot: usize) {
     }
 }
 
+/// Whether the process is a forked child of one that had initialised a simulator.
+pub(super) fn is_forked_child() -> bool {
+    GENERATION.load(Ordering::Relaxed) != 0
+}
+
 /// The simulator in a slot: error 3 in a forked child, 4 if there is none.
 pub(crate) fn find(slot: usize) -> Result<Arc<Driver>, CUresult> {
     let place = ALL.get(slot).ok_or(CUresult::CUDA_ERROR_DEINITIALIZED)?;
@@ -55,6 +60,23 @@ pub(crate) fn find(slot: usize) -> Result<Arc<Driver>, CUresult> {
         return Err(CUresult::CUDA_ERROR_NOT_INITIALIZED);
     }
     let found = place.driver.read().unwrap_or_else(PoisonError::into_inner).clone();
+    or_default(slot, found)
+}
+
+/// As [`find`], also in a forked child; there it takes no lock that the parent held.
+pub(super) fn find_in_child(slot: usize) -> Result<Arc<Driver>, CUresult> {
+    let place = ALL.get(slot).ok_or(CUresult::CUDA_ERROR_DEINITIALIZED)?;
+    if !is_forked_child() {
+        return find(slot);
+    }
+    let found = match place.driver.try_read() {
+        Ok(driver) => driver.clone(),
+        Err(_) => return Err(CUresult::CUDA_ERROR_NOT_INITIALIZED),
+    };
+    or_default(slot, found)
+}
+
+fn or_default(slot: usize, found: Option<Arc<Driver>>) -> Result<Arc<Driver>, CUresult> {
     match found {
         Some(driver) => Ok(driver),
         None if slot == DEFAULT_SLOT => default_driver().ok_or(CUresult::CUDA_ERROR_UNKNOWN),
@@ -93,7 +115,8 @@ pub(crate) fn clear(slot: usize) {
 fn put(slot: usize, driver: Option<Arc<Driver>>) {
     if let Some(place) = ALL.get(slot) {
         place.initialised_in.store(0, Ordering::Relaxed);
-        let old = std::mem::replace(&mut *place.driver.write().unwrap_or_else(PoisonError::into_inner), driver);
+        let old =
+            std::mem::replace(&mut *place.driver.write().unwrap_or_else(PoisonError::into_inner), driver);
         // Ended outside the lock: a simulator's end takes locks of its own.
         drop(old);
     }

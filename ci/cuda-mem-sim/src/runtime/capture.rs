@@ -43,7 +43,12 @@ const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_
 const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
 
 impl Runtime {
-    pub(crate) fn begin_capture(&self, call: &Call<'_>, stream: &Stream, mode: CUstreamCaptureMode) -> Outcome<()> {
+    pub(crate) fn begin_capture(
+        &self,
+        call: &Call<'_>,
+        stream: &Stream,
+        mode: CUstreamCaptureMode,
+    ) -> Outcome<()> {
         static LAST: AtomicU64 = AtomicU64::new(0);
         if mode.0 > RELAXED.0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -53,7 +58,6 @@ impl Runtime {
             return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
         if state.is_capturing(stream) {
-            state.invalidate(stream);
             return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
         }
         let graph = state.add_graph(Graph::new(call.site(), true));
@@ -72,20 +76,22 @@ impl Runtime {
         let mut state = self.lock();
         let id = state.capture_of(stream).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
         let Some(capture) = state.captures.get(&id) else { return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE) };
-        if capture.mode != RELAXED && capture.thread != thread {
-            return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
-        }
+        let is_wrong_thread = capture.mode != RELAXED && capture.thread != thread;
         if capture.origin != stream.id {
             state.invalidate(stream);
             return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
         }
-        let Some(capture) = state.captures.remove(&id) else { return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE) };
+        let Some(capture) = state.captures.remove(&id) else {
+            return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
+        };
         for queue in state.queues.values_mut().filter(|queue| queue.capture == Some(id)) {
             queue.capture = None;
         }
         let joined = capture.after.get(&stream.id).cloned().unwrap_or_default();
         let is_joined = state.graphs.get(&capture.graph).is_some_and(|graph| graph.all_come_before(&joined));
         let failure = match (capture.is_valid, is_joined) {
+            // It ends all the same.
+            _ if is_wrong_thread => Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD),
             (true, true) => None,
             (false, _) => Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED),
             (true, false) => Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED),
@@ -149,20 +155,29 @@ impl State {
     /// Refuses use of a legacy stream while a stream that it would wait for captures: that would be a dependency which no
     /// graph can hold.
     pub(crate) fn refuse_implicit_use(&mut self, stream: &Stream) -> Outcome<()> {
-        if stream.kind != Kind::Legacy {
-            return Ok(());
-        }
-        let capturing = self.queues.values().filter(|queue| {
-            queue.capture.is_some() && queue.stream.context.id == stream.context.id && queue.stream.is_blocking()
-        });
-        let capturing: Vec<Arc<Stream>> = capturing.map(|queue| Arc::clone(&queue.stream)).collect();
+        let capturing = self.captures_beside_legacy(stream);
         capturing.iter().for_each(|stream| self.invalidate(stream));
         if capturing.is_empty() { Ok(()) } else { Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) }
     }
 
+    /// If this is a legacy stream, the streams that capture and that it would wait for.
+    pub(crate) fn captures_beside_legacy(&self, stream: &Stream) -> Vec<Arc<Stream>> {
+        if stream.kind != Kind::Legacy || self.captures.is_empty() {
+            return Vec::new();
+        }
+        let capturing = self.queues.values().filter(|queue| {
+            queue.capture.is_some()
+                && queue.stream.context.id == stream.context.id
+                && queue.stream.is_blocking()
+        });
+        capturing.map(|queue| Arc::clone(&queue.stream)).collect()
+    }
+
     /// Refuses what a stream that captures cannot do, and ends its capture.
     pub(crate) fn refuse_if_capturing(&mut self, stream: &Stream) -> Outcome<()> {
-        let Some(capture) = self.capture_of(stream).and_then(|id| self.captures.get_mut(&id)) else { return Ok(()) };
+        let Some(capture) = self.capture_of(stream).and_then(|id| self.captures.get_mut(&id)) else {
+            return Ok(());
+        };
         if !std::mem::replace(&mut capture.is_valid, false) {
             return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         }
@@ -226,7 +241,8 @@ impl State {
             return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
         }
         let Some(capture) = self.captures.get_mut(&point.capture) else {
-            return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT);
+            // The capture has ended, and the event stands for nothing any more.
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         };
         if !capture.is_valid {
             return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -244,8 +260,24 @@ impl State {
         Ok(())
     }
 
+    /// The error of a wait on the host for an event that was recorded in a capture, which that ends.
+    pub(super) fn refuse_captured_point(&mut self, point: &CapturedPoint) -> CUresult {
+        match self.captures.get_mut(&point.capture) {
+            Some(capture) => {
+                capture.is_valid = false;
+                CUresult::CUDA_ERROR_CAPTURED_EVENT
+            }
+            None => CUresult::CUDA_ERROR_INVALID_VALUE,
+        }
+    }
+
     /// Has a stream that captures wait for an event from outside: as a node if asked for, else that is an error.
-    pub(super) fn capture_outside_wait(&mut self, stream: &Stream, event: CUevent, as_node: bool) -> Outcome<()> {
+    pub(super) fn capture_outside_wait(
+        &mut self,
+        stream: &Stream,
+        event: CUevent,
+        as_node: bool,
+    ) -> Outcome<()> {
         self.valid_capture(stream)?;
         if as_node {
             let work = Work::Wait(event.addr());

@@ -88,8 +88,10 @@ impl Runtime {
     /// The context of a handle.
     pub(crate) fn context(&self, handle: usize) -> Outcome<Arc<Context>> {
         let state = self.lock();
-        let home = state.contexts.get(&handle).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
-        Ok(Arc::clone(&home.context))
+        match state.contexts.get(&handle) {
+            Some(home) => Ok(Arc::clone(&home.context)),
+            None => Err(state.unknown(handle, CUresult::CUDA_ERROR_INVALID_CONTEXT)),
+        }
     }
 
     /// Retains the primary context of a device; gives its handle.
@@ -102,6 +104,12 @@ impl Runtime {
         primary.retained_by.push(by);
         let (handle, flags) = (primary.handle, primary.flags);
         if !state.contexts.contains_key(&handle) {
+            let lost = state.lost.get(&device).copied();
+            if let Some(code) = lost {
+                // A device that was lost to a fault stays lost to the process.
+                state.primaries.get_mut(device).and_then(|primary| primary.retained_by.pop());
+                return Err(code);
+            }
             state.add_context(Context::new(handle, device, flags, None));
         }
         Ok(handle)
@@ -113,15 +121,15 @@ impl Runtime {
         let primary = state.primaries.get_mut(device).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
         primary.retained_by.pop().ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
         let (handle, is_last) = (primary.handle, primary.retained_by.is_empty());
+        let ends = is_last && state.contexts.contains_key(&handle);
         drop(state);
-        if is_last { self.end_context(call, handle) } else { Ok(()) }
+        if ends { self.end_context(call, handle) } else { Ok(()) }
     }
 
-    /// Ends the primary context of a device, whoever retains it.
+    /// Ends the primary context of a device, whoever retains it; they still have to release it.
     pub(crate) fn reset_primary(&self, call: &Call<'_>, device: usize) -> Outcome<()> {
-        let mut state = self.lock();
-        let primary = state.primaries.get_mut(device).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
-        primary.retained_by.clear();
+        let state = self.lock();
+        let primary = state.primaries.get(device).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
         let handle = primary.handle;
         let is_active = state.contexts.contains_key(&handle);
         drop(state);
@@ -132,7 +140,11 @@ impl Runtime {
     pub(crate) fn create_context(&self, call: &Call<'_>, device: usize, flags: u32) -> usize {
         let handle = new_handle(HandleKind::Context);
         let mut state = self.lock();
-        state.add_context(Context::new(handle, device, flags, Some(call.site())));
+        let context = Context::new(handle, device, flags, Some(call.site()));
+        if let Some(&code) = state.lost.get(&device) {
+            context.fail(code);
+        }
+        state.add_context(context);
         state.thread(call.thread).stack.push(handle);
         handle
     }
@@ -162,6 +174,13 @@ impl Runtime {
             return Ok(());
         }
         context.fail(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        let State { streams, events, ended, .. } = &mut *state;
+        ended.insert(handle, context.device);
+        let streams =
+            streams.values().filter(|stream| stream.context.id == context.id).map(|stream| stream.handle);
+        let events =
+            events.iter().filter(|(_, event)| event.context.id == context.id).map(|(&handle, _)| handle);
+        ended.extend(streams.chain(events).map(|handle| (handle, context.device)));
         state.queues.retain(|_, queue| queue.stream.context.id != context.id);
         state.streams.retain(|_, stream| stream.context.id != context.id);
         state.events.retain(|_, event| event.context.id != context.id);
@@ -179,8 +198,23 @@ impl State {
     /// The context that is current to a thread.
     pub(crate) fn current(&mut self, thread: u64) -> Outcome<Arc<Context>> {
         let handle = *self.thread(thread).stack.last().ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
-        let home = self.contexts.get(&handle).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
+        let home = self
+            .contexts
+            .get(&handle)
+            .ok_or_else(|| self.unknown(handle, CUresult::CUDA_ERROR_INVALID_CONTEXT))?;
         Ok(Arc::clone(&home.context))
+    }
+
+    /// The device of the context that is current to a thread, even if that has ended.
+    pub(crate) fn current_device(&mut self, thread: u64) -> Outcome<usize> {
+        let handle = *self.thread(thread).stack.last().ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
+        let alive = self.contexts.get(&handle).map(|home| home.context.device);
+        alive.or_else(|| self.ended.get(&handle).copied()).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
+    }
+
+    /// The error for a handle that nothing has: 709 if it belonged to a context that has ended.
+    pub(crate) fn unknown(&self, handle: usize, otherwise: CUresult) -> CUresult {
+        if self.ended.contains_key(&handle) { CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED } else { otherwise }
     }
 
     fn add_context(&mut self, context: Arc<Context>) {
@@ -205,10 +239,5 @@ impl State {
     /// The handle of a device's primary context, if that is alive.
     pub(crate) fn active_primary(&self, device: usize) -> Option<&Home> {
         self.contexts.get(&self.primaries.get(device)?.handle)
-    }
-
-    /// Whether a handle is that of a primary context, alive or not.
-    pub(crate) fn is_primary(&self, handle: usize) -> bool {
-        handle != 0 && self.primaries.iter().any(|primary| primary.handle == handle)
     }
 }

@@ -60,7 +60,12 @@ impl Runtime {
 
     /// Destroys an event; what waits for it still does.
     pub(crate) fn destroy_event(&self, event: CUevent) -> Outcome<()> {
-        self.lock().events.remove(&event.addr()).map(drop).ok_or(INVALID_HANDLE)
+        let mut state = self.lock();
+        match state.events.remove(&event.addr()) {
+            // A lost context says so, but has let go of the event.
+            Some(event) => event.context.check(),
+            None => Err(state.unknown(event.addr(), INVALID_HANDLE)),
+        }
     }
 
     /// Records an event in a stream, or in the graph that the stream captures into.
@@ -87,10 +92,17 @@ impl Runtime {
         let mut state = self.lock();
         let last = state.event(event)?.last.clone();
         state.refuse_implicit_use(stream)?;
+        let context = Arc::clone(&state.event(event)?.context);
+        if context.id != stream.context.id && context.device == stream.context.device {
+            return Err(INVALID_HANDLE);
+        }
         if let Last::Captured(point) = &last
             && !as_node
         {
             return state.capture_wait(stream, point);
+        }
+        if matches!(last, Last::Never) && !as_node {
+            return Ok(());
         }
         if state.is_capturing(stream) {
             return state.capture_outside_wait(stream, event, as_node);
@@ -125,7 +137,7 @@ impl Runtime {
         state.refuse_capture_in(context)?;
         let point = match &state.event(event)?.last {
             Last::At(point) => point.clone(),
-            Last::Captured(_) => return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+            Last::Captured(_) => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
             Last::Never => return Ok(()),
         };
         let reached: Vec<Mark> = Vec::new();
@@ -172,7 +184,7 @@ impl Runtime {
             }
             *time = match &known.last {
                 Last::Never => return Err(INVALID_HANDLE),
-                Last::Captured(_) => return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+                Last::Captured(_) => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
                 Last::At(point) => Some(point.time.get().copied()),
             };
         }
@@ -182,23 +194,25 @@ impl Runtime {
         Ok((forward - backward) * 1e3)
     }
 
-    /// The context of an event.
-    pub(crate) fn context_of_event(&self, event: CUevent) -> Outcome<Arc<Context>> {
-        self.lock().event(event).map(|event| Arc::clone(&event.context))
+    /// Whether the host may wait for an event at all: not if its context is lost or it was recorded in a capture.
+    pub(crate) fn check_wait_for_event(&self, event: CUevent) -> Outcome<()> {
+        let mut state = self.lock();
+        state.event(event)?.context.check()?;
+        state.point(event).map(drop)
     }
 }
 
 impl State {
     pub(crate) fn event(&self, event: CUevent) -> Outcome<&Event> {
-        self.events.get(&event.addr()).ok_or(INVALID_HANDLE)
+        self.events.get(&event.addr()).ok_or_else(|| self.unknown(event.addr(), INVALID_HANDLE))
     }
 
     /// The point that an event stands for, if it was recorded.
-    fn point(&self, event: CUevent) -> Outcome<Option<Point>> {
-        match &self.event(event)?.last {
+    fn point(&mut self, event: CUevent) -> Outcome<Option<Point>> {
+        match self.event(event)?.last.clone() {
             Last::Never => Ok(None),
-            Last::At(point) => Ok(Some(point.clone())),
-            Last::Captured(_) => Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+            Last::At(point) => Ok(Some(point)),
+            Last::Captured(point) => Err(self.refuse_captured_point(&point)),
         }
     }
 

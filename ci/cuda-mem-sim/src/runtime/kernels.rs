@@ -61,6 +61,7 @@ fn fill_u32(device: usize, arguments: &[u64]) -> Op {
         if len == 0 {
             return Ok(());
         }
+        check_alignment(at)?;
         let to = driver.memory.lock().place(at, len, Who::Device(device), true)?;
         // SAFETY: the place was given for `len` bytes.
         unsafe { bytes::fill(to, &value, len as usize) }
@@ -87,6 +88,7 @@ fn copy_u8(device: usize, arguments: &[u64]) -> Op {
 fn add_one_u32(device: usize, arguments: &[u64]) -> Op {
     let (at, count) = (argument(arguments, 0), argument(arguments, 1));
     let run = move |driver: &Driver| {
+        check_alignment(at)?;
         let mut words = vec![0_u32; PIECE.min(count) as usize];
         let mut done = 0;
         while done < count {
@@ -115,6 +117,7 @@ fn spin_ns(_: usize, arguments: &[u64]) -> Op {
 fn spin_until_u32(device: usize, arguments: &[u64]) -> Op {
     let (at, wanted) = (argument(arguments, 0), argument(arguments, 1));
     let poll = move |driver: &Driver, _| {
+        check_alignment(at)?;
         let word = read_word(driver, at, 4, Who::Device(device))?;
         Ok(word.is_none_or(|word| word == wanted))
     };
@@ -123,8 +126,16 @@ fn spin_until_u32(device: usize, arguments: &[u64]) -> Op {
 
 fn write_checked(device: usize, arguments: &[u64]) -> Op {
     let at = argument(arguments, 0);
-    let run = move |driver: &Driver| write_word(driver, at, WRITTEN.into(), 4, Who::Device(device));
+    let run = move |driver: &Driver| {
+        check_alignment(at)?;
+        write_word(driver, at, WRITTEN.into(), 4, Who::Device(device))
+    };
     Op::new("write_checked", KERNEL, run).writing(at, 4)
+}
+
+/// Words that kernels read and write must lie at multiples of four.
+fn check_alignment(at: u64) -> Outcome<()> {
+    if at.is_multiple_of(4) { Ok(()) } else { Err(CUresult::CUDA_ERROR_MISALIGNED_ADDRESS) }
 }
 
 /// Reads a word of 4 or 8 bytes in one piece; none where memory has no bytes.

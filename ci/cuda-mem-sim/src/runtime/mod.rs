@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
-use cuda_mem_sys::CUstreamCaptureMode;
+use cuda_mem_sys::{CUresult, CUstreamCaptureMode};
 
 use crate::config::Config;
 use crate::driver::Driver;
@@ -62,6 +62,10 @@ pub(crate) struct State {
     pub(crate) objects: BTreeMap<usize, UserObject>,
     pub(crate) modules: BTreeMap<usize, Module>,
     pub(crate) functions: BTreeMap<usize, Function>,
+    /// Handles of contexts that have ended and of what ended with them, with their devices.
+    pub(crate) ended: BTreeMap<usize, usize>,
+    /// Devices that a fault has lost, with its code.
+    pub(crate) lost: BTreeMap<usize, CUresult>,
     /// What the host knows to be complete, and its own moments.
     host: Clock,
     host_moment: u64,
@@ -119,6 +123,8 @@ impl Runtime {
             objects: BTreeMap::new(),
             modules: BTreeMap::new(),
             functions: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            lost: BTreeMap::new(),
             host: Clock::default(),
             host_moment: 0,
             last_ticket: 0,
@@ -153,11 +159,13 @@ impl Runtime {
             range: handle as u64..handle as u64,
             made: Some(made.clone()),
         };
-        let created = state.contexts.values().filter_map(|home| home.context.made.as_ref().map(|made| (home, made)));
+        let created =
+            state.contexts.values().filter_map(|home| home.context.made.as_ref().map(|made| (home, made)));
         let contexts = created.map(|(home, made)| leak("context", home.context.handle(), made));
         let retained = state.primaries.iter().flat_map(|primary| &primary.retained_by);
         let retained = retained.map(|made| leak("retained primary context", 0, made));
-        let streams = state.streams.values().filter_map(|stream| Some((stream.handle, stream.made.as_ref()?)));
+        let streams =
+            state.streams.values().filter_map(|stream| Some((stream.handle, stream.made.as_ref()?)));
         let streams = streams.map(|(handle, made)| leak("stream", handle, made));
         let events = state.events.iter().map(|(&handle, event)| leak("event", handle, &event.made));
         let graphs = state.graphs.iter().map(|(&handle, graph)| leak("graph", handle, &graph.made));

@@ -35,7 +35,8 @@ impl Runtime {
         if !text.contains(".version") || !text.contains(".target") {
             return Err(CUresult::CUDA_ERROR_INVALID_PTX);
         }
-        let name = |rest: &str| rest.trim_start().split(|c: char| !is_name(c)).next().unwrap_or_default().to_owned();
+        let name =
+            |rest: &str| rest.trim_start().split(|c: char| !is_name(c)).next().unwrap_or_default().to_owned();
         let entries = text.split(".entry").skip(1).map(name).collect();
         let handle = new_handle(HandleKind::Module);
         self.lock().modules.insert(handle, Module { context, entries, made: call.site() });

@@ -134,7 +134,10 @@ impl Runtime {
         let (mut marks, clock) = match stream.kind {
             // To wait for the legacy stream is to wait for all that its next operation would wait for.
             Kind::Legacy => state.order_of_next(stream),
-            _ => (Vec::new(), state.queues.get(&stream.id).map(|queue| queue.clock.clone()).unwrap_or_default()),
+            _ => (
+                Vec::new(),
+                state.queues.get(&stream.id).map(|queue| queue.clock.clone()).unwrap_or_default(),
+            ),
         };
         marks.extend(state.queues.get(&stream.id).map(Queue::end));
         state = self.wait(state, &marks)?;
@@ -161,7 +164,10 @@ impl Runtime {
         stream.context.check()?;
         let (marks, clock) = match stream.kind {
             Kind::Legacy => state.order_of_next(stream),
-            _ => (Vec::new(), state.queues.get(&stream.id).map(|queue| queue.clock.clone()).unwrap_or_default()),
+            _ => (
+                Vec::new(),
+                state.queues.get(&stream.id).map(|queue| queue.clock.clone()).unwrap_or_default(),
+            ),
         };
         let end = state.queues.get(&stream.id).map(Queue::end);
         let is_idle = marks.iter().chain(&end).all(|&mark| state.is_reached(mark));
@@ -194,7 +200,10 @@ impl State {
             let whole = stream.kind == Kind::Whole;
             for queue in self.queues.values() {
                 let other = &queue.stream;
-                if other.context.id == stream.context.id && other.id != stream.id && (whole || other.is_blocking()) {
+                if other.context.id == stream.context.id
+                    && other.id != stream.id
+                    && (whole || other.is_blocking())
+                {
                     marks.push(queue.end());
                     clock.join(&queue.clock);
                 }
@@ -225,11 +234,18 @@ impl State {
         after: &[Mark],
         knows: Option<&Clock>,
     ) -> (Mark, Clock) {
-        let (mut marks, mut clock) = if self.finds_misuse || stream.kind != Kind::Created || stream.is_blocking() {
-            self.order_of_next(stream)
-        } else {
-            (self.contexts.get(&stream.context.handle()).map(|home| home.barrier.clone()).unwrap_or_default(), Clock::default())
-        };
+        let (mut marks, mut clock) =
+            if self.finds_misuse || stream.kind != Kind::Created || stream.is_blocking() {
+                self.order_of_next(stream)
+            } else {
+                (
+                    self.contexts
+                        .get(&stream.context.handle())
+                        .map(|home| home.barrier.clone())
+                        .unwrap_or_default(),
+                    Clock::default(),
+                )
+            };
         marks.extend(after.iter().copied().filter(|&mark| !self.is_reached(mark)));
         if let Some(knows) = knows {
             clock.join(knows);
@@ -254,7 +270,8 @@ impl State {
         let mut moved = self.settle_one(first);
         while moved {
             moved = false;
-            let ids: Vec<u64> = self.queues.iter().filter(|(_, queue)| !queue.tasks.is_empty()).map(|(&id, _)| id).collect();
+            let ids: Vec<u64> =
+                self.queues.iter().filter(|(_, queue)| !queue.tasks.is_empty()).map(|(&id, _)| id).collect();
             for id in ids {
                 moved |= self.settle_one(id);
             }
@@ -295,10 +312,11 @@ impl State {
         }
     }
 
-    /// Refuses with error 700 and the like what a context with a sticky error refuses.
-    pub(super) fn fail_context(&mut self, stream: u64, code: CUresult) {
-        if let Some(queue) = self.queues.get(&stream) {
-            queue.stream.context.fail(code);
-        }
+    /// Work of a stream failed: its device is lost, and with it every context there.
+    pub(super) fn lose_device_of(&mut self, stream: u64, code: CUresult) {
+        let Some(device) = self.queues.get(&stream).map(|queue| queue.stream.context.device) else { return };
+        self.lost.entry(device).or_insert(code);
+        let contexts = self.contexts.values().map(|home| &home.context);
+        contexts.filter(|context| context.device == device).for_each(|context| context.fail(code));
     }
 }

@@ -72,14 +72,16 @@ impl Runtime {
             let wants_own = handle == CU_STREAM_PER_THREAD || (handle.is_null() && per_thread);
             return state.default_stream(&context, wants_own.then_some(thread));
         }
-        state.streams.get(&handle.addr()).cloned().ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+        let known = state.streams.get(&handle.addr()).cloned();
+        known.ok_or_else(|| state.unknown(handle.addr(), CUresult::CUDA_ERROR_INVALID_HANDLE))
     }
 }
 
 impl State {
     /// The legacy stream of a context, or the default stream that a thread has in it.
     fn default_stream(&mut self, context: &Arc<Context>, thread: Option<u64>) -> Outcome<Arc<Stream>> {
-        let home = self.contexts.get_mut(&context.handle()).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
+        let home =
+            self.contexts.get_mut(&context.handle()).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
         let Some(thread) = thread else { return Ok(Arc::clone(&home.legacy)) };
         if let Some(stream) = home.per_thread.get(&thread) {
             return Ok(Arc::clone(stream));

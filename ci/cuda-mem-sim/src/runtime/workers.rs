@@ -47,7 +47,9 @@ impl Runtime {
             self.work.notify_all();
         } else if state.workers.all < self.max_workers && !state.workers.stopping {
             let Some(driver) = self.driver.upgrade() else { return };
-            let spawned = thread::Builder::new().name("cuda-mem-sim".to_owned()).spawn(move || driver.runtime.work(&driver));
+            let spawned = thread::Builder::new()
+                .name("cuda-mem-sim".to_owned())
+                .spawn(move || driver.runtime.work(&driver));
             // Without another thread the ones that are there do the work, and callers that wait for it.
             state.workers.all += usize::from(spawned.is_ok());
         }
@@ -77,7 +79,12 @@ impl Runtime {
     }
 
     /// Runs the first task of a stream, which may run, with the lock released.
-    fn run_first<'a>(&'a self, mut state: MutexGuard<'a, State>, driver: &Driver, stream: u64) -> MutexGuard<'a, State> {
+    fn run_first<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        driver: &Driver,
+        stream: u64,
+    ) -> MutexGuard<'a, State> {
         let Some(queue) = state.queues.get_mut(&stream) else { return state };
         let Some(task) = queue.tasks.front_mut() else { return state };
         queue.is_running = true;
@@ -101,7 +108,7 @@ impl Runtime {
             }
         }
         if let Err(code) = outcome {
-            state.fail_context(stream, code);
+            state.lose_device_of(stream, code);
         }
         if outcome != Ok(false) {
             state.drop_empty_queue(stream);
@@ -199,7 +206,10 @@ impl State {
     fn can_lend_a_hand(&self, stream: u64) -> bool {
         self.queues.get(&stream).is_some_and(|queue| {
             !queue.is_running
-                && queue.tasks.front().is_some_and(|task| matches!(task.run, Run::Once(_)) && self.may_run(task))
+                && queue
+                    .tasks
+                    .front()
+                    .is_some_and(|task| matches!(task.run, Run::Once(_)) && self.may_run(task))
         })
     }
 }
