@@ -1,5 +1,7 @@
 //! Device memory of another process: the test starts itself again as the importer.
 
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 mod gpu;
 
 use std::io::{BufRead, BufReader, Write};

@@ -1,5 +1,7 @@
 //! Virtual memory management on the simulated driver.
 
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 mod gpu;
 
 use std::ffi::c_void;

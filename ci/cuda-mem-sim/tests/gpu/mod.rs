@@ -1,6 +1,8 @@
 //! What the tests of memory share: a simulator with its primary context current, and the calls they make most.
 
 #![allow(dead_code, unused_macros, unused_imports, reason = "each test file uses some of it")]
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+#![allow(clippy::macro_metavars_in_unsafe, reason = "the arguments of a call, which hold no unsafe code")]
 
 use std::ffi::c_void;
 use std::fs::File;
