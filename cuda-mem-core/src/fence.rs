@@ -42,8 +42,8 @@ use crate::stream_mem::{self, WaitFlags};
 /// let line = FenceLine::new(&context)?;
 /// let fence = line.record(&producer)?;
 /// fence.synchronize(None)?;
-/// line.poison();
-/// assert!(matches!(line.record(&producer)?.synchronize(None), Err(Error::Poisoned)));
+/// line.poison(); // the producer has died
+/// assert!(matches!(fence.is_complete(), Err(Error::Poisoned)));
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
 #[derive(Debug)]
