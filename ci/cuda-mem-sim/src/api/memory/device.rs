@@ -1,0 +1,111 @@
+//! Device memory.
+
+use std::ffi::c_void;
+
+use cuda_mem_sys::{CUdeviceptr, CUmemRangeHandleType, CUresult};
+
+use crate::call::Call;
+use crate::memory::blocks::{Access, Kind};
+use crate::memory::device::Request;
+use crate::memory::misuse::Act;
+use crate::runtime::op::Outcome;
+
+const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+
+/// Rows of pitched allocations begin at multiples of this.
+const PITCH: usize = 512;
+
+pub(crate) fn cuMemAlloc(call: &Call<'_>, dptr: *mut CUdeviceptr, bytes: usize) -> Outcome<()> {
+    let context = call.current()?;
+    call.not_capturing()?;
+    if dptr.is_null() || bytes == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let device = context.device;
+    let start = call.memory().lock().allocate(Request {
+        len: bytes as u64,
+        kind: Kind::Device,
+        device,
+        context: context.handle(),
+        access: Access::only(device),
+        born: Act { clock: call.host_clock(), site: call.site() },
+    })?;
+    call.put(dptr, start)
+}
+
+pub(crate) fn cuMemAllocPitch(
+    call: &Call<'_>,
+    dptr: *mut CUdeviceptr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: u32,
+) -> Outcome<()> {
+    let row = width.checked_next_multiple_of(PITCH).ok_or(INVALID_VALUE)?;
+    let bytes = row.checked_mul(height).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+    if pitch.is_null() || !matches!(element, 4 | 8 | 16) {
+        call.current()?;
+        return Err(INVALID_VALUE);
+    }
+    cuMemAlloc(call, dptr, bytes)?;
+    call.put(pitch, row)
+}
+
+/// Frees at once, after waiting for the context as the driver does. That wait is not promised, so a program that relies on
+/// it is reported.
+pub(crate) fn cuMemFree(call: &Call<'_>, dptr: CUdeviceptr) -> Outcome<()> {
+    let context = call.current()?;
+    call.not_capturing()?;
+    let kind = call.memory().lock().known(dptr).map(|block| block.kind);
+    let act = Act { clock: call.host_clock(), site: call.site() };
+    if kind.is_some() {
+        call.wait_for_context(&context)?;
+    }
+    if let Some(Kind::Pooled(_)) = kind {
+        return crate::api::pool::free_now(call, dptr, &act);
+    }
+    let mut state = call.memory().lock();
+    state.free(dptr, &act, |kind| matches!(kind, Kind::Device | Kind::Managed))
+}
+
+pub(crate) fn cuMemGetAddressRange(
+    call: &Call<'_>,
+    base: *mut CUdeviceptr,
+    size: *mut usize,
+    dptr: CUdeviceptr,
+) -> Outcome<()> {
+    call.current()?;
+    let range = call.memory().lock().known(dptr).map(|block| (block.start, block.len));
+    let (start, len) = range.ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
+    call.put_if_wanted(base, start);
+    call.put_if_wanted(size, len as usize);
+    Ok(())
+}
+
+pub(crate) fn cuMemGetInfo(call: &Call<'_>, free: *mut usize, total: *mut usize) -> Outcome<()> {
+    let device = call.current()?.device;
+    let (size, used) = {
+        let state = call.memory().lock();
+        (state.setup.devices.get(device).copied(), state.used.get(device).copied())
+    };
+    let (size, used) = (size.unwrap_or(0), used.unwrap_or(0));
+    call.put(free, (size - used) as usize)?;
+    call.put(total, size as usize)
+}
+
+/// Memory for other drivers (dma-buf) is not modelled.
+pub(crate) fn cuMemGetHandleForAddressRange(
+    call: &Call<'_>,
+    handle: *mut c_void,
+    dptr: CUdeviceptr,
+    size: usize,
+    _kind: CUmemRangeHandleType,
+    _flags: u64,
+) -> Outcome<()> {
+    call.current()?;
+    let known = call.memory().lock().blocks.covering(dptr, size as u64).is_some();
+    if handle.is_null() || size == 0 || !known {
+        return Err(INVALID_VALUE);
+    }
+    Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
+}

@@ -1,0 +1,126 @@
+//! Allocations and frees, with the accounting of what devices and host hold.
+
+use cuda_mem_sys::CUresult;
+
+use super::blocks::{Access, Block, Kind};
+use super::bytes::{self, Place};
+use super::misuse::{Act, History};
+use super::vmm::Location;
+use super::{Outcome, State, os};
+
+/// What device addresses are multiples of.
+pub(crate) const DEVICE_ALIGN: u64 = 512;
+
+/// What new memory holds: no value that a program could take for its own.
+const POISON: u8 = 0xCB;
+
+/// How much of a large block is poisoned at either end; writing all of it would make all of it real.
+const POISONED_ENDS: u64 = 32 << 10;
+
+/// An allocation that somebody asks for.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) len: u64,
+    pub(crate) kind: Kind,
+    pub(crate) device: usize,
+    pub(crate) context: usize,
+    pub(crate) access: Access,
+    pub(crate) born: Act,
+}
+
+impl State {
+    /// Counts memory at a location, or says that there is not enough.
+    pub(crate) fn charge(&mut self, location: Location, len: u64) -> Outcome<()> {
+        let (used, limit) = match location {
+            Location::Device(device) => {
+                let limit = self.setup.devices.get(device).copied().unwrap_or(0);
+                let used = self.used.get_mut(device).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
+                (used, limit)
+            }
+            Location::Host | Location::Node(_) => (&mut self.locked, self.setup.lock_limit),
+        };
+        let sum = used.checked_add(len).filter(|&sum| sum <= limit);
+        *used = sum.ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        Ok(())
+    }
+
+    /// The reverse of [`charge`](Self::charge).
+    pub(crate) fn refund(&mut self, location: Location, len: u64) {
+        let used = match location {
+            Location::Device(device) => self.used.get_mut(device),
+            Location::Host | Location::Node(_) => Some(&mut self.locked),
+        };
+        if let Some(used) = used {
+            *used = used.saturating_sub(len);
+        }
+    }
+
+    /// Makes a new block with memory of its own.
+    pub(crate) fn allocate(&mut self, request: Request) -> Outcome<u64> {
+        let out_of_memory = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+        let align = if request.access.host { os::page_size() as u64 } else { DEVICE_ALIGN };
+        let room = request.len.checked_next_multiple_of(align).ok_or(out_of_memory)?;
+        let location = home(request.kind, request.device);
+        self.charge(location, room)?;
+        let taken = self.space.take(room, align, None).and_then(|start| {
+            if request.access.host {
+                self.space.show(start, room, true).inspect_err(|_| self.space.give_back(start, room))?;
+            }
+            Ok(start)
+        });
+        let Ok(start) = taken else {
+            self.refund(location, room);
+            return Err(out_of_memory);
+        };
+        self.poison(start, room);
+        let id = self.blocks.next_id();
+        let Request { len, kind, device, context, access, born } = request;
+        let history = History::born(born);
+        let sync_memops = false;
+        self.add_block(Block { id, start, len, room, kind, device, context, access, sync_memops, history });
+        Ok(start)
+    }
+
+    /// Ends a block that [`allocate`](Self::allocate) made and `is_it` agrees to; `by` is where it is freed.
+    pub(crate) fn free(&mut self, start: u64, by: &Act, is_it: impl Fn(&Kind) -> bool) -> Outcome<()> {
+        let known = self.blocks.starting_at(start).is_some_and(|block| is_it(&block.kind));
+        if !known {
+            self.note_unknown_free(start, by);
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let Some(block) = self.blocks.remove(start) else { return Err(CUresult::CUDA_ERROR_INVALID_VALUE) };
+        if block.access.host {
+            self.space.hide(start, block.room);
+        }
+        if block.kind == Kind::Managed {
+            self.advice.forget(start, block.len);
+        }
+        self.space.give_back(start, block.room);
+        self.refund(home(block.kind, block.device), block.room);
+        self.note_free(&block, by);
+        Ok(())
+    }
+
+    /// Fills memory of the simulator's own that nobody has written yet: all of a small block, both ends of a large one.
+    pub(crate) fn poison(&self, start: u64, len: u64) {
+        let ends = if len <= 2 * POISONED_ENDS {
+            [(start, len), (start, 0)]
+        } else {
+            [(start, POISONED_ENDS), (start + len - POISONED_ENDS, POISONED_ENDS)]
+        };
+        for (at, len) in ends {
+            if let Some(shadow) = self.space.shadow(at, len) {
+                // SAFETY: `shadow` gave the place of `len` bytes. Filling the simulator's own memory cannot fail.
+                let _ = unsafe { bytes::fill(Place::Own(shadow), &[POISON], len as usize) };
+            }
+        }
+    }
+}
+
+/// Where a kind of memory is counted.
+fn home(kind: Kind, device: usize) -> Location {
+    match kind {
+        Kind::Host(_) | Kind::Registered(_) | Kind::Managed => Location::Host,
+        Kind::Device | Kind::Pooled(_) | Kind::Mapped(_) | Kind::Opened => Location::Device(device),
+    }
+}

@@ -1,0 +1,92 @@
+//! Registered host memory: pages of the program that devices may reach.
+
+use std::io;
+
+use cuda_mem_sys::{CU_MEMHOSTREGISTER_READ_ONLY, CUresult};
+
+use super::blocks::{Access, Block, Devices, Kind};
+use super::misuse::{Act, History};
+use super::vmm::Location;
+use super::{Memory, Outcome, State, os};
+
+/// A registration that somebody asks for.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    pub(crate) flags: u32,
+    pub(crate) device: usize,
+    pub(crate) context: usize,
+    pub(crate) born: Act,
+}
+
+impl Registration {
+    fn is_read_only(&self) -> bool {
+        self.flags & CU_MEMHOSTREGISTER_READ_ONLY != 0
+    }
+}
+
+impl Memory {
+    /// Registers memory of the program, after making sure that every page of it is there and accessible.
+    pub(crate) fn register(&self, registration: Registration) -> Outcome<()> {
+        let Registration { start, len, .. } = registration;
+        let end = start.checked_add(len).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        if start == 0 || len == 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        if self.lock().blocks.overlaps(start, len) {
+            return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        // Without the lock: bringing gigabytes in takes a while.
+        let page = os::page_size() as u64;
+        let (first, last) = (start / page * page, end.next_multiple_of(page));
+        os::populate(first as usize, (last - first) as usize, !registration.is_read_only()).map_err(page_error)?;
+        self.lock().add_registration(registration)
+    }
+}
+
+/// The driver's code for pages that cannot be had.
+fn page_error(error: io::Error) -> CUresult {
+    match error.raw_os_error() {
+        // The system has no memory for a page that should exist. (ENOMEM means that nothing is mapped there.)
+        Some(libc::EHWPOISON) => CUresult::CUDA_ERROR_OPERATING_SYSTEM,
+        _ => CUresult::CUDA_ERROR_INVALID_VALUE,
+    }
+}
+
+impl State {
+    fn add_registration(&mut self, registration: Registration) -> Outcome<()> {
+        let write = if registration.is_read_only() { Devices::NONE } else { Devices::ALL };
+        let Registration { start, len, flags, device, context, born } = registration;
+        // Another thread may have registered the same memory meanwhile.
+        if self.blocks.overlaps(start, len) {
+            return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        self.charge(Location::Host, len)?;
+        let id = self.blocks.next_id();
+        self.add_block(Block {
+            id,
+            start,
+            len,
+            room: 0,
+            kind: Kind::Registered(flags),
+            device,
+            context,
+            access: Access { read: Devices::ALL, write, host: true },
+            sync_memops: false,
+            history: History::born(born),
+        });
+        Ok(())
+    }
+
+    /// Ends the registration that starts at an address.
+    pub(crate) fn unregister(&mut self, start: u64, by: &Act) -> Outcome<()> {
+        let known =
+            self.blocks.starting_at(start).is_some_and(|block| matches!(block.kind, Kind::Registered(_)));
+        let block = if known { self.blocks.remove(start) } else { None };
+        let block = block.ok_or(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
+        self.refund(Location::Host, block.len);
+        self.note_free(&block, by);
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! Uses of memory that real hardware would let pass today and punish tomorrow.
+//!
+//! Every block remembers who made it and the latest uses of it, as points in the order of all streams. A free that does
+//! not come after all of those, or a use that does not come after the allocation and before the free, is reported with
+//! both places, whatever the bytes happened to be this time.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::blocks::{Block, Kind};
+use super::report::{Leak, Misuse, MisuseKind};
+use super::{Memory, State};
+use crate::order::Clock;
+use crate::site::Site;
+
+/// Something done to memory: by which call, and where in the order of all streams.
+#[derive(Debug, Clone)]
+pub(crate) struct Act {
+    pub(crate) clock: Clock,
+    pub(crate) site: Site,
+}
+
+/// What was done to a block.
+#[derive(Debug)]
+pub(crate) struct History {
+    born: Act,
+    /// Those uses that no later use comes after.
+    uses: Vec<Act>,
+}
+
+impl History {
+    pub(crate) fn born(by: Act) -> Self {
+        Self { born: by, uses: Vec::new() }
+    }
+
+    fn record(&mut self, by: &Act) {
+        self.uses.retain(|earlier| !earlier.clock.happens_before(&by.clock));
+        self.uses.push(by.clone());
+    }
+
+    fn first_not_before(&self, by: &Act) -> Option<&Act> {
+        self.uses.iter().find(|earlier| !earlier.clock.happens_before(&by.clock))
+    }
+}
+
+/// How many freed blocks are remembered, so that a late use of them can be told with both places.
+const REMEMBERED: usize = 4096;
+
+/// How many reports are kept; a program that does one thing wrong a million times learns enough from the first ones.
+const KEPT: usize = 1000;
+
+/// What was found so far.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    found: Vec<Misuse>,
+    leaked: Vec<Leak>,
+    freed: VecDeque<(Range<u64>, Act)>,
+}
+
+impl Reports {
+    fn add(&mut self, kind: MisuseKind, range: &Range<u64>, first: &Site, second: &Site) {
+        if self.found.len() < KEPT {
+            let what = match kind {
+                MisuseKind::UseBeforeAllocation => "was used without being ordered after its allocation",
+                MisuseKind::UseUnorderedWithFree => "was freed without being ordered after a use",
+                MisuseKind::UseAfterFree => "was used after it was freed",
+                MisuseKind::DoubleFree => "was freed twice",
+                MisuseKind::UnregisteredInUse => "was unregistered while a use was not known to be complete",
+                MisuseKind::UnmappedInUse => "was unmapped while a use was not known to be complete",
+                _ => "was misused",
+            };
+            let message = format!("memory {:#x}..{:#x} {what}", range.start, range.end);
+            self.found.push(Misuse::new(kind, message, first.clone(), second.clone()));
+        }
+    }
+
+    fn bury(&mut self, range: Range<u64>, by: Act) {
+        if self.freed.len() == REMEMBERED {
+            self.freed.pop_front();
+        }
+        self.freed.push_back((range, by));
+    }
+
+    /// Who last freed memory that shares a byte with a range.
+    fn who_freed(&self, range: &Range<u64>) -> Option<(Range<u64>, Act)> {
+        let overlap = |freed: &Range<u64>| freed.start < range.end && range.start < freed.end;
+        self.freed.iter().rev().find(|(freed, _)| overlap(freed)).cloned()
+    }
+
+    /// The addresses mean something else from now on.
+    pub(crate) fn reused(&mut self, range: &Range<u64>) {
+        self.freed.retain(|(freed, _)| freed.end <= range.start || range.end <= freed.start);
+    }
+}
+
+impl Memory {
+    /// Remembers what an operation that was just put in order will use.
+    pub(crate) fn note_op<'a>(&self, ranges: impl IntoIterator<Item = &'a Range<u64>>, clock: &Clock, site: &Site) {
+        let act = Act { clock: clock.clone(), site: site.clone() };
+        let mut state = self.lock();
+        ranges.into_iter().for_each(|range| state.note_use(range, &act));
+    }
+
+    /// What was misused so far.
+    pub(crate) fn misuse(&self) -> Vec<Misuse> {
+        self.lock().reports.found.clone()
+    }
+
+    /// What is still there, and what went only with its context.
+    pub(crate) fn leaks(&self) -> Vec<Leak> {
+        self.lock().leaks()
+    }
+}
+
+impl State {
+    fn note_use(&mut self, range: &Range<u64>, by: &Act) {
+        if range.is_empty() {
+            return;
+        }
+        let starts = self.blocks.touching(range.start, range.end - range.start);
+        for &start in &starts {
+            let Some(block) = self.blocks.at_mut(start) else { continue };
+            if !block.history.born.clock.happens_before(&by.clock) {
+                let born = &block.history.born.site;
+                self.reports.add(MisuseKind::UseBeforeAllocation, &block.range(), born, &by.site);
+            }
+            block.history.record(by);
+        }
+        if starts.is_empty()
+            && let Some((freed, act)) = self.reports.who_freed(range)
+        {
+            self.reports.add(MisuseKind::UseAfterFree, &freed, &act.site, &by.site);
+        }
+    }
+
+    /// Reports a free that does not come after all uses, and remembers it.
+    pub(super) fn note_free(&mut self, block: &Block, by: &Act) {
+        let kind = match block.kind {
+            Kind::Registered(_) => MisuseKind::UnregisteredInUse,
+            Kind::Mapped(_) => MisuseKind::UnmappedInUse,
+            _ => MisuseKind::UseUnorderedWithFree,
+        };
+        if let Some(earlier) = block.history.first_not_before(by) {
+            self.reports.add(kind, &block.range(), &earlier.site, &by.site);
+        } else if !block.history.born.clock.happens_before(&by.clock) {
+            self.reports.add(kind, &block.range(), &block.history.born.site, &by.site);
+        }
+        // Pages that were registered are ordinary memory again, which anybody may use.
+        if !block.is_programs() {
+            self.reports.bury(block.range(), by.clone());
+        }
+    }
+
+    /// Reports the free of memory that had been freed already.
+    pub(super) fn note_unknown_free(&mut self, start: u64, by: &Act) {
+        if self.blocks.at(start).is_none()
+            && let Some((freed, act)) = self.reports.who_freed(&(start..start.saturating_add(1)))
+            && freed.start == start
+        {
+            self.reports.add(MisuseKind::DoubleFree, &freed, &act.site, &by.site);
+        }
+    }
+
+    /// Counts a block as leaked that ended without being freed: with its context.
+    pub(super) fn note_leak(&mut self, block: &Block) {
+        self.reports.leaked.push(leak(block));
+    }
+
+    fn leaks(&self) -> Vec<Leak> {
+        let blocks = self.blocks.iter().map(leak);
+        let reservations = self.reservations.iter().map(|(start, reservation)| {
+            Leak::new("address reservation", start, reservation.len, reservation.made_by.clone())
+        });
+        let handles = self.handles.iter().filter(|(_, physical)| physical.handles > 0).map(|(id, physical)| {
+            Leak::new("memory handle", id.0, physical.size, physical.made_by.clone())
+        });
+        let pools = self.pools.iter().filter(|(_, pool)| !pool.destroyed).filter_map(|(id, pool)| {
+            Some(Leak::new("memory pool", id.0, pool.reserved.current, pool.made_by.clone()?))
+        });
+        let leaked = self.reports.leaked.iter().cloned();
+        leaked.chain(blocks).chain(reservations).chain(handles).chain(pools).collect()
+    }
+}
+
+fn leak(block: &Block) -> Leak {
+    let what = match block.kind {
+        Kind::Device => "device memory",
+        Kind::Pooled(_) => "pool memory",
+        Kind::Host(_) => "host memory",
+        Kind::Registered(_) => "registration",
+        Kind::Managed => "managed memory",
+        Kind::Mapped(_) => "mapping",
+        Kind::Opened => "opened memory of another process",
+    };
+    Leak::new(what, block.start, block.len, block.history.born.site.clone())
+}

@@ -1,0 +1,118 @@
+//! Simulated memory: addresses, the bytes behind them, and who may reach them.
+//!
+//! [`Memory`] is one lock around [`State`]; the functions of the driver's interface in `api` are thin above it. Bytes are
+//! moved outside the lock, by the workers, between places that [`State::place`] checked.
+
+pub(crate) mod blocks;
+pub(crate) mod bytes;
+pub(crate) mod device;
+pub(crate) mod host;
+pub(crate) mod managed;
+pub(crate) mod misuse;
+pub(crate) mod os;
+pub(crate) mod pools;
+mod ranges;
+pub(crate) mod report;
+mod resolve;
+pub(crate) mod space;
+pub(crate) mod vmm;
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use blocks::{Block, Blocks};
+use managed::Advices;
+use misuse::Reports;
+use pools::{Pool, PoolId};
+use space::Space;
+use vmm::{HandleId, Location, Physical, Reservations};
+
+use crate::runtime::op::Outcome;
+
+/// What a simulated driver's memory is made of.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    /// Bytes of each device.
+    pub(crate) devices: Vec<u64>,
+    /// Nodes of host memory.
+    pub(crate) nodes: i32,
+    /// How much host memory may be allocated and registered in all.
+    pub(crate) lock_limit: u64,
+    /// Whether memory has bytes.
+    pub(crate) has_data: bool,
+}
+
+/// The memory of one simulated driver.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    setup: Setup,
+    state: Mutex<State>,
+}
+
+/// Everything that one lock guards.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) setup: Setup,
+    pub(crate) space: Space,
+    pub(crate) blocks: Blocks,
+    /// Bytes in use on each device.
+    pub(crate) used: Vec<u64>,
+    /// Bytes of host memory that are allocated or registered.
+    pub(crate) locked: u64,
+    pub(crate) reservations: Reservations,
+    pub(crate) handles: BTreeMap<HandleId, Physical>,
+    pub(crate) pools: BTreeMap<PoolId, Pool>,
+    /// The pool that allocations at a location come from, where the program set one.
+    pub(crate) current_pools: BTreeMap<Location, PoolId>,
+    pub(crate) advice: Advices,
+    pub(crate) reports: Reports,
+    last_number: u64,
+}
+
+impl Memory {
+    pub(crate) fn new(setup: Setup) -> Self {
+        let state = State {
+            space: Space::new(setup.has_data),
+            blocks: Blocks::default(),
+            used: vec![0; setup.devices.len()],
+            locked: 0,
+            reservations: Reservations::default(),
+            handles: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            current_pools: BTreeMap::new(),
+            advice: Advices::default(),
+            reports: Reports::default(),
+            last_number: 0,
+            setup: setup.clone(),
+        };
+        Self { setup, state: Mutex::new(state) }
+    }
+
+    /// What the memory is made of.
+    pub(crate) fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// The state. A thread that panicked with the lock held leaves it usable: every change is complete or not begun.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// A number that nothing else has: the handles of pools and of physical memory.
+    pub(crate) fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        // Looks like a pointer, as the driver's handles do, and is none.
+        HANDLES + self.last_number * 16
+    }
+
+    /// Adds a block: its addresses mean something new from now on.
+    pub(crate) fn add_block(&mut self, block: Block) {
+        self.reports.reused(&block.range());
+        self.blocks.insert(block);
+    }
+}
+
+/// Where handle numbers begin: an address range in which no process has memory.
+const HANDLES: u64 = 0x5151_0000_0000_0000;
