@@ -28,7 +28,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         let check = format!("publish --dry-run --allow-dirty --package {}", package.name);
         steps.command(&format!("publish {}", package.name), &mut cargo(&check));
     }
-    steps.command("tests", &mut cargo("test --workspace"));
+    steps.command("tests", &mut cargo("test --workspace --no-fail-fast"));
     steps.command("matrix", &mut cargo("xtask gpu-test"));
     Ok(steps.finish())
 }
