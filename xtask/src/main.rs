@@ -41,9 +41,9 @@ enum Task {
     },
     /// Write a folder that runs gpu-test on a GPU host without Rust or sources.
     Bundle {
-        /// Where to; an older bundle there is replaced.
-        #[arg(long, default_value = "target/gpu-bundle")]
-        out: PathBuf,
+        /// Where to; an older bundle there is replaced [default: target/gpu-bundle].
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
     },
     /// Run every check that a change must pass.
     Ci,
@@ -79,7 +79,10 @@ fn run(arguments: Arguments) -> Result<bool> {
     let done = |()| true;
     match arguments.task {
         Task::Bindgen { check } => run_bindgen(&root()?, check).map(done),
-        Task::Bundle { out } => bundle::run(&root()?, &out).map(done),
+        Task::Bundle { out } => {
+            let root = root()?;
+            bundle::run(&root, &out.unwrap_or_else(|| root.join("target/gpu-bundle"))).map(done)
+        }
         Task::Ci => ci::run(&root()?),
         Task::Nightly { quick } => nightly::run(&root()?, quick),
         Task::GpuTest(arguments) => match bundle_folder() {
