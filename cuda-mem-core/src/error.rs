@@ -92,6 +92,11 @@ pub enum Error {
     /// A copy was to write memory that is only readable.
     #[error("the memory is read-only and cannot be the target of a copy")]
     ReadOnly,
+    /// A private file mapping was to be registered read-only. The driver tries for ever to pin such pages (seen on hardware).
+    #[error(
+        "a private file mapping cannot be registered read-only; map the file shared, or register it for writing"
+    )]
+    PrivateReadOnly,
     /// The device cannot do this.
     #[error("{device} does not support {what}")]
     Unsupported {

@@ -30,6 +30,7 @@ pub struct FileMapping {
     address: Handle<u8>,
     len: usize,
     writable: bool,
+    private: bool,
 }
 
 impl FileMapping {
@@ -47,8 +48,8 @@ impl FileMapping {
         Self::map(file, libc::PROT_READ, libc::MAP_SHARED)
     }
 
-    /// All of the file's pages, each copied when it is first written; registering it without
-    /// [`RegisterFlags::READ_ONLY`](super::RegisterFlags::READ_ONLY) writes, and so copies, all of them.
+    /// All of the file's pages, each copied when it is first written. Registering it copies all of them, and it cannot be
+    /// registered with [`RegisterFlags::READ_ONLY`](super::RegisterFlags::READ_ONLY).
     ///
     /// Wraps [`mmap`](https://man7.org/linux/man-pages/man2/mmap.2.html) with `MAP_PRIVATE` and `PROT_READ | PROT_WRITE`.
     ///
@@ -82,15 +83,16 @@ impl FileMapping {
         let len = usize::try_from(metadata.len()).ok().filter(|len| isize::try_from(*len).is_ok());
         let len = len.ok_or(too_large)?;
         let writable = protection & libc::PROT_WRITE != 0;
+        let private = flags & libc::MAP_PRIVATE != 0;
         if len == 0 {
-            return Ok(Self { address: Handle::new(ptr::null_mut()), len, writable });
+            return Ok(Self { address: Handle::new(ptr::null_mut()), len, writable, private });
         }
         // SAFETY: a new mapping at an address of the kernel's choice, of an open file.
         let address = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file.as_raw_fd(), 0) };
         if address == libc::MAP_FAILED {
             return Err(Error::last_os("mmap"));
         }
-        Ok(Self { address: Handle::new(address.cast::<u8>()), len, writable })
+        Ok(Self { address: Handle::new(address.cast::<u8>()), len, writable, private })
     }
 }
 
@@ -106,6 +108,10 @@ unsafe impl HostMemory for FileMapping {
 
     fn is_writable(&self) -> bool {
         self.writable
+    }
+
+    fn is_copy_on_write(&self) -> bool {
+        self.private
     }
 }
 
@@ -126,6 +132,7 @@ impl fmt::Debug for FileMapping {
             .field("address", &self.address.raw())
             .field("len", &self.len)
             .field("writable", &self.writable)
+            .field("private", &self.private)
             .finish()
     }
 }

@@ -29,6 +29,11 @@ pub unsafe trait HostMemory: Send + 'static {
 
     /// Whether the pages may be written.
     fn is_writable(&self) -> bool;
+
+    /// Whether the pages are a file's until they are written, and copies from then on (`MAP_PRIVATE`).
+    fn is_copy_on_write(&self) -> bool {
+        false
+    }
 }
 
 /// An owner of host memory that is nothing but initialised elements, which the owner itself has no other way to change
@@ -108,5 +113,9 @@ unsafe impl<M: HostMemory + Sync> HostMemory for Arc<M> {
 
     fn is_writable(&self) -> bool {
         false
+    }
+
+    fn is_copy_on_write(&self) -> bool {
+        M::is_copy_on_write(self)
     }
 }

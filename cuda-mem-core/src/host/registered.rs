@@ -91,11 +91,14 @@ impl<M: HostMemory> Registered<M> {
     ///
     /// # Errors
     ///
-    /// The owner comes back with the error: [`Error::AlreadyRegistered`], [`Error::Unsupported`] for read-only memory on a
+    /// The owner comes back with the error: [`Error::AlreadyRegistered`], [`Error::PrivateReadOnly`], [`Error::Unsupported`] for read-only memory on a
     /// device that does not take it, [`Error::Driver`] (not mapped, beyond the end of its file, over the lock limit, …),
     /// [`Error::Forked`].
     pub fn new(context: &Context, memory: M, flags: RegisterFlags) -> Result<Self, Refused<M>> {
         let flags = if memory.is_writable() { flags } else { flags | RegisterFlags::READ_ONLY };
+        if flags.contains(RegisterFlags::READ_ONLY) && memory.is_copy_on_write() {
+            return Err(Refused::new(Error::PrivateReadOnly, memory));
+        }
         // SAFETY: the owner, which keeps the bytes in place, stays in the value until they are unregistered.
         match unsafe { Registration::new(context, memory.as_ptr(), memory.byte_len(), flags) } {
             Ok(registration) => Ok(Self {
@@ -218,6 +221,19 @@ unsafe impl<M: HostMemory> HostMemory for Registered<M> {
 
     fn is_writable(&self) -> bool {
         self.memory.is_writable() && !self.flags().contains(RegisterFlags::READ_ONLY)
+    }
+
+    fn is_copy_on_write(&self) -> bool {
+        self.memory.is_copy_on_write()
+    }
+}
+
+// SAFETY: the owner's elements, and the owner stays in the value unchanged.
+unsafe impl<M: HostElements> HostElements for Registered<M> {
+    type Element = M::Element;
+
+    fn as_mut_ptr(&mut self) -> *mut M::Element {
+        self.memory.as_mut_ptr()
     }
 }
 

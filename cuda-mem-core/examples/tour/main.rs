@@ -1,0 +1,66 @@
+//! A first job on a real file: its pages pinned where they are, copied to the device and back, verified byte by byte, with the
+//! rates.
+//!
+//! ```text
+//! cargo run --release --example tour -- [FILE]
+//! ```
+//!
+//! Without FILE it writes one of 256 MiB first. It takes a GPU if there is one and the simulated driver if not, and says which.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
+
+mod input;
+mod job;
+mod report;
+
+use std::process::ExitCode;
+
+use cuda_mem_core::{Driver, Error};
+
+/// What ends the program early, in words for its user.
+pub(crate) type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tour: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let mut arguments = std::env::args_os().skip(1);
+    let path = arguments.next();
+    if arguments.next().is_some() {
+        return Err("usage: tour [FILE]".into());
+    }
+    let driver = open_driver()?;
+    let device = driver.device(0)?;
+    println!("device    {}, {} of memory", device.name()?, report::bytes(device.total_memory()?));
+    let input = match path {
+        Some(path) => input::Input::open(path.as_ref())?,
+        None => input::Input::written()?,
+    };
+    println!("file      {}, {}", input.name(), report::bytes(input.len()));
+    let outcome = job::run(device, &input)?;
+    report::print(&outcome);
+    Ok(())
+}
+
+/// The system's driver, or the simulated one where there is none.
+fn open_driver() -> Result<Driver> {
+    match Driver::system() {
+        Ok(driver) => {
+            println!("driver    CUDA {}.{}", driver.version() / 1000, driver.version() % 1000 / 10);
+            Ok(driver)
+        }
+        // No library, or no device behind it: the tour shows the same steps without a GPU.
+        Err(reason @ (Error::Load(_) | Error::Driver(_))) => {
+            println!("driver    simulated, rates mean nothing ({reason})");
+            Ok(Driver::over(cuda_mem_sim::table())?)
+        }
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,53 @@
+//! The table at the end.
+
+use std::time::Duration;
+
+use crate::job::{Outcome, Pinned, Rates};
+
+pub(crate) fn print(outcome: &Outcome) {
+    match &outcome.pinned {
+        Pinned::InPlace => println!("pinned    in place, {}", milliseconds(outcome.registration)),
+        Pinned::Copied { reason } => {
+            println!("pinned    by a copy, because the pages cannot be pinned in place: {reason}")
+        }
+    }
+    println!();
+    println!("{:<28} {:>14} {:>12} {:>12}", "host memory", "bytes", "H2D GB/s", "D2H GB/s");
+    let first = match &outcome.pinned {
+        Pinned::InPlace => "registered in place",
+        Pinned::Copied { .. } => "copied to pinned memory",
+    };
+    for (name, rates) in
+        [(first, outcome.registered), ("allocated pinned", outcome.allocated), ("pageable", outcome.pageable)]
+    {
+        let Rates { to_device, to_host } = rates;
+        let (to_device, to_host) = (rate(outcome.bytes, to_device), rate(outcome.bytes, to_host));
+        println!("{name:<28} {:>14} {to_device:>12} {to_host:>12}", outcome.bytes);
+    }
+    println!();
+    println!("verified  {} bytes, each three times, all equal to the file", outcome.bytes);
+}
+
+/// GB/s with one decimal, in units of 10^9 bytes.
+fn rate(bytes: usize, time: Duration) -> String {
+    if bytes == 0 || time.is_zero() {
+        return "-".to_owned();
+    }
+    format!("{:.1}", bytes as f64 / time.as_secs_f64() / 1e9)
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
+
+/// A size for people: 3.0 GiB.
+pub(crate) fn bytes(bytes: usize) -> String {
+    const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    let mut size = bytes as f64;
+    let mut unit = 0;
+    while size >= 1024.0 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} bytes") } else { format!("{size:.1} {}", UNITS[unit]) }
+}
