@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::steps::{Steps, cargo, succeeds};
 use crate::workspace::Workspace;
@@ -35,12 +35,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
 
 /// Licences, sources and versions of all dependencies; known vulnerabilities where their database can be had.
 fn deny(steps: &mut Steps, workspace: &Workspace) {
-    let tool = match cargo_deny(&workspace.target_directory) {
-        Ok(tool) => tool,
-        Err(error) => {
-            return steps.check("dependencies", "cargo deny", || Err(error));
-        }
-    };
+    let tool = cargo_deny(steps, &workspace.target_directory.join("tools"));
     let deny = |words: &str| {
         let mut command = Command::new(&tool);
         command.current_dir(&workspace.root).args(words.split(' '));
@@ -55,20 +50,16 @@ fn deny(steps: &mut Steps, workspace: &Workspace) {
 }
 
 /// The tool: the system's, else one installed under `target`, where it outlives a change of the sources.
-fn cargo_deny(target: &Path) -> Result<PathBuf> {
-    let minute = Duration::from_secs(60);
-    let tools = target.join("tools");
-    for program in [PathBuf::from("cargo-deny"), tools.join("bin/cargo-deny")] {
-        if succeeds(Command::new(&program).arg("--version"), minute) {
-            return Ok(program);
+fn cargo_deny(steps: &mut Steps, tools: &Path) -> PathBuf {
+    let installed = tools.join("bin/cargo-deny");
+    for program in [Path::new("cargo-deny"), &installed] {
+        if succeeds(Command::new(program).arg("--version"), Duration::from_secs(60)) {
+            return program.to_path_buf();
         }
     }
     // Unoptimised: it is built far longer than it runs.
-    let status = cargo("install --quiet --locked --debug cargo-deny --root")
-        .arg(&tools)
-        .args(["--version", CARGO_DENY])
-        .status()
-        .context("cannot start cargo")?;
-    anyhow::ensure!(status.success(), "cargo-deny {CARGO_DENY} cannot be installed");
-    Ok(tools.join("bin/cargo-deny"))
+    let mut install = cargo("install --quiet --locked --debug cargo-deny --version");
+    install.arg(CARGO_DENY).arg("--root").arg(tools);
+    steps.command("cargo-deny", &mut install);
+    installed
 }
