@@ -9,6 +9,7 @@ mod machine;
 mod matrix;
 mod plan;
 mod progress;
+mod projects;
 mod report;
 mod run;
 

@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
 use super::build::Programs;
 use super::libtest::{self, Case, Counts};
 use super::matrix::{Driver, Kind, Row};
+use super::projects;
 use crate::process::{self, Ending};
-use crate::workspace::{FeatureSet, Workspace};
+use crate::workspace::Workspace;
 
 /// What came of a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -64,7 +65,7 @@ pub(crate) struct Runner<'a> {
 }
 
 /// One process of a row.
-struct Step {
+pub(crate) struct Step {
     name: String,
     command: Command,
     /// Without a test harness the process counts as one test, passed if it exits with 0.
@@ -72,11 +73,11 @@ struct Step {
 }
 
 impl Step {
-    fn tests(name: &str, command: Command) -> Self {
+    pub(crate) fn tests(name: &str, command: Command) -> Self {
         Self { name: name.to_owned(), command, harness: true }
     }
 
-    fn program(name: &str, command: Command) -> Self {
+    pub(crate) fn program(name: &str, command: Command) -> Self {
         Self { name: name.to_owned(), command, harness: false }
     }
 }
@@ -103,7 +104,6 @@ impl Runner<'_> {
             Ok(()) if done.counts.failed > 0 => {
                 Outcome::Failed(format!("{} failed", tests(done.counts.failed)))
             }
-            Ok(()) if done.counts.ran() == 0 => Outcome::Failed("no test ran".to_owned()),
             Ok(()) => Outcome::Passed,
         };
         done.log = log.exists().then_some(log);
@@ -114,8 +114,8 @@ impl Runner<'_> {
         let mut steps = match row.kind {
             Kind::Tests => self.test_programs(row),
             Kind::Doctests => self.doctests(row),
-            Kind::OutsideProject => self.outside_project(row),
-            Kind::Vendored => self.vendored(row),
+            Kind::OutsideProject => projects::outside(self.sources()?, row),
+            Kind::Vendored => projects::vendored(self.sources()?, row),
         }?;
         for step in &mut steps {
             self.environment(row, &mut step.command);
@@ -179,59 +179,6 @@ impl Runner<'_> {
         Ok(vec![Step::tests("doctests", command)])
     }
 
-    /// A program that knows one crate only, in a workspace of its own.
-    fn outside_project(&self, row: &Row) -> Result<Vec<Step>> {
-        let workspace = self.sources()?;
-        let package = workspace.package(&row.package)?;
-        let target = workspace.target_directory.join("outside-projects");
-        let folder = target.join("sources").join(format!("{}-{}", row.package, row.features));
-        fs::create_dir_all(folder.join("src"))?;
-        let features = match &row.features {
-            FeatureSet::Default => String::new(),
-            set => {
-                let names = package.closure(set)?;
-                format!(", default-features = false, features = {:?}", names.into_iter().collect::<Vec<_>>())
-            }
-        };
-        let manifest = format!(
-            "[package]\nname = \"outside-{}\"\nedition = \"2024\"\n\n[dependencies]\n{} = {{ path = {:?}{features} }}\n\n[workspace]\n",
-            row.package,
-            row.package,
-            package.folder()
-        );
-        fs::write(folder.join("Cargo.toml"), manifest)?;
-        // The versions that everything else was tested with.
-        fs::copy(workspace.root.join("Cargo.lock"), folder.join("Cargo.lock"))?;
-        let program = workspace.root.join("ci/outside-projects").join(&row.package).with_extension("rs");
-        fs::copy(&program, folder.join("src/main.rs"))
-            .with_context(|| format!("cannot copy {}", program.display()))?;
-        let mut command = Command::new("cargo");
-        command.current_dir(&folder).args(["run", "--quiet"]).env("CARGO_TARGET_DIR", target);
-        Ok(vec![Step::program("outside-project", command)])
-    }
-
-    /// What a user gets from `cargo xtask vendor`, inside a workspace as users have one, with the crate's own tests run.
-    fn vendored(&self, row: &Row) -> Result<Vec<Step>> {
-        let workspace = self.sources()?;
-        let target = workspace.target_directory.join("vendored");
-        let consumer = target.join("consumer");
-        if consumer.exists() {
-            fs::remove_dir_all(&consumer)?;
-        }
-        fs::create_dir_all(&consumer)?;
-        let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{:?}]\n", row.package);
-        fs::write(consumer.join("Cargo.toml"), manifest)?;
-        fs::copy(workspace.root.join("Cargo.lock"), consumer.join("Cargo.lock"))?;
-        let mut vendor = Command::new(std::env::current_exe()?);
-        vendor.arg("vendor").arg(consumer.join(&row.package));
-        let mut tests = Command::new("cargo");
-        tests
-            .current_dir(&consumer)
-            .args(["test", "--quiet", "--package", &row.package])
-            .env("CARGO_TARGET_DIR", target);
-        Ok(vec![Step::program("vendor", vendor), Step::tests("tests", tests)])
-    }
-
     fn sources(&self) -> Result<&Workspace> {
         self.workspace.context("this row needs the sources")
     }
@@ -260,7 +207,7 @@ fn execute(steps: Vec<Step>, row: &Row, log: &Path, done: &mut Done, tick: &mut 
         done.counts.add(report.counts);
         done.cases.extend(report.cases);
         match ending {
-            Ending::Exited(0) => {}
+            Ending::Exited(0) => ensure!(report.counts.ran() > 0, "{}: no test ran", step.name),
             Ending::TimedOut { .. } => {
                 bail!("{} was still running when the row's {} s were over", step.name, row.limit.as_secs())
             }
@@ -275,11 +222,11 @@ fn execute(steps: Vec<Step>, row: &Row, log: &Path, done: &mut Done, tick: &mut 
 
 /// The first devices of those that the user left visible.
 fn visible_devices(count: usize) -> String {
-    let ordinals = || (0..count).map(|ordinal| ordinal.to_string()).collect::<Vec<_>>();
-    match std::env::var("CUDA_VISIBLE_DEVICES") {
-        Ok(visible) => visible.split(',').take(count).collect::<Vec<_>>().join(","),
-        Err(_) => ordinals().join(","),
-    }
+    let visible = match std::env::var("CUDA_VISIBLE_DEVICES") {
+        Ok(visible) => visible.split(',').take(count).map(str::to_owned).collect::<Vec<_>>(),
+        Err(_) => (0..count).map(|ordinal| ordinal.to_string()).collect(),
+    };
+    visible.join(",")
 }
 
 /// A row's name as a file name.
