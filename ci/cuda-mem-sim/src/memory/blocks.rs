@@ -179,6 +179,10 @@ impl Blocks {
         self.map.range(first..start.saturating_add(len)).map(|(&start, _)| start).collect()
     }
 
+    pub(crate) fn for_each(&mut self, change: impl FnMut(&mut Block)) {
+        self.map.values_mut().for_each(change);
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Block> {
         self.map.values()
     }

@@ -28,6 +28,17 @@ pub(crate) struct Request {
     pub(crate) born: Act,
 }
 
+/// The memory of a block that the program has freed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Retired {
+    start: u64,
+    len: u64,
+    room: u64,
+    kind: Kind,
+    device: usize,
+    on_host: bool,
+}
+
 impl State {
     /// Counts memory at a location, or says that there is not enough.
     pub(crate) fn charge(&mut self, location: Location, len: u64) -> Outcome<()> {
@@ -83,22 +94,34 @@ impl State {
 
     /// Ends a block that [`allocate`](Self::allocate) made and `is_it` agrees to; `by` is where it is freed.
     pub(crate) fn free(&mut self, start: u64, by: &Act, is_it: impl Fn(&Kind) -> bool) -> Outcome<()> {
-        let known = self.blocks.starting_at(start).is_some_and(|block| is_it(&block.kind));
-        if !known {
+        if !self.blocks.starting_at(start).is_some_and(|block| is_it(&block.kind)) {
             self.note_unknown_free(start, by);
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        let Some(block) = self.blocks.remove(start) else { return Err(CUresult::CUDA_ERROR_INVALID_VALUE) };
-        if block.access.host {
-            self.space.hide(start, block.room);
-        }
-        if block.kind == Kind::Managed {
-            self.advice.forget(start, block.len);
-        }
-        self.space.give_back(start, block.room);
-        self.refund(home(block.kind, block.device), block.room);
-        self.note_free(&block, by);
+        let block = self.retire(start, by)?;
+        self.give_back_retired(block);
         Ok(())
+    }
+
+    /// Takes a block out of the table; its memory stays until [`give_back_retired`](Self::give_back_retired).
+    pub(crate) fn retire(&mut self, start: u64, by: &Act) -> Outcome<Retired> {
+        let block = self.blocks.remove(start).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        self.note_free(&block, by);
+        let Block { start, len, room, kind, device, access, .. } = block;
+        Ok(Retired { start, len, room, kind, device, on_host: access.host })
+    }
+
+    /// Gives the memory of a block back that nobody knows any more.
+    pub(crate) fn give_back_retired(&mut self, retired: Retired) {
+        let Retired { start, len, room, kind, device, on_host } = retired;
+        if on_host {
+            self.space.hide(start, room);
+        }
+        if kind == Kind::Managed {
+            self.advice.forget(start, len);
+        }
+        self.space.give_back(start, room);
+        self.refund(home(kind, device), room);
     }
 
     /// Fills memory of the simulator's own that nobody has written yet: all of a small block, both ends of a large one.

@@ -8,9 +8,11 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::blocks::{Block, Kind};
-use super::report::{Leak, Misuse, MisuseKind};
-use super::{Memory, State};
+pub use super::report::{Leak, Misuse, MisuseKind};
+use super::State;
+use crate::call::Call;
 use crate::order::Clock;
+use crate::runtime::stream::Stream;
 use crate::site::Site;
 
 /// Something done to memory: by which call, and where in the order of all streams.
@@ -18,6 +20,18 @@ use crate::site::Site;
 pub(crate) struct Act {
     pub(crate) clock: Clock,
     pub(crate) site: Site,
+}
+
+impl Act {
+    /// Something that the host does itself in a call.
+    pub(crate) fn by_host(call: &Call<'_>) -> Self {
+        Self { clock: call.host_clock(), site: call.site() }
+    }
+
+    /// Something that a call puts into a stream's order next.
+    pub(crate) fn by_stream(call: &Call<'_>, stream: &Stream) -> Self {
+        Self { clock: call.stream_clock(stream), site: call.site() }
+    }
 }
 
 /// What was done to a block.
@@ -58,19 +72,10 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
-    fn add(&mut self, kind: MisuseKind, range: &Range<u64>, first: &Site, second: &Site) {
+    fn add(&mut self, kind: MisuseKind, range: &Range<u64>, earlier: &Site, later: &Site) {
         if self.found.len() < KEPT {
-            let what = match kind {
-                MisuseKind::UseBeforeAllocation => "was used without being ordered after its allocation",
-                MisuseKind::UseUnorderedWithFree => "was freed without being ordered after a use",
-                MisuseKind::UseAfterFree => "was used after it was freed",
-                MisuseKind::DoubleFree => "was freed twice",
-                MisuseKind::UnregisteredInUse => "was unregistered while a use was not known to be complete",
-                MisuseKind::UnmappedInUse => "was unmapped while a use was not known to be complete",
-                _ => "was misused",
-            };
-            let message = format!("memory {:#x}..{:#x} {what}", range.start, range.end);
-            self.found.push(Misuse::new(kind, message, first.clone(), second.clone()));
+            let (range, earlier, later) = (range.clone(), earlier.clone(), later.clone());
+            self.found.push(Misuse { kind, range, earlier, later });
         }
     }
 
@@ -93,27 +98,14 @@ impl Reports {
     }
 }
 
-impl Memory {
-    /// Remembers what an operation that was just put in order will use.
-    pub(crate) fn note_op<'a>(&self, ranges: impl IntoIterator<Item = &'a Range<u64>>, clock: &Clock, site: &Site) {
-        let act = Act { clock: clock.clone(), site: site.clone() };
-        let mut state = self.lock();
-        ranges.into_iter().for_each(|range| state.note_use(range, &act));
-    }
-
+impl State {
     /// What was misused so far.
     pub(crate) fn misuse(&self) -> Vec<Misuse> {
-        self.lock().reports.found.clone()
+        self.reports.found.clone()
     }
 
-    /// What is still there, and what went only with its context.
-    pub(crate) fn leaks(&self) -> Vec<Leak> {
-        self.lock().leaks()
-    }
-}
-
-impl State {
-    fn note_use(&mut self, range: &Range<u64>, by: &Act) {
+    /// Remembers a use of `range` by work that was just put in order, and reports it if it is not in order.
+    pub(crate) fn note_use(&mut self, range: &Range<u64>, by: &Act) {
         if range.is_empty() {
             return;
         }
@@ -163,26 +155,27 @@ impl State {
 
     /// Counts a block as leaked that ended without being freed: with its context.
     pub(super) fn note_leak(&mut self, block: &Block) {
-        self.reports.leaked.push(leak(block));
+        self.reports.leaked.push(leaked_block(block));
     }
 
-    fn leaks(&self) -> Vec<Leak> {
-        let blocks = self.blocks.iter().map(leak);
+    /// What is still there, and what went only with its context.
+    pub(crate) fn leaks(&self) -> Vec<Leak> {
+        let blocks = self.blocks.iter().map(leaked_block);
         let reservations = self.reservations.iter().map(|(start, reservation)| {
-            Leak::new("address reservation", start, reservation.len, reservation.made_by.clone())
+            leak("address reservation", start, reservation.len, &reservation.made_by)
         });
         let handles = self.handles.iter().filter(|(_, physical)| physical.handles > 0).map(|(id, physical)| {
-            Leak::new("memory handle", id.0, physical.size, physical.made_by.clone())
+            leak("memory handle", id.0, physical.size, &physical.made_by)
         });
         let pools = self.pools.iter().filter(|(_, pool)| !pool.destroyed).filter_map(|(id, pool)| {
-            Some(Leak::new("memory pool", id.0, pool.reserved.current, pool.made_by.clone()?))
+            Some(leak("memory pool", id.0, pool.reserved.current, pool.made_by.as_ref()?))
         });
         let leaked = self.reports.leaked.iter().cloned();
         leaked.chain(blocks).chain(reservations).chain(handles).chain(pools).collect()
     }
 }
 
-fn leak(block: &Block) -> Leak {
+fn leaked_block(block: &Block) -> Leak {
     let what = match block.kind {
         Kind::Device => "device memory",
         Kind::Pooled(_) => "pool memory",
@@ -192,5 +185,9 @@ fn leak(block: &Block) -> Leak {
         Kind::Mapped(_) => "mapping",
         Kind::Opened => "opened memory of another process",
     };
-    Leak::new(what, block.start, block.len, block.history.born.site.clone())
+    leak(what, block.start, block.len, &block.history.born.site)
+}
+
+fn leak(what: &'static str, start: u64, len: u64, made: &Site) -> Leak {
+    Leak { what, range: start..start + len, made: Some(made.clone()) }
 }

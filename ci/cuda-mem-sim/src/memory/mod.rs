@@ -10,12 +10,15 @@ pub(crate) mod host;
 pub(crate) mod managed;
 pub(crate) mod misuse;
 pub(crate) mod os;
+pub(crate) mod pool_state;
 pub(crate) mod pools;
 mod ranges;
 pub(crate) mod report;
 mod resolve;
 pub(crate) mod space;
 pub(crate) mod vmm;
+pub(crate) mod vmm_state;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -62,8 +65,10 @@ pub(crate) struct State {
     pub(crate) reservations: Reservations,
     pub(crate) handles: BTreeMap<HandleId, Physical>,
     pub(crate) pools: BTreeMap<PoolId, Pool>,
-    /// The pool that allocations at a location come from, where the program set one.
-    pub(crate) current_pools: BTreeMap<Location, PoolId>,
+    /// The driver's own pools, made when they are first asked for; whether managed tells those at one location apart.
+    pub(crate) default_pools: BTreeMap<(Location, bool), PoolId>,
+    /// The pools that the program put in their place.
+    pub(crate) current_pools: BTreeMap<(Location, bool), PoolId>,
     pub(crate) advice: Advices,
     pub(crate) reports: Reports,
     last_number: u64,
@@ -79,6 +84,7 @@ impl Memory {
             reservations: Reservations::default(),
             handles: BTreeMap::new(),
             pools: BTreeMap::new(),
+            default_pools: BTreeMap::new(),
             current_pools: BTreeMap::new(),
             advice: Advices::default(),
             reports: Reports::default(),

@@ -33,7 +33,7 @@ pub(crate) struct Freed {
 }
 
 impl Freed {
-    fn is_reached(&self) -> bool {
+    pub(crate) fn is_reached(&self) -> bool {
         self.reached.load(Ordering::Acquire)
     }
 }
@@ -84,6 +84,8 @@ impl Level {
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) location: Location,
+    /// Whether its memory is managed: reachable by the host and all devices from the start.
+    pub(crate) managed: bool,
     pub(crate) exportable: bool,
     /// 0 for no limit of its own.
     pub(crate) max_size: u64,
@@ -128,6 +130,7 @@ impl Pool {
     pub(crate) fn new(location: Location, access: Access) -> Self {
         Self {
             location,
+            managed: false,
             exportable: false,
             max_size: 0,
             policy: Policy::default(),
@@ -157,21 +160,18 @@ impl Pool {
         Some(start)
     }
 
-    /// Takes a block from a hole that the asker has to wait for, and says for what.
-    pub(crate) fn take_after(&mut self, len: u64) -> Option<(u64, Vec<Freed>)> {
-        let (&start, _) =
-            self.holes.iter().filter(|(_, hole)| hole.len >= len).min_by_key(|(_, hole)| hole.after.len())?;
-        let after = self.cut(start, len);
-        Some((start, after))
+    /// What must be waited for before a block of `len` bytes can be had without growing.
+    pub(crate) fn awaited(&self, len: u64) -> Option<Vec<Freed>> {
+        let fitting = self.holes.values().filter(|hole| hole.len >= len);
+        fitting.min_by_key(|hole| hole.after.len()).map(|hole| hole.after.clone())
     }
 
-    fn cut(&mut self, start: u64, len: u64) -> Vec<Freed> {
-        let Some(hole) = self.holes.remove(&start) else { return Vec::new() };
+    fn cut(&mut self, start: u64, len: u64) {
+        let Some(hole) = self.holes.remove(&start) else { return };
         self.used.add(len);
         if hole.len > len {
-            self.holes.insert(start + len, Hole { len: hole.len - len, after: hole.after.clone() });
+            self.holes.insert(start + len, Hole { len: hole.len - len, after: hole.after });
         }
-        hole.after
     }
 
     /// Takes a block back that nobody uses after `freed`.
@@ -238,6 +238,13 @@ impl Pool {
             given.push((start, len));
         }
         given
+    }
+
+    /// Whether one of its segments holds `at .. at + len`, allocated or free.
+    pub(crate) fn holds(&self, at: u64, len: u64) -> bool {
+        self.segments.range(..=at).next_back().is_some_and(|(&start, &room)| {
+            at.checked_add(len).is_some_and(|end| end <= start + room)
+        })
     }
 
     /// Its segments: start and length.

@@ -1,81 +1,81 @@
 //! What a simulator has to say about the program: misuse of memory, and things never released, with the calls behind them.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::site::Site;
 
-/// What was done wrong.
+/// What was done wrong with memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MisuseKind {
-    /// Memory was used by work that is not ordered after its allocation.
+    /// It was used by work that is not ordered after its allocation.
     UseBeforeAllocation,
-    /// Memory was used by work that is not ordered before its free.
+    /// It was freed without being ordered after work that uses it.
     UseUnorderedWithFree,
-    /// Memory was used by work that comes after its free.
+    /// It was used by work that comes after its free.
     UseAfterFree,
-    /// Memory was freed twice.
+    /// It was freed twice.
     DoubleFree,
-    /// Host memory was unregistered while work that uses it was not known to be complete.
+    /// It was unregistered while work that uses it was not known to be complete.
     UnregisteredInUse,
-    /// A mapping was removed while work that uses it was not known to be complete.
+    /// It was unmapped while work that uses it was not known to be complete.
     UnmappedInUse,
-    /// Two pieces of work touch the same bytes, one of them writing, and nothing orders them.
-    Race,
 }
 
-/// One misuse, with both calls that make it one.
+impl fmt::Display for MisuseKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::UseBeforeAllocation => "was used without being ordered after its allocation",
+            Self::UseUnorderedWithFree => "was freed without being ordered after a use",
+            Self::UseAfterFree => "was used after it was freed",
+            Self::DoubleFree => "was freed twice",
+            Self::UnregisteredInUse => "was unregistered while a use was not known to be complete",
+            Self::UnmappedInUse => "was unmapped while a use was not known to be complete",
+        })
+    }
+}
+
+/// One use or free that is not ordered as it must be.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Misuse {
-    /// What kind it is.
+    /// What is wrong.
     pub kind: MisuseKind,
-    /// What happened, in a sentence.
-    pub message: String,
-    /// The earlier of the two calls.
-    pub first: Site,
-    /// The later one.
-    pub second: Site,
-}
-
-impl Misuse {
-    pub(crate) fn new(kind: MisuseKind, message: String, first: Site, second: Site) -> Self {
-        Self { kind, message, first, second }
-    }
+    /// The addresses of the block.
+    pub range: Range<u64>,
+    /// The call that came first.
+    pub earlier: Site,
+    /// The call that is not ordered after it, or must not have come at all.
+    pub later: Site,
 }
 
 impl fmt::Display for Misuse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n  first:  {}\n  second: {}", self.message, self.first, self.second)
+        let Self { kind, range, earlier, later } = self;
+        write!(f, "memory {:#x}..{:#x} {kind}: {earlier}, then {later}", range.start, range.end)
     }
 }
 
-/// Something that the program made and never released.
+/// Something that was made and never given back.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
 pub struct Leak {
-    /// What it is: `"stream"`, `"device memory"`, …
+    /// What it is: "device memory", "registration", "stream", ….
     pub what: &'static str,
-    /// Its address or handle.
-    pub handle: u64,
-    /// Its size in bytes, 0 where it has none.
-    pub bytes: u64,
+    /// Its addresses; for a handle, the handle and its size.
+    pub range: Range<u64>,
     /// The call that made it.
-    pub made_by: Site,
-}
-
-impl Leak {
-    pub(crate) fn new(what: &'static str, handle: u64, bytes: u64, made_by: Site) -> Self {
-        Self { what, handle, bytes, made_by }
-    }
+    pub made: Option<Site>,
 }
 
 impl fmt::Display for Leak {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:#x}", self.what, self.handle)?;
-        if self.bytes != 0 {
-            write!(f, " of {} bytes", self.bytes)?;
+        let Self { what, range, made } = self;
+        write!(f, "{what} {:#x}", range.start)?;
+        if range.start < range.end {
+            write!(f, " of {} bytes", range.end - range.start)?;
         }
-        write!(f, " was never released; made by {}", self.made_by)
+        f.write_str(" was never released")?;
+        made.as_ref().map_or(Ok(()), |site| write!(f, "; made by {site}"))
     }
 }

@@ -2,8 +2,9 @@
 
 use cuda_mem_sys::CUresult;
 
-use super::blocks::{Block, Devices};
+use super::blocks::{Access, Block, Devices};
 use super::bytes::Place;
+use super::pools::Pool;
 use super::{Outcome, State};
 
 /// Who wants to reach memory.
@@ -31,11 +32,16 @@ impl State {
     }
 
     /// The place of `len` bytes at an address that the driver knows; none if it does not know all of them.
+    ///
+    /// Work in a stream still finds a block that was given back to its pool meanwhile, even one that the pool has cut up
+    /// for others: the pool's memory stays mapped, as on real hardware.
     pub(crate) fn known_place(&self, at: u64, len: u64) -> Option<Place> {
-        let blocks = self.blocks.covering(at, len)?;
-        let first = blocks.first()?;
-        if first.is_programs() {
-            return Some(Place::Program(at as usize));
+        match self.blocks.covering(at, len) {
+            Some(blocks) if blocks.iter().any(|block| block.is_programs()) => return Some(Place::Program(at as usize)),
+            Some(_) => {}
+            None => {
+                self.pool_around(at, len)?;
+            }
         }
         if !self.space.has_data() {
             return Some(Place::Nowhere);
@@ -46,19 +52,28 @@ impl State {
     /// The place of bytes that `who` wants to read or write: error 700 where it may not, as for a kernel.
     pub(crate) fn place(&self, at: u64, len: u64, who: Who, write: bool) -> Outcome<Place> {
         let illegal = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
-        let blocks = self.blocks.covering(at, len.max(1)).ok_or(illegal)?;
-        if !blocks.iter().all(|block| may(block, who, write)) {
+        let len = len.max(1);
+        let allowed = match self.blocks.covering(at, len) {
+            Some(blocks) => blocks.iter().all(|block| may(block.access, who, write)),
+            None => self.pool_around(at, len).is_some_and(|pool| may(pool.access, who, write)),
+        };
+        if !allowed {
             return Err(illegal);
         }
-        self.known_place(at, len.max(1)).ok_or(illegal)
+        self.known_place(at, len).ok_or(illegal)
+    }
+
+    /// The pool whose memory holds all of a range.
+    fn pool_around(&self, at: u64, len: u64) -> Option<&Pool> {
+        self.pools.values().find(|pool| pool.holds(at, len))
     }
 }
 
-/// Whether somebody may read or write a block.
-fn may(block: &Block, who: Who, write: bool) -> bool {
+/// Whether somebody may read or write memory with such access.
+fn may(access: Access, who: Who, write: bool) -> bool {
     match who {
         Who::Device(device) => {
-            let devices = if write { block.access.write } else { block.access.read };
+            let devices = if write { access.write } else { access.read };
             devices.contains(device)
         }
         Who::Host => true,

@@ -37,6 +37,8 @@ pub(crate) struct Physical {
     pub(crate) handles: u64,
     /// Places where it is mapped.
     pub(crate) mappings: u64,
+    /// Whether it is counted at its location: not if it came from another process.
+    pub(crate) counted: bool,
     pub(crate) made_by: Site,
 }
 
@@ -62,7 +64,7 @@ impl Physical {
 
     fn new(size: u64, location: Location, backing: Backing, made_by: Site) -> Self {
         let exportable = matches!(backing, Backing::File(_));
-        Self { size, location, exportable, rdma: false, backing, handles: 1, mappings: 0, made_by }
+        Self { size, location, exportable, rdma: false, backing, handles: 1, mappings: 0, counted: true, made_by }
     }
 
     /// The file and offset of its bytes; none without data.

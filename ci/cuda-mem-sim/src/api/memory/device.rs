@@ -22,13 +22,14 @@ pub(crate) fn cuMemAlloc(call: &Call<'_>, dptr: *mut CUdeviceptr, bytes: usize) 
         return Err(INVALID_VALUE);
     }
     let device = context.device;
+    let born = Act::by_host(call);
     let start = call.memory().lock().allocate(Request {
         len: bytes as u64,
         kind: Kind::Device,
         device,
-        context: context.handle(),
+        context: context.handle,
         access: Access::only(device),
-        born: Act { clock: call.host_clock(), site: call.site() },
+        born,
     })?;
     call.put(dptr, start)
 }
@@ -57,7 +58,7 @@ pub(crate) fn cuMemFree(call: &Call<'_>, dptr: CUdeviceptr) -> Outcome<()> {
     let context = call.current()?;
     call.not_capturing()?;
     let kind = call.memory().lock().known(dptr).map(|block| block.kind);
-    let act = Act { clock: call.host_clock(), site: call.site() };
+    let act = Act::by_host(call);
     if kind.is_some() {
         call.wait_for_context(&context)?;
     }

@@ -31,13 +31,14 @@ pub(crate) fn cuMemHostAlloc(call: &Call<'_>, pp: *mut *mut c_void, bytes: usize
     if pp.is_null() || bytes == 0 || flags & !ALLOC_FLAGS != 0 {
         return Err(INVALID_VALUE);
     }
+    let born = Act::by_host(call);
     let start = call.memory().lock().allocate(Request {
         len: bytes as u64,
         kind: Kind::Host(flags),
         device: context.device,
-        context: context.handle(),
+        context: context.handle,
         access: Access::EVERYBODY,
-        born: Act { clock: call.host_clock(), site: call.site() },
+        born,
     })?;
     call.put(pp, ptr::with_exposed_provenance_mut(start as usize))
 }
@@ -51,7 +52,7 @@ pub(crate) fn cuMemFreeHost(call: &Call<'_>, p: *mut c_void) -> Outcome<()> {
     let context = call.current()?;
     call.not_capturing()?;
     let start = p.expose_provenance() as u64;
-    let act = Act { clock: call.host_clock(), site: call.site() };
+    let act = Act::by_host(call);
     if call.memory().lock().known(start).is_some() {
         call.wait_for_context(&context)?;
     }
@@ -89,13 +90,14 @@ pub(crate) fn cuMemHostRegister(call: &Call<'_>, p: *mut c_void, bytes: usize, f
     if flags & !REGISTER_FLAGS != 0 {
         return Err(INVALID_VALUE);
     }
+    let born = Act::by_host(call);
     call.memory().register(Registration {
         start: p.expose_provenance() as u64,
         len: bytes as u64,
         flags,
         device: context.device,
-        context: context.handle(),
-        born: Act { clock: call.host_clock(), site: call.site() },
+        context: context.handle,
+        born,
     })
 }
 
@@ -103,7 +105,7 @@ pub(crate) fn cuMemHostRegister(call: &Call<'_>, p: *mut c_void, bytes: usize, f
 pub(crate) fn cuMemHostUnregister(call: &Call<'_>, p: *mut c_void) -> Outcome<()> {
     call.current()?;
     call.not_capturing()?;
-    let act = Act { clock: call.host_clock(), site: call.site() };
+    let act = Act::by_host(call);
     if p.is_null() {
         return Err(INVALID_VALUE);
     }

@@ -13,7 +13,7 @@ use crate::memory::blocks::{Access, Kind};
 use crate::memory::device::Request;
 use crate::memory::managed::{Advice, Wish};
 use crate::memory::misuse::Act;
-use crate::runtime::op::{Op, Outcome};
+use crate::runtime::op::{Op, Outcome, Run};
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
@@ -33,13 +33,14 @@ pub(crate) fn cuMemAllocManaged(
     if dptr.is_null() || bytes == 0 || !known {
         return Err(INVALID_VALUE);
     }
+    let born = Act::by_host(call);
     let start = call.memory().lock().allocate(Request {
         len: bytes as u64,
         kind: Kind::Managed,
         device: context.device,
-        context: context.handle(),
+        context: context.handle,
         access: Access::EVERYBODY,
-        born: Act { clock: call.host_clock(), site: call.site() },
+        born,
     })?;
     call.put(dptr, start)
 }
@@ -101,7 +102,7 @@ fn id(location: CUmemLocation) -> i32 {
 /// Puts a use of the range in the stream's order, as moving its pages would be.
 fn visit(call: &Call<'_>, ranges: &[(CUdeviceptr, usize)], stream: CUstream) -> Outcome<()> {
     let stream = call.stream(stream)?;
-    let op = Op::new(call.function, CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY, |_| Ok(()));
+    let op = Op::of(call.function, CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY, Run::Nothing);
     let op = ranges.iter().fold(op, |op, &(at, len)| op.reading(at, len as u64));
     call.enqueue(&stream, op)
 }

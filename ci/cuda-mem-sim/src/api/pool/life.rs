@@ -1,0 +1,136 @@
+//! Pools themselves: creation, destruction, and which one is used where.
+
+use cuda_mem_sys::{
+    CUdevice, CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPoolProps,
+    CUmemoryPool, CUresult,
+};
+
+use super::{handle_of, id_of, location_of};
+use crate::call::Call;
+use crate::memory::pool_state::first_access;
+use crate::memory::pools::Pool;
+use crate::memory::vmm::Location;
+use crate::runtime::op::Outcome;
+
+const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+
+/// Whether a type of allocation is managed; error 1 for types that pools do not have.
+fn is_managed(kind: CUmemAllocationType) -> Outcome<bool> {
+    match kind {
+        CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED => Ok(false),
+        CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_MANAGED => Ok(true),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+/// The place of a pool. Managed pools need none.
+fn place_of(call: &Call<'_>, location: CUmemLocation, managed: bool) -> Outcome<Location> {
+    if managed && location.type_ == CUmemLocationType::CU_MEM_LOCATION_TYPE_NONE {
+        return Ok(Location::Host);
+    }
+    location_of(call, location)
+}
+
+pub(crate) fn cuMemPoolCreate(
+    call: &Call<'_>,
+    pool_out: *mut CUmemoryPool,
+    properties: *const CUmemPoolProps,
+) -> Outcome<()> {
+    let properties = call.get(properties)?;
+    if pool_out.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    let managed = is_managed(properties.allocType)?;
+    let location = place_of(call, properties.location, managed)?;
+    let exportable = match properties.handleTypes {
+        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE => false,
+        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+            if location != Location::Host && !managed =>
+        {
+            true
+        }
+        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC => return Err(CUresult::CUDA_ERROR_NOT_PERMITTED),
+        _ => return Err(INVALID_VALUE),
+    };
+    let mut pool = Pool::new(location, first_access(location, managed));
+    pool.managed = managed;
+    pool.exportable = exportable;
+    pool.max_size = properties.maxSize as u64;
+    pool.made_by = Some(call.site());
+    let id = call.memory().lock().add_pool(pool);
+    call.put(pool_out, handle_of(id))
+}
+
+pub(crate) fn cuMemPoolDestroy(call: &Call<'_>, pool: CUmemoryPool) -> Outcome<()> {
+    call.memory().lock().destroy_pool(id_of(pool))
+}
+
+pub(crate) fn cuMemPoolTrimTo(call: &Call<'_>, pool: CUmemoryPool, keep: usize) -> Outcome<()> {
+    let mut state = call.memory().lock();
+    state.pool(id_of(pool))?;
+    state.shrink_pool(id_of(pool), keep as u64);
+    Ok(())
+}
+
+pub(crate) fn cuDeviceGetDefaultMemPool(call: &Call<'_>, pool_out: *mut CUmemoryPool, device: CUdevice) -> Outcome<()> {
+    let location = Location::Device(call.device(device)?);
+    let id = call.memory().lock().default_pool(location, false);
+    call.put(pool_out, handle_of(id))
+}
+
+pub(crate) fn cuDeviceGetMemPool(call: &Call<'_>, pool_out: *mut CUmemoryPool, device: CUdevice) -> Outcome<()> {
+    let location = Location::Device(call.device(device)?);
+    let id = call.memory().lock().current_pool(location, false);
+    call.put(pool_out, handle_of(id))
+}
+
+pub(crate) fn cuDeviceSetMemPool(call: &Call<'_>, device: CUdevice, pool: CUmemoryPool) -> Outcome<()> {
+    let location = Location::Device(call.device(device)?);
+    set_current(call, location, false, pool)
+}
+
+pub(crate) fn cuMemGetDefaultMemPool(
+    call: &Call<'_>,
+    pool_out: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+) -> Outcome<()> {
+    let managed = is_managed(kind)?;
+    let location = place_of(call, call.get(location)?, managed)?;
+    let id = call.memory().lock().default_pool(location, managed);
+    call.put(pool_out, handle_of(id))
+}
+
+pub(crate) fn cuMemGetMemPool(
+    call: &Call<'_>,
+    pool_out: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+) -> Outcome<()> {
+    let managed = is_managed(kind)?;
+    let location = place_of(call, call.get(location)?, managed)?;
+    let id = call.memory().lock().current_pool(location, managed);
+    call.put(pool_out, handle_of(id))
+}
+
+pub(crate) fn cuMemSetMemPool(
+    call: &Call<'_>,
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+    pool: CUmemoryPool,
+) -> Outcome<()> {
+    let managed = is_managed(kind)?;
+    let location = place_of(call, call.get(location)?, managed)?;
+    set_current(call, location, managed, pool)
+}
+
+/// A pool can only stand in for one that lies where it lies itself.
+fn set_current(call: &Call<'_>, location: Location, managed: bool, pool: CUmemoryPool) -> Outcome<()> {
+    let mut state = call.memory().lock();
+    let found = state.pool(id_of(pool))?;
+    if found.location != location || found.managed != managed {
+        return Err(INVALID_VALUE);
+    }
+    state.current_pools.insert((location, managed), id_of(pool));
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! Virtual memory management: physical memory, addresses, and mappings between them.
+
+use std::ffi::c_void;
+use std::os::fd::{BorrowedFd, IntoRawFd};
+
+use cuda_mem_sys::{
+    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
+    CUresult,
+};
+
+use crate::call::Call;
+use crate::memory::misuse::Act;
+use crate::memory::space::LARGE_PAGE;
+use crate::memory::vmm::{HandleId, Location};
+use crate::memory::vmm_state::Guest;
+use crate::runtime::op::Outcome;
+
+const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+
+/// Whether a size or address is a multiple of the granularity.
+fn is_granular(value: u64) -> bool {
+    value.is_multiple_of(LARGE_PAGE)
+}
+
+/// Where memory with these properties lies.
+fn location_of(call: &Call<'_>, properties: &CUmemAllocationProp) -> Outcome<Location> {
+    if properties.type_ != CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED {
+        return Err(INVALID_VALUE);
+    }
+    let CUmemLocation { type_, id } = properties.location;
+    match type_ {
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => call.device(id).map(Location::Device),
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA if (0..call.memory().setup().nodes).contains(&id) => {
+            Ok(Location::Node(id))
+        }
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Ok(Location::Node(0)),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuMemAddressReserve(
+    call: &Call<'_>,
+    ptr: *mut CUdeviceptr,
+    size: usize,
+    alignment: usize,
+    hint: CUdeviceptr,
+    flags: u64,
+) -> Outcome<()> {
+    let aligned = alignment == 0 || alignment.is_power_of_two();
+    if ptr.is_null() || size == 0 || !is_granular(size as u64) || !aligned || flags != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let start = call.memory().lock().reserve(size as u64, alignment as u64, hint, call.site())?;
+    call.put(ptr, start)
+}
+
+pub(crate) fn cuMemAddressFree(call: &Call<'_>, ptr: CUdeviceptr, size: usize) -> Outcome<()> {
+    call.memory().lock().unreserve(ptr, size as u64)
+}
+
+pub(crate) fn cuMemCreate(
+    call: &Call<'_>,
+    handle: *mut CUmemGenericAllocationHandle,
+    size: usize,
+    properties: *const CUmemAllocationProp,
+    flags: u64,
+) -> Outcome<()> {
+    let properties = call.get(properties)?;
+    let location = location_of(call, &properties)?;
+    if handle.is_null() || size == 0 || !is_granular(size as u64) || flags != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let exportable = match properties.requestedHandleTypes {
+        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE => false,
+        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => true,
+        // As a host without a fabric manager answers.
+        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC => return Err(CUresult::CUDA_ERROR_NOT_PERMITTED),
+        _ => return Err(INVALID_VALUE),
+    };
+    let rdma = properties.allocFlags.gpuDirectRDMACapable != 0;
+    let id = call.memory().lock().create(size as u64, location, exportable, rdma, call.site())?;
+    call.put(handle, id.0)
+}
+
+pub(crate) fn cuMemRelease(call: &Call<'_>, handle: CUmemGenericAllocationHandle) -> Outcome<()> {
+    call.memory().lock().release(HandleId(handle))
+}
+
+pub(crate) fn cuMemMap(
+    call: &Call<'_>,
+    ptr: CUdeviceptr,
+    size: usize,
+    offset: usize,
+    handle: CUmemGenericAllocationHandle,
+    flags: u64,
+) -> Outcome<()> {
+    if offset != 0 || flags != 0 || !is_granular(ptr) {
+        return Err(INVALID_VALUE);
+    }
+    let by = Act::by_host(call);
+    call.memory().lock().map(ptr, size as u64, HandleId(handle), by)
+}
+
+pub(crate) fn cuMemUnmap(call: &Call<'_>, ptr: CUdeviceptr, size: usize) -> Outcome<()> {
+    let by = Act::by_host(call);
+    call.memory().lock().unmap(ptr, size as u64, &by)
+}
+
+pub(crate) fn cuMemSetAccess(
+    call: &Call<'_>,
+    ptr: CUdeviceptr,
+    size: usize,
+    access: *const CUmemAccessDesc,
+    count: usize,
+) -> Outcome<()> {
+    if count == 0 {
+        return Err(INVALID_VALUE);
+    }
+    for CUmemAccessDesc { location, flags } in call.get_all(access, count)? {
+        let guest = match location.type_ {
+            CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => Guest::Device(call.device(location.id)?),
+            CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST | CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA => {
+                Guest::Host
+            }
+            _ => return Err(INVALID_VALUE),
+        };
+        let (read, write) = match flags {
+            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE => (false, false),
+            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ => (true, false),
+            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE => (true, true),
+            _ => return Err(INVALID_VALUE),
+        };
+        call.memory().lock().set_access(ptr, size as u64, guest, read, write)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn cuMemGetAccess(
+    call: &Call<'_>,
+    flags: *mut u64,
+    location: *const CUmemLocation,
+    ptr: CUdeviceptr,
+) -> Outcome<()> {
+    let location = call.get(location)?;
+    let access = call.memory().lock().mapping_access(ptr)?;
+    let (read, write) = match location.type_ {
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => {
+            let device = call.device(location.id)?;
+            (access.read.contains(device), access.write.contains(device))
+        }
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST | CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA => {
+            (access.host, access.host)
+        }
+        _ => return Err(INVALID_VALUE),
+    };
+    let granted = match (read, write) {
+        (_, true) => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        (true, false) => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ,
+        (false, false) => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE,
+    };
+    call.put(flags, granted.0.into())
+}
+
+pub(crate) fn cuMemGetAllocationGranularity(
+    call: &Call<'_>,
+    granularity: *mut usize,
+    properties: *const CUmemAllocationProp,
+    option: CUmemAllocationGranularity_flags,
+) -> Outcome<()> {
+    location_of(call, &call.get(properties)?)?;
+    let known = matches!(
+        option,
+        CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM
+            | CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
+    );
+    if known { call.put(granularity, LARGE_PAGE as usize) } else { Err(INVALID_VALUE) }
+}
+
+pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
+    call: &Call<'_>,
+    properties: *mut CUmemAllocationProp,
+    handle: CUmemGenericAllocationHandle,
+) -> Outcome<()> {
+    let (location, exportable, rdma) = {
+        let mut state = call.memory().lock();
+        let physical = state.handle(HandleId(handle))?;
+        (physical.location, physical.exportable, physical.rdma)
+    };
+    let (kind, id) = match location {
+        Location::Device(device) => (CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, device as i32),
+        Location::Host => (CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST, 0),
+        Location::Node(node) => (CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, node),
+    };
+    let mut found = CUmemAllocationProp {
+        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        location: CUmemLocation { type_: kind, id },
+        requestedHandleTypes: if exportable {
+            CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        } else {
+            CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE
+        },
+        ..CUmemAllocationProp::default()
+    };
+    found.allocFlags.gpuDirectRDMACapable = rdma.into();
+    call.put(properties, found)
+}
+
+pub(crate) fn cuMemRetainAllocationHandle(
+    call: &Call<'_>,
+    handle: *mut CUmemGenericAllocationHandle,
+    at: *mut c_void,
+) -> Outcome<()> {
+    if handle.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    let id = call.memory().lock().retain_handle(at.addr() as u64)?;
+    call.put(handle, id.0)
+}
+
+pub(crate) fn cuMemExportToShareableHandle(
+    call: &Call<'_>,
+    shareable: *mut c_void,
+    handle: CUmemGenericAllocationHandle,
+    kind: CUmemAllocationHandleType,
+    flags: u64,
+) -> Outcome<()> {
+    let fd = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if shareable.is_null() || kind != fd || flags != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let file = call.memory().lock().export(HandleId(handle))?;
+    call.put(shareable.cast::<i32>(), file.into_raw_fd())
+}
+
+/// The descriptor stays the caller's, who closes it when it likes.
+pub(crate) fn cuMemImportFromShareableHandle(
+    call: &Call<'_>,
+    handle: *mut CUmemGenericAllocationHandle,
+    shareable: *mut c_void,
+    kind: CUmemAllocationHandleType,
+) -> Outcome<()> {
+    let fd = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    let number = i32::try_from(shareable.addr()).ok().filter(|&number| number >= 0).ok_or(INVALID_VALUE)?;
+    if handle.is_null() || kind != fd {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: not -1. The caller promised an open descriptor for the duration of the call; for any other number the
+    // system calls below fail, and nothing here closes it.
+    let file = unsafe { BorrowedFd::borrow_raw(number) };
+    let id = call.memory().lock().import(file, call.site())?;
+    call.put(handle, id.0)
+}
