@@ -13,7 +13,7 @@ use crate::workspace::{Package, Workspace};
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// The crates whose unit tests call no driver and map no memory, which Miri cannot follow.
-const MIRI: &[&str] = &["cuda-mem-sys"];
+const MIRI: &[&str] = &["cuda-mem-sys", "cuda-mem-core"];
 
 /// Cases that a property test tries, where it tries 256 by itself.
 const CASES: &str = "100000";
