@@ -38,6 +38,7 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
             );
         }
     }
+    tests.extend(builder.outside_projects(&rows)?);
     let mut programs = Programs {
         simulator: builder.simulator()?,
         probe: builder.extra("example", "cuda-mem-sys", "probe")?,

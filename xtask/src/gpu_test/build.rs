@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::matrix::{Kind, Row};
+use super::projects;
 use crate::workspace::{FeatureSet, Workspace};
 
 /// The name of the manifest that makes a folder a bundle.
@@ -36,7 +37,7 @@ pub(crate) struct TestProgram {
     #[serde(rename = "crate")]
     pub(crate) package: String,
     pub(crate) features: FeatureSet,
-    /// `lib` for the unit tests, else the name of the file in `tests/`.
+    /// `lib` for the unit tests, `outside-project` for that program, else the name of the file in `tests/`.
     pub(crate) target: String,
     pub(crate) path: PathBuf,
 }
@@ -154,6 +155,21 @@ impl Builder<'_> {
             })
         });
         Ok(programs.collect())
+    }
+
+    /// Builds the outside projects of all rows, as a bundle carries them.
+    pub(crate) fn outside_projects(&self, rows: &[Row]) -> Result<Vec<TestProgram>> {
+        let projects = rows.iter().filter(|row| row.kind == Kind::OutsideProject);
+        let wanted = projects.map(|row| (&row.package, &row.features)).collect::<BTreeSet<_>>();
+        let programs = wanted.into_iter().map(|(package, features)| {
+            Ok(TestProgram {
+                package: package.clone(),
+                features: features.clone(),
+                target: projects::OUTSIDE.to_owned(),
+                path: projects::build_outside(self.workspace, package, features)?,
+            })
+        });
+        programs.collect()
     }
 
     /// Builds the simulated driver's shared library.

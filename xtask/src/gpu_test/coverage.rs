@@ -13,7 +13,7 @@ const PORTABLE: &[&str] = &["device", "conformance"];
 const SIM_13_0: Driver = Driver::Simulator(13000);
 const SIM_12_2: Driver = Driver::Simulator(12020);
 
-/// What every portable test must be run on.
+/// What every portable test, and every crate in an outside project, must be run on.
 const CONFIGURATIONS: &[(Driver, usize)] = &[
     (SIM_13_0, 1),
     (SIM_12_2, 1),
@@ -100,8 +100,11 @@ fn the_matrix_forgets_nothing() {
         {
             lacks("no row runs its documentation tests".to_owned());
         }
-        if package.is_published() && of_kind(Kind::OutsideProject).next().is_none() {
-            lacks("no row builds it in an outside project".to_owned());
+        for (driver, devices) in CONFIGURATIONS.iter().filter(|_| package.is_published()) {
+            let on = |row: &Row| row.driver == *driver && row.devices == *devices;
+            if !of_kind(Kind::OutsideProject).any(on) {
+                lacks(format!("no outside project runs it on {driver} x{devices}"));
+            }
         }
         if package.name == "cuda-mem-sys" && of_kind(Kind::Vendored).next().is_none() {
             lacks("no row vendors it".to_owned());

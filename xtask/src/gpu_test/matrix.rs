@@ -236,8 +236,8 @@ impl Group {
             "{what}: `targets` belong to rows of kind `tests`, and only there"
         );
         ensure!(
-            tests || !self.drivers.contains(&Driver::Gpu),
-            "{what}: only `tests` run on a GPU, whose host may have no cargo"
+            matches!(self.kind, Kind::Tests | Kind::OutsideProject) || !self.drivers.contains(&Driver::Gpu),
+            "{what}: only `tests` and `outside-project` run on a GPU, whose host may have no cargo"
         );
         let axes = [self.crates.len(), self.features.len(), self.drivers.len(), self.devices.len()];
         ensure!(
@@ -342,7 +342,10 @@ mod tests {
         assert!(
             row("kind = 'tests'\ndrivers = ['gpu']").contains("`targets` belong to rows of kind `tests`")
         );
-        assert!(row("kind = 'doctests'\ndrivers = ['gpu']").contains("only `tests` run on a GPU"));
+        assert!(
+            row("kind = 'doctests'\ndrivers = ['gpu']")
+                .contains("only `tests` and `outside-project` run on a GPU")
+        );
         assert!(row("kind = 'doctests'\ndrivers = []").contains("an empty list"));
         assert!(
             row("kind = 'doctests'\ndrivers = ['sim-13.0']\ndevices = [0]").contains("at least one device")

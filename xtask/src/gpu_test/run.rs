@@ -114,7 +114,10 @@ impl Runner<'_> {
         let mut steps = match row.kind {
             Kind::Tests => self.test_programs(row),
             Kind::Doctests => self.doctests(row),
-            Kind::OutsideProject => projects::outside(self.sources()?, row),
+            Kind::OutsideProject => match self.workspace {
+                Some(workspace) => projects::outside(workspace, row),
+                None => self.carried_project(row),
+            },
             Kind::Vendored => projects::vendored(self.sources()?, row),
         }?;
         for step in &mut steps {
@@ -168,6 +171,11 @@ impl Runner<'_> {
             steps.push(Step::tests(target, command));
         }
         Ok(steps)
+    }
+
+    fn carried_project(&self, row: &Row) -> Result<Vec<Step>> {
+        let command = Command::new(self.programs.test(row, projects::OUTSIDE)?);
+        Ok(vec![Step::program(projects::OUTSIDE, command)])
     }
 
     fn doctests(&self, row: &Row) -> Result<Vec<Step>> {
