@@ -4,15 +4,15 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
-use cuda_mem_sys::{CUdevice, CUresult, CUstream};
+use cuda_mem_sys::{CUcontext, CUdevice, CUresult, CUstream};
 
 use crate::driver::Driver;
 use crate::memory::Memory;
 use crate::order::Clock;
-use crate::site::Site;
 use crate::runtime::context::Context;
 use crate::runtime::op::{Op, Outcome};
 use crate::runtime::stream::Stream;
+use crate::site::Site;
 
 /// A driver call under way.
 ///
@@ -74,6 +74,11 @@ impl<'a> Call<'a> {
         Ok(context)
     }
 
+    /// The context of a handle, current or not: 201 for an unknown one.
+    pub(crate) fn context(&self, handle: CUcontext) -> Outcome<Arc<Context>> {
+        self.driver.runtime.context(handle.addr())
+    }
+
     /// The ordinal of a device: 101 if there is none such.
     pub(crate) fn device(&self, device: CUdevice) -> Outcome<usize> {
         let ordinal = usize::try_from(device).map_err(|_| CUresult::CUDA_ERROR_INVALID_DEVICE)?;
@@ -87,8 +92,16 @@ impl<'a> Call<'a> {
     // Streams and order
 
     /// The stream of a handle: 0, 1 and 2 are the current context's default streams; 400 for unknown handles; the sticky
-    /// error of its context if that has one. A stream that captures is given like any other.
+    /// error of its context if that has one; 906, and the end of the captures in question, for a legacy stream beside the
+    /// capture of a stream that it would wait for. A stream that captures itself is given like any other.
     pub(crate) fn stream(&self, handle: CUstream) -> Outcome<Arc<Stream>> {
+        let stream = self.stream_to_ask(handle)?;
+        self.driver.runtime.lock().refuse_implicit_use(&stream)?;
+        Ok(stream)
+    }
+
+    /// As [`stream`](Self::stream), for calls that only ask about captures and so end none.
+    pub(crate) fn stream_to_ask(&self, handle: CUstream) -> Outcome<Arc<Stream>> {
         let stream = self.driver.runtime.stream(self.thread, self.per_thread, handle)?;
         self.stream.set(stream.id);
         stream.context.check()?;
@@ -104,6 +117,12 @@ impl<'a> Call<'a> {
     /// under way that the calling thread's capture mode lets it disturb.
     pub(crate) fn not_capturing(&self) -> Outcome<()> {
         self.driver.runtime.forbid_unsafe_call(self.thread)
+    }
+
+    /// As [`not_capturing`](Self::not_capturing), for waits for a stream, which a capture of that stream refuses in any mode.
+    pub(crate) fn not_capturing_or(&self, stream: &Stream) -> Outcome<()> {
+        self.driver.runtime.lock().refuse_if_capturing(stream)?;
+        self.not_capturing()
     }
 
     /// Whether a stream captures.

@@ -58,11 +58,6 @@ impl Clock {
     pub(crate) fn happens_before(&self, later: &Self) -> bool {
         self.moments.iter().all(|&(timeline, moment)| moment <= later.get(timeline))
     }
-
-    /// Forgets timelines that `is_over` says nobody will ask for again.
-    pub(crate) fn forget(&mut self, is_over: impl Fn(Timeline) -> bool) {
-        self.moments.retain(|moment| !is_over(moment.0));
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use cuda_mem_sys::{
 use crate::call::Call;
 use crate::memory::State;
 use crate::memory::blocks::{Block, Kind};
+use crate::memory::os::page_size;
+use crate::memory::space::LARGE_PAGE;
 use crate::memory::vmm::Location;
 use crate::runtime::op::Outcome;
 
@@ -40,10 +42,14 @@ impl Value {
     }
 }
 
-/// What an attribute says of an address the driver does not know, and how wide it is.
-fn nothing(attribute: Attribute) -> Outcome<Value> {
+/// What the list form says of an address that is in no block: none where it leaves the result alone.
+fn nothing(state: &State, at: u64, attribute: Attribute) -> Outcome<Option<Value>> {
+    let reserved = state.reservations.around(at);
     Ok(match attribute {
-        Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Value::Word(NO_DEVICE.cast_unsigned()),
+        Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Some(Value::Word(NO_DEVICE.cast_unsigned())),
+        Attribute::CU_POINTER_ATTRIBUTE_HOST_POINTER => Some(Value::Long(at)),
+        Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => reserved.map(|(start, _)| Value::Long(start)),
+        Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE => reserved.map(|(_, len)| Value::Long(len)),
         Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE
         | Attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
         | Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED
@@ -51,33 +57,38 @@ fn nothing(attribute: Attribute) -> Outcome<Value> {
         | Attribute::CU_POINTER_ATTRIBUTE_MAPPED
         | Attribute::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
         | Attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS
-        | Attribute::CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => Value::Word(0),
+        | Attribute::CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => Some(Value::Word(0)),
         Attribute::CU_POINTER_ATTRIBUTE_CONTEXT
         | Attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER
-        | Attribute::CU_POINTER_ATTRIBUTE_HOST_POINTER
         | Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID
-        | Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
-        | Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE
         | Attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES
         | Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
         | Attribute::CU_POINTER_ATTRIBUTE_MAPPING_SIZE
         | Attribute::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR
-        | Attribute::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => Value::Long(0),
+        | Attribute::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => Some(Value::Long(0)),
         _ => return Err(INVALID_VALUE),
     })
 }
 
 /// What an attribute says of an address inside a block: an error where the block has no such thing.
-fn value(state: &State, block: &Block, at: u64, device: Option<usize>, attribute: Attribute) -> Outcome<Value> {
-    let on_host = lies_on_host(state, block);
+fn value(
+    state: &State,
+    block: &Block,
+    at: u64,
+    device: Option<usize>,
+    attribute: Attribute,
+) -> Outcome<Value> {
+    let device = device.unwrap_or(block.device);
     Ok(match attribute {
         Attribute::CU_POINTER_ATTRIBUTE_CONTEXT => Value::Long(block.context as u64),
         Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE => {
-            let kind =
-                if on_host { CUmemorytype::CU_MEMORYTYPE_HOST } else { CUmemorytype::CU_MEMORYTYPE_DEVICE };
+            let host = CUmemorytype::CU_MEMORYTYPE_HOST;
+            let kind = if lies_on_host(state, block) { host } else { CUmemorytype::CU_MEMORYTYPE_DEVICE };
             Value::Word(kind.0)
         }
-        Attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Value::Long(at),
+        Attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER if block.access.read.contains(device) => {
+            Value::Long(at)
+        }
         Attribute::CU_POINTER_ATTRIBUTE_HOST_POINTER if block.access.host => Value::Long(at),
         Attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => Value::flag(block.sync_memops),
         Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID | Attribute::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => {
@@ -86,22 +97,20 @@ fn value(state: &State, block: &Block, at: u64, device: Option<usize>, attribute
         Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED => Value::flag(block.kind == Kind::Managed),
         Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Value::Word(block.device as u32),
         Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => Value::flag(block.kind == Kind::Device),
-        Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | Attribute::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => {
-            Value::Long(block.start)
-        }
-        Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE | Attribute::CU_POINTER_ATTRIBUTE_MAPPING_SIZE => {
-            Value::Long(block.len)
-        }
+        Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Value::Long(range(state, block).0),
+        Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE => Value::Long(range(state, block).1),
+        Attribute::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => Value::Long(mapping(state, block).0),
+        Attribute::CU_POINTER_ATTRIBUTE_MAPPING_SIZE => Value::Long(mapping(state, block).1),
         Attribute::CU_POINTER_ATTRIBUTE_MAPPED => Value::flag(true),
-        Attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => Value::Long(handle_types(state, block).into()),
-        Attribute::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => {
-            Value::flag(match block.kind {
-                Kind::Mapped(id) => state.handles.get(&id).is_some_and(|physical| physical.rdma),
-                _ => !on_host && block.kind != Kind::Managed,
-            })
+        Attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => {
+            Value::Long(handle_types(state, block).into())
         }
+        Attribute::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => Value::flag(match block.kind {
+            Kind::Mapped(id) => state.handles.get(&id).is_some_and(|physical| physical.rdma),
+            Kind::Managed => false,
+            _ => !lies_on_host(state, block),
+        }),
         Attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
-            let device = device.unwrap_or(block.device);
             let access = block.access;
             Value::Word(match (access.read.contains(device), access.write.contains(device)) {
                 (_, true) => READ_WRITE,
@@ -116,6 +125,35 @@ fn value(state: &State, block: &Block, at: u64, device: Option<usize>, attribute
         Attribute::CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => Value::flag(false),
         _ => return Err(INVALID_VALUE),
     })
+}
+
+/// The range that an address belongs to: a block, or for mappings the reservation around it.
+fn range(state: &State, block: &Block) -> (u64, u64) {
+    let reserved = match block.kind {
+        Kind::Mapped(_) => state.reservations.around(block.start),
+        _ => None,
+    };
+    reserved.unwrap_or((block.start, block.len))
+}
+
+/// The pages behind a block.
+fn mapping(state: &State, block: &Block) -> (u64, u64) {
+    let (start, len) = (block.start, block.len);
+    match block.kind {
+        Kind::Mapped(_) => (start, len),
+        Kind::Pooled(id) => {
+            let segment = state.pools.get(&id).and_then(|pool| pool.segment_around(start));
+            segment.unwrap_or((start, len))
+        }
+        Kind::Registered(_) => {
+            let page = page_size() as u64;
+            let first = start / page * page;
+            (first, (start + len).next_multiple_of(page) - first)
+        }
+        Kind::Device | Kind::Host(_) | Kind::Managed | Kind::Opened => {
+            (start, len.next_multiple_of(LARGE_PAGE))
+        }
+    }
 }
 
 /// Whether a block's bytes lie in host memory.
@@ -169,12 +207,18 @@ pub(crate) fn cuPointerGetAttributes(
     let attributes = call.get_all(attributes, count as usize)?;
     let data = call.get_all(data, count as usize)?;
     for (attribute, data) in attributes.into_iter().zip(data) {
-        let known = {
+        let found = {
             let state = call.memory().lock();
-            state.known(at).and_then(|block| value(&state, block, at, device, attribute).ok())
+            let nothing = nothing(&state, at, attribute)?;
+            match state.known(at) {
+                // What a block does not have is null.
+                Some(block) => Some(value(&state, block, at, device, attribute).unwrap_or(Value::Long(0))),
+                None => nothing,
+            }
         };
-        let value = known.map_or_else(|| nothing(attribute), Ok)?;
-        value.put(call, data)?;
+        if let Some(value) = found {
+            value.put(call, data)?;
+        }
     }
     Ok(())
 }

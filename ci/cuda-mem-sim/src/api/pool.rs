@@ -37,7 +37,9 @@ fn location_of(call: &Call<'_>, location: CUmemLocation) -> Outcome<Location> {
         CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => {
             call.device(location.id).map(Location::Device).map_err(|_| invalid)
         }
-        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST if call.driver.config.driver_version >= LOCATIONS => Ok(Location::Host),
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST if call.driver.config.driver_version >= LOCATIONS => {
+            Ok(Location::Host)
+        }
         CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA
             if (0..call.memory().setup().nodes).contains(&location.id) =>
         {

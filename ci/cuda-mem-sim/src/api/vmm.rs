@@ -4,9 +4,9 @@ use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, IntoRawFd};
 
 use cuda_mem_sys::{
-    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
-    CUresult,
+    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc_v1, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp_v1, CUmemAllocationType, CUmemGenericAllocationHandle_v1,
+    CUmemLocation, CUmemLocationType, CUresult,
 };
 
 use crate::call::Call;
@@ -18,23 +18,29 @@ use crate::runtime::op::Outcome;
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
+/// Alignments above this are taken for this one: nobody can tell, and the address space is not larger.
+const MAX_ALIGNMENT: u64 = 1 << 40;
+
 /// Whether a size or address is a multiple of the granularity.
 fn is_granular(value: u64) -> bool {
     value.is_multiple_of(LARGE_PAGE)
 }
 
 /// Where memory with these properties lies.
-fn location_of(call: &Call<'_>, properties: &CUmemAllocationProp) -> Outcome<Location> {
+fn location_of(call: &Call<'_>, properties: &CUmemAllocationProp_v1) -> Outcome<Location> {
     if properties.type_ != CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED {
         return Err(INVALID_VALUE);
     }
     let CUmemLocation { type_, id } = properties.location;
     match type_ {
         CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => call.device(id).map(Location::Device),
-        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA if (0..call.memory().setup().nodes).contains(&id) => {
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA
+            if (0..call.memory().setup().nodes).contains(&id) =>
+        {
             Ok(Location::Node(id))
         }
         CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Ok(Location::Node(0)),
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST => Ok(Location::Host),
         _ => Err(INVALID_VALUE),
     }
 }
@@ -47,11 +53,16 @@ pub(crate) fn cuMemAddressReserve(
     hint: CUdeviceptr,
     flags: u64,
 ) -> Outcome<()> {
-    let aligned = alignment == 0 || alignment.is_power_of_two();
+    let aligned = (alignment == 0 || alignment.is_power_of_two()) && is_granular(hint);
     if ptr.is_null() || size == 0 || !is_granular(size as u64) || !aligned || flags != 0 {
         return Err(INVALID_VALUE);
     }
-    let start = call.memory().lock().reserve(size as u64, alignment as u64, hint, call.site())?;
+    let start = call.memory().lock().reserve(
+        size as u64,
+        (alignment as u64).min(MAX_ALIGNMENT),
+        hint,
+        call.site(),
+    )?;
     call.put(ptr, start)
 }
 
@@ -61,9 +72,9 @@ pub(crate) fn cuMemAddressFree(call: &Call<'_>, ptr: CUdeviceptr, size: usize) -
 
 pub(crate) fn cuMemCreate(
     call: &Call<'_>,
-    handle: *mut CUmemGenericAllocationHandle,
+    handle: *mut CUmemGenericAllocationHandle_v1,
     size: usize,
-    properties: *const CUmemAllocationProp,
+    properties: *const CUmemAllocationProp_v1,
     flags: u64,
 ) -> Outcome<()> {
     let properties = call.get(properties)?;
@@ -75,15 +86,20 @@ pub(crate) fn cuMemCreate(
         CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE => false,
         CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => true,
         // As a host without a fabric manager answers.
-        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC => return Err(CUresult::CUDA_ERROR_NOT_PERMITTED),
-        _ => return Err(INVALID_VALUE),
+        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC => {
+            return Err(CUresult::CUDA_ERROR_NOT_PERMITTED);
+        }
+        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_WIN32
+        | CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_WIN32_KMT => return Err(INVALID_VALUE),
+        // Types that nobody knows are ignored.
+        _ => false,
     };
     let rdma = properties.allocFlags.gpuDirectRDMACapable != 0;
     let id = call.memory().lock().create(size as u64, location, exportable, rdma, call.site())?;
     call.put(handle, id.0)
 }
 
-pub(crate) fn cuMemRelease(call: &Call<'_>, handle: CUmemGenericAllocationHandle) -> Outcome<()> {
+pub(crate) fn cuMemRelease(call: &Call<'_>, handle: CUmemGenericAllocationHandle_v1) -> Outcome<()> {
     call.memory().lock().release(HandleId(handle))
 }
 
@@ -92,11 +108,14 @@ pub(crate) fn cuMemMap(
     ptr: CUdeviceptr,
     size: usize,
     offset: usize,
-    handle: CUmemGenericAllocationHandle,
+    handle: CUmemGenericAllocationHandle_v1,
     flags: u64,
 ) -> Outcome<()> {
-    if offset != 0 || flags != 0 || !is_granular(ptr) {
+    if size == 0 || flags != 0 || !is_granular(ptr) {
         return Err(INVALID_VALUE);
+    }
+    if offset != 0 {
+        return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
     let by = Act::by_host(call);
     call.memory().lock().map(ptr, size as u64, HandleId(handle), by)
@@ -111,18 +130,19 @@ pub(crate) fn cuMemSetAccess(
     call: &Call<'_>,
     ptr: CUdeviceptr,
     size: usize,
-    access: *const CUmemAccessDesc,
+    access: *const CUmemAccessDesc_v1,
     count: usize,
 ) -> Outcome<()> {
     if count == 0 {
         return Err(INVALID_VALUE);
     }
-    for CUmemAccessDesc { location, flags } in call.get_all(access, count)? {
+    for CUmemAccessDesc_v1 { location, flags } in call.get_all(access, count)? {
         let guest = match location.type_ {
-            CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => Guest::Device(call.device(location.id)?),
-            CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST | CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA => {
-                Guest::Host
+            CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => {
+                Guest::Device(call.device(location.id).map_err(|_| INVALID_VALUE)?)
             }
+            CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST
+            | CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA => Guest::Host,
             _ => return Err(INVALID_VALUE),
         };
         let (read, write) = match flags {
@@ -131,9 +151,23 @@ pub(crate) fn cuMemSetAccess(
             CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE => (true, true),
             _ => return Err(INVALID_VALUE),
         };
+        if let Guest::Device(device) = guest {
+            reachable(call, ptr, device)?;
+        }
         call.memory().lock().set_access(ptr, size as u64, guest, read, write)?;
     }
     Ok(())
+}
+
+/// A device must be able to reach the memory of the device that a mapping lies on.
+fn reachable(call: &Call<'_>, at: CUdeviceptr, device: usize) -> Outcome<()> {
+    let home = call.memory().lock().mapping_device(at);
+    match home {
+        Some(home) if home != device && !call.driver.config.peers.reach(device, home) => {
+            Err(CUresult::CUDA_ERROR_INVALID_DEVICE)
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn cuMemGetAccess(
@@ -165,10 +199,10 @@ pub(crate) fn cuMemGetAccess(
 pub(crate) fn cuMemGetAllocationGranularity(
     call: &Call<'_>,
     granularity: *mut usize,
-    properties: *const CUmemAllocationProp,
+    properties: *const CUmemAllocationProp_v1,
     option: CUmemAllocationGranularity_flags,
 ) -> Outcome<()> {
-    location_of(call, &call.get(properties)?)?;
+    call.get(properties)?;
     let known = matches!(
         option,
         CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM
@@ -179,8 +213,8 @@ pub(crate) fn cuMemGetAllocationGranularity(
 
 pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
     call: &Call<'_>,
-    properties: *mut CUmemAllocationProp,
-    handle: CUmemGenericAllocationHandle,
+    properties: *mut CUmemAllocationProp_v1,
+    handle: CUmemGenericAllocationHandle_v1,
 ) -> Outcome<()> {
     let (location, exportable, rdma) = {
         let mut state = call.memory().lock();
@@ -192,7 +226,7 @@ pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
         Location::Host => (CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST, 0),
         Location::Node(node) => (CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, node),
     };
-    let mut found = CUmemAllocationProp {
+    let mut found = CUmemAllocationProp_v1 {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
         location: CUmemLocation { type_: kind, id },
         requestedHandleTypes: if exportable {
@@ -200,7 +234,7 @@ pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
         } else {
             CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE
         },
-        ..CUmemAllocationProp::default()
+        ..CUmemAllocationProp_v1::default()
     };
     found.allocFlags.gpuDirectRDMACapable = rdma.into();
     call.put(properties, found)
@@ -208,7 +242,7 @@ pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
 
 pub(crate) fn cuMemRetainAllocationHandle(
     call: &Call<'_>,
-    handle: *mut CUmemGenericAllocationHandle,
+    handle: *mut CUmemGenericAllocationHandle_v1,
     at: *mut c_void,
 ) -> Outcome<()> {
     if handle.is_null() {
@@ -221,7 +255,7 @@ pub(crate) fn cuMemRetainAllocationHandle(
 pub(crate) fn cuMemExportToShareableHandle(
     call: &Call<'_>,
     shareable: *mut c_void,
-    handle: CUmemGenericAllocationHandle,
+    handle: CUmemGenericAllocationHandle_v1,
     kind: CUmemAllocationHandleType,
     flags: u64,
 ) -> Outcome<()> {
@@ -236,15 +270,16 @@ pub(crate) fn cuMemExportToShareableHandle(
 /// The descriptor stays the caller's, who closes it when it likes.
 pub(crate) fn cuMemImportFromShareableHandle(
     call: &Call<'_>,
-    handle: *mut CUmemGenericAllocationHandle,
+    handle: *mut CUmemGenericAllocationHandle_v1,
     shareable: *mut c_void,
     kind: CUmemAllocationHandleType,
 ) -> Outcome<()> {
     let fd = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    let number = i32::try_from(shareable.addr()).ok().filter(|&number| number >= 0).ok_or(INVALID_VALUE)?;
     if handle.is_null() || kind != fd {
         return Err(INVALID_VALUE);
     }
+    let number = i32::try_from(shareable.addr()).ok().filter(|&number| number >= 0);
+    let number = number.ok_or(CUresult::CUDA_ERROR_UNKNOWN)?;
     // SAFETY: not -1. The caller promised an open descriptor for the duration of the call; for any other number the
     // system calls below fail, and nothing here closes it.
     let file = unsafe { BorrowedFd::borrow_raw(number) };

@@ -39,6 +39,13 @@ pub(crate) struct Retired {
     on_host: bool,
 }
 
+impl From<&Block> for Retired {
+    fn from(block: &Block) -> Self {
+        let &Block { start, len, room, kind, device, access, .. } = block;
+        Self { start, len, room, kind, device, on_host: access.host }
+    }
+}
+
 impl State {
     /// Counts memory at a location, or says that there is not enough.
     pub(crate) fn charge(&mut self, location: Location, len: u64) -> Outcome<()> {
@@ -103,12 +110,32 @@ impl State {
         Ok(())
     }
 
+    /// Ends what belongs to a context: allocations and registrations. Pools, handles and mappings belong to none.
+    pub(crate) fn end_context(&mut self, context: usize) {
+        let ends =
+            |kind: Kind| matches!(kind, Kind::Device | Kind::Host(_) | Kind::Managed | Kind::Registered(_));
+        let starts: Vec<u64> = self
+            .blocks
+            .iter()
+            .filter(|block| block.context == context && ends(block.kind))
+            .map(|block| block.start)
+            .collect();
+        for start in starts {
+            let Some(block) = self.blocks.remove(start) else { continue };
+            self.note_leak(&block);
+            if block.is_programs() {
+                self.refund(Location::Host, block.len);
+            } else {
+                self.give_back_retired(Retired::from(&block));
+            }
+        }
+    }
+
     /// Takes a block out of the table; its memory stays until [`give_back_retired`](Self::give_back_retired).
     pub(crate) fn retire(&mut self, start: u64, by: &Act) -> Outcome<Retired> {
         let block = self.blocks.remove(start).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         self.note_free(&block, by);
-        let Block { start, len, room, kind, device, access, .. } = block;
-        Ok(Retired { start, len, room, kind, device, on_host: access.host })
+        Ok(Retired::from(&block))
     }
 
     /// Gives the memory of a block back that nobody knows any more.

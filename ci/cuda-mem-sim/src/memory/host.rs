@@ -7,7 +7,10 @@ use cuda_mem_sys::{CU_MEMHOSTREGISTER_READ_ONLY, CUresult};
 use super::blocks::{Access, Block, Devices, Kind};
 use super::misuse::{Act, History};
 use super::vmm::Location;
-use super::{Memory, Outcome, State, os};
+use super::{Memory, Outcome, State, maps, os};
+
+/// Where the addresses end that a process can have.
+const USER_ADDRESSES: u64 = 1 << 47;
 
 /// A registration that somebody asks for.
 #[derive(Debug)]
@@ -34,13 +37,18 @@ impl Memory {
         if start == 0 || len == 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        if self.lock().blocks.overlaps(start, len) {
-            return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+        if end > USER_ADDRESSES {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }
+        self.lock().may_register(start, len)?;
         // Without the lock: bringing gigabytes in takes a while.
         let page = os::page_size() as u64;
         let (first, last) = (start / page * page, end.next_multiple_of(page));
-        os::populate(first as usize, (last - first) as usize, !registration.is_read_only()).map_err(page_error)?;
+        let write = !registration.is_read_only();
+        os::populate(first as usize, (last - first) as usize, write).map_err(page_error)?;
+        if write && maps::has_written_back_file(first, last) {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
         self.lock().add_registration(registration)
     }
 }
@@ -55,13 +63,21 @@ fn page_error(error: io::Error) -> CUresult {
 }
 
 impl State {
+    /// Refuses what is registered already, and what was never the program's own.
+    fn may_register(&self, start: u64, len: u64) -> Outcome<()> {
+        let touched = self.blocks.touching(start, len);
+        let theirs = |&at: &u64| self.blocks.at(at).is_some_and(Block::is_programs);
+        if self.space.owns(start) || !touched.iter().all(theirs) {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        if touched.is_empty() { Ok(()) } else { Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) }
+    }
+
     fn add_registration(&mut self, registration: Registration) -> Outcome<()> {
         let write = if registration.is_read_only() { Devices::NONE } else { Devices::ALL };
         let Registration { start, len, flags, device, context, born } = registration;
         // Another thread may have registered the same memory meanwhile.
-        if self.blocks.overlaps(start, len) {
-            return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-        }
+        self.may_register(start, len)?;
         self.charge(Location::Host, len)?;
         let id = self.blocks.next_id();
         self.add_block(Block {
@@ -81,10 +97,14 @@ impl State {
 
     /// Ends the registration that starts at an address.
     pub(crate) fn unregister(&mut self, start: u64, by: &Act) -> Outcome<()> {
-        let known =
-            self.blocks.starting_at(start).is_some_and(|block| matches!(block.kind, Kind::Registered(_)));
-        let block = if known { self.blocks.remove(start) } else { None };
-        let block = block.ok_or(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
+        let invalid = Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        match self.blocks.at(start) {
+            Some(block) if block.start == start && block.is_programs() => {}
+            Some(_) => return invalid,
+            None if start == 0 || self.space.owns(start) => return invalid,
+            None => return Err(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED),
+        }
+        let Some(block) = self.blocks.remove(start) else { return invalid };
         self.refund(Location::Host, block.len);
         self.note_free(&block, by);
         Ok(())

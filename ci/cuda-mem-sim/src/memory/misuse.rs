@@ -7,9 +7,9 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use super::State;
 use super::blocks::{Block, Kind};
 pub use super::report::{Leak, Misuse, MisuseKind};
-use super::State;
 use crate::call::Call;
 use crate::order::Clock;
 use crate::runtime::stream::Stream;
@@ -164,9 +164,11 @@ impl State {
         let reservations = self.reservations.iter().map(|(start, reservation)| {
             leak("address reservation", start, reservation.len, &reservation.made_by)
         });
-        let handles = self.handles.iter().filter(|(_, physical)| physical.handles > 0).map(|(id, physical)| {
-            leak("memory handle", id.0, physical.size, &physical.made_by)
-        });
+        let handles = self
+            .handles
+            .iter()
+            .filter(|(_, physical)| physical.handles > 0)
+            .map(|(id, physical)| leak("memory handle", id.0, physical.size, &physical.made_by));
         let pools = self.pools.iter().filter(|(_, pool)| !pool.destroyed).filter_map(|(id, pool)| {
             Some(leak("memory pool", id.0, pool.reserved.current, pool.made_by.as_ref()?))
         });

@@ -157,7 +157,8 @@ fn populate_is_supported() -> bool {
     let Ok(at) = reserve(page) else { return false };
     // A page that exists but may not be read gives EFAULT or EINVAL either way; an empty range tells the two apart.
     // SAFETY: an empty range touches nothing.
-    let known = unsafe { libc::madvise(ptr::with_exposed_provenance_mut(at), 0, libc::MADV_POPULATE_READ) } == 0;
+    let known =
+        unsafe { libc::madvise(ptr::with_exposed_provenance_mut(at), 0, libc::MADV_POPULATE_READ) } == 0;
     // SAFETY: the reservation made above, which nobody else knows.
     unsafe { unreserve(at, page) };
     known
@@ -209,8 +210,10 @@ fn transfer(
     while done < len {
         let size = PIECE.min(len - done);
         let near = libc::iovec { iov_base: local.wrapping_add(done).cast(), iov_len: size };
-        let far =
-            libc::iovec { iov_base: ptr::with_exposed_provenance_mut(remote.wrapping_add(done)), iov_len: size };
+        let far = libc::iovec {
+            iov_base: ptr::with_exposed_provenance_mut(remote.wrapping_add(done)),
+            iov_len: size,
+        };
         match usize::try_from(step(&raw const near, &raw const far)) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(moved) => done += moved,

@@ -81,10 +81,10 @@ impl State {
     pub(crate) fn take_from_pool(&mut self, request: &PoolRequest) -> Outcome<Taken> {
         let room = request.len.checked_next_multiple_of(BLOCK).ok_or(OUT_OF_MEMORY)?;
         let asker = Asker { stream: request.stream, clock: &request.born.clock };
-        let start = match self.pool(request.pool)?.take(room, &asker) {
+        let start = match self.pool(request.pool)?.take(room, request.len, &asker) {
             Some(start) => start,
             None => match self.grow_pool(request.pool, room) {
-                Ok(()) => self.pool(request.pool)?.take(room, &asker).ok_or(OUT_OF_MEMORY)?,
+                Ok(()) => self.pool(request.pool)?.take(room, request.len, &asker).ok_or(OUT_OF_MEMORY)?,
                 Err(error) => {
                     let pool = self.pool(request.pool)?;
                     if !pool.policy.allow_internal_dependencies {
@@ -120,7 +120,7 @@ impl State {
         };
         if let Some(block) = self.blocks.remove(start) {
             if let Some(pool) = self.pools.get_mut(&id) {
-                pool.give_back(start, block.room, freed);
+                pool.give_back(start, block.room, block.len, freed);
             }
             self.note_free(&block, by);
         }
@@ -215,7 +215,13 @@ impl State {
     }
 
     /// Lets a device read or write a pool's memory, or neither, from now on.
-    pub(crate) fn set_pool_access(&mut self, id: PoolId, device: usize, read: bool, write: bool) -> Outcome<()> {
+    pub(crate) fn set_pool_access(
+        &mut self,
+        id: PoolId,
+        device: usize,
+        read: bool,
+        write: bool,
+    ) -> Outcome<()> {
         let pool = self.pool(id)?;
         pool.access.read.set(device, read);
         pool.access.write.set(device, write);
@@ -234,7 +240,9 @@ pub(crate) fn first_access(location: Location, managed: bool) -> Access {
     match location {
         _ if managed => Access::EVERYBODY,
         Location::Device(device) => Access::only(device),
-        Location::Host | Location::Node(_) => Access { read: Devices::NONE, write: Devices::NONE, host: true },
+        Location::Host | Location::Node(_) => {
+            Access { read: Devices::NONE, write: Devices::NONE, host: true }
+        }
     }
 }
 

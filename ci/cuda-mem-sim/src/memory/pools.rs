@@ -151,12 +151,16 @@ impl Pool {
         self.holes.insert(start, Hole { len, after: Vec::new() });
     }
 
-    /// Takes a block from the smallest hole whose frees all come before the asker.
-    pub(crate) fn take(&mut self, len: u64, asker: &Asker<'_>) -> Option<u64> {
+    /// Takes a block of `len` bytes from the smallest hole whose frees all come before the asker; `used` of them count.
+    pub(crate) fn take(&mut self, len: u64, used: u64, asker: &Asker<'_>) -> Option<u64> {
         let fits = |hole: &Hole| hole.len >= len && hole.fits(asker, &self.policy);
-        let (&start, _) =
-            self.holes.iter().filter(|(_, hole)| fits(hole)).min_by_key(|(start, hole)| (hole.len, **start))?;
+        let (&start, _) = self
+            .holes
+            .iter()
+            .filter(|(_, hole)| fits(hole))
+            .min_by_key(|(start, hole)| (hole.len, **start))?;
         self.cut(start, len);
+        self.used.add(used);
         Some(start)
     }
 
@@ -168,15 +172,14 @@ impl Pool {
 
     fn cut(&mut self, start: u64, len: u64) {
         let Some(hole) = self.holes.remove(&start) else { return };
-        self.used.add(len);
         if hole.len > len {
             self.holes.insert(start + len, Hole { len: hole.len - len, after: hole.after });
         }
     }
 
     /// Takes a block back that nobody uses after `freed`.
-    pub(crate) fn give_back(&mut self, start: u64, len: u64, freed: Freed) {
-        self.used.current -= len;
+    pub(crate) fn give_back(&mut self, start: u64, len: u64, used: u64, freed: Freed) {
+        self.used.current -= used;
         self.holes.insert(start, Hole { len, after: vec![freed] });
         self.merge(start);
     }
@@ -225,8 +228,12 @@ impl Pool {
         let free = |start: &u64, len: &u64| {
             self.holes.get(start).is_some_and(|hole| hole.len == *len && hole.after.is_empty())
         };
-        let spare: Vec<(u64, u64)> =
-            self.segments.iter().filter(|(start, len)| free(start, len)).map(|(&start, &len)| (start, len)).collect();
+        let spare: Vec<(u64, u64)> = self
+            .segments
+            .iter()
+            .filter(|(start, len)| free(start, len))
+            .map(|(&start, &len)| (start, len))
+            .collect();
         let mut given = Vec::new();
         for (start, len) in spare {
             if self.reserved.current <= keep {
@@ -242,9 +249,14 @@ impl Pool {
 
     /// Whether one of its segments holds `at .. at + len`, allocated or free.
     pub(crate) fn holds(&self, at: u64, len: u64) -> bool {
-        self.segments.range(..=at).next_back().is_some_and(|(&start, &room)| {
-            at.checked_add(len).is_some_and(|end| end <= start + room)
-        })
+        self.segment_around(at)
+            .is_some_and(|(start, room)| at.checked_add(len).is_some_and(|end| end <= start + room))
+    }
+
+    /// The segment that an address lies in: its start and length.
+    pub(crate) fn segment_around(&self, at: u64) -> Option<(u64, u64)> {
+        let (&start, &len) = self.segments.range(..=at).next_back()?;
+        (at - start < len).then_some((start, len))
     }
 
     /// Its segments: start and length.

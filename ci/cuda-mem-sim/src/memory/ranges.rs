@@ -12,6 +12,7 @@ pub(crate) struct Ranges {
     /// Freed ranges that are not given out yet, oldest first.
     quarantine: VecDeque<(u64, u64)>,
     quarantined: u64,
+    taken: u64,
     /// How many bytes may wait in quarantine.
     keep: u64,
 }
@@ -20,7 +21,7 @@ impl Ranges {
     /// A line of `len` free addresses from `start`, of which up to `keep` freed ones are kept back.
     pub(crate) fn new(start: u64, len: u64, keep: u64) -> Self {
         let free = if len == 0 { BTreeMap::new() } else { BTreeMap::from([(start, len)]) };
-        Self { free, quarantine: VecDeque::new(), quarantined: 0, keep }
+        Self { free, quarantine: VecDeque::new(), quarantined: 0, taken: 0, keep }
     }
 
     /// Takes the lowest range of `len` addresses (at least one) that starts at a multiple of `align`, a power of two.
@@ -52,7 +53,13 @@ impl Ranges {
     pub(crate) fn give_back(&mut self, start: u64, len: u64) {
         self.quarantine.push_back((start, len));
         self.quarantined += len;
+        self.taken -= len;
         self.shrink_quarantine(self.keep);
+    }
+
+    /// Whether nothing is taken.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.taken == 0
     }
 
     fn first_fit(&self, len: u64, align: u64) -> Option<u64> {
@@ -66,6 +73,7 @@ impl Ranges {
     /// Cuts a range out of the one free range that holds it.
     fn remove(&mut self, start: u64, len: u64) {
         let Some((&at, &room)) = self.free.range(..=start).next_back() else { return };
+        self.taken += len;
         self.free.remove(&at);
         if at < start {
             self.free.insert(at, start - at);

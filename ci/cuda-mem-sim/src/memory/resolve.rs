@@ -37,7 +37,9 @@ impl State {
     /// for others: the pool's memory stays mapped, as on real hardware.
     pub(crate) fn known_place(&self, at: u64, len: u64) -> Option<Place> {
         match self.blocks.covering(at, len) {
-            Some(blocks) if blocks.iter().any(|block| block.is_programs()) => return Some(Place::Program(at as usize)),
+            Some(blocks) if blocks.iter().any(|block| block.is_programs()) => {
+                return Some(Place::Program(at as usize));
+            }
             Some(_) => {}
             None => {
                 self.pool_around(at, len)?;

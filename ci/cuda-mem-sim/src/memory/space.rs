@@ -18,6 +18,9 @@ use super::ranges::Ranges;
 /// The usual size of a region; a larger request gets a region of its own.
 const REGION: u64 = 32 << 30;
 
+/// A region that is larger was made for one reservation and goes with it.
+const LARGEST_KEPT: u64 = 1 << 40;
+
 /// How much of a region may wait in quarantine.
 const KEEP: u64 = REGION / 8;
 
@@ -90,6 +93,8 @@ impl Space {
             os::punch(store.file.as_fd(), first - region.base, end - first);
         }
         region.ranges.give_back(start, len);
+        // The address space has room for only a few such regions.
+        self.regions.retain(|region| region.len <= LARGEST_KEPT || !region.ranges.is_unused());
     }
 
     /// Whether an address is one of these, taken or not.

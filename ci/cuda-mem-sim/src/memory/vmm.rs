@@ -64,7 +64,17 @@ impl Physical {
 
     fn new(size: u64, location: Location, backing: Backing, made_by: Site) -> Self {
         let exportable = matches!(backing, Backing::File(_));
-        Self { size, location, exportable, rdma: false, backing, handles: 1, mappings: 0, counted: true, made_by }
+        Self {
+            size,
+            location,
+            exportable,
+            rdma: false,
+            backing,
+            handles: 1,
+            mappings: 0,
+            counted: true,
+            made_by,
+        }
     }
 
     /// The file and offset of its bytes; none without data.
@@ -121,11 +131,28 @@ impl Reservations {
         exact
     }
 
-    /// Whether one reservation holds all of `start .. start + len`.
+    /// Whether reservations hold all of `start .. start + len`, side by side if need be.
     pub(crate) fn hold(&self, start: u64, len: u64) -> bool {
-        self.0.range(..=start).next_back().is_some_and(|(&at, reservation)| {
-            start.checked_add(len).is_some_and(|end| end <= at + reservation.len)
-        })
+        let Some(end) = start.checked_add(len) else { return false };
+        let mut reached = start;
+        while let Some((first, len)) = self.around(reached) {
+            reached = first + len;
+            if reached >= end {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The reservation that an address lies in: its start and length.
+    pub(crate) fn around(&self, at: u64) -> Option<(u64, u64)> {
+        let (&start, reservation) = self.0.range(..=at).next_back()?;
+        (at - start < reservation.len).then_some((start, reservation.len))
+    }
+
+    /// Whether any reservation has a byte in `start .. start + len`.
+    pub(crate) fn touch(&self, start: u64, len: u64) -> bool {
+        self.around(start).is_some() || self.0.range(start..start.saturating_add(len)).next().is_some()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Reservation)> + '_ {

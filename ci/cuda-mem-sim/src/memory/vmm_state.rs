@@ -14,6 +14,7 @@ use crate::runtime::op::Outcome;
 use crate::site::Site;
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+const UNKNOWN: CUresult = CUresult::CUDA_ERROR_UNKNOWN;
 const OUT_OF_MEMORY: CUresult = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
 
 /// Somebody who is to be let at a mapping, or kept from it.
@@ -52,7 +53,8 @@ impl State {
     ) -> Outcome<HandleId> {
         self.charge(location, size)?;
         let made = if exportable && self.space.has_data() {
-            wire::create(Label { location, rdma }, size).map(|file| Physical::file(file, size, location, made_by))
+            wire::create(Label { location, rdma }, size)
+                .map(|file| Physical::file(file, size, location, made_by))
         } else {
             let at = self.space.take(size, LARGE_PAGE, None);
             at.map(|at| Physical::hidden(at, size, location, made_by))
@@ -94,13 +96,14 @@ impl State {
 
     /// Maps all of a handle's memory at reserved addresses. Nobody may use it there yet.
     pub(crate) fn map(&mut self, start: u64, len: u64, id: HandleId, by: Act) -> Outcome<()> {
-        if self.handle(id)?.size != len || !self.reservations.hold(start, len) {
+        // A handle that was released stays good for as long as its memory is mapped somewhere.
+        let physical = self.handles.get(&id).ok_or(INVALID_VALUE)?;
+        if physical.size != len {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        if !self.reservations.hold(start, len) || self.blocks.overlaps(start, len) {
             return Err(INVALID_VALUE);
         }
-        if self.blocks.overlaps(start, len) {
-            return Err(INVALID_VALUE);
-        }
-        let Some(physical) = self.handles.get(&id) else { return Err(INVALID_VALUE) };
         if let Some((file, offset)) = physical.source(&self.space) {
             self.space.attach(start, len, file, offset).map_err(|_| OUT_OF_MEMORY)?;
         }
@@ -119,7 +122,9 @@ impl State {
             sync_memops: false,
             history: History::born(by),
         });
-        self.handle(id)?.mappings += 1;
+        if let Some(physical) = self.handles.get_mut(&id) {
+            physical.mappings += 1;
+        }
         Ok(())
     }
 
@@ -138,9 +143,26 @@ impl State {
         blocks.iter().map(mapping).collect()
     }
 
-    /// Removes mappings. The driver waits for nobody here.
+    /// Removes the mappings in a range, of which none may reach beyond it; there may be holes. The driver waits for nobody
+    /// here.
     pub(crate) fn unmap(&mut self, start: u64, len: u64, by: &Act) -> Outcome<()> {
-        for (start, len, id) in self.whole_mappings(start, len)? {
+        let end = start.checked_add(len).ok_or(INVALID_VALUE)?;
+        let starts = self.blocks.touching(start, len);
+        if len == 0 || !self.reservations.touch(start, len) {
+            return Err(INVALID_VALUE);
+        }
+        let mut mappings = Vec::new();
+        for at in starts {
+            match self.blocks.at(at) {
+                Some(&Block { start: at, len, kind: Kind::Mapped(id), .. })
+                    if at >= start && at + len <= end =>
+                {
+                    mappings.push((at, len, id));
+                }
+                _ => return Err(INVALID_VALUE),
+            }
+        }
+        for (start, len, id) in mappings {
             let Some(block) = self.blocks.remove(start) else { continue };
             self.note_free(&block, by);
             if block.access.host {
@@ -156,12 +178,20 @@ impl State {
     }
 
     /// Lets somebody read or write mapped memory, or neither.
-    pub(crate) fn set_access(&mut self, start: u64, len: u64, guest: Guest, read: bool, write: bool) -> Outcome<()> {
+    pub(crate) fn set_access(
+        &mut self,
+        start: u64,
+        len: u64,
+        guest: Guest,
+        read: bool,
+        write: bool,
+    ) -> Outcome<()> {
         let mappings = self.whole_mappings(start, len)?;
         for &(_, _, id) in &mappings {
-            let on_device = self.handles.get(&id).is_some_and(|it| matches!(it.location, Location::Device(_)));
-            if guest == Guest::Host && on_device && read {
-                return Err(INVALID_VALUE);
+            let on_device =
+                self.handles.get(&id).is_some_and(|it| matches!(it.location, Location::Device(_)));
+            if guest == Guest::Host && on_device {
+                return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
             }
         }
         for (start, len, id) in mappings {
@@ -196,9 +226,20 @@ impl State {
         block.map(|block| block.access).ok_or(INVALID_VALUE)
     }
 
+    /// The device that the memory mapped at an address lies on.
+    pub(crate) fn mapping_device(&self, at: u64) -> Option<usize> {
+        let &Block { kind: Kind::Mapped(id), .. } = self.blocks.at(at)? else { return None };
+        match self.handles.get(&id)?.location {
+            Location::Device(device) => Some(device),
+            Location::Host | Location::Node(_) => None,
+        }
+    }
+
     /// Another handle to the memory that is mapped at an address.
     pub(crate) fn retain_handle(&mut self, at: u64) -> Outcome<HandleId> {
-        let Some(&Block { kind: Kind::Mapped(id), .. }) = self.blocks.at(at) else { return Err(INVALID_VALUE) };
+        let Some(&Block { kind: Kind::Mapped(id), .. }) = self.blocks.at(at) else {
+            return Err(INVALID_VALUE);
+        };
         self.handles.get_mut(&id).ok_or(INVALID_VALUE)?.handles += 1;
         Ok(id)
     }
@@ -216,11 +257,11 @@ impl State {
 
     /// A handle to the memory behind a descriptor, if it is one that a simulator exported.
     pub(crate) fn import(&mut self, file: BorrowedFd<'_>, made_by: Site) -> Outcome<HandleId> {
-        let (Label { location, rdma }, size) = wire::recognise(file).ok_or(INVALID_VALUE)?;
+        let (Label { location, rdma }, size) = wire::recognise(file).ok_or(UNKNOWN)?;
         if let Location::Device(device) = location
             && device >= self.setup.devices.len()
         {
-            return Err(INVALID_VALUE);
+            return Err(UNKNOWN);
         }
         let file = file.as_fd().try_clone_to_owned().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
         let mut physical = Physical::file(file, size, location, made_by);

@@ -1,6 +1,6 @@
 //! Many copies in one call.
 
-use cuda_mem_sys::{CUdeviceptr, CUmemcpyAttributes, CUmemcpySrcAccessOrder, CUresult, CUstream};
+use cuda_mem_sys::{CUdeviceptr, CUmemcpyAttributes_v1, CUmemcpySrcAccessOrder, CUresult, CUstream};
 
 use super::transfer::{End, Mode, Side, Transfer};
 use crate::call::Call;
@@ -15,14 +15,18 @@ pub(crate) fn cuMemcpyBatchAsync(
     srcs: *mut CUdeviceptr,
     sizes: *mut usize,
     count: usize,
-    attributes: *mut CUmemcpyAttributes,
+    attributes: *mut CUmemcpyAttributes_v1,
     first_of: *mut usize,
     attribute_count: usize,
     stream: CUstream,
 ) -> Outcome<()> {
-    call.current()?;
+    call.stream(stream)?;
     let null = stream.is_null() && !call.per_thread;
-    if count == 0 || attribute_count == 0 || attribute_count > count || null || stream == cuda_mem_sys::CU_STREAM_LEGACY
+    if count == 0
+        || attribute_count == 0
+        || attribute_count > count
+        || null
+        || stream == cuda_mem_sys::CU_STREAM_LEGACY
     {
         return Err(INVALID_VALUE);
     }
@@ -32,7 +36,7 @@ pub(crate) fn cuMemcpyBatchAsync(
     if !in_order || first_of.last().is_some_and(|&last| last >= count) {
         return Err(INVALID_VALUE);
     }
-    let known = |attributes: &CUmemcpyAttributes| {
+    let known = |attributes: &CUmemcpyAttributes_v1| {
         let order = attributes.srcAccessOrder;
         order.0 > CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_INVALID.0
             && order.0 <= CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_ANY.0

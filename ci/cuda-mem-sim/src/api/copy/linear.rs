@@ -31,7 +31,12 @@ pub(crate) fn cuMemcpyAsync(
     copy(call, End::line(dst, Side::Any), End::line(src, Side::Any), bytes, Mode::Asynchronous(stream))
 }
 
-pub(crate) fn cuMemcpyHtoD(call: &Call<'_>, dst: CUdeviceptr, src: *const c_void, bytes: usize) -> Outcome<()> {
+pub(crate) fn cuMemcpyHtoD(
+    call: &Call<'_>,
+    dst: CUdeviceptr,
+    src: *const c_void,
+    bytes: usize,
+) -> Outcome<()> {
     copy(call, End::line(dst, Side::Device), End::line(address(src), Side::Any), bytes, Mode::Synchronous)
 }
 
@@ -84,8 +89,8 @@ pub(crate) fn cuMemcpyPeer(
     src_context: CUcontext,
     bytes: usize,
 ) -> Outcome<()> {
-    call.context(dst_context)?;
-    call.context(src_context)?;
+    call.driver.runtime.context(dst_context.addr())?;
+    call.driver.runtime.context(src_context.addr())?;
     copy(call, End::line(dst, Side::Device), End::line(src, Side::Device), bytes, Mode::Synchronous)
 }
 
@@ -98,7 +103,7 @@ pub(crate) fn cuMemcpyPeerAsync(
     bytes: usize,
     stream: CUstream,
 ) -> Outcome<()> {
-    call.context(dst_context)?;
-    call.context(src_context)?;
+    call.driver.runtime.context(dst_context.addr())?;
+    call.driver.runtime.context(src_context.addr())?;
     copy(call, End::line(dst, Side::Device), End::line(src, Side::Device), bytes, Mode::Asynchronous(stream))
 }

@@ -21,7 +21,6 @@ struct Fill<'a> {
 impl Fill<'_> {
     /// Puts the fill in order. Without a stream it goes to the null stream, where only host memory is waited for.
     fn submit(self, call: &Call<'_>, stream: Option<CUstream>) -> Outcome<()> {
-        call.current()?;
         let queue = stream.map_or_else(|| call.default_stream(), |handle| call.stream(handle))?;
         if !self.at.is_multiple_of(self.pattern.len() as u64) {
             return Err(INVALID_VALUE);

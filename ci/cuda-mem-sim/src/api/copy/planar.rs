@@ -1,6 +1,6 @@
-//! Copies of rows: `CUDA_MEMCPY2D`.
+//! Copies of rows: `CUDA_MEMCPY2D_v2`.
 
-use cuda_mem_sys::{CUDA_MEMCPY2D, CUmemorytype, CUresult, CUstream};
+use cuda_mem_sys::{CUDA_MEMCPY2D_v2, CUmemorytype, CUresult, CUstream};
 
 use super::transfer::{End, Mode, Side, Transfer};
 use crate::call::Call;
@@ -36,13 +36,14 @@ impl Corner {
         if row > pitch && (height > 1 || self.y > 0 || self.pitch != 0) {
             return Err(INVALID_VALUE);
         }
-        let skipped = self.y.checked_mul(pitch).and_then(|rows| rows.checked_add(self.x)).ok_or(INVALID_VALUE)?;
+        let skipped =
+            self.y.checked_mul(pitch).and_then(|rows| rows.checked_add(self.x)).ok_or(INVALID_VALUE)?;
         let at = base.checked_add(skipped as u64).ok_or(INVALID_VALUE)?;
         Ok(End { at: if base == 0 { 0 } else { at }, pitch: pitch as u64, side })
     }
 }
 
-fn copy(call: &Call<'_>, copy: *const CUDA_MEMCPY2D, aligned: bool, mode: Mode) -> Outcome<()> {
+fn copy(call: &Call<'_>, copy: *const CUDA_MEMCPY2D_v2, aligned: bool, mode: Mode) -> Outcome<()> {
     let copy = call.get(copy)?;
     if aligned && (copy.srcPitch > MAX_PITCH || copy.dstPitch > MAX_PITCH) {
         return Err(INVALID_VALUE);
@@ -68,14 +69,18 @@ fn copy(call: &Call<'_>, copy: *const CUDA_MEMCPY2D, aligned: bool, mode: Mode) 
     Transfer { to, from, width: width as u64, height: height as u64 }.submit(call, mode)
 }
 
-pub(crate) fn cuMemcpy2D(call: &Call<'_>, plan: *const CUDA_MEMCPY2D) -> Outcome<()> {
+pub(crate) fn cuMemcpy2D(call: &Call<'_>, plan: *const CUDA_MEMCPY2D_v2) -> Outcome<()> {
     copy(call, plan, true, Mode::Synchronous)
 }
 
-pub(crate) fn cuMemcpy2DUnaligned(call: &Call<'_>, plan: *const CUDA_MEMCPY2D) -> Outcome<()> {
+pub(crate) fn cuMemcpy2DUnaligned(call: &Call<'_>, plan: *const CUDA_MEMCPY2D_v2) -> Outcome<()> {
     copy(call, plan, false, Mode::Synchronous)
 }
 
-pub(crate) fn cuMemcpy2DAsync(call: &Call<'_>, plan: *const CUDA_MEMCPY2D, stream: CUstream) -> Outcome<()> {
+pub(crate) fn cuMemcpy2DAsync(
+    call: &Call<'_>,
+    plan: *const CUDA_MEMCPY2D_v2,
+    stream: CUstream,
+) -> Outcome<()> {
     copy(call, plan, true, Mode::Asynchronous(stream))
 }

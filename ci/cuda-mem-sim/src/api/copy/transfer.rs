@@ -87,7 +87,6 @@ impl Transfer {
 
     /// Checks both ends, puts the copy in its order and waits as far as the manual promises.
     pub(super) fn submit(self, call: &Call<'_>, mode: Mode) -> Outcome<()> {
-        call.current()?;
         let stream = match mode {
             Mode::Synchronous => call.default_stream()?,
             Mode::Asynchronous(handle) => call.stream(handle)?,
@@ -158,7 +157,8 @@ impl Transfer {
         let packed = End { pitch: self.width, ..self.from };
         let mut buffer = vec![0_u8; (self.width * self.height) as usize];
         let into = Self { to: packed, ..self };
-        into.rows(Place::Own(buffer.as_mut_ptr()), Place::Program(self.from.at as usize)).map_err(|_| INVALID_VALUE)?;
+        into.rows(Place::Own(buffer.as_mut_ptr()), Place::Program(self.from.at as usize))
+            .map_err(|_| INVALID_VALUE)?;
         let out_of = Self { from: packed, ..self };
         let run = move |driver: &Driver| {
             let to = out_of.place(&driver.memory.lock(), out_of.to, Sort::Device { waits: false })?;
@@ -187,7 +187,8 @@ impl Transfer {
             (self.height, self.width)
         };
         for row in 0..rows {
-            let (to, from) = (to.offset((row * self.to.pitch) as usize), from.offset((row * self.from.pitch) as usize));
+            let (to, from) =
+                (to.offset((row * self.to.pitch) as usize), from.offset((row * self.from.pitch) as usize));
             // SAFETY: the places were given for the whole extent of either end, of which this is one row.
             unsafe { bytes::copy(to, from, width as usize) }?;
         }

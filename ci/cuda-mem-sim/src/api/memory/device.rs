@@ -1,6 +1,7 @@
 //! Device memory.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use cuda_mem_sys::{CUdeviceptr, CUmemRangeHandleType, CUresult};
 
@@ -8,6 +9,7 @@ use crate::call::Call;
 use crate::memory::blocks::{Access, Kind};
 use crate::memory::device::Request;
 use crate::memory::misuse::Act;
+use crate::runtime::context::Context;
 use crate::runtime::op::Outcome;
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -27,7 +29,7 @@ pub(crate) fn cuMemAlloc(call: &Call<'_>, dptr: *mut CUdeviceptr, bytes: usize) 
         len: bytes as u64,
         kind: Kind::Device,
         device,
-        context: context.handle,
+        context: context.handle(),
         access: Access::only(device),
         born,
     })?;
@@ -52,16 +54,34 @@ pub(crate) fn cuMemAllocPitch(
     call.put(pitch, row)
 }
 
-/// Frees at once, after waiting for the context as the driver does. That wait is not promised, so a program that relies on
-/// it is reported.
-pub(crate) fn cuMemFree(call: &Call<'_>, dptr: CUdeviceptr) -> Outcome<()> {
-    let context = call.current()?;
-    call.not_capturing()?;
-    let kind = call.memory().lock().known(dptr).map(|block| block.kind);
-    let act = Act::by_host(call);
-    if kind.is_some() {
-        call.wait_for_context(&context)?;
+/// The current context if there is one. Frees do without; a context that ended or failed refuses them all the same.
+pub(super) fn context_if_any(call: &Call<'_>) -> Outcome<Option<Arc<Context>>> {
+    match call.current() {
+        Ok(context) => Ok(Some(context)),
+        Err(CUresult::CUDA_ERROR_INVALID_CONTEXT) => Ok(None),
+        Err(error) => Err(error),
     }
+}
+
+/// Waits for the work of the context that a block was made in, as the driver does before it frees one. That wait is not
+/// promised, so a program that relies on it is reported.
+pub(super) fn wait_for_users(call: &Call<'_>, at: u64, current: Option<Arc<Context>>) -> Outcome<()> {
+    let home = call.memory().lock().known(at).map(|block| block.context);
+    let Some(home) = home else { return Ok(()) };
+    let context = if home == 0 { current } else { call.driver.runtime.context(home).ok() };
+    context.map_or(Ok(()), |context| call.wait_for_context(&context))
+}
+
+/// Frees at once, after waiting.
+pub(crate) fn cuMemFree(call: &Call<'_>, dptr: CUdeviceptr) -> Outcome<()> {
+    let context = context_if_any(call)?;
+    call.not_capturing()?;
+    if dptr == 0 {
+        return Ok(());
+    }
+    let act = Act::by_host(call);
+    wait_for_users(call, dptr, context)?;
+    let kind = call.memory().lock().known(dptr).map(|block| block.kind);
     if let Some(Kind::Pooled(_)) = kind {
         return crate::api::pool::free_now(call, dptr, &act);
     }

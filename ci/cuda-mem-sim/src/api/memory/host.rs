@@ -9,6 +9,7 @@ use cuda_mem_sys::{
     CU_MEMHOSTREGISTER_READ_ONLY, CUdeviceptr, CUresult,
 };
 
+use super::device::{context_if_any, wait_for_users};
 use crate::call::Call;
 use crate::memory::blocks::{Access, Kind};
 use crate::memory::device::Request;
@@ -28,15 +29,18 @@ const REGISTER_FLAGS: u32 = CU_MEMHOSTREGISTER_PORTABLE
 pub(crate) fn cuMemHostAlloc(call: &Call<'_>, pp: *mut *mut c_void, bytes: usize, flags: u32) -> Outcome<()> {
     let context = call.current()?;
     call.not_capturing()?;
-    if pp.is_null() || bytes == 0 || flags & !ALLOC_FLAGS != 0 {
+    if pp.is_null() || flags & !ALLOC_FLAGS != 0 {
         return Err(INVALID_VALUE);
+    }
+    if bytes == 0 {
+        return call.put(pp, ptr::null_mut());
     }
     let born = Act::by_host(call);
     let start = call.memory().lock().allocate(Request {
         len: bytes as u64,
-        kind: Kind::Host(flags),
+        kind: Kind::Host(flags | CU_MEMHOSTALLOC_DEVICEMAP),
         device: context.device,
-        context: context.handle,
+        context: context.handle(),
         access: Access::EVERYBODY,
         born,
     })?;
@@ -49,13 +53,14 @@ pub(crate) fn cuMemAllocHost(call: &Call<'_>, pp: *mut *mut c_void, bytes: usize
 
 /// Frees at once, after waiting for the context, as for device memory.
 pub(crate) fn cuMemFreeHost(call: &Call<'_>, p: *mut c_void) -> Outcome<()> {
-    let context = call.current()?;
+    let context = context_if_any(call)?;
     call.not_capturing()?;
-    let start = p.expose_provenance() as u64;
-    let act = Act::by_host(call);
-    if call.memory().lock().known(start).is_some() {
-        call.wait_for_context(&context)?;
+    if p.is_null() {
+        return Ok(());
     }
+    let start = p.addr() as u64;
+    let act = Act::by_host(call);
+    wait_for_users(call, start, context)?;
     call.memory().lock().free(start, &act, |kind| matches!(kind, Kind::Host(_)))
 }
 
@@ -66,7 +71,7 @@ pub(crate) fn cuMemHostGetDevicePointer(
     flags: u32,
 ) -> Outcome<()> {
     call.current()?;
-    let at = p.expose_provenance() as u64;
+    let at = p.addr() as u64;
     let is_host = call.memory().lock().known(at).is_some_and(|block| block.is_host());
     if flags != 0 || !is_host {
         return Err(INVALID_VALUE);
@@ -77,9 +82,14 @@ pub(crate) fn cuMemHostGetDevicePointer(
 
 pub(crate) fn cuMemHostGetFlags(call: &Call<'_>, flags: *mut u32, p: *mut c_void) -> Outcome<()> {
     call.current()?;
-    let kind = call.memory().lock().known(p.expose_provenance() as u64).map(|block| block.kind);
+    let kind = call.memory().lock().known(p.addr() as u64).map(|block| block.kind);
     match kind {
-        Some(Kind::Host(given) | Kind::Registered(given)) => call.put(flags, given),
+        Some(Kind::Host(given)) => call.put(flags, given),
+        Some(Kind::Registered(given)) => {
+            // Registered memory is mapped for devices whether that was asked for or not, and its other flags are not told.
+            let told = given & CU_MEMHOSTREGISTER_PORTABLE;
+            call.put(flags, told | CU_MEMHOSTREGISTER_DEVICEMAP)
+        }
         _ => Err(INVALID_VALUE),
     }
 }
@@ -87,7 +97,8 @@ pub(crate) fn cuMemHostGetFlags(call: &Call<'_>, flags: *mut u32, p: *mut c_void
 pub(crate) fn cuMemHostRegister(call: &Call<'_>, p: *mut c_void, bytes: usize, flags: u32) -> Outcome<()> {
     let context = call.current()?;
     call.not_capturing()?;
-    if flags & !REGISTER_FLAGS != 0 {
+    // The memory of a program is never that of a device, which the flag for such memory would claim.
+    if flags & !REGISTER_FLAGS != 0 || flags & CU_MEMHOSTREGISTER_IOMEMORY != 0 {
         return Err(INVALID_VALUE);
     }
     let born = Act::by_host(call);
@@ -96,18 +107,17 @@ pub(crate) fn cuMemHostRegister(call: &Call<'_>, p: *mut c_void, bytes: usize, f
         len: bytes as u64,
         flags,
         device: context.device,
-        context: context.handle,
+        context: context.handle(),
         born,
     })
 }
 
-/// Returns at once: the driver does not promise to wait for work that still uses the pages.
+/// Waits as frees do.
 pub(crate) fn cuMemHostUnregister(call: &Call<'_>, p: *mut c_void) -> Outcome<()> {
-    call.current()?;
+    let context = context_if_any(call)?;
     call.not_capturing()?;
+    let start = p.addr() as u64;
     let act = Act::by_host(call);
-    if p.is_null() {
-        return Err(INVALID_VALUE);
-    }
-    call.memory().lock().unregister(p.expose_provenance() as u64, &act)
+    wait_for_users(call, start, context)?;
+    call.memory().lock().unregister(start, &act)
 }

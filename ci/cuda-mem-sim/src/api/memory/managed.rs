@@ -29,7 +29,8 @@ pub(crate) fn cuMemAllocManaged(
 ) -> Outcome<()> {
     let context = call.current()?;
     call.not_capturing()?;
-    let known = flags == CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL.0 || flags == CUmemAttach_flags::CU_MEM_ATTACH_HOST.0;
+    let known = flags == CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL.0
+        || flags == CUmemAttach_flags::CU_MEM_ATTACH_HOST.0;
     if dptr.is_null() || bytes == 0 || !known {
         return Err(INVALID_VALUE);
     }
@@ -38,7 +39,7 @@ pub(crate) fn cuMemAllocManaged(
         len: bytes as u64,
         kind: Kind::Managed,
         device: context.device,
-        context: context.handle,
+        context: context.handle(),
         access: Access::EVERYBODY,
         born,
     })?;
@@ -80,10 +81,14 @@ pub(crate) fn cuMemAdvise(
     let wish = match advice {
         CUmem_advise::CU_MEM_ADVISE_SET_READ_MOSTLY => Wish::ReadMostly(true),
         CUmem_advise::CU_MEM_ADVISE_UNSET_READ_MOSTLY => Wish::ReadMostly(false),
-        CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION => Wish::Preferred(Some(key(checked(call, location)?))),
+        CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION => {
+            Wish::Preferred(Some(key(checked(call, location)?)))
+        }
         CUmem_advise::CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION => Wish::Preferred(None),
         CUmem_advise::CU_MEM_ADVISE_SET_ACCESSED_BY => Wish::AccessedBy(id(checked(call, location)?), true),
-        CUmem_advise::CU_MEM_ADVISE_UNSET_ACCESSED_BY => Wish::AccessedBy(id(checked(call, location)?), false),
+        CUmem_advise::CU_MEM_ADVISE_UNSET_ACCESSED_BY => {
+            Wish::AccessedBy(id(checked(call, location)?), false)
+        }
         _ => return Err(INVALID_VALUE),
     };
     call.memory().lock().advice.set(at, len as u64, wish);
@@ -241,17 +246,23 @@ pub(crate) fn cuMemRangeGetAttribute(
         Attribute::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY => i32::from(pages.iter().all(|page| page.read_mostly)),
         Attribute::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION => old(preferred),
         Attribute::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION => old(prefetched),
-        Attribute::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE => preferred.map_or(0, |(kind, _)| kind as i32),
+        Attribute::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE => {
+            preferred.map_or(0, |(kind, _)| kind as i32)
+        }
         Attribute::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID => preferred.map_or(0, |(_, id)| id),
-        Attribute::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE => prefetched.map_or(0, |(kind, _)| kind as i32),
+        Attribute::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE => {
+            prefetched.map_or(0, |(kind, _)| kind as i32)
+        }
         Attribute::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID => prefetched.map_or(0, |(_, id)| id),
         Attribute::CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY => {
             if size == 0 || !size.is_multiple_of(4) {
                 return Err(INVALID_VALUE);
             }
             let by_all = |id: &i32| pages.iter().all(|page| page.accessed_by.contains(id));
-            let mut ids: Vec<i32> =
-                pages.first().map(|page| page.accessed_by.iter().copied().filter(by_all).collect()).unwrap_or_default();
+            let mut ids: Vec<i32> = pages
+                .first()
+                .map(|page| page.accessed_by.iter().copied().filter(by_all).collect())
+                .unwrap_or_default();
             ids.resize(size / 4, NOWHERE);
             return call.put_all(data.cast::<i32>(), ids);
         }

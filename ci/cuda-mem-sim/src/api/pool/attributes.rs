@@ -3,8 +3,8 @@
 use std::ffi::c_void;
 
 use cuda_mem_sys::{
-    CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType, CUmemPool_attribute as Attribute,
-    CUmemoryPool, CUresult,
+    CUmemAccess_flags, CUmemAccessDesc_v1, CUmemLocation, CUmemLocationType,
+    CUmemPool_attribute as Attribute, CUmemoryPool, CUresult,
 };
 
 use super::id_of;
@@ -50,6 +50,7 @@ pub(crate) fn cuMemPoolSetAttribute(
     attribute: Attribute,
     value: *mut c_void,
 ) -> Outcome<()> {
+    call.not_capturing()?;
     let flag = || call.get(value.cast::<i32>()).map(|flag| flag != 0);
     let size = || call.get(value.cast::<u64>());
     let mut state = call.memory().lock();
@@ -74,7 +75,7 @@ pub(crate) fn cuMemPoolSetAttribute(
 pub(crate) fn cuMemPoolSetAccess(
     call: &Call<'_>,
     pool: CUmemoryPool,
-    map: *const CUmemAccessDesc,
+    map: *const CUmemAccessDesc_v1,
     count: usize,
 ) -> Outcome<()> {
     let id = id_of(pool);
@@ -90,9 +91,19 @@ pub(crate) fn cuMemPoolSetAccess(
             CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE => (true, true),
             _ => return Err(INVALID_VALUE),
         };
-        if location == Location::Device(device) && !write {
+        if let Location::Device(own) = location
+            && own == device
+        {
             // A device keeps access to its own pool.
-            return Err(INVALID_VALUE);
+            match (read, write) {
+                (_, true) => {}
+                (true, false) => return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+                (false, false) => return Err(CUresult::CUDA_ERROR_INVALID_DEVICE),
+            }
+        } else if let Location::Device(own) = location
+            && !call.driver.config.peers.reach(device, own)
+        {
+            return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
         }
         call.memory().lock().set_pool_access(id, device, read, write)?;
     }

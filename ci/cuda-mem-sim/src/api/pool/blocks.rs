@@ -25,7 +25,6 @@ pub(crate) fn cuMemAllocAsync(
     bytes: usize,
     stream: CUstream,
 ) -> Outcome<()> {
-    call.current()?;
     let device = call.stream(stream)?.context.device;
     let pool = call.memory().lock().current_pool(Location::Device(device), false);
     allocate(call, dptr, bytes, pool, stream)
@@ -38,20 +37,30 @@ pub(crate) fn cuMemAllocFromPoolAsync(
     pool: CUmemoryPool,
     stream: CUstream,
 ) -> Outcome<()> {
-    call.current()?;
     allocate(call, dptr, bytes, id_of(pool), stream)
 }
 
-fn allocate(call: &Call<'_>, dptr: *mut CUdeviceptr, bytes: usize, pool: PoolId, stream: CUstream) -> Outcome<()> {
+fn allocate(
+    call: &Call<'_>,
+    dptr: *mut CUdeviceptr,
+    bytes: usize,
+    pool: PoolId,
+    stream: CUstream,
+) -> Outcome<()> {
     let stream = call.stream(stream)?;
-    if dptr.is_null() || bytes == 0 {
+    let location = call.memory().lock().pool(pool)?.location;
+    if dptr.is_null() {
         return Err(INVALID_VALUE);
     }
     if call.is_capturing(&stream) {
         // Memory nodes of graphs are not modelled.
         return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
-    let device = match call.memory().lock().pool(pool)?.location {
+    call.not_capturing()?;
+    if bytes == 0 {
+        return call.put(dptr, 0);
+    }
+    let device = match location {
         Location::Device(device) => device,
         Location::Host | Location::Node(_) => stream.context.device,
     };
@@ -72,10 +81,14 @@ fn allocate(call: &Call<'_>, dptr: *mut CUdeviceptr, bytes: usize, pool: PoolId,
 }
 
 pub(crate) fn cuMemFreeAsync(call: &Call<'_>, dptr: CUdeviceptr, stream: CUstream) -> Outcome<()> {
-    call.current()?;
     let stream = call.stream(stream)?;
     if call.is_capturing(&stream) {
-        return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        // A graph may only free what it allocated.
+        return Err(INVALID_VALUE);
+    }
+    call.not_capturing()?;
+    if dptr == 0 {
+        return Ok(());
     }
     let act = Act::by_stream(call, &stream);
     let kind = CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_FREE;

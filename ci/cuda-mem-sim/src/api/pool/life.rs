@@ -1,14 +1,14 @@
 //! Pools themselves: creation, destruction, and which one is used where.
 
 use cuda_mem_sys::{
-    CUdevice, CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPoolProps,
-    CUmemoryPool, CUresult,
+    CUdevice, CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType,
+    CUmemPoolProps_v1, CUmemoryPool, CUresult,
 };
 
 use super::{handle_of, id_of, location_of};
 use crate::call::Call;
 use crate::memory::pool_state::first_access;
-use crate::memory::pools::Pool;
+use crate::memory::pools::{Pool, SEGMENT};
 use crate::memory::vmm::Location;
 use crate::runtime::op::Outcome;
 
@@ -23,6 +23,14 @@ fn is_managed(kind: CUmemAllocationType) -> Outcome<bool> {
     }
 }
 
+/// The place of the driver's own pool. Unlike for a new pool, "the node of the calling thread" is known and refused.
+fn place_of_own(call: &Call<'_>, location: CUmemLocation, managed: bool) -> Outcome<Location> {
+    if location.type_ == CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT {
+        return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+    }
+    place_of(call, location, managed)
+}
+
 /// The place of a pool. Managed pools need none.
 fn place_of(call: &Call<'_>, location: CUmemLocation, managed: bool) -> Outcome<Location> {
     if managed && location.type_ == CUmemLocationType::CU_MEM_LOCATION_TYPE_NONE {
@@ -34,51 +42,72 @@ fn place_of(call: &Call<'_>, location: CUmemLocation, managed: bool) -> Outcome<
 pub(crate) fn cuMemPoolCreate(
     call: &Call<'_>,
     pool_out: *mut CUmemoryPool,
-    properties: *const CUmemPoolProps,
+    properties: *const CUmemPoolProps_v1,
 ) -> Outcome<()> {
+    call.not_capturing()?;
     let properties = call.get(properties)?;
-    if pool_out.is_null() {
+    if pool_out.is_null() || properties.reserved.iter().any(|&byte| byte != 0) {
         return Err(INVALID_VALUE);
     }
     let managed = is_managed(properties.allocType)?;
     let location = place_of(call, properties.location, managed)?;
-    let exportable = match properties.handleTypes {
-        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE => false,
-        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-            if location != Location::Host && !managed =>
-        {
-            true
-        }
-        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC => return Err(CUresult::CUDA_ERROR_NOT_PERMITTED),
-        _ => return Err(INVALID_VALUE),
-    };
+    let wanted = properties.handleTypes.0;
+    let fd = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
+    let fabric = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC.0;
+    if wanted & !(fd | fabric) != 0 || (wanted != 0 && (location == Location::Host || managed)) {
+        return Err(INVALID_VALUE);
+    }
+    let exportable = wanted & fd != 0;
+    if properties.maxSize as u64 > room_at(call, location) {
+        return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    }
     let mut pool = Pool::new(location, first_access(location, managed));
     pool.managed = managed;
     pool.exportable = exportable;
-    pool.max_size = properties.maxSize as u64;
+    // A limit holds for segments.
+    pool.max_size = (properties.maxSize as u64).next_multiple_of(SEGMENT);
     pool.made_by = Some(call.site());
     let id = call.memory().lock().add_pool(pool);
     call.put(pool_out, handle_of(id))
 }
 
+/// All the memory there is at a location.
+fn room_at(call: &Call<'_>, location: Location) -> u64 {
+    let setup = call.memory().setup();
+    match location {
+        Location::Device(device) => setup.devices.get(device).copied().unwrap_or(0),
+        Location::Host | Location::Node(_) => setup.lock_limit.min(1 << 47),
+    }
+}
+
 pub(crate) fn cuMemPoolDestroy(call: &Call<'_>, pool: CUmemoryPool) -> Outcome<()> {
+    call.not_capturing()?;
     call.memory().lock().destroy_pool(id_of(pool))
 }
 
 pub(crate) fn cuMemPoolTrimTo(call: &Call<'_>, pool: CUmemoryPool, keep: usize) -> Outcome<()> {
+    call.not_capturing()?;
     let mut state = call.memory().lock();
     state.pool(id_of(pool))?;
     state.shrink_pool(id_of(pool), keep as u64);
     Ok(())
 }
 
-pub(crate) fn cuDeviceGetDefaultMemPool(call: &Call<'_>, pool_out: *mut CUmemoryPool, device: CUdevice) -> Outcome<()> {
+pub(crate) fn cuDeviceGetDefaultMemPool(
+    call: &Call<'_>,
+    pool_out: *mut CUmemoryPool,
+    device: CUdevice,
+) -> Outcome<()> {
     let location = Location::Device(call.device(device)?);
     let id = call.memory().lock().default_pool(location, false);
     call.put(pool_out, handle_of(id))
 }
 
-pub(crate) fn cuDeviceGetMemPool(call: &Call<'_>, pool_out: *mut CUmemoryPool, device: CUdevice) -> Outcome<()> {
+pub(crate) fn cuDeviceGetMemPool(
+    call: &Call<'_>,
+    pool_out: *mut CUmemoryPool,
+    device: CUdevice,
+) -> Outcome<()> {
     let location = Location::Device(call.device(device)?);
     let id = call.memory().lock().current_pool(location, false);
     call.put(pool_out, handle_of(id))
@@ -96,7 +125,7 @@ pub(crate) fn cuMemGetDefaultMemPool(
     kind: CUmemAllocationType,
 ) -> Outcome<()> {
     let managed = is_managed(kind)?;
-    let location = place_of(call, call.get(location)?, managed)?;
+    let location = place_of_own(call, call.get(location)?, managed)?;
     let id = call.memory().lock().default_pool(location, managed);
     call.put(pool_out, handle_of(id))
 }
@@ -108,7 +137,7 @@ pub(crate) fn cuMemGetMemPool(
     kind: CUmemAllocationType,
 ) -> Outcome<()> {
     let managed = is_managed(kind)?;
-    let location = place_of(call, call.get(location)?, managed)?;
+    let location = place_of_own(call, call.get(location)?, managed)?;
     let id = call.memory().lock().current_pool(location, managed);
     call.put(pool_out, handle_of(id))
 }
@@ -120,7 +149,7 @@ pub(crate) fn cuMemSetMemPool(
     pool: CUmemoryPool,
 ) -> Outcome<()> {
     let managed = is_managed(kind)?;
-    let location = place_of(call, call.get(location)?, managed)?;
+    let location = place_of_own(call, call.get(location)?, managed)?;
     set_current(call, location, managed, pool)
 }
 

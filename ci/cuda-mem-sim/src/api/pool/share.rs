@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use cuda_mem_sys::{
-    CUdeviceptr, CUmemAllocationHandleType, CUmemPoolPtrExportData, CUmemoryPool, CUresult,
+    CUdeviceptr, CUmemAllocationHandleType, CUmemPoolPtrExportData_v1, CUmemoryPool, CUresult,
 };
 
 use super::id_of;
@@ -47,7 +47,7 @@ pub(crate) fn cuMemPoolImportFromShareableHandle(
 
 pub(crate) fn cuMemPoolExportPointer(
     call: &Call<'_>,
-    data: *mut CUmemPoolPtrExportData,
+    data: *mut CUmemPoolPtrExportData_v1,
     dptr: CUdeviceptr,
 ) -> Outcome<()> {
     let state = call.memory().lock();
@@ -63,7 +63,7 @@ pub(crate) fn cuMemPoolImportPointer(
     call: &Call<'_>,
     dptr: *mut CUdeviceptr,
     pool: CUmemoryPool,
-    data: *mut CUmemPoolPtrExportData,
+    data: *mut CUmemPoolPtrExportData_v1,
 ) -> Outcome<()> {
     call.memory().lock().pool(id_of(pool))?;
     if dptr.is_null() || data.is_null() {

@@ -1,0 +1,227 @@
+//! Events: points in streams.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use cuda_mem_sys::{CUevent, CUevent_flags, CUresult};
+
+use super::capture::CapturedPoint;
+use super::context::Context;
+use super::op::{Outcome, Run};
+use super::queue::Mark;
+use super::stream::Stream;
+use super::{HandleKind, Runtime, State, new_handle};
+use crate::call::Call;
+use crate::order::Clock;
+use crate::site::Site;
+
+/// An event.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) context: Arc<Context>,
+    pub(crate) flags: u32,
+    pub(crate) made: Site,
+    pub(crate) last: Last,
+}
+
+/// What an event was last recorded as.
+#[derive(Debug, Clone)]
+pub(crate) enum Last {
+    Never,
+    At(Point),
+    /// In a stream that captures: it stands for nodes of a graph and for no time.
+    Captured(CapturedPoint),
+}
+
+/// A point in a stream.
+#[derive(Debug, Clone)]
+pub(crate) struct Point {
+    pub(crate) mark: Mark,
+    pub(crate) clock: Clock,
+    /// When it was reached.
+    pub(crate) time: Arc<OnceLock<Instant>>,
+}
+
+impl Event {
+    fn has_time(&self) -> bool {
+        self.flags & CUevent_flags::CU_EVENT_DISABLE_TIMING.0 == 0
+    }
+}
+
+const INVALID_HANDLE: CUresult = CUresult::CUDA_ERROR_INVALID_HANDLE;
+
+impl Runtime {
+    pub(crate) fn create_event(&self, call: &Call<'_>, context: Arc<Context>, flags: u32) -> usize {
+        let handle = new_handle(HandleKind::Event);
+        let event = Event { context, flags, made: call.site(), last: Last::Never };
+        self.lock().events.insert(handle, event);
+        handle
+    }
+
+    /// Destroys an event; what waits for it still does.
+    pub(crate) fn destroy_event(&self, event: CUevent) -> Outcome<()> {
+        let mut state = self.lock();
+        match state.events.remove(&event.addr()) {
+            // A lost context says so, but has let go of the event.
+            Some(event) => event.context.check(),
+            None => Err(state.unknown(event.addr(), INVALID_HANDLE)),
+        }
+    }
+
+    /// Records an event in a stream, or in the graph that the stream captures into.
+    pub(crate) fn record(&self, stream: &Arc<Stream>, event: CUevent, as_node: bool) -> Outcome<()> {
+        let mut state = self.lock();
+        let known = state.event(event)?;
+        if known.context.id != stream.context.id {
+            return Err(INVALID_HANDLE);
+        }
+        state.refuse_implicit_use(stream)?;
+        if state.is_capturing(stream) {
+            return state.capture_record(stream, event, as_node);
+        }
+        if as_node {
+            return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
+        }
+        state.record_now(stream, event.addr());
+        self.wake_workers(&mut state);
+        Ok(())
+    }
+
+    /// Makes a stream wait for what an event was last recorded as.
+    pub(crate) fn wait_for_event(&self, stream: &Arc<Stream>, event: CUevent, as_node: bool) -> Outcome<()> {
+        let mut state = self.lock();
+        let last = state.event(event)?.last.clone();
+        state.refuse_implicit_use(stream)?;
+        let context = Arc::clone(&state.event(event)?.context);
+        if context.id != stream.context.id && context.device == stream.context.device {
+            return Err(INVALID_HANDLE);
+        }
+        if let Last::Captured(point) = &last
+            && !as_node
+        {
+            return state.capture_wait(stream, point);
+        }
+        if matches!(last, Last::Never) && !as_node {
+            return Ok(());
+        }
+        if state.is_capturing(stream) {
+            return state.capture_outside_wait(stream, event, as_node);
+        }
+        if as_node {
+            return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
+        }
+        if let Last::At(point) = last {
+            state.push(stream, Run::Nothing, &[point.mark], Some(&point.clock));
+            self.wake_workers(&mut state);
+        }
+        Ok(())
+    }
+
+    /// Records an event that stands for all work of a context so far.
+    pub(crate) fn record_context(&self, context: &Context, event: CUevent) -> Outcome<()> {
+        let mut state = self.lock();
+        state.refuse_capture_in(context)?;
+        if state.event(event)?.context.id != context.id {
+            return Err(INVALID_HANDLE);
+        }
+        let whole = state.contexts.get(&context.handle()).map(|home| Arc::clone(&home.whole));
+        let whole = whole.ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
+        state.record_now(&whole, event.addr());
+        self.wake_workers(&mut state);
+        Ok(())
+    }
+
+    /// Makes all work that a context is given from now on wait for an event.
+    pub(crate) fn context_waits(&self, context: &Context, event: CUevent) -> Outcome<()> {
+        let mut state = self.lock();
+        state.refuse_capture_in(context)?;
+        let point = match &state.event(event)?.last {
+            Last::At(point) => point.clone(),
+            Last::Captured(_) => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+            Last::Never => return Ok(()),
+        };
+        let reached: Vec<Mark> = Vec::new();
+        let mut barrier = state.contexts.get(&context.handle()).map_or(reached, |home| home.barrier.clone());
+        barrier.retain(|&mark| !state.is_reached(mark));
+        barrier.push(point.mark);
+        if let Some(home) = state.contexts.get_mut(&context.handle()) {
+            home.barrier = barrier;
+            home.barrier_clock.join(&point.clock);
+        }
+        Ok(())
+    }
+
+    /// Whether an event is complete; the host then knows it.
+    pub(crate) fn event_is_complete(&self, event: CUevent) -> Outcome<bool> {
+        let mut state = self.lock();
+        let Some(point) = state.point(event)? else { return Ok(true) };
+        let is_complete = state.is_reached(point.mark);
+        if is_complete {
+            state.host_learns(&point.clock);
+        }
+        Ok(is_complete)
+    }
+
+    /// Waits until an event is complete.
+    pub(crate) fn wait_for_event_on_host(&self, event: CUevent) -> Outcome<()> {
+        let mut state = self.lock();
+        let context = Arc::clone(&state.event(event)?.context);
+        let Some(point) = state.point(event)? else { return Ok(()) };
+        state = self.wait(state, &[point.mark])?;
+        state.host_learns(&point.clock);
+        drop(state);
+        context.check()
+    }
+
+    /// The milliseconds between two events.
+    pub(crate) fn elapsed(&self, start: CUevent, end: CUevent) -> Outcome<f32> {
+        let state = self.lock();
+        let mut times = [None; 2];
+        for (event, time) in [start, end].into_iter().zip(&mut times) {
+            let known = state.event(event)?;
+            if !known.has_time() {
+                return Err(INVALID_HANDLE);
+            }
+            *time = match &known.last {
+                Last::Never => return Err(INVALID_HANDLE),
+                Last::Captured(_) => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+                Last::At(point) => Some(point.time.get().copied()),
+            };
+        }
+        let [Some(Some(start)), Some(Some(end))] = times else { return Err(CUresult::CUDA_ERROR_NOT_READY) };
+        let forward = end.saturating_duration_since(start).as_secs_f32();
+        let backward = start.saturating_duration_since(end).as_secs_f32();
+        Ok((forward - backward) * 1e3)
+    }
+
+    /// Whether the host may wait for an event at all: not if its context is lost or it was recorded in a capture.
+    pub(crate) fn check_wait_for_event(&self, event: CUevent) -> Outcome<()> {
+        let mut state = self.lock();
+        state.event(event)?.context.check()?;
+        state.point(event).map(drop)
+    }
+}
+
+impl State {
+    pub(crate) fn event(&self, event: CUevent) -> Outcome<&Event> {
+        self.events.get(&event.addr()).ok_or_else(|| self.unknown(event.addr(), INVALID_HANDLE))
+    }
+
+    /// The point that an event stands for, if it was recorded.
+    fn point(&mut self, event: CUevent) -> Outcome<Option<Point>> {
+        match self.event(event)?.last.clone() {
+            Last::Never => Ok(None),
+            Last::At(point) => Ok(Some(point)),
+            Last::Captured(point) => Err(self.refuse_captured_point(&point)),
+        }
+    }
+
+    /// Records an event at the end of a stream.
+    pub(super) fn record_now(&mut self, stream: &Arc<Stream>, event: usize) {
+        let time = Arc::new(OnceLock::new());
+        let (mark, clock) = self.push(stream, Run::Time(Arc::clone(&time)), &[], None);
+        if let Some(event) = self.events.get_mut(&event) {
+            event.last = Last::At(Point { mark, clock, time });
+        }
+    }
+}

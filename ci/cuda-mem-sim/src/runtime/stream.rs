@@ -1,0 +1,114 @@
+//! Streams: which one a handle means, and how they are made and destroyed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cuda_mem_sys::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream};
+
+use super::context::Context;
+use super::op::Outcome;
+use super::queue::Queue;
+use super::{HandleKind, Runtime, State, new_handle};
+use crate::site::Site;
+
+/// A stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    /// Never used twice in a process.
+    pub(crate) id: u64,
+    /// 1 for a legacy stream, 2 for a per-thread one.
+    pub(crate) handle: usize,
+    pub(crate) context: Arc<Context>,
+    pub(crate) kind: Kind,
+    /// Whether it ignores the legacy stream.
+    pub(crate) non_blocking: bool,
+    pub(crate) priority: i32,
+    /// None for default streams.
+    pub(crate) made: Option<Site>,
+}
+
+/// What kind of stream it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The default stream that a context's threads share.
+    Legacy,
+    /// The default stream of one thread.
+    PerThread,
+    Created,
+    /// Not a stream of the program: the order of a whole context, for events that stand for all of it.
+    Whole,
+}
+
+impl Stream {
+    pub(crate) fn new(
+        context: Arc<Context>,
+        kind: Kind,
+        non_blocking: bool,
+        priority: i32,
+        made: Option<Site>,
+    ) -> Arc<Self> {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let handle = match kind {
+            Kind::Legacy | Kind::Whole => CU_STREAM_LEGACY.addr(),
+            Kind::PerThread => CU_STREAM_PER_THREAD.addr(),
+            Kind::Created => new_handle(HandleKind::Stream),
+        };
+        let id = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        Arc::new(Self { id, handle, context, kind, non_blocking, priority, made })
+    }
+
+    /// Whether it waits for the legacy stream and is waited for by it.
+    pub(crate) fn is_blocking(&self) -> bool {
+        !self.non_blocking && matches!(self.kind, Kind::PerThread | Kind::Created)
+    }
+}
+
+impl Runtime {
+    /// The stream that a handle means to a thread: the default streams are those of its current context.
+    pub(crate) fn stream(&self, thread: u64, per_thread: bool, handle: CUstream) -> Outcome<Arc<Stream>> {
+        let mut state = self.lock();
+        if handle.is_null() || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD {
+            let context = state.current(thread)?;
+            let wants_own = handle == CU_STREAM_PER_THREAD || (handle.is_null() && per_thread);
+            return state.default_stream(&context, wants_own.then_some(thread));
+        }
+        let known = state.streams.get(&handle.addr()).cloned();
+        known.ok_or_else(|| state.unknown(handle.addr(), CUresult::CUDA_ERROR_INVALID_HANDLE))
+    }
+}
+
+impl State {
+    /// The legacy stream of a context, or the default stream that a thread has in it.
+    fn default_stream(&mut self, context: &Arc<Context>, thread: Option<u64>) -> Outcome<Arc<Stream>> {
+        let home =
+            self.contexts.get_mut(&context.handle()).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
+        let Some(thread) = thread else { return Ok(Arc::clone(&home.legacy)) };
+        if let Some(stream) = home.per_thread.get(&thread) {
+            return Ok(Arc::clone(stream));
+        }
+        let stream = Stream::new(Arc::clone(context), Kind::PerThread, false, 0, None);
+        home.per_thread.insert(thread, Arc::clone(&stream));
+        self.queues.insert(stream.id, Queue::new(Arc::clone(&stream)));
+        Ok(stream)
+    }
+
+    pub(crate) fn add_stream(&mut self, stream: Arc<Stream>) {
+        self.queues.insert(stream.id, Queue::new(Arc::clone(&stream)));
+        self.streams.insert(stream.handle, stream);
+    }
+
+    /// Takes a stream's handle away; what it was given already is still done.
+    pub(crate) fn remove_stream(&mut self, stream: &Stream) {
+        self.streams.remove(&stream.handle);
+        if let Some(queue) = self.queues.get_mut(&stream.id) {
+            queue.abandoned = true;
+        }
+        self.drop_empty_queue(stream.id);
+    }
+
+    /// The streams of a context, default ones included.
+    pub(crate) fn streams_of(&self, context: &Context) -> Vec<Arc<Stream>> {
+        let queues = self.queues.values().filter(|queue| queue.stream.context.id == context.id);
+        queues.map(|queue| Arc::clone(&queue.stream)).collect()
+    }
+}
