@@ -144,12 +144,16 @@ impl<'a> Call<'a> {
 
     /// Waits for all that the stream was given so far; the host then knows that it is complete.
     pub(crate) fn wait(&self, stream: &Arc<Stream>) -> Outcome<()> {
-        self.driver.runtime.wait_for_stream(stream)
+        self.driver.runtime.wait_for_stream(stream)?;
+        self.memory().after_synchronisation();
+        Ok(())
     }
 
     /// Waits for all work of a context.
     pub(crate) fn wait_for_context(&self, context: &Arc<Context>) -> Outcome<()> {
-        self.driver.runtime.wait_for_context(context)
+        self.driver.runtime.wait_for_context(context)?;
+        self.memory().after_synchronisation();
+        Ok(())
     }
 
     /// A new moment of the host's timeline, for what the host does itself: an allocation, a free, an unmapping.

@@ -111,7 +111,7 @@ impl Recorder {
     }
 }
 
-/// The recorded calls of a simulator.
+/// The recorded calls of a simulator. Looking functions up is not recorded.
 #[derive(Debug, Clone)]
 pub struct Log {
     driver: Arc<Driver>,

@@ -53,6 +53,13 @@ impl Sim {
         new_table(&self.driver)
     }
 
+    /// The address of an exported symbol, as the system's loader would find it in a driver's library; null if there is none.
+    #[must_use]
+    pub fn symbol(&self, name: &CStr) -> *const c_void {
+        let door = Door { slot: self.driver.slot, per_thread: false };
+        address_of_export(door, name, &self.driver.config.missing)
+    }
+
     /// The calls that were made; see [`record`](Self::record).
     #[must_use]
     pub fn log(&self) -> Log {

@@ -220,11 +220,12 @@ pub(crate) fn cuCtxEnablePeerAccess(call: &Call<'_>, peer: CUcontext, flags: c_u
     }
     let mut state = call.driver.runtime.lock();
     let home = state.contexts.get_mut(&context.handle()).ok_or(INVALID_CONTEXT)?;
-    if home.peers.insert(peer.device) {
-        Ok(())
-    } else {
-        Err(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+    if !home.peers.insert(peer.device) {
+        return Err(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
     }
+    drop(state);
+    call.memory().lock().set_peer_access(context.device, peer.device, true);
+    Ok(())
 }
 
 pub(crate) fn cuCtxDisablePeerAccess(call: &Call<'_>, peer: CUcontext) -> Outcome<()> {
@@ -232,5 +233,10 @@ pub(crate) fn cuCtxDisablePeerAccess(call: &Call<'_>, peer: CUcontext) -> Outcom
     let peer = call.context(peer)?;
     let mut state = call.driver.runtime.lock();
     let home = state.contexts.get_mut(&context.handle()).ok_or(INVALID_CONTEXT)?;
-    if home.peers.remove(&peer.device) { Ok(()) } else { Err(CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED) }
+    if !home.peers.remove(&peer.device) {
+        return Err(CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+    }
+    drop(state);
+    call.memory().lock().set_peer_access(context.device, peer.device, false);
+    Ok(())
 }

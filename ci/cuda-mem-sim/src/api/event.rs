@@ -54,7 +54,9 @@ pub(crate) fn cuEventQuery(call: &Call<'_>, event: CUevent) -> Outcome<()> {
 pub(crate) fn cuEventSynchronize(call: &Call<'_>, event: CUevent) -> Outcome<()> {
     call.driver.runtime.check_wait_for_event(event)?;
     call.not_capturing()?;
-    call.driver.runtime.wait_for_event_on_host(event)
+    call.driver.runtime.wait_for_event_on_host(event)?;
+    call.memory().after_synchronisation();
+    Ok(())
 }
 
 pub(crate) fn cuEventElapsedTime(

@@ -13,7 +13,7 @@ mod slots;
 
 use std::ffi::{CStr, c_void};
 
-pub(crate) use enter::{Door, HostFunction, thread_number};
+pub(crate) use enter::{Door, HostFunction};
 pub(crate) use slots::{DEFAULT_SLOT, clear, default_driver, find, mark_initialised, occupy};
 
 /// How many simulators can live in a process at the same time.

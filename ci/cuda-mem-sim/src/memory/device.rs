@@ -105,8 +105,8 @@ impl State {
             self.note_unknown_free(start, by);
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        let block = self.retire(start, by)?;
-        self.give_back_retired(block);
+        let (id, block) = self.retire(start, by)?;
+        self.give_back_unshared(id, block);
         Ok(())
     }
 
@@ -126,20 +126,21 @@ impl State {
             if block.is_programs() {
                 self.refund(Location::Host, block.len);
             } else {
-                self.give_back_retired(Retired::from(&block));
+                self.give_back_unshared(block.id, Retired::from(&block));
             }
         }
     }
 
-    /// Takes a block out of the table; its memory stays until [`give_back_retired`](Self::give_back_retired).
-    pub(crate) fn retire(&mut self, start: u64, by: &Act) -> Outcome<Retired> {
+    /// Takes a block out of the table; its memory stays until
+    /// [`give_back_unshared`](Self::give_back_unshared) with its number.
+    pub(crate) fn retire(&mut self, start: u64, by: &Act) -> Outcome<(u64, Retired)> {
         let block = self.blocks.remove(start).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         self.note_free(&block, by);
-        Ok(Retired::from(&block))
+        Ok((block.id, Retired::from(&block)))
     }
 
     /// Gives the memory of a block back that nobody knows any more.
-    pub(crate) fn give_back_retired(&mut self, retired: Retired) {
+    pub(super) fn give_back_retired(&mut self, retired: Retired) {
         let Retired { start, len, room, kind, device, on_host } = retired;
         if on_host {
             self.space.hide(start, room);

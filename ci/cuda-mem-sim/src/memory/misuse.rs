@@ -125,6 +125,15 @@ impl State {
         }
     }
 
+    /// Reports a use that the driver refused, if the memory was freed before.
+    pub(crate) fn note_refused(&mut self, range: &Range<u64>, by: &Act) {
+        if self.blocks.at(range.start).is_none()
+            && let Some((freed, act)) = self.reports.who_freed(range)
+        {
+            self.reports.add(MisuseKind::UseAfterFree, &freed, &act.site, &by.site);
+        }
+    }
+
     /// Reports a free that does not come after all uses, and remembers it.
     pub(super) fn note_free(&mut self, block: &Block, by: &Act) {
         let kind = match block.kind {

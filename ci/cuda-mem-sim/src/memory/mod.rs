@@ -7,6 +7,7 @@ pub(crate) mod blocks;
 pub(crate) mod bytes;
 pub(crate) mod device;
 pub(crate) mod host;
+pub(crate) mod ipc;
 pub(crate) mod managed;
 mod maps;
 pub(crate) mod misuse;
@@ -21,10 +22,11 @@ pub(crate) mod vmm;
 pub(crate) mod vmm_state;
 mod wire;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use blocks::{Block, Blocks};
+use ipc::Exchange;
 use managed::Advices;
 use misuse::Reports;
 use pools::{Pool, PoolId};
@@ -59,6 +61,8 @@ pub(crate) struct State {
     pub(crate) setup: Setup,
     pub(crate) space: Space,
     pub(crate) blocks: Blocks,
+    /// Devices that may use what another one allocates: from the first to the second.
+    pub(crate) peers: BTreeSet<(usize, usize)>,
     /// Bytes in use on each device.
     pub(crate) used: Vec<u64>,
     /// Bytes of host memory that are allocated or registered.
@@ -71,6 +75,7 @@ pub(crate) struct State {
     /// The pools that the program put in their place.
     pub(crate) current_pools: BTreeMap<(Location, bool), PoolId>,
     pub(crate) advice: Advices,
+    pub(crate) exchange: Exchange,
     pub(crate) reports: Reports,
     last_number: u64,
 }
@@ -80,6 +85,7 @@ impl Memory {
         let state = State {
             space: Space::new(setup.has_data),
             blocks: Blocks::default(),
+            peers: BTreeSet::new(),
             used: vec![0; setup.devices.len()],
             locked: 0,
             reservations: Reservations::default(),
@@ -88,6 +94,7 @@ impl Memory {
             default_pools: BTreeMap::new(),
             current_pools: BTreeMap::new(),
             advice: Advices::default(),
+            exchange: Exchange::default(),
             reports: Reports::default(),
             last_number: 0,
             setup: setup.clone(),

@@ -181,7 +181,7 @@ fn readable(at: usize, len: usize) -> io::Result<()> {
 pub(super) unsafe fn read_process(from: usize, to: *mut u8, len: usize) -> io::Result<()> {
     transfer(from, to, len, |local, remote| {
         // SAFETY: the kernel checks the remote addresses; the caller vouches for the local ones.
-        unsafe { libc::process_vm_readv(libc::getpid(), local, 1, remote, 1, 0) }
+        unsafe { libc::process_vm_readv(own_process(), local, 1, remote, 1, 0) }
     })
 }
 
@@ -194,8 +194,12 @@ pub(super) unsafe fn read_process(from: usize, to: *mut u8, len: usize) -> io::R
 pub(super) unsafe fn write_process(to: usize, from: *const u8, len: usize) -> io::Result<()> {
     transfer(to, from.cast_mut(), len, |local, remote| {
         // SAFETY: the kernel checks the remote addresses; the caller vouches for the local ones, which are only read.
-        unsafe { libc::process_vm_writev(libc::getpid(), local, 1, remote, 1, 0) }
+        unsafe { libc::process_vm_writev(own_process(), local, 1, remote, 1, 0) }
     })
+}
+
+fn own_process() -> libc::pid_t {
+    std::process::id().cast_signed()
 }
 
 /// Moves bytes in pieces, because one call moves at most about 2 GiB and may move less than it was asked for.

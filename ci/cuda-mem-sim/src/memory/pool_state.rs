@@ -127,10 +127,12 @@ impl State {
         Ok(())
     }
 
-    /// Poisons memory whose free the stream has come to, and ends a destroyed pool with its last block.
-    pub(crate) fn pool_memory_is_free(&mut self, start: u64, len: u64) {
-        // Somebody who asked on the same stream may have it already, but has not come to use it.
+    /// Poisons memory whose free has been reached, and ends a destroyed pool with its last block.
+    pub(crate) fn pool_memory_is_free(&mut self, start: u64, len: u64, freed: &Freed) {
+        // Somebody who asked on the same stream may have it already, but has not come to use it; others may have it once
+        // the flag is set.
         self.poison(start, len);
+        freed.reached.store(true, Ordering::Release);
         let over: Vec<PoolId> = self
             .pools
             .iter()
@@ -255,11 +257,6 @@ impl Freed {
     /// A free that a stream has yet to come to.
     pub(crate) fn later(stream: u64, by: &Act) -> Self {
         Self { stream, clock: by.clock.clone(), reached: Arc::default() }
-    }
-
-    /// Marks the point in the stream's order.
-    pub(crate) fn reach(&self) {
-        self.reached.store(true, Ordering::Release);
     }
 }
 

@@ -258,9 +258,4 @@ impl Pool {
         let (&start, &len) = self.segments.range(..=at).next_back()?;
         (at - start < len).then_some((start, len))
     }
-
-    /// Its segments: start and length.
-    pub(crate) fn segments(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.segments.iter().map(|(&start, &len)| (start, len))
-    }
 }

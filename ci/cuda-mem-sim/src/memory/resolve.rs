@@ -2,7 +2,7 @@
 
 use cuda_mem_sys::CUresult;
 
-use super::blocks::{Access, Block, Devices};
+use super::blocks::{Access, Block, Devices, Kind};
 use super::bytes::Place;
 use super::pools::Pool;
 use super::{Outcome, State};
@@ -12,8 +12,6 @@ use super::{Outcome, State};
 pub(crate) enum Who {
     /// Code or engines of a device.
     Device(usize),
-    /// The driver on behalf of the host.
-    Host,
 }
 
 impl State {
@@ -56,13 +54,28 @@ impl State {
         let illegal = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
         let len = len.max(1);
         let allowed = match self.blocks.covering(at, len) {
-            Some(blocks) => blocks.iter().all(|block| may(block.access, who, write)),
+            Some(blocks) => blocks.iter().all(|block| may(block.access, who, write) || self.is_peer(who, block)),
             None => self.pool_around(at, len).is_some_and(|pool| may(pool.access, who, write)),
         };
         if !allowed {
             return Err(illegal);
         }
         self.known_place(at, len).ok_or(illegal)
+    }
+
+    /// Whether a device was let at all memory that another one allocates.
+    fn is_peer(&self, who: Who, block: &Block) -> bool {
+        let Who::Device(device) = who;
+        matches!(block.kind, Kind::Device | Kind::Opened) && self.peers.contains(&(device, block.device))
+    }
+
+    /// Lets the code of a device at the memory that `peer` allocates, or no longer.
+    pub(crate) fn set_peer_access(&mut self, device: usize, peer: usize, on: bool) {
+        if on {
+            self.peers.insert((device, peer));
+        } else {
+            self.peers.remove(&(device, peer));
+        }
     }
 
     /// The pool whose memory holds all of a range.
@@ -73,11 +86,7 @@ impl State {
 
 /// Whether somebody may read or write memory with such access.
 fn may(access: Access, who: Who, write: bool) -> bool {
-    match who {
-        Who::Device(device) => {
-            let devices = if write { access.write } else { access.read };
-            devices.contains(device)
-        }
-        Who::Host => true,
-    }
+    let Who::Device(device) = who;
+    let devices = if write { access.write } else { access.read };
+    devices.contains(device)
 }

@@ -14,6 +14,7 @@ use crate::call::Call;
 use crate::driver::Driver;
 use crate::memory::State;
 use crate::memory::bytes::{self, Place};
+use crate::memory::misuse::Act;
 use crate::runtime::op::{Op, Outcome};
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -96,8 +97,14 @@ impl Transfer {
         }
         let (to_len, from_len) = (self.extent(self.to)?, self.extent(self.from)?);
         let (to, from) = {
-            let state = call.memory().lock();
-            (sort(&state, self.to, to_len, true)?, sort(&state, self.from, from_len, false)?)
+            let by = Act::by_host(call);
+            let mut state = call.memory().lock();
+            let sorts = sort(&state, self.to, to_len, true)
+                .and_then(|to| Ok((to, sort(&state, self.from, from_len, false)?)));
+            sorts.inspect_err(|_| {
+                state.note_refused(&(self.to.at..self.to.at.saturating_add(to_len)), &by);
+                state.note_refused(&(self.from.at..self.from.at.saturating_add(from_len)), &by);
+            })?
         };
         let on_host = |sort| !matches!(sort, Sort::Device { .. });
         match mode {

@@ -98,16 +98,15 @@ pub(crate) fn cuMemFreeAsync(call: &Call<'_>, dptr: CUdeviceptr, stream: CUstrea
             let freed = Freed::later(stream.id, &act);
             call.memory().lock().give_to_pool(dptr, freed.clone(), &act)?;
             Op::new(call.function, kind, move |driver| {
-                driver.memory.lock().pool_memory_is_free(dptr, room);
-                freed.reach();
+                driver.memory.lock().pool_memory_is_free(dptr, room, &freed);
                 Ok(())
             })
         }
         // Memory from cuMemAlloc may be freed in a stream's order, too.
         Some((Kind::Device, _)) => {
-            let block = call.memory().lock().retire(dptr, &act)?;
+            let (id, block) = call.memory().lock().retire(dptr, &act)?;
             Op::new(call.function, kind, move |driver| {
-                driver.memory.lock().give_back_retired(block);
+                driver.memory.lock().give_back_unshared(id, block);
                 Ok(())
             })
         }
@@ -123,7 +122,8 @@ pub(crate) fn cuMemFreeAsync(call: &Call<'_>, dptr: CUdeviceptr, stream: CUstrea
 pub(crate) fn free_now(call: &Call<'_>, dptr: CUdeviceptr, act: &Act) -> Outcome<()> {
     let mut state = call.memory().lock();
     let room = state.blocks.starting_at(dptr).map_or(0, |block| block.room);
-    state.give_to_pool(dptr, Freed::now(0, act), act)?;
-    state.pool_memory_is_free(dptr, room);
+    let freed = Freed::now(0, act);
+    state.give_to_pool(dptr, freed.clone(), act)?;
+    state.pool_memory_is_free(dptr, room, &freed);
     Ok(())
 }
