@@ -16,7 +16,6 @@ use std::sync::Arc;
 use cuda_mem_sys::{CUcontext, CUctx_st};
 
 use crate::capture::Relaxed;
-use crate::deferred::Deferred;
 use crate::device::Device;
 use crate::driver::{Driver, refuse_forked};
 use crate::error::{Error, Result, call};
@@ -50,8 +49,6 @@ struct Inner {
     retained: bool,
     /// Events for ordering one stream after another, which every such step borrows for a moment.
     events: EventPool,
-    /// Memory that could not be freed when its owner was dropped.
-    deferred: Deferred,
 }
 
 /// The memory of a device, in bytes.
@@ -86,13 +83,7 @@ impl Context {
     }
 
     fn new(device: Device, raw: CUcontext, retained: bool) -> Self {
-        let inner = Inner {
-            device,
-            raw: Handle::new(raw),
-            retained,
-            events: EventPool::default(),
-            deferred: Deferred::default(),
-        };
+        let inner = Inner { device, raw: Handle::new(raw), retained, events: EventPool::default() };
         Self { inner: Arc::new(inner) }
     }
 
@@ -128,7 +119,9 @@ impl Context {
     ///
     /// [`Error::Driver`], [`Error::Forked`]; `body` was not called then.
     pub fn with_current<R>(&self, body: impl FnOnce() -> R) -> Result<R> {
-        let _bound = self.bind()?;
+        refuse_forked()?;
+        // Pushed even if it is current already: whatever `body` makes current instead goes with it.
+        let _bound = self.inner.push()?;
         Ok(body())
     }
 
@@ -138,7 +131,7 @@ impl Context {
     ///
     /// # Capture
     ///
-    /// Fails while a stream of the context captures, and the capture with it.
+    /// Fails while any stream of the context captures, and the capture with it, whatever its mode and whichever thread's.
     ///
     /// # Errors
     ///
@@ -164,18 +157,6 @@ impl Context {
         Ok(MemoryInfo { free, total })
     }
 
-    /// Frees memory whose owner was dropped at a moment when the driver would not take it, and returns how many blocks still
-    /// wait.
-    ///
-    /// That is the case while a stream that used the memory captures a graph. Every allocation does this by itself first.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture; what they used keeps waiting.
-    pub fn reclaim(&self) -> usize {
-        if fork::forked() { 0 } else { self.inner.deferred.reclaim() }
-    }
-
     /// Makes the context current until the guard is dropped. One driver call if it is already.
     pub(crate) fn bind(&self) -> Result<Bound<'_>> {
         refuse_forked()?;
@@ -193,10 +174,6 @@ impl Context {
         &self.inner.events
     }
 
-    pub(crate) fn deferred(&self) -> &Deferred {
-        &self.inner.deferred
-    }
-
     /// Refuses what belongs to another context.
     #[inline]
     pub(crate) fn expect_same(&self, other: &Self, what: &'static str) -> Result<()> {
@@ -210,12 +187,17 @@ impl Inner {
         let mut current: CUcontext = ptr::null_mut();
         // SAFETY: one handle to write.
         unsafe { call!(driver, cuCtxGetCurrent(&mut current)) }?;
-        let pushed = current != self.raw.raw();
-        if pushed {
-            // SAFETY: a context that lives as long as `self`.
-            unsafe { call!(driver, cuCtxPushCurrent(self.raw.raw())) }?;
+        if current == self.raw.raw() {
+            return Ok(Bound { driver, pushed: false, _context: PhantomData, _not_send: PhantomData });
         }
-        Ok(Bound { driver, pushed, _context: PhantomData, _not_send: PhantomData })
+        self.push()
+    }
+
+    fn push(&self) -> Result<Bound<'_>> {
+        let driver = self.device.driver();
+        // SAFETY: a context that lives as long as `self`.
+        unsafe { call!(driver, cuCtxPushCurrent(self.raw.raw())) }?;
+        Ok(Bound { driver, pushed: true, _context: PhantomData, _not_send: PhantomData })
     }
 }
 

@@ -1,40 +1,97 @@
-//! Device memory that could not be freed when its owner was dropped.
+//! What could not be released when its owner was dropped.
 //!
 //! A stream that captures a graph can neither free memory nor be waited for. What was used on it waits here; each later
-//! allocation in the context tries again.
+//! allocation and each later release of the driver tries again.
 
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::buffer::Block;
+use crate::driver::Driver;
+use crate::error::{Error, Result};
 
-/// The waiting blocks of a context.
-#[derive(Debug, Default)]
+/// Something to give back to the driver.
+pub(crate) trait Release: Send {
+    /// Gives it back. After an error it is still there.
+    fn release(&mut self) -> Result<()>;
+}
+
+/// What waits, of one driver.
+#[derive(Default)]
 pub(crate) struct Deferred {
     /// How many wait, so that the usual case costs one load.
     count: AtomicUsize,
-    blocks: Mutex<Vec<Block>>,
+    waiting: Mutex<Vec<Box<dyn Release>>>,
+}
+
+impl Driver {
+    /// Releases memory whose owner was dropped at a moment when the driver would not take it, and returns how many owners'
+    /// memory still waits.
+    ///
+    /// That is the case while a stream that used the memory captures a graph. Every allocation and every release does this by
+    /// itself. A stream of somebody else ([`Stream::borrow_raw`](crate::Stream::borrow_raw)) that memory was used on may be
+    /// destroyed when this returns 0 and the memory's owners are gone.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture; what they used keeps waiting.
+    pub fn reclaim(self) -> usize {
+        if crate::fork::forked() { 0 } else { self.deferred().reclaim(self) }
+    }
+
+    /// Releases what an owner had, now if possible and later if not.
+    pub(crate) fn release_or_defer<R: Release + 'static>(self, mut owned: R) {
+        self.deferred().reclaim(self);
+        match self.attempt(|| owned.release()) {
+            Ok(()) => {}
+            Err(Error::Capturing { .. }) => self.deferred().push(Box::new(owned)),
+            Err(error) => self.give_up(owned, &error),
+        }
+    }
+
+    /// Leaks what the driver refuses to take: whatever is behind it may still be in use.
+    fn give_up<R: Release>(self, owned: R, error: &Error) {
+        let _ = std::mem::ManuallyDrop::new(owned);
+        self.report_release_failure(error);
+    }
 }
 
 impl Deferred {
-    pub(crate) fn push(&self, block: Block) {
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        blocks.push(block);
-        self.count.store(blocks.len(), Ordering::Relaxed);
+    fn push(&self, owned: Box<dyn Release>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.push(owned);
+        self.count.store(waiting.len(), Ordering::Relaxed);
     }
 
-    /// Tries to free what waits; returns how many blocks still do.
-    pub(crate) fn reclaim(&self) -> usize {
+    fn reclaim(&self, driver: Driver) -> usize {
+        // A push that this load misses is seen by the next one: nothing is lost but a moment.
         if self.count.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        let waiting = std::mem::take(&mut *self.blocks.lock().unwrap_or_else(PoisonError::into_inner));
-        // Freed without the lock: a release that fails runs the program's hook, which may drop buffers of its own.
-        let waiting = waiting.into_iter().filter_map(|block| block.free().err()).map(|(_, block)| block);
-        let waiting = waiting.collect::<Vec<_>>();
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        blocks.extend(waiting);
-        self.count.store(blocks.len(), Ordering::Relaxed);
-        blocks.len()
+        let taken = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        // Without the lock: a release that fails runs the program's hook, which may drop owners of its own.
+        let mut still = Vec::new();
+        for mut owned in taken {
+            match driver.attempt(|| owned.release()) {
+                Ok(()) => {}
+                Err(Error::Capturing { .. }) => still.push(owned),
+                Err(error) => {
+                    let _ = std::mem::ManuallyDrop::new(owned);
+                    driver.report_release_failure(&error);
+                }
+            }
+        }
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.append(&mut still);
+        self.count.store(waiting.len(), Ordering::Relaxed);
+        waiting.len()
+    }
+}
+
+impl fmt::Debug for Deferred {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deferred")
+            .field("waiting", &self.count.load(Ordering::Relaxed))
+            .finish_non_exhaustive()
     }
 }

@@ -11,12 +11,13 @@ use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use cuda_mem_sys::{CUresult, Table};
 
+use crate::deferred::Deferred;
 use crate::device::Device;
-use crate::error::{Error, Result, call};
+use crate::error::{DriverError, Error, Result, call};
 use crate::fork;
 use crate::host::registry::Registry;
 
@@ -43,6 +44,7 @@ struct State {
     release_failures: AtomicU64,
     on_release_failure: RwLock<Option<Arc<ReleaseFailureHook>>>,
     registry: Registry,
+    deferred: Deferred,
 }
 
 type ReleaseFailureHook = dyn Fn(&Error) + Send + Sync;
@@ -86,27 +88,34 @@ impl Driver {
     pub fn over(table: &'static Table) -> Result<Self> {
         refuse_forked()?;
         fork::watch();
-        let mut drivers = DRIVERS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(state) = drivers.iter().find(|state| ptr::eq(state.table, table)) {
-            return Ok(Self { state });
+        if let Some(known) = Self::known(&drivers(), table) {
+            return Ok(known);
+        }
+        // Not under the lock: a table may look its functions up through another driver.
+        let init = table.cuInit()?;
+        // SAFETY: cuInit may be called at any time with flags 0, and more than once.
+        let code = unsafe { init(0) };
+        if code != CUresult::CUDA_SUCCESS {
+            return Err(DriverError::new(table, "cuInit", code).into());
+        }
+        let mut drivers = drivers();
+        if let Some(known) = Self::known(&drivers, table) {
+            return Ok(known);
         }
         let state = Box::new(State {
             table,
             release_failures: AtomicU64::new(0),
             on_release_failure: RwLock::new(None),
             registry: Registry::default(),
+            deferred: Deferred::default(),
         });
         let driver = Self { state: Box::leak(state) };
-        // SAFETY: cuInit may be called at any time with flags 0.
-        let initialised = unsafe { call!(driver, cuInit(0)) };
-        if let Err(error) = initialised {
-            // SAFETY: the reference was leaked a few lines above and has not left this function: `error` holds only
-            // strings of the driver.
-            drop(unsafe { Box::from_raw(ptr::from_ref(driver.state).cast_mut()) });
-            return Err(error);
-        }
         drivers.push(driver.state);
         Ok(driver)
+    }
+
+    fn known(drivers: &[&'static State], table: &'static Table) -> Option<Self> {
+        drivers.iter().find(|state| ptr::eq(state.table, table)).map(|state| Self { state })
     }
 
     /// The functions of this driver.
@@ -174,62 +183,87 @@ impl Driver {
     ///
     /// The hook must not panic: a panic in it is swallowed, because it would come out of a `Drop`.
     pub fn on_release_failure(self, hook: impl Fn(&Error) + Send + Sync + 'static) {
+        let hook: Arc<ReleaseFailureHook> = Arc::new(hook);
         let mut slot = self.state.on_release_failure.write().unwrap_or_else(PoisonError::into_inner);
-        *slot = Some(Arc::new(hook));
+        let replaced = slot.replace(hook);
+        drop(slot);
+        // Outside the lock: what the old hook has captured may release something, and fail.
+        drop(replaced);
     }
 
-    /// Runs a release from a `Drop`: tried twice, because the driver reports old errors of others in any call, then counted.
-    /// True if it worked.
-    pub(crate) fn release(self, mut release: impl FnMut() -> Result<()>) -> bool {
-        match release().or_else(|_| release()) {
-            Ok(()) => true,
-            Err(error) => {
-                self.report_release_failure(&error);
-                false
-            }
+    /// Runs a release, twice if the first try fails by itself.
+    ///
+    /// A code that tells of a lost context may be that of earlier work, returned by a call that did act: then a second try
+    /// would release something else. Any other code is the call's own, and it did nothing.
+    pub(crate) fn attempt(self, mut release: impl FnMut() -> Result<()>) -> Result<()> {
+        match release() {
+            Err(Error::Driver(error)) if !error.context_is_lost() => release(),
+            result => result,
         }
+    }
+
+    /// As [`Driver::attempt`], for a `Drop`, which has nobody to return an error to. True if it worked.
+    pub(crate) fn release(self, release: impl FnMut() -> Result<()>) -> bool {
+        let released = self.attempt(release);
+        if let Err(error) = &released {
+            self.report_release_failure(error);
+        }
+        released.is_ok()
     }
 
     #[cold]
     pub(crate) fn report_release_failure(self, error: &Error) {
-        if error.code() == Some(CUresult::CUDA_ERROR_DEINITIALIZED) {
-            // The process is ending, and the driver gave everything back before us.
+        if fork::forked() || error.code() == Some(CUresult::CUDA_ERROR_DEINITIALIZED) {
+            // A child has nothing to release; at process exit the driver gave everything back before us.
             return;
         }
         self.state.release_failures.fetch_add(1, Ordering::Relaxed);
-        #[cfg(feature = "tracing")]
-        tracing::warn!(%error, "a release failed");
         let hook = self.state.on_release_failure.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(hook) = hook {
-            let hook = std::panic::AssertUnwindSafe(|| hook(error));
-            // Nobody is left to tell of a panic: the hook's documentation forbids it.
-            let _ = std::panic::catch_unwind(hook);
+        let tell = std::panic::AssertUnwindSafe(|| {
+            #[cfg(feature = "tracing")]
+            tracing::warn!(%error, "a release failed");
+            if let Some(hook) = hook {
+                hook(error);
+            }
+        });
+        if let Err(panic) = std::panic::catch_unwind(tell) {
+            // Nobody is left to tell: the hook's documentation forbids it. The payload's own drop might panic again.
+            let _ = std::mem::ManuallyDrop::new(panic);
         }
+    }
+
+    /// What waits to be released.
+    pub(crate) fn deferred(self) -> &'static Deferred {
+        &self.state.deferred
     }
 
     /// The host memory that is registered with this driver through this crate.
     pub(crate) fn registry(self) -> &'static Registry {
         &self.state.registry
     }
+}
 
-    /// The driver's name and text for a code.
-    pub(crate) fn describe(self, code: CUresult) -> (Option<&'static CStr>, Option<&'static CStr>) {
-        let mut name: *const c_char = ptr::null();
-        let mut text: *const c_char = ptr::null();
-        if let Ok(get_name) = self.table().cuGetErrorName() {
-            // SAFETY: one pointer to write; any number may be asked for.
-            let _ = unsafe { get_name(code, &mut name) };
-        }
-        if let Ok(get_text) = self.table().cuGetErrorString() {
-            // SAFETY: as above.
-            let _ = unsafe { get_text(code, &mut text) };
-        }
-        let string = |address: *const c_char| {
-            // SAFETY: the driver returns null or a terminated string that is part of it, and it is never unloaded.
-            (!address.is_null()).then(|| unsafe { CStr::from_ptr(address) })
-        };
-        (string(name), string(text))
+fn drivers() -> MutexGuard<'static, Vec<&'static State>> {
+    DRIVERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A driver's name and text for a code.
+pub(crate) fn describe(table: &Table, code: CUresult) -> (Option<&'static CStr>, Option<&'static CStr>) {
+    let mut name: *const c_char = ptr::null();
+    let mut text: *const c_char = ptr::null();
+    if let Ok(get_name) = table.cuGetErrorName() {
+        // SAFETY: one pointer to write; any number may be asked for.
+        let _ = unsafe { get_name(code, &mut name) };
     }
+    if let Ok(get_text) = table.cuGetErrorString() {
+        // SAFETY: as above.
+        let _ = unsafe { get_text(code, &mut text) };
+    }
+    let string = |address: *const c_char| {
+        // SAFETY: the driver returns null or a terminated string that is part of it, and it is never unloaded.
+        (!address.is_null()).then(|| unsafe { CStr::from_ptr(address) })
+    };
+    (string(name), string(text))
 }
 
 /// The first line of every call that returns a result.

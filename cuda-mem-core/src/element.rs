@@ -30,6 +30,11 @@ unsafe impl<T: DeviceCopy, const N: usize> DeviceCopy for [T; N] {}
 
 /// The bytes of `count` elements.
 pub(crate) fn size_of_elements<T>(count: usize) -> Result<usize> {
+    const {
+        assert!(size_of::<T>() > 0, "elements without bytes have no memory");
+        // What every allocation of the driver is aligned to, at the least.
+        assert!(align_of::<T>() <= 256, "the driver aligns to 256 bytes");
+    }
     let size = size_of::<T>();
     // The limit of what Rust calls one allocation, which slices over the memory rely on.
     let bytes = count.checked_mul(size).filter(|bytes| isize::try_from(*bytes).is_ok());

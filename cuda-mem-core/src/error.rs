@@ -5,9 +5,9 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use cuda_mem_sys::{CUresult, LoadError, MissingFunction};
+use cuda_mem_sys::{CUresult, LoadError, MissingFunction, Table};
 
-use crate::driver::Driver;
+use crate::driver::{Driver, describe};
 
 /// The result of whatever can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -65,6 +65,9 @@ pub enum Error {
         /// Bytes of one element.
         size: usize,
     },
+    /// Source and target of a copy share bytes.
+    #[error("the source and the target of a copy overlap")]
+    Overlapping,
     /// A range reaches beyond the end.
     #[error("the range {}..{} reaches beyond the end: there are {len} elements", range.start, range.end)]
     OutOfRange {
@@ -240,9 +243,38 @@ impl DriverError {
     }
 
     #[cold]
-    pub(crate) fn new(driver: Driver, call: &'static str, code: CUresult) -> Self {
-        let (name, text) = driver.describe(code);
+    pub(crate) fn new(table: &Table, call: &'static str, code: CUresult) -> Self {
+        let (name, text) = describe(table, code);
         Self { call, code, name, text, bytes: None }
+    }
+
+    /// Whether the code says that the context is gone, and with it everything that ran there. These codes are reported by
+    /// whatever call comes next.
+    pub(crate) fn context_is_lost(&self) -> bool {
+        matches!(
+            self.code,
+            CUresult::CUDA_ERROR_DEINITIALIZED
+                | CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
+                | CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE
+                | CUresult::CUDA_ERROR_CONTAINED
+                | CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+                | CUresult::CUDA_ERROR_LAUNCH_TIMEOUT
+                | CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED
+                | CUresult::CUDA_ERROR_ASSERT
+                | CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR
+                | CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
+                | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
+                | CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE
+                | CUresult::CUDA_ERROR_INVALID_PC
+                | CUresult::CUDA_ERROR_LAUNCH_FAILED
+        )
+    }
+
+    /// Whether the code says that a capture is in the way.
+    pub(crate) fn is_capture(&self) -> bool {
+        (CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.0
+            ..=CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD.0)
+            .contains(&self.code.0)
     }
 
     pub(crate) fn with_bytes(mut self, bytes: usize) -> Self {
@@ -296,5 +328,9 @@ pub(crate) use call;
 
 #[inline]
 pub(crate) fn check(driver: Driver, call: &'static str, code: CUresult) -> Result<()> {
-    if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(DriverError::new(driver, call, code).into()) }
+    if code == CUresult::CUDA_SUCCESS {
+        Ok(())
+    } else {
+        Err(DriverError::new(driver.table(), call, code).into())
+    }
 }

@@ -220,6 +220,7 @@ pub(crate) struct EventPool {
 
 impl EventPool {
     fn take(&self, context: &Context) -> Result<Handle<CUevent_st>> {
+        refuse_forked()?;
         let idle = self.lock().pop();
         match idle {
             Some(event) => Ok(event),

@@ -3,13 +3,13 @@
 //! # Safety
 //!
 //! Relies on the words of a [`FenceLine`] staying allocated while any of its fences or any stream can still touch them: fences
-//! hold the line, the line remembers its streams, and its memory is freed only after they have been drained.
+//! hold the line, and the line's words know the streams that were told of them, as any pinned buffer's do.
 
 #![allow(unsafe_code, reason = "has streams write and wait for words, and reads them atomically")]
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,10 +19,10 @@ use crate::context::Context;
 use crate::driver::refuse_forked;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::host::{HostMemory, PinnedBuffer, PinnedFlags};
-use crate::stream::Stream;
+use crate::fork;
+use crate::host::{HostMemory, PinnedBuffer, PinnedFlags, device_address};
+use crate::stream::{Stream, StreamId};
 use crate::stream_mem::{self, WaitFlags};
-use crate::uses::{Access, Uses};
 
 /// A point that streams and the host can wait for.
 ///
@@ -42,8 +42,8 @@ use crate::uses::{Access, Uses};
 /// let line = FenceLine::new(&context)?;
 /// let fence = line.record(&producer)?;
 /// fence.synchronize(None)?;
-/// line.poison();
-/// assert!(matches!(line.record(&producer)?.synchronize(None), Err(Error::Poisoned)));
+/// line.poison(); // the producer has died
+/// assert!(matches!(fence.is_complete(), Err(Error::Poisoned)));
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
 #[derive(Debug)]
@@ -60,6 +60,9 @@ enum Kind {
 /// A row of fences on one word in pinned memory, each a generation: reached when the word has come that far.
 ///
 /// The word is written and waited for by stream memory operations, so it can be shared with whoever maps the memory.
+///
+/// A stream that waits for a word occupies one of the device's few hardware queues; eight such waits hold up other streams too
+/// (seen on hardware). Record before you wait.
 #[derive(Debug, Clone)]
 pub struct FenceLine {
     line: Arc<Line>,
@@ -69,10 +72,16 @@ struct Line {
     /// The generation word, and a word that is not zero once the line is poisoned.
     words: PinnedBuffer<u64>,
     address: CUdeviceptr,
-    /// The last generation that was given out.
-    issued: AtomicU64,
-    /// The streams that write the word or wait for it; the memory outlives them.
-    uses: Uses,
+    /// Held while a fence is recorded, so that generations are written in order.
+    issued: Mutex<Issued>,
+}
+
+/// What was given out last.
+#[derive(Debug, Default)]
+struct Issued {
+    generation: u64,
+    /// The stream that writes it.
+    writer: Option<StreamId>,
 }
 
 /// What completes every generation of a line: as a signed number it is ahead of all that are given out.
@@ -115,13 +124,10 @@ impl Fence {
                 if line.reached(*generation)? {
                     return Ok(());
                 }
-                if line.words.context().driver() != stream.driver() {
-                    return Err(Error::ForeignContext { what: "the stream" });
-                }
-                line.uses.begin(stream, Access::Read)?;
-                // SAFETY: the word is pinned memory that is freed only after the streams in the line's uses were drained.
-                unsafe { stream_mem::wait_value64(stream, line.address, *generation, WaitFlags::empty()) }?;
-                line.uses.end(stream)
+                line.enqueue(stream, |address| {
+                    // SAFETY: the line's word, which `enqueue` keeps allocated for the stream.
+                    unsafe { stream_mem::wait_value64(stream, address, *generation, WaitFlags::empty()) }
+                })
             }
         }
     }
@@ -172,8 +178,8 @@ impl FenceLine {
         refuse_forked()?;
         stream_mem::expect_supported(context.device())?;
         let words = PinnedBuffer::zeroed(context, 2, PinnedFlags::PORTABLE | PinnedFlags::MAPPED)?;
-        let address = crate::host::device_address(context, words.as_ptr())?;
-        let line = Line { words, address, issued: AtomicU64::new(0), uses: Uses::default() };
+        let address = device_address(context, words.as_ptr())?;
+        let line = Line { words, address, issued: Mutex::default() };
         Ok(Self { line: Arc::new(line) })
     }
 
@@ -181,7 +187,7 @@ impl FenceLine {
     /// order in which they were recorded, whatever streams they are on.
     ///
     /// Wraps [`cuStreamWriteValue64`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEMOP.html). Ordered on
-    /// `stream`, which waits for the line's earlier fences on other streams.
+    /// `stream`, which waits for the line's last fence if that is on another stream.
     ///
     /// # Capture
     ///
@@ -189,41 +195,73 @@ impl FenceLine {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignContext`], [`Error::Driver`], [`Error::WrongThread`], [`Error::Forked`].
+    /// [`Error::Poisoned`] if the line is; [`Error::ForeignContext`], [`Error::Driver`], [`Error::WrongThread`],
+    /// [`Error::Forked`].
     pub fn record(&self, stream: &Stream) -> Result<Fence> {
+        refuse_forked()?;
         let line = &self.line;
-        if line.words.context().driver() != stream.driver() {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
         stream.refuse_capturing("FenceLine::record")?;
-        line.uses.begin(stream, Access::Write)?;
+        let mut issued = line.issued.lock().unwrap_or_else(PoisonError::into_inner);
+        line.refuse_poisoned()?;
+        let last = issued.generation;
         // 2^62 fences do not come to pass; they stay below the poison.
-        let generation = line.issued.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        // SAFETY: as in `Fence::hold_up`.
-        unsafe { stream_mem::write_value64(stream, line.address, generation) }?;
-        line.uses.end(stream)?;
+        let generation = last.saturating_add(1);
+        line.enqueue(stream, |address| {
+            if issued.writer.is_some_and(|writer| writer != stream.id()) {
+                // For the word and not for an event, so that poison lets this stream go as well.
+                // SAFETY: the line's word, which `enqueue` keeps allocated for the stream.
+                unsafe { stream_mem::wait_value64(stream, address, last, WaitFlags::empty()) }?;
+            }
+            // SAFETY: as above.
+            unsafe { stream_mem::write_value64(stream, address, generation) }
+        })?;
+        *issued = Issued { generation, writer: Some(stream.id()) };
         Ok(Fence { kind: Kind::Word { line: Arc::clone(line), generation } })
     }
 
     /// Completes every fence of the line, those to come too, as never reached: streams that wait go on, and whoever asks gets
     /// [`Error::Poisoned`].
     pub fn poison(&self) {
-        self.line.word(1).store(1, Ordering::SeqCst);
-        // After the flag: whoever sees the word must see why.
-        self.line.word(0).store(POISON, Ordering::SeqCst);
+        self.line.poison();
     }
 }
 
 impl Line {
+    /// Puts what `operation` does with the word into `stream`, and has the memory outlive it.
+    fn enqueue(&self, stream: &Stream, operation: impl FnOnce(CUdeviceptr) -> Result<()>) -> Result<()> {
+        if self.words.context().driver() != stream.driver() {
+            return Err(Error::ForeignContext { what: "the stream" });
+        }
+        let open = self.words.note(stream)?;
+        operation(self.address)?;
+        open.end()
+    }
+
     fn reached(&self, generation: u64) -> Result<bool> {
         refuse_forked()?;
         let word = self.word(0).load(Ordering::SeqCst);
-        // A writer that lives on after the poison moves the word back; the flag stays.
-        if self.word(1).load(Ordering::SeqCst) != 0 {
-            return Err(Error::Poisoned);
-        }
+        self.refuse_poisoned()?;
         // As the device compares: the difference as a signed number.
         Ok(word.wrapping_sub(generation).cast_signed() >= 0)
+    }
+
+    fn refuse_poisoned(&self) -> Result<()> {
+        if self.word(1).load(Ordering::SeqCst) == 0 {
+            return Ok(());
+        }
+        // A writer that lives on after the poison moves the word back, and whoever waits would wait again.
+        self.word(0).store(POISON, Ordering::SeqCst);
+        Err(Error::Poisoned)
+    }
+
+    fn poison(&self) {
+        if fork::forked() {
+            // Pinned memory is the parent's too.
+            return;
+        }
+        self.word(1).store(1, Ordering::SeqCst);
+        // After the flag: whoever sees the word must see why.
+        self.word(0).store(POISON, Ordering::SeqCst);
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
@@ -238,23 +276,14 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        if crate::fork::forked() {
-            return;
-        }
-        // Streams may still wait for a fence that nobody will reach now: let them go before waiting for them.
-        self.word(1).store(1, Ordering::SeqCst);
-        self.word(0).store(POISON, Ordering::SeqCst);
-        if let Err(error) = self.uses.synchronize() {
-            self.words.context().driver().report_release_failure(&error);
-        }
+        // Streams may still wait for a fence that nobody will reach now: let them go, so that the words' own drop, which waits
+        // for those streams, ends.
+        self.poison();
     }
 }
 
 impl fmt::Debug for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Line")
-            .field("issued", &self.issued.load(Ordering::Relaxed))
-            .field("word", &self.word(0).load(Ordering::Relaxed))
-            .finish_non_exhaustive()
+        f.debug_struct("Line").field("word", &self.word(0).load(Ordering::Relaxed)).finish_non_exhaustive()
     }
 }

@@ -40,6 +40,7 @@ mod fence;
 mod fork;
 mod handle;
 pub mod host;
+mod marker;
 pub mod pointer;
 mod scope;
 mod stream;

@@ -3,8 +3,7 @@
 //! # Safety
 //!
 //! The shape is that of `std::thread::scope`: what the scope borrows, it borrows for `'env`, which outlives the call, and the
-//! call does not return, by value or by panic, before every stream that was used has been drained and every registration
-//! undone. There is no guard that could be forgotten.
+//! call does not return, by value or by panic, before every copy was waited for and every registration undone. There is no guard that could be forgotten.
 
 #![allow(unsafe_code, reason = "puts copies of borrowed memory into streams")]
 
@@ -13,11 +12,13 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 
-use crate::buffer::DeviceRange;
+use crate::buffer::{DeviceRange, Enqueued};
 use crate::context::Context;
 use crate::element::DeviceCopy;
 use crate::error::{Error, Result};
+use crate::fork;
 use crate::host::{HostMemory, RegisterFlags, Registration};
+use crate::marker::Marker;
 use crate::stream::Stream;
 
 /// Runs `body`, in which host memory can be borrowed for asynchronous copies and registered in place. Returns when all
@@ -76,8 +77,8 @@ pub struct Scope<'scope, 'env: 'scope> {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Each stream that was given a copy.
-    streams: Vec<Stream>,
+    /// The point behind the last copy on each stream.
+    copies: Vec<Marker>,
     registrations: Vec<Registration>,
 }
 
@@ -126,9 +127,10 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         source: &'env [T],
         target: &DeviceRange<'_, T>,
     ) -> Result<()> {
-        self.enter(stream, "Scope::upload")?;
-        // SAFETY: the source is borrowed for 'env; the stream is drained before the scope ends.
-        unsafe { target.upload(stream, source.as_ptr().cast::<u8>(), size_of_val(source)) }
+        self.copy(stream, "Scope::upload", || {
+            // SAFETY: the source is borrowed for 'env; the scope waits for the copy before it ends.
+            unsafe { target.upload(stream, source.as_ptr().cast::<u8>(), size_of_val(source)) }
+        })
     }
 
     /// Copies `source` to `target`, whose bytes are there when the scope has ended. Ordered on `stream`.
@@ -144,11 +146,12 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         source: &DeviceRange<'_, T>,
         target: &'env mut [T],
     ) -> Result<()> {
-        self.enter(stream, "Scope::download")?;
-        let bytes = size_of_val(target);
-        // SAFETY: the target is borrowed mutably for 'env, by value: nobody sees it before the scope has ended, and the
-        // stream is drained before that.
-        unsafe { source.download(stream, target.as_mut_ptr().cast::<u8>(), bytes) }
+        let (address, bytes) = (target.as_mut_ptr().cast::<u8>(), size_of_val(target));
+        self.copy(stream, "Scope::download", || {
+            // SAFETY: the target is borrowed mutably for 'env, by value: nobody sees it before the scope has ended, and the
+            // scope waits for the copy before that.
+            unsafe { source.download(stream, address, bytes) }
+        })
     }
 
     /// Copies a range of bytes of any host memory, a registered file mapping for example, to `target`. Ordered on `stream`.
@@ -167,38 +170,49 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         if range.start > range.end || range.end > len {
             return Err(Error::OutOfRange { range, len });
         }
-        self.enter(stream, "Scope::upload_bytes")?;
-        let bytes = range.len();
-        // SAFETY: the start lies in the memory or is its end.
-        let start = unsafe { source.as_ptr().add(range.start) };
-        // SAFETY: the owner is borrowed for 'env, so the bytes stay mapped; `HostMemory` allows a device to read them at any
-        // time; the stream is drained before the scope ends.
-        unsafe { target.upload(stream, start, bytes) }
+        source.order_behind_uses(stream)?;
+        self.copy(stream, "Scope::upload_bytes", || {
+            // SAFETY: the range lies in the memory, whose owner is borrowed for 'env; the scope waits for the copy before it
+            // ends.
+            unsafe { target.upload_from(stream, source, range.start, range.len()) }
+        })
     }
 
-    /// Has the end of the scope wait for `stream`, before anything is put into it.
-    fn enter(&self, stream: &Stream, call: &'static str) -> Result<()> {
+    /// Enqueues a copy and puts the stream's point behind it.
+    fn copy(&self, stream: &Stream, call: &'static str, enqueue: impl FnOnce() -> Enqueued) -> Result<()> {
         stream.refuse_capturing(call)?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if !state.streams.contains(stream) {
-            state.streams.push(stream.clone());
-        }
-        Ok(())
+        let known = state.copies.iter().position(|marker| marker.stream() == stream);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                state.copies.push(Marker::new(stream)?);
+                state.copies.len().saturating_sub(1)
+            }
+        };
+        // Under the lock, so that the point of one copy is not set before another's.
+        enqueue().mark(&state.copies[index])
     }
 
     /// Waits for all copies, then undoes all registrations.
     fn end(&self) -> Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State { streams, registrations } = &mut *state;
-        let mut result = Ok(());
-        for stream in streams.drain(..) {
-            let drained = stream.drain();
-            result = result.and(drained);
+        if fork::forked() {
+            return Err(Error::Forked);
         }
-        for registration in registrations.iter_mut() {
-            // Twice, as in any release: the driver reports old errors of others in any call.
-            let first = registration.release();
-            let released = first.or_else(|_| registration.release());
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { copies, registrations } = &mut *state;
+        let mut result = Ok(());
+        for copy in copies.drain(..) {
+            result = result.and(copy.wait());
+        }
+        let driver = self.context.driver();
+        for mut registration in registrations.drain(..) {
+            let released = driver.attempt(|| registration.release());
+            if let Err(error) = &released {
+                // The memory goes back to its owner all the same.
+                registration.abandon();
+                driver.report_release_failure(error);
+            }
             result = result.and(released);
         }
         result

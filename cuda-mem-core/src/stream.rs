@@ -8,11 +8,14 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
-use std::thread::{self, ThreadId};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use cuda_mem_sys::{
     CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream, CUstream_flags, CUstream_st,
@@ -22,10 +25,13 @@ use cuda_mem_sys::{
 use crate::capture::Relaxed;
 use crate::context::{Bound, Context};
 use crate::driver::{Driver, refuse_forked};
-use crate::error::{DriverError, Error, Result, call};
+use crate::error::{Error, Result, call};
 use crate::event::{Event, done};
 use crate::fork;
 use crate::handle::Handle;
+
+/// So many waits in a row that fail, without a capture in the way, are taken for a lost context.
+const REFUSALS: u32 = 16;
 
 /// The first driver on which stream calls were seen to need no current context.
 const NEEDS_NO_CURRENT_CONTEXT: i32 = 13000;
@@ -75,7 +81,26 @@ enum Kind {
     /// The context's legacy default stream.
     Legacy,
     /// The default stream of one thread.
-    PerThread(ThreadId),
+    PerThread(Thread),
+}
+
+/// A thread, by a number that is never used again. Unlike the standard library's it can be asked for while the thread ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Thread(u64);
+
+impl Thread {
+    fn current() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        thread_local! {
+            static NUMBER: Cell<u64> = const { Cell::new(0) };
+        }
+        NUMBER.with(|number| {
+            if number.get() == 0 {
+                number.set(LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
+            }
+            Self(number.get())
+        })
+    }
 }
 
 impl Stream {
@@ -101,13 +126,13 @@ impl Stream {
     ///
     /// As [`Stream::new`].
     pub fn with_priority(context: &Context, priority: i32) -> Result<Self> {
-        let (_relaxed, _bound) = context.bind_relaxed()?;
+        let _bound = context.bind()?;
         let driver = context.driver();
         let mut raw: CUstream = ptr::null_mut();
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
         // SAFETY: one handle to write; the context is current.
         unsafe { call!(driver, cuStreamCreateWithPriority(&mut raw, flags, priority)) }?;
-        match query_id(driver, raw) {
+        match identify(driver, raw, "Stream::new") {
             Ok(id) => Ok(Self::wrap(context, raw, id, Kind::Owned)),
             Err(error) => {
                 destroy(driver, raw);
@@ -118,12 +143,17 @@ impl Stream {
 
     /// The context's legacy default stream: it waits for all blocking streams of the context, and they for it.
     ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] while a blocking stream of the context captures: the driver would fail that capture at the
+    /// first mention of the legacy stream.
+    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::Forked`].
     pub fn legacy(context: &Context) -> Result<Self> {
         let _bound = context.bind()?;
-        let id = query_id(context.driver(), CU_STREAM_LEGACY)?;
+        let id = identify(context.driver(), CU_STREAM_LEGACY, "Stream::legacy")?;
         Ok(Self::wrap(context, CU_STREAM_LEGACY, id, Kind::Legacy))
     }
 
@@ -132,13 +162,17 @@ impl Stream {
     /// Its handle means another stream in another thread. The value may move there, where calls on it are
     /// [`Error::WrongThread`]; what was done on it here stays ordered.
     ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] while it captures.
+    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::Forked`].
     pub fn per_thread(context: &Context) -> Result<Self> {
         let _bound = context.bind()?;
-        let id = query_id(context.driver(), CU_STREAM_PER_THREAD)?;
-        Ok(Self::wrap(context, CU_STREAM_PER_THREAD, id, Kind::PerThread(thread::current().id())))
+        let id = identify(context.driver(), CU_STREAM_PER_THREAD, "Stream::per_thread")?;
+        Ok(Self::wrap(context, CU_STREAM_PER_THREAD, id, Kind::PerThread(Thread::current())))
     }
 
     /// A stream of somebody else (PyTorch, cudarc, …), which they keep alive and own.
@@ -149,7 +183,7 @@ impl Stream {
     /// # Safety
     ///
     /// `raw` must be a stream of `context`, and stay valid for as long as the result, its clones and whatever was used on
-    /// them exist.
+    /// them exist; memory that was dropped during a capture exists until [`Driver::reclaim`] has returned 0.
     ///
     /// # Errors
     ///
@@ -163,16 +197,8 @@ impl Stream {
         if raw == CU_STREAM_PER_THREAD {
             return Self::per_thread(context);
         }
-        let driver = context.driver();
         let _bound = context.bind()?;
-        // Asked for its identity, a capturing stream would fail its capture.
-        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: the caller's stream; one status to write.
-        unsafe { call!(driver, cuStreamIsCapturing(raw, &mut status)) }?;
-        if status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
-            return Err(Error::Capturing { call: "Stream::borrow_raw" });
-        }
-        let id = query_id(driver, raw)?;
+        let id = identify(context.driver(), raw, "Stream::borrow_raw")?;
         Ok(Self::wrap(context, raw, id, Kind::Borrowed))
     }
 
@@ -282,6 +308,11 @@ impl Stream {
     ///
     /// [`Error::Driver`], also with the code of earlier work that failed; [`Error::WrongThread`], [`Error::Forked`].
     pub fn synchronize(&self) -> Result<()> {
+        let _relaxed = Relaxed::enter(self.driver())?;
+        self.wait_until_idle()
+    }
+
+    fn wait_until_idle(&self) -> Result<()> {
         let entered = self.enter()?;
         // SAFETY: a live stream.
         unsafe { call!(self.driver(), cuStreamSynchronize(entered.raw())) }
@@ -300,6 +331,7 @@ impl Stream {
     /// As [`Stream::synchronize`].
     pub fn is_idle(&self) -> Result<bool> {
         let entered = self.enter()?;
+        let _relaxed = Relaxed::enter(self.driver())?;
         // SAFETY: a live stream.
         done(unsafe { call!(self.driver(), cuStreamQuery(entered.raw())) })
     }
@@ -307,21 +339,14 @@ impl Stream {
     /// Whether the stream records a graph instead of running its work.
     ///
     /// Wraps [`cuStreamIsCapturing`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html). An invalidated
-    /// capture counts until it is ended.
+    /// capture counts until it is ended. The legacy stream counts as capturing while a blocking stream of its context does.
     ///
     /// # Errors
     ///
     /// [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
     pub fn is_capturing(&self) -> Result<bool> {
-        if self.inner.kind == Kind::Legacy {
-            // The driver captures no legacy stream; asked about it, it would fail another stream's capture.
-            return Ok(false);
-        }
         let entered = self.enter()?;
-        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: a live stream; one status to write.
-        unsafe { call!(self.driver(), cuStreamIsCapturing(entered.raw(), &mut status)) }?;
-        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+        is_capturing(self.driver(), entered.raw())
     }
 
     /// [`Error::Capturing`] for `call` if the stream captures.
@@ -329,18 +354,17 @@ impl Stream {
         if self.is_capturing()? { Err(Error::Capturing { call }) } else { Ok(()) }
     }
 
-    /// Waits until nothing that the stream was given still runs, for callers whose memory is at stake: an error of one wait
-    /// is no proof, so the next kind of wait is tried.
-    ///
-    /// `Ok` and `Err` both mean that nothing runs any more: `Err` says how the work or the context failed.
+    /// Waits until nothing runs any more that the stream was given before, for callers whose memory is at stake. See
+    /// [`until_quiet`] for what the result means.
     pub(crate) fn drain(&self) -> Result<()> {
-        let Err(first) = self.synchronize() else { return Ok(()) };
-        if matches!(&first, Error::Driver(error) if never_runs(error)) {
-            return Err(first);
-        }
-        // A wait that failed for a reason of its own (a lack of memory, say) is tried again, then the whole context's.
-        // A driver that refuses all three has lost the context, and with it everything that ran there.
-        self.synchronize().or_else(|_| self.context().synchronize()).map_err(|_| first)
+        // Without the relaxed mode somebody's capture may fail, but the memory is still safe.
+        let _relaxed = Relaxed::enter(self.driver()).ok();
+        self.drain_relaxed()
+    }
+
+    /// As [`Stream::drain`], for callers in the relaxed capture mode.
+    pub(crate) fn drain_relaxed(&self) -> Result<()> {
+        until_quiet(self, || self.wait_until_idle())
     }
 
     /// Ready for calls in the calling thread.
@@ -350,7 +374,7 @@ impl Stream {
         let inner = &*self.inner;
         let bound = match inner.kind {
             Kind::Owned | Kind::Borrowed if self.driver().version() >= NEEDS_NO_CURRENT_CONTEXT => None,
-            Kind::PerThread(owner) if owner != thread::current().id() => return Err(Error::WrongThread),
+            Kind::PerThread(owner) if owner != Thread::current() => return Err(Error::WrongThread),
             _ => Some(inner.context.bind()?),
         };
         Ok(Entered { raw: inner.raw.raw(), _bound: bound })
@@ -382,28 +406,57 @@ impl Entered<'_> {
     }
 }
 
-/// Whether an error proves that the work which was enqueued before it does not run and never will.
-fn never_runs(error: &DriverError) -> bool {
-    let code = error.code();
-    // A capture turned the work into a node of a graph, and the failed wait invalidated that graph.
-    let captured = code.0 >= CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.0
-        && code.0 <= CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD.0;
-    captured
-        || code == CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED
-        || code == CUresult::CUDA_ERROR_DEINITIALIZED
+/// Waits in one way, and if that fails for all that the stream was given, until nothing of it can run any more.
+///
+/// `Ok` and `Err` both mean that: an `Err` is the first failure of a wait, or says how the work or the context was lost. While
+/// a capture that somebody began meanwhile keeps the stream from being waited for, this waits for the capture's end.
+pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Result<()> {
+    let mut first = None;
+    let mut refusals = 0;
+    let mut pause = Duration::from_micros(10);
+    loop {
+        match wait().or_else(|_| stream.wait_until_idle()) {
+            Ok(()) => return first.map_or(Ok(()), Err),
+            Err(Error::Driver(error)) if error.context_is_lost() => return Err(first.unwrap_or(error.into())),
+            Err(error) => {
+                let captured = matches!(&error, Error::Driver(error) if error.is_capture());
+                first.get_or_insert(error);
+                // A driver that keeps refusing to wait, without a capture, has lost the context: see docs/soundness.md.
+                refusals = if captured { 0 } else { refusals + 1 };
+                if refusals == REFUSALS {
+                    return first.map_or(Ok(()), Err);
+                }
+            }
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(1));
+    }
 }
 
-fn query_id(driver: Driver, raw: CUstream) -> Result<StreamId> {
+/// The stream's identity, unless it captures: asked for it then, the driver fails the capture (seen on hardware).
+fn identify(driver: Driver, raw: CUstream, call: &'static str) -> Result<StreamId> {
+    if is_capturing(driver, raw)? {
+        return Err(Error::Capturing { call });
+    }
     let mut id = 0;
     // SAFETY: one number to write; callers pass a live stream of the current context.
     unsafe { call!(driver, cuStreamGetId(raw, &mut id)) }?;
     Ok(StreamId(id))
 }
 
+fn is_capturing(driver: Driver, raw: CUstream) -> Result<bool> {
+    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: one status to write; callers pass a live stream of the current context.
+    match unsafe { call!(driver, cuStreamIsCapturing(raw, &mut status)) } {
+        Ok(()) => Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE),
+        // The legacy stream, while a blocking stream captures.
+        Err(Error::Driver(error)) if error.code() == CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 fn destroy(driver: Driver, raw: CUstream) {
     driver.release(|| {
-        // Destruction counts as unsafe for captures of other threads.
-        let _relaxed = Relaxed::enter(driver)?;
         // SAFETY: called once, for a stream that its only owner created and gives up here; pending work finishes.
         unsafe { call!(driver, cuStreamDestroy(raw)) }
     });

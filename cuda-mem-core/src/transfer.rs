@@ -8,14 +8,14 @@
 #![allow(unsafe_code, reason = "puts copies of owned memory into streams")]
 
 use std::fmt;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 
-use crate::buffer::DeviceRange;
+use crate::buffer::{DeviceRange, Enqueued};
 use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result};
-use crate::event::Event;
 use crate::fork;
 use crate::host::{HostElements, HostMemory};
+use crate::marker::Marker;
 use crate::stream::Stream;
 
 /// A copy under way between host memory that it owns and device memory.
@@ -40,10 +40,10 @@ use crate::stream::Stream;
 /// ```
 #[must_use = "dropped, it waits for the copy"]
 pub struct Transfer<M: HostMemory> {
-    memory: ManuallyDrop<M>,
-    stream: Stream,
-    /// Taken by [`Transfer::wait`].
-    done: Option<Event>,
+    /// Not a plain `M`: moving a box would say that nobody else, such as a device, has its address.
+    memory: MaybeUninit<M>,
+    /// The point behind the copy. Taken with the memory.
+    copied: Option<Marker>,
 }
 
 impl<M: HostMemory> Transfer<M> {
@@ -65,9 +65,12 @@ impl<M: HostMemory> Transfer<M> {
         target: &DeviceRange<'_, T>,
     ) -> Result<Self, Refused<M>> {
         Self::start(stream, source, "Transfer::upload", |source| {
-            let (address, bytes) = (source.as_ptr(), source.byte_len());
+            if let Err(error) = source.order_behind_uses(stream) {
+                return Enqueued::Nothing(error);
+            }
+            let bytes = source.byte_len();
             // SAFETY: the source stays in the transfer until the stream has passed the copy.
-            unsafe { target.upload(stream, address, bytes) }
+            unsafe { target.upload_from(stream, source, 0, bytes) }
         })
     }
 
@@ -77,7 +80,7 @@ impl<M: HostMemory> Transfer<M> {
     ///
     /// [`Error::Driver`], also for work of the stream that failed; [`Error::Forked`].
     pub fn is_done(&self) -> Result<bool> {
-        self.done.as_ref().map_or(Ok(true), Event::is_complete)
+        self.copied.as_ref().map_or(Ok(true), Marker::is_reached)
     }
 
     /// Waits until the copy is done, and gives the memory back. Blocks the calling thread.
@@ -87,10 +90,11 @@ impl<M: HostMemory> Transfer<M> {
     /// The memory comes back with the error; no copy runs any more then. [`Error::Driver`], also for work of the stream that
     /// failed before.
     pub fn wait(mut self) -> Result<M, Refused<M>> {
-        let waited = self.finish();
-        // SAFETY: `finish` has left no copy under way and nothing to wait for in `drop`, which does not touch the memory
-        // then: it is taken out once.
-        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
+        let waited = self.copied.take().map_or(Ok(()), |copied| copied.wait());
+        let mut this = ManuallyDrop::new(self);
+        let memory = std::mem::replace(&mut this.memory, MaybeUninit::uninit());
+        // SAFETY: initialised in `start`, and moved out once: `this` is not dropped. No copy uses it any more.
+        let memory = unsafe { memory.assume_init() };
         match waited {
             Ok(()) => Ok(memory),
             Err(error) => Err(Refused::new(error, memory)),
@@ -99,31 +103,22 @@ impl<M: HostMemory> Transfer<M> {
 
     fn start(
         stream: &Stream,
-        mut memory: M,
+        memory: M,
         call: &'static str,
-        enqueue: impl FnOnce(&mut M) -> Result<()>,
+        enqueue: impl FnOnce(&mut M) -> Enqueued,
     ) -> Result<Self, Refused<M>> {
-        let event = match stream.refuse_capturing(call).and_then(|()| Event::pooled(stream.context())) {
-            Ok(event) => event,
+        let copied = match stream.refuse_capturing(call).and_then(|()| Marker::new(stream)) {
+            Ok(copied) => copied,
             Err(error) => return Err(Refused::new(error, memory)),
         };
-        if let Err(error) = enqueue(&mut memory).and_then(|()| stream.record(&event)) {
-            // The copy may be under way: the failure may have come after it.
-            if matches!(error, Error::Driver(_)) {
-                // The first error is the one to tell; draining is for the memory's sake.
-                let _ = stream.drain();
-            }
-            return Err(Refused::new(error, memory));
-        }
-        Ok(Self { memory: ManuallyDrop::new(memory), stream: stream.clone(), done: Some(event) })
-    }
-
-    /// Leaves no copy under way.
-    fn finish(&mut self) -> Result<()> {
-        match self.done.take() {
-            // A failed wait for the point is no proof: then the whole stream is drained.
-            Some(event) => event.synchronize().or_else(|error| self.stream.drain().and(Err(error))),
-            None => Ok(()),
+        // Wrapped before its address is taken: from here on it moves as bytes.
+        let mut memory = MaybeUninit::new(memory);
+        // SAFETY: initialised in the line above.
+        let enqueued = enqueue(unsafe { memory.assume_init_mut() });
+        match enqueued.mark(&copied) {
+            Ok(()) => Ok(Self { memory, copied: Some(copied) }),
+            // SAFETY: initialised above; nothing of the copy runs any more.
+            Err(error) => Err(Refused::new(error, unsafe { memory.assume_init() })),
         }
     }
 }
@@ -149,6 +144,9 @@ impl<M: HostElements> Transfer<M> {
             return Err(Refused::new(Error::ReadOnly, target));
         }
         Self::start(stream, target, "Transfer::download", |target| {
+            if let Err(error) = target.order_behind_uses(stream) {
+                return Enqueued::Nothing(error);
+            }
             let (address, bytes) = (target.as_mut_ptr().cast::<u8>(), target.byte_len());
             // SAFETY: the target stays in the transfer, out of everybody's sight, until the stream has passed the copy; its
             // elements take any bytes.
@@ -159,25 +157,20 @@ impl<M: HostElements> Transfer<M> {
 
 impl<M: HostMemory> Drop for Transfer<M> {
     fn drop(&mut self) {
-        if self.done.is_none() {
-            // `wait` took the memory.
-            return;
-        }
-        if !fork::forked()
-            && let Err(error) = self.finish()
+        if let Some(copied) = self.copied.take()
+            && !fork::forked()
+            && let Err(error) = copied.wait()
         {
-            self.stream.driver().report_release_failure(&error);
+            copied.stream().driver().report_release_failure(&error);
         }
-        // SAFETY: dropped once, when no copy uses it any more; in a forked child none ever did.
-        unsafe { ManuallyDrop::drop(&mut self.memory) };
+        // SAFETY: initialised in `start`, and dropped once: `wait` does not drop the transfer. No copy uses it any more; in a
+        // forked child none ever did.
+        unsafe { self.memory.assume_init_drop() };
     }
 }
 
 impl<M: HostMemory> fmt::Debug for Transfer<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transfer")
-            .field("bytes", &self.memory.byte_len())
-            .field("stream", &self.stream)
-            .finish_non_exhaustive()
+        f.debug_struct("Transfer").field("copied", &self.copied).finish_non_exhaustive()
     }
 }

@@ -4,11 +4,16 @@
 //! the stream itself, kept alive; an event is made only when somebody on another stream has to wait, and covers all that
 //! the stream was given by then.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::driver::refuse_forked;
 use crate::error::Result;
 use crate::event::Event;
-use crate::stream::Stream;
+use crate::fork;
+use crate::stream::{Stream, until_quiet};
+
+/// From so many readers on, those that are done are looked for and forgotten.
+const PRUNE_FROM: usize = 32;
 
 /// The uses of one piece of memory.
 #[derive(Debug, Default)]
@@ -18,18 +23,20 @@ pub(crate) struct Uses {
 
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
-    /// The last stream that wrote; it came after everything before.
+    /// The last stream that wrote; it came after everything before but for uses that were open then.
     writer: Option<Use>,
     /// The streams that read since then.
     readers: Vec<Use>,
 }
 
 /// One stream's use.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Use {
     stream: Stream,
-    /// For a per-thread default stream, which no other thread can name: a point after the use.
-    event: Option<Event>,
+    /// A point after the use, for a per-thread default stream, which no other thread can name.
+    event: Option<Arc<Event>>,
+    /// How many uses have begun and not ended: their work may be enqueued yet.
+    open: usize,
 }
 
 /// How memory is used.
@@ -39,74 +46,95 @@ pub(crate) enum Access {
     Write,
 }
 
+/// A use that has begun. What is put into the stream until it ends is known to all that come after.
+#[derive(Debug)]
+pub(crate) struct OpenUse<'u> {
+    uses: &'u Uses,
+    stream: &'u Stream,
+}
+
 impl Uses {
-    /// The uses of memory that was allocated on `stream`: the allocation is its first write.
-    pub(crate) fn starting_on(stream: &Stream) -> Self {
-        let writer = Some(Use { stream: stream.clone(), event: None });
-        Self { entries: Mutex::new(Entries { writer, readers: Vec::new() }) }
-    }
-
-    /// Orders `stream` behind the uses that `access` has to wait for, and enters it.
-    pub(crate) fn begin(&self, stream: &Stream, access: Access) -> Result<()> {
+    /// Orders `stream` behind the uses that `access` has to wait for, and enters it as a user until the result is ended.
+    pub(crate) fn begin<'u>(&'u self, stream: &'u Stream, access: Access) -> Result<OpenUse<'u>> {
+        // Refuses a forked child before the lock, and a per-thread stream in a foreign thread.
+        drop(stream.enter()?);
         let mut entries = self.lock();
-        if let Some(writer) = &entries.writer {
-            writer.hold_up(stream)?;
-        }
-        match access {
-            Access::Read => {
-                let known =
-                    entries.writer.iter().chain(&entries.readers).any(|entry| entry.stream == *stream);
-                if !known {
-                    entries.readers.push(Use { stream: stream.clone(), event: None });
-                }
-            }
-            Access::Write => {
-                for reader in &entries.readers {
-                    reader.hold_up(stream)?;
-                }
-                // Everything before is ordered behind `stream` now, which stands for all of it.
-                entries.readers.clear();
-                match &mut entries.writer {
-                    Some(writer) if writer.stream == *stream => writer.event = None,
-                    writer => *writer = Some(Use { stream: stream.clone(), event: None }),
-                }
-            }
-        }
-        Ok(())
+        entries.hold_up(stream, access)?;
+        let forgotten = entries.enter(stream, access);
+        drop(entries);
+        // Outside the lock: the last handle to a stream may go here, and a failing release runs the program's hook.
+        drop(forgotten);
+        Ok(OpenUse { uses: self, stream })
     }
 
-    /// Marks the end of what was enqueued since [`Uses::begin`]. Only a per-thread default stream needs it.
-    pub(crate) fn end(&self, stream: &Stream) -> Result<()> {
-        if !stream.is_per_thread() {
-            return Ok(());
-        }
-        let event = Event::pooled(stream.context())?;
-        stream.record(&event)?;
+    /// Enters `stream` as a user without ordering it behind anything.
+    pub(crate) fn note<'u>(&'u self, stream: &'u Stream) -> Result<OpenUse<'u>> {
+        drop(stream.enter()?);
+        let forgotten = self.lock().enter(stream, Access::Read);
+        drop(forgotten);
+        Ok(OpenUse { uses: self, stream })
+    }
+
+    /// Orders `stream` behind all uses, without entering it.
+    pub(crate) fn hold_up(&self, stream: &Stream) -> Result<()> {
+        refuse_forked()?;
+        self.lock().hold_up(stream, Access::Write)
+    }
+
+    fn end(&self, stream: &Stream) -> Result<()> {
+        let event = if stream.is_per_thread() {
+            let event = Event::pooled(stream.context())?;
+            stream.record(&event)?;
+            Some(Arc::new(event))
+        } else {
+            None
+        };
         let mut entries = self.lock();
         let Entries { writer, readers } = &mut *entries;
+        let mut replaced = None;
         if let Some(entry) = writer.iter_mut().chain(readers).find(|entry| entry.stream == *stream) {
-            entry.event = Some(event);
+            entry.open = entry.open.saturating_sub(1);
+            replaced = std::mem::replace(&mut entry.event, event);
         }
+        drop(entries);
+        drop(replaced);
         Ok(())
     }
 
     /// Has the calling thread wait until no use runs any more. Without uses no call is made.
+    ///
+    /// [`Error::Capturing`](crate::Error::Capturing) if one of the streams captures, which leaves the capture alone.
     pub(crate) fn synchronize(&self) -> Result<()> {
-        self.lock().synchronize()
-    }
-
-    /// See [`Entries::any_capturing`].
-    pub(crate) fn any_capturing(&self) -> Result<bool> {
-        self.lock().any_capturing()
-    }
-
-    /// The uses, for an owner that is going away.
-    pub(crate) fn take(&mut self) -> Entries {
-        std::mem::take(self.entries.get_mut().unwrap_or_else(PoisonError::into_inner))
+        refuse_forked()?;
+        // Waited for outside the lock: others may have to use the memory for the wait to end.
+        let entries = self.lock().iter().cloned().collect::<Vec<_>>();
+        synchronize_all(&entries)
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OpenUse<'_> {
+    /// Ends the use, after its work was enqueued.
+    pub(crate) fn end(self) -> Result<()> {
+        let ended = self.uses.end(self.stream);
+        // Ended here, and not once more by the drop.
+        let _ = std::mem::ManuallyDrop::new(self);
+        ended
+    }
+}
+
+impl Drop for OpenUse<'_> {
+    fn drop(&mut self) {
+        if fork::forked() {
+            return;
+        }
+        // A use that cannot be ended stays open: whoever comes later is ordered behind more than it need be.
+        if let Err(error) = self.uses.end(self.stream) {
+            self.stream.driver().report_release_failure(&error);
+        }
     }
 }
 
@@ -115,31 +143,67 @@ impl Entries {
         self.writer.iter().chain(&self.readers)
     }
 
-    /// Orders `stream` behind all uses.
-    pub(crate) fn hold_up(&self, stream: &Stream) -> Result<()> {
-        self.iter().try_for_each(|entry| entry.hold_up(stream))
+    /// Orders `stream` behind the uses that `access` conflicts with.
+    pub(crate) fn hold_up(&self, stream: &Stream, access: Access) -> Result<()> {
+        let readers = if access == Access::Write { self.readers.as_slice() } else { &[] };
+        // A reader may be what is left of a writer that was open when the next one began.
+        let unfinished = if access == Access::Read { self.readers.as_slice() } else { &[] };
+        let unfinished = unfinished.iter().filter(|entry| entry.open > 0);
+        self.writer.iter().chain(readers).chain(unfinished).try_for_each(|entry| entry.hold_up(stream))
     }
 
-    /// Has the calling thread wait for all uses. All are waited for, whatever one of them fails with; the first failure is
-    /// returned, and like that of [`Stream::drain`] it says how the work failed, not that it may still run.
-    pub(crate) fn synchronize(&self) -> Result<()> {
-        let mut result = Ok(());
-        for entry in self.iter() {
-            let waited = entry.synchronize();
-            result = result.and(waited);
+    /// Enters `stream`, which is ordered behind the uses that `access` conflicts with. Returns what need not be remembered
+    /// any more.
+    fn enter(&mut self, stream: &Stream, access: Access) -> Vec<Use> {
+        let mut forgotten = Vec::new();
+        if access == Access::Read {
+            if let Some(known) =
+                self.writer.iter_mut().chain(&mut self.readers).find(|entry| entry.stream == *stream)
+            {
+                known.open = known.open.saturating_add(1);
+                // The old point no longer covers all of the stream's use.
+                forgotten.extend(known.event.take().map(|event| Use { event: Some(event), ..known.clone() }));
+                return forgotten;
+            }
+            if self.readers.len() >= PRUNE_FROM {
+                let (done, kept) =
+                    self.readers.drain(..).partition(|entry| entry.open == 0 && entry.is_done());
+                self.readers = kept;
+                forgotten = done;
+            }
+            self.readers.push(Use { stream: stream.clone(), event: None, open: 1 });
+            return forgotten;
         }
-        result
-    }
-
-    /// Whether a use is on a stream that captures now: it can neither be waited for nor be ordered.
-    pub(crate) fn any_capturing(&self) -> Result<bool> {
-        for entry in self.iter() {
-            if entry.event.is_none() && entry.reachable() && entry.stream.is_capturing()? {
-                return Ok(true);
+        // Everything that has ended is ordered before `stream` now, which stands for it. What is still open may get work
+        // after this: it stays.
+        let before = self.writer.take().into_iter().chain(self.readers.drain(..)).collect::<Vec<_>>();
+        let mut open = 1usize;
+        for entry in before {
+            if entry.stream == *stream {
+                open = open.saturating_add(entry.open);
+                forgotten.push(entry);
+            } else if entry.open > 0 {
+                self.readers.push(entry);
+            } else {
+                forgotten.push(entry);
             }
         }
-        Ok(false)
+        self.writer = Some(Use { stream: stream.clone(), event: None, open });
+        forgotten
     }
+}
+
+fn synchronize_all(entries: &[Use]) -> Result<()> {
+    for entry in entries {
+        entry.refuse_capturing()?;
+    }
+    // All are waited for, whatever one of them fails with.
+    let mut result = Ok(());
+    for entry in entries {
+        let waited = entry.synchronize();
+        result = result.and(waited);
+    }
+    result
 }
 
 impl Use {
@@ -148,30 +212,40 @@ impl Use {
             return Ok(());
         }
         match &self.event {
-            Some(event) => stream.wait(event),
-            None if self.reachable() => stream.wait_stream(&self.stream),
-            // Another thread's default stream, left without the event that would stand for it: its owner was forgotten
-            // between the two. The whole context covers it.
-            None => self.stream.context().synchronize(),
+            Some(event) => {
+                // A capturing stream that is told to wait for a point outside its graph fails its capture.
+                stream.refuse_capturing("ordering a use of memory")?;
+                stream.wait(event)
+            }
+            // For another thread's default stream without a point this is an error: nobody can order anything behind it.
+            None => stream.wait_stream(&self.stream),
         }
     }
 
     fn synchronize(&self) -> Result<()> {
         match &self.event {
-            Some(event) => event.synchronize(),
-            None if self.reachable() => self.stream.drain(),
-            None => self.stream.context().synchronize(),
+            Some(event) => until_quiet(&self.stream, || event.synchronize()),
+            None => self.stream.drain(),
         }
     }
 
-    /// Whether the stream's handle means that stream in the calling thread.
-    fn reachable(&self) -> bool {
-        !self.stream.is_per_thread() || self.stream.enter().is_ok()
+    fn refuse_capturing(&self) -> Result<()> {
+        match &self.event {
+            Some(_) => Ok(()),
+            None => self.stream.refuse_capturing("waiting for uses of memory"),
+        }
     }
-}
 
-impl From<Entries> for Uses {
-    fn from(entries: Entries) -> Self {
-        Self { entries: Mutex::new(entries) }
+    /// Whether it is known to have ended.
+    fn is_done(&self) -> bool {
+        let done = match &self.event {
+            Some(event) => event.is_complete(),
+            None => match self.stream.is_capturing() {
+                Ok(false) => self.stream.is_idle(),
+                Ok(true) => Ok(false),
+                Err(error) => Err(error),
+            },
+        };
+        done.unwrap_or(false)
     }
 }

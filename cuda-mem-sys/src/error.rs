@@ -39,7 +39,12 @@ impl fmt::Display for LoadError {
             Self::Library { tried } => {
                 f.write_str("no CUDA driver could be opened (")?;
                 for (index, (name, error)) in tried.iter().enumerate() {
-                    write!(f, "{}{name}: {error}", if index == 0 { "" } else { "; " })?;
+                    f.write_str(if index == 0 { "" } else { "; " })?;
+                    // The loader's own words, which name the file, stand behind the error.
+                    match error.source() {
+                        Some(reason) => write!(f, "{reason}")?,
+                        None => write!(f, "{name}: {error}")?,
+                    }
                 }
                 f.write_str("); install the NVIDIA driver, or set CUDA_MEM_DRIVER to the path of its library")
             }

@@ -4,6 +4,17 @@
 
 #[cfg(feature = "bindgen")]
 mod bindgen;
+mod bundle;
+mod ci;
+#[cfg(test)]
+mod dependencies;
+mod gpu_test;
+mod nightly;
+mod process;
+mod steps;
+mod table;
+mod vendor;
+mod workspace;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,11 +39,33 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Write a folder that runs gpu-test on a GPU host without Rust or sources.
+    Bundle {
+        /// Where to; an older bundle there is replaced [default: target/gpu-bundle].
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+    /// Run every check that a change must pass.
+    Ci,
+    GpuTest(gpu_test::Arguments),
+    /// Run what takes long: property tests, sanitizers, models, Miri.
+    Nightly {
+        /// A few minutes of it.
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Copy cuda-mem-sys into an empty folder and prove that the copy builds alone.
+    Vendor {
+        /// Where to; must be empty or not there.
+        folder: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
     match run(Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        // What failed was told already.
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             // The whole chain of causes, on one line.
             println!("error: {error:#}");
@@ -41,10 +74,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: Arguments) -> Result<()> {
-    let root = root()?;
+/// Whether the task found all well.
+fn run(arguments: Arguments) -> Result<bool> {
+    let done = |()| true;
     match arguments.task {
-        Task::Bindgen { check } => run_bindgen(&root, check),
+        Task::Bindgen { check } => run_bindgen(&root()?, check).map(done),
+        Task::Bundle { out } => {
+            let root = root()?;
+            bundle::run(&root, &out.unwrap_or_else(|| root.join("target/gpu-bundle"))).map(done)
+        }
+        Task::Ci => ci::run(&root()?),
+        Task::Nightly { quick } => nightly::run(&root()?, quick),
+        Task::GpuTest(arguments) => match bundle_folder() {
+            Some(folder) => gpu_test::run(gpu_test::Home::Bundle(&folder), &arguments),
+            None => gpu_test::run(gpu_test::Home::Workspace(&root()?), &arguments),
+        },
+        Task::Vendor { folder } => vendor::run(&root()?, &folder).map(done),
     }
 }
 
@@ -53,6 +98,13 @@ fn root() -> Result<PathBuf> {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").context("start this tool with `cargo xtask`")?;
     let manifest = PathBuf::from(manifest);
     manifest.parent().map(Path::to_path_buf).context("the tool's manifest lies in no workspace")
+}
+
+/// The bundle that this program lies in, if it is one.
+fn bundle_folder() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let folder = program.parent()?;
+    folder.join(gpu_test::MANIFEST).is_file().then(|| folder.to_path_buf())
 }
 
 #[cfg(feature = "bindgen")]

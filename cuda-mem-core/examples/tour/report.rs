@@ -6,6 +6,7 @@ use crate::job::{Outcome, Pinned, Rates};
 
 pub(crate) fn print(outcome: &Outcome) {
     match &outcome.pinned {
+        _ if outcome.bytes == 0 => println!("pinned    nothing: the file is empty"),
         Pinned::InPlace => println!("pinned    in place, {}", milliseconds(outcome.registration)),
         Pinned::Copied { reason } => {
             println!("pinned    by a copy, because the pages cannot be pinned in place: {reason}")

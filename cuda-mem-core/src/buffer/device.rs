@@ -15,13 +15,15 @@ use std::ops::{Bound, RangeBounds};
 use cuda_mem_sys::CUdeviceptr;
 
 use super::{DeviceRange, StreamUse};
+use crate::capture::Relaxed;
 use crate::context::Context;
+use crate::deferred::Release;
 use crate::driver::refuse_forked;
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Error, Refused, Result, WithBytes, call};
 use crate::fork;
 use crate::stream::Stream;
-use crate::uses::{Access, Entries, Uses};
+use crate::uses::{Access, OpenUse, Uses};
 
 /// Elements in device memory.
 ///
@@ -39,12 +41,20 @@ use crate::uses::{Access, Entries, Uses};
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
 pub struct DeviceBuffer<T: DeviceCopy> {
-    address: CUdeviceptr,
+    /// Taken out when the buffer is closed or dropped.
+    block: ManuallyDrop<Block>,
     len: usize,
+    _elements: PhantomData<T>,
+}
+
+/// Device memory without its type: what there is to free.
+#[derive(Debug)]
+struct Block {
+    /// 0 if there are no bytes.
+    address: CUdeviceptr,
     /// The stream that it was allocated on and is freed on.
     home: Stream,
     uses: Uses,
-    _elements: PhantomData<T>,
 }
 
 impl<T: DeviceCopy> DeviceBuffer<T> {
@@ -61,29 +71,26 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// [`Error::TooLarge`], [`Error::Driver`] (out of memory among others), [`Error::WrongThread`], [`Error::Forked`].
     pub fn uninit(stream: &Stream, len: usize) -> Result<Self> {
-        stream.refuse_capturing("DeviceBuffer::uninit")?;
-        Self::allocate(stream, len)
+        Self::allocate(stream, len, &Relaxed::enter(stream.driver())?)
     }
 
-    /// Allocates without asking whether the stream captures: for callers that find out by their next call.
-    fn allocate(stream: &Stream, len: usize) -> Result<Self> {
-        refuse_forked()?;
+    /// The driver forbids allocation in every thread while any captures globally, unless the thread is in the relaxed mode.
+    fn allocate(stream: &Stream, len: usize, _relaxed: &Relaxed) -> Result<Self> {
         let bytes = size_of_elements::<T>(len)?;
+        stream.refuse_capturing("allocating device memory")?;
+        stream.driver().reclaim();
         let mut address = 0;
         if bytes > 0 {
-            stream.context().deferred().reclaim();
             let entered = stream.enter()?;
             // SAFETY: one address to write; a live stream.
             unsafe { call!(stream.driver(), cuMemAllocAsync(&mut address, bytes, entered.raw())) }
                 .with_bytes(bytes)?;
         }
-        Ok(Self {
-            address,
-            len,
-            home: stream.clone(),
-            uses: Uses::starting_on(stream),
-            _elements: PhantomData,
-        })
+        let block = Block { address, home: stream.clone(), uses: Uses::default() };
+        let buffer = Self { block: ManuallyDrop::new(block), len, _elements: PhantomData };
+        // The allocation is the first use: other streams wait for it.
+        buffer.begin(stream, Access::Write)?.end()?;
+        Ok(buffer)
     }
 
     /// Memory for `len` elements, all of whose bytes are zero.
@@ -99,8 +106,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// As [`DeviceBuffer::uninit`].
     pub fn zeroed(stream: &Stream, len: usize) -> Result<Self> {
-        stream.refuse_capturing("DeviceBuffer::zeroed")?;
-        let buffer = Self::allocate(stream, len)?;
+        let buffer = Self::uninit(stream, len)?;
         buffer.whole().fill(stream, 0)?;
         Ok(buffer)
     }
@@ -109,15 +115,15 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// # Capture
     ///
-    /// Fails if the stream captures, and the capture with it.
+    /// [`Error::Capturing`] if the stream captures.
     ///
     /// # Errors
     ///
     /// As [`DeviceBuffer::uninit`] and [`DeviceRange::copy_from_slice`].
     pub fn from_slice(stream: &Stream, source: &[T]) -> Result<Self> {
-        // On a capturing stream the copy fails, and takes the graph that would have owned the memory with it.
-        let buffer = Self::allocate(stream, source.len())?;
-        buffer.copy_from_slice(stream, source)?;
+        let relaxed = Relaxed::enter(stream.driver())?;
+        let buffer = Self::allocate(stream, source.len(), &relaxed)?;
+        buffer.whole().copy_from_slice_checked(stream, source, &relaxed)?;
         Ok(buffer)
     }
 
@@ -143,13 +149,13 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// The stream that it was allocated on and is freed on.
     #[must_use]
     pub fn stream(&self) -> &Stream {
-        &self.home
+        &self.block.home
     }
 
     /// The context it belongs to.
     #[must_use]
     pub fn context(&self) -> &Context {
-        self.home.context()
+        self.block.home.context()
     }
 
     /// Its address on the device; 0 if it has no bytes.
@@ -157,7 +163,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// For work that is ordered by other means than [`DeviceBuffer::on`]; the release does not know of it.
     #[must_use]
     pub fn as_raw(&self) -> CUdeviceptr {
-        self.address
+        self.block.address
     }
 
     /// Says that work which reads or writes the buffer is about to be put into `stream`, and gives the address for it.
@@ -174,8 +180,8 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// [`Error::ForeignContext`] for another driver's stream, [`Error::Capturing`] if an earlier user captures now,
     /// [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
-        self.begin(stream, Access::Write)?;
-        Ok(StreamUse::new(self.address, &self.uses, stream))
+        self.expect_same_driver(stream)?;
+        StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
     }
 
     /// As [`DeviceBuffer::on`], for work that only reads: readers on several streams do not wait for each other.
@@ -184,21 +190,21 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// As [`DeviceBuffer::on`].
     pub fn on_read<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
-        self.begin(stream, Access::Read)?;
-        Ok(StreamUse::new(self.address, &self.uses, stream))
+        self.expect_same_driver(stream)?;
+        StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Read)
     }
 
-    #[inline]
-    pub(crate) fn begin(&self, stream: &Stream, access: Access) -> Result<()> {
-        if stream.driver() != self.home.driver() {
-            return Err(Error::ForeignContext { what: "the stream" });
+    pub(super) fn begin<'b>(&'b self, stream: &'b Stream, access: Access) -> Result<OpenUse<'b>> {
+        self.expect_same_driver(stream)?;
+        self.block.uses.begin(stream, access)
+    }
+
+    fn expect_same_driver(&self, stream: &Stream) -> Result<()> {
+        if stream.driver() == self.block.home.driver() {
+            Ok(())
+        } else {
+            Err(Error::ForeignContext { what: "the stream" })
         }
-        self.uses.begin(stream, access)
-    }
-
-    #[inline]
-    pub(crate) fn end(&self, stream: &Stream) -> Result<()> {
-        self.uses.end(stream)
     }
 
     /// A part of it, by element numbers.
@@ -269,66 +275,29 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// # Errors
     ///
     /// The buffer comes back with the error.
-    pub fn close(self) -> Result<(), Refused<Self>> {
-        if let Err(error) = refuse_forked() {
+    pub fn close(mut self) -> Result<(), Refused<Self>> {
+        if let Err(error) = self.block.release() {
             return Err(Refused::new(error, self));
         }
-        let len = self.len;
-        self.into_block().free().map_err(|(error, block)| Refused::new(error, Self::from_block(block, len)))
-    }
-
-    /// Takes the memory out, without freeing it.
-    fn into_block(self) -> Block {
-        let mut this = ManuallyDrop::new(self);
-        let uses = this.uses.take();
-        let home = &this.home;
-        // SAFETY: `this` is not dropped and not used again, so its stream is moved out once; `address` and `len` are plain
-        // numbers, and `uses` was emptied.
-        let home = unsafe { std::ptr::read(home) };
-        Block { address: this.address, home, uses }
-    }
-
-    fn from_block(block: Block, len: usize) -> Self {
-        let Block { address, home, uses } = block;
-        Self { address, len, home, uses: Uses::from(uses), _elements: PhantomData }
+        // The block is empty now: dropping it, with the buffer, does nothing but let go of the stream.
+        Ok(())
     }
 }
 
 impl<T: DeviceCopy> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
-        if self.address == 0 || fork::forked() {
-            return;
-        }
-        let block = Block { address: self.address, home: self.home.clone(), uses: self.uses.take() };
-        if let Err((error, block)) = block.free().or_else(|(_, block)| block.free()) {
-            let context = block.home.context().clone();
-            match error {
-                // After the capture it will be taken.
-                Error::Capturing { .. } => context.deferred().push(block),
-                error => context.driver().report_release_failure(&error),
-            }
+        // SAFETY: taken once; the buffer is not used after its drop.
+        let block = unsafe { ManuallyDrop::take(&mut self.block) };
+        if block.address != 0 && !fork::forked() {
+            block.home.driver().release_or_defer(block);
         }
     }
 }
 
-/// Device memory without its type: what is left of a buffer to free.
-#[derive(Debug)]
-pub(crate) struct Block {
-    address: CUdeviceptr,
-    home: Stream,
-    uses: Entries,
-}
-
-impl Block {
-    /// Frees the memory behind all its uses, in stream order where that is possible. On an error the memory is still there.
-    pub(crate) fn free(self) -> Result<(), (Error, Self)> {
-        match self.try_free() {
-            Ok(()) => Ok(()),
-            Err(error) => Err((error, self)),
-        }
-    }
-
-    fn try_free(&self) -> Result<()> {
+impl Release for Block {
+    /// Frees the memory behind all its uses, in stream order where that is possible.
+    fn release(&mut self) -> Result<()> {
+        refuse_forked()?;
         if self.address == 0 {
             return Ok(());
         }
@@ -336,37 +305,37 @@ impl Block {
         match self.home.enter() {
             Ok(entered) => {
                 self.uses.hold_up(&self.home)?;
+                let _relaxed = Relaxed::enter(driver)?;
                 // SAFETY: memory that this value owns, freed once, in an order behind every stream that used it.
-                let freed = unsafe { call!(driver, cuMemFreeAsync(self.address, entered.raw())) };
-                match freed {
+                match unsafe { call!(driver, cuMemFreeAsync(self.address, entered.raw())) } {
                     // A capturing stream refuses memory from outside its graph, and the capture goes on (seen on hardware).
-                    Err(_) if self.home.is_capturing()? => {
-                        Err(Error::Capturing { call: "DeviceBuffer::close" })
+                    Err(Error::Driver(error)) if error.is_capture() || self.home.is_capturing()? => {
+                        return Err(Error::Capturing { call: "freeing device memory" });
                     }
-                    freed => freed,
+                    freed => freed?,
                 }
             }
             Err(Error::WrongThread) => {
                 // Another thread's default stream has no name here: wait, and free without a stream.
-                if self.uses.any_capturing()? {
-                    return Err(Error::Capturing { call: "DeviceBuffer::close" });
-                }
                 self.uses.synchronize()?;
+                let (_relaxed, _bound) = self.home.context().bind_relaxed()?;
                 // SAFETY: memory that this value owns, freed once; no use of it runs any more.
-                unsafe { call!(driver, cuMemFree(self.address)) }
+                unsafe { call!(driver, cuMemFree(self.address)) }?;
             }
-            Err(error) => Err(error),
+            Err(error) => return Err(error),
         }
+        self.address = 0;
+        Ok(())
     }
 }
 
 impl<T: DeviceCopy> fmt::Debug for DeviceBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceBuffer")
-            .field("address", &format_args!("{:#x}", self.address))
+            .field("address", &format_args!("{:#x}", self.as_raw()))
             .field("len", &self.len)
             .field("size_bytes", &self.size_bytes())
-            .field("stream", &self.home)
+            .field("stream", self.stream())
             .finish_non_exhaustive()
     }
 }

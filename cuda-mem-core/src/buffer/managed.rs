@@ -2,19 +2,21 @@
 //!
 //! # Safety
 //!
-//! Relies on `cuMemAllocManaged` giving memory that the host may read and write whenever no device uses it (and, on devices
-//! without concurrent managed access, whenever no work runs at all), and on every device use of a buffer being in its
+//! Relies on `cuMemAllocManaged` giving memory that the host may read and write whenever no device uses it (which holds for
+//! devices with concurrent managed access, and others are refused), and on every device use of a buffer being in its
 //! [`Uses`]: work that is put into a stream without [`ManagedBuffer::on`] is its author's `unsafe` responsibility.
 
 #![allow(unsafe_code, reason = "calls driver functions and hands out slices over managed memory")]
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 
 use cuda_mem_sys::{CUdevice_attribute, CUdeviceptr, CUmemAttach_flags};
 
 use super::StreamUse;
 use crate::context::Context;
+use crate::deferred::Release;
 use crate::driver::refuse_forked;
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Error, Refused, Result, WithBytes, call};
@@ -37,13 +39,19 @@ use crate::uses::{Access, Uses};
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
 pub struct ManagedBuffer<T: DeviceCopy> {
-    address: CUdeviceptr,
+    /// Taken out when the buffer is dropped.
+    block: ManuallyDrop<Block>,
     len: usize,
-    context: Context,
-    /// Whether the host may touch the memory while devices run other work.
-    concurrent: bool,
-    uses: Uses,
     _elements: PhantomData<T>,
+}
+
+/// Managed memory without its type: what there is to free.
+#[derive(Debug)]
+struct Block {
+    /// 0 if there are no bytes.
+    address: CUdeviceptr,
+    context: Context,
+    uses: Uses,
 }
 
 impl<T: DeviceCopy> ManagedBuffer<T> {
@@ -64,12 +72,13 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
         refuse_forked()?;
         let bytes = size_of_elements::<T>(len)?;
         let device = context.device();
-        if !device.supports(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)? {
-            return Err(Error::Unsupported { device: device.name()?, what: "managed memory" });
+        // Without it the host may not touch any managed memory while any work runs on the device.
+        if !device.supports(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)? {
+            let what = "managed memory that host and device use at the same time";
+            return Err(Error::Unsupported { device: device.name()?, what });
         }
-        let concurrent =
-            device.supports(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)?;
-        let mut address = 0;
+        context.driver().reclaim();
+        let mut address: CUdeviceptr = 0;
         if bytes > 0 {
             let (_relaxed, _bound) = context.bind_relaxed()?;
             let flags = CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL.0;
@@ -77,16 +86,9 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
             unsafe { call!(context.driver(), cuMemAllocManaged(&mut address, bytes, flags)) }
                 .with_bytes(bytes)?;
         }
-        let buffer = Self {
-            address,
-            len,
-            context: context.clone(),
-            concurrent,
-            uses: Uses::default(),
-            _elements: PhantomData,
-        };
+        let block = Block { address, context: context.clone(), uses: Uses::default() };
+        let buffer = Self { block: ManuallyDrop::new(block), len, _elements: PhantomData };
         if bytes > 0 {
-            buffer.quiet()?;
             // SAFETY: `bytes` writable bytes that nobody else knows of yet.
             unsafe { std::ptr::write_bytes(buffer.host_address().cast::<u8>(), 0, bytes) };
         }
@@ -97,13 +99,13 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     ///
     /// # Capture
     ///
-    /// Fails if a stream that used it captures, and the capture with it.
+    /// [`Error::Capturing`] if a stream that used it captures.
     ///
     /// # Errors
     ///
     /// [`Error::Driver`], also for device work that failed; [`Error::Forked`].
     pub fn as_slice(&self) -> Result<&[T]> {
-        self.quiet()?;
+        self.block.uses.synchronize()?;
         // SAFETY: `len` initialised elements (zeroed first, and any bytes are values), which no device uses any more and
         // no safe call can make one use: safe device operations on managed memory do not exist, `on` only gives an address.
         Ok(unsafe { std::slice::from_raw_parts(self.host_address(), self.len) })
@@ -119,7 +121,7 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     ///
     /// As [`ManagedBuffer::as_slice`].
     pub fn as_mut_slice(&mut self) -> Result<&mut [T]> {
-        self.quiet()?;
+        self.block.uses.synchronize()?;
         // SAFETY: as in `as_slice`, and `&mut self` makes it the only reference.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.host_address(), self.len) })
     }
@@ -139,13 +141,13 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     /// The context it was allocated in.
     #[must_use]
     pub fn context(&self) -> &Context {
-        &self.context
+        &self.block.context
     }
 
     /// Its address, the same for host and devices; 0 if it has no bytes.
     #[must_use]
     pub fn as_raw(&self) -> CUdeviceptr {
-        self.address
+        self.block.address
     }
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the address for it. See
@@ -155,62 +157,59 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     ///
     /// As there.
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
-        if stream.driver() != self.context.driver() {
+        if stream.driver() != self.block.context.driver() {
             return Err(Error::ForeignContext { what: "the stream" });
         }
-        self.uses.begin(stream, Access::Write)?;
-        Ok(StreamUse::new(self.address, &self.uses, stream))
+        StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
     }
 
-    /// Frees it now, and tells whether the driver took it. Waits for every device use.
+    /// Frees it now, and tells whether the driver took it. Waits for every device use, and the driver for all work of the
+    /// context.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if a stream that used it captures; dropping it frees it after the capture.
     ///
     /// # Errors
     ///
     /// The buffer comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
-        match self.free() {
-            Ok(()) => {
-                self.address = 0;
-                Ok(())
-            }
+        match self.block.release() {
+            Ok(()) => Ok(()),
             Err(error) => Err(Refused::new(error, self)),
         }
     }
 
-    fn free(&self) -> Result<()> {
+    fn host_address(&self) -> *mut T {
+        if self.block.address == 0 {
+            return std::ptr::NonNull::dangling().as_ptr();
+        }
+        // A managed address is a host address of this process.
+        std::ptr::with_exposed_provenance_mut(self.block.address as usize)
+    }
+}
+
+impl Release for Block {
+    fn release(&mut self) -> Result<()> {
         refuse_forked()?;
         if self.address == 0 {
             return Ok(());
         }
-        if self.uses.any_capturing()? {
-            return Err(Error::Capturing { call: "ManagedBuffer::close" });
-        }
         self.uses.synchronize()?;
-        let _relaxed = crate::capture::Relaxed::enter(self.context.driver())?;
+        let (_relaxed, _bound) = self.context.bind_relaxed()?;
         // SAFETY: memory that this value owns, freed once; no recorded use of it runs any more.
-        unsafe { call!(self.context.driver(), cuMemFree(self.address)) }
-    }
-
-    /// Waits until the host may touch the memory.
-    fn quiet(&self) -> Result<()> {
-        refuse_forked()?;
-        self.uses.synchronize()?;
-        if self.concurrent || self.address == 0 { Ok(()) } else { self.context.synchronize() }
-    }
-
-    fn host_address(&self) -> *mut T {
-        if self.address == 0 {
-            return std::ptr::NonNull::dangling().as_ptr();
-        }
-        // A managed address is a host address of this process.
-        std::ptr::with_exposed_provenance_mut(self.address as usize)
+        unsafe { call!(self.context.driver(), cuMemFree(self.address)) }?;
+        self.address = 0;
+        Ok(())
     }
 }
 
 impl<T: DeviceCopy> Drop for ManagedBuffer<T> {
     fn drop(&mut self) {
-        if self.address != 0 && !fork::forked() {
-            self.context.driver().release(|| self.free());
+        // SAFETY: taken once; the buffer is not used after its drop.
+        let block = unsafe { ManuallyDrop::take(&mut self.block) };
+        if block.address != 0 && !fork::forked() {
+            block.context.driver().release_or_defer(block);
         }
     }
 }
@@ -218,7 +217,7 @@ impl<T: DeviceCopy> Drop for ManagedBuffer<T> {
 impl<T: DeviceCopy> fmt::Debug for ManagedBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ManagedBuffer")
-            .field("address", &format_args!("{:#x}", self.address))
+            .field("address", &format_args!("{:#x}", self.as_raw()))
             .field("len", &self.len)
             .finish_non_exhaustive()
     }

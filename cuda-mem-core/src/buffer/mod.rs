@@ -8,14 +8,15 @@ pub use device::DeviceBuffer;
 pub use managed::ManagedBuffer;
 pub use range::DeviceRange;
 
-pub(crate) use device::Block;
+pub(crate) use range::Enqueued;
 
 use std::marker::PhantomData;
 
 use cuda_mem_sys::CUdeviceptr;
 
+use crate::error::Result;
 use crate::stream::Stream;
-use crate::uses::Uses;
+use crate::uses::{Access, OpenUse, Uses};
 
 /// A use of memory on a stream, from [`DeviceBuffer::on`] and its like: the address to hand to a kernel.
 ///
@@ -25,29 +26,25 @@ use crate::uses::Uses;
 #[must_use = "drop it after the work was enqueued"]
 pub struct StreamUse<'b> {
     address: CUdeviceptr,
-    uses: &'b Uses,
-    stream: &'b Stream,
+    /// Ends the use when it is dropped.
+    _open: OpenUse<'b>,
     /// The end is marked in the thread that enqueued the work.
     _not_send: PhantomData<*mut ()>,
 }
 
 impl<'b> StreamUse<'b> {
-    pub(crate) fn new(address: CUdeviceptr, uses: &'b Uses, stream: &'b Stream) -> Self {
-        Self { address, uses, stream, _not_send: PhantomData }
+    pub(crate) fn begin(
+        address: CUdeviceptr,
+        uses: &'b Uses,
+        stream: &'b Stream,
+        access: Access,
+    ) -> Result<Self> {
+        Ok(Self { address, _open: uses.begin(stream, access)?, _not_send: PhantomData })
     }
 
     /// The address on the device.
     #[must_use]
     pub fn address(&self) -> CUdeviceptr {
         self.address
-    }
-}
-
-impl Drop for StreamUse<'_> {
-    fn drop(&mut self) {
-        // Without its mark the use is still in the set, and whoever comes next waits for the whole context instead.
-        if let Err(error) = self.uses.end(self.stream) {
-            self.stream.driver().report_release_failure(&error);
-        }
     }
 }

@@ -2,18 +2,22 @@
 //!
 //! # Safety
 //!
-//! Relies on [`crate::buffer::DeviceBuffer::range`] checking the bounds once, and on [`Stream::drain`] returning only when
-//! the stream runs nothing any more: until then the borrowed slices below are borrowed.
+//! Relies on [`DeviceBuffer::range`] checking the bounds once, and on [`Stream::drain`] returning only when the stream runs
+//! nothing any more that it was given before: until then the borrowed slices below are borrowed.
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
-use cuda_mem_sys::CUdeviceptr;
+use cuda_mem_sys::{CUdeviceptr, CUstream};
 
 use super::DeviceBuffer;
+use crate::capture::Relaxed;
 use crate::element::DeviceCopy;
 use crate::error::{Error, Result, WithBytes, call};
+use crate::host::HostMemory;
+use crate::marker::Marker;
 use crate::stream::Stream;
 use crate::uses::Access;
 
@@ -89,19 +93,31 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     /// Wraps [`cuMemcpyHtoDAsync` and `cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     /// Ordered on `stream`, and waits for everything that the stream was given before: somebody may have registered the
     /// memory behind `source`, and then only a wait proves that the device reads it no more. Overlapping copies with other
-    /// work takes [`crate::copy::Transfer`] or [`crate::scope`].
+    /// work takes [`Transfer`](crate::Transfer) or [`scope`](crate::scope()).
     ///
     /// # Capture
     ///
-    /// Fails if the stream captures, and the capture with it.
+    /// [`Error::Capturing`] if the stream captures.
     ///
     /// # Errors
     ///
     /// [`Error::LengthMismatch`], those of [`DeviceBuffer::on`], and [`Error::Driver`], also for earlier work that failed.
     pub fn copy_from_slice(&self, stream: &Stream, source: &[T]) -> Result<()> {
-        // SAFETY: the source is borrowed until the drain below has returned.
+        let relaxed = Relaxed::enter(stream.driver())?;
+        stream.refuse_capturing("DeviceRange::copy_from_slice")?;
+        self.copy_from_slice_checked(stream, source, &relaxed)
+    }
+
+    /// Copies on a stream that was just seen not to capture.
+    pub(super) fn copy_from_slice_checked(
+        &self,
+        stream: &Stream,
+        source: &[T],
+        _relaxed: &Relaxed,
+    ) -> Result<()> {
+        // SAFETY: the source is borrowed until the copy was waited for.
         let copied = unsafe { self.upload(stream, source.as_ptr().cast::<u8>(), size_of_val(source)) };
-        finish(stream, copied)
+        copied.wait(stream)
     }
 
     /// Copies it into `target`, and returns when the bytes are there.
@@ -111,19 +127,21 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     ///
     /// # Capture
     ///
-    /// Fails if the stream captures, and the capture with it.
+    /// [`Error::Capturing`] if the stream captures.
     ///
     /// # Errors
     ///
     /// As [`DeviceRange::copy_from_slice`]. The bytes of `target` are unspecified then.
     pub fn copy_to_slice(&self, stream: &Stream, target: &mut [T]) -> Result<()> {
+        let _relaxed = Relaxed::enter(stream.driver())?;
+        stream.refuse_capturing("DeviceRange::copy_to_slice")?;
         let bytes = size_of_val(target);
-        // SAFETY: the target is borrowed mutably until the drain below has returned, and `DeviceCopy` makes any bytes valid.
+        // SAFETY: the target is borrowed mutably until the copy was waited for, and `DeviceCopy` makes any bytes valid.
         let copied = unsafe { self.download(stream, target.as_mut_ptr().cast::<u8>(), bytes) };
-        finish(stream, copied)
+        copied.wait(stream)
     }
 
-    /// Copies the elements of `source` into it, on the device.
+    /// Copies the elements of `source` into it, on the device. The two must not overlap.
     ///
     /// Wraps [`cuMemcpyDtoDAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), or
     /// `cuMemcpyPeerAsync` if the two are in different contexts. Ordered on `stream`; the host waits for nothing.
@@ -134,15 +152,19 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::LengthMismatch`], those of [`DeviceBuffer::on`], [`Error::Driver`].
+    /// [`Error::LengthMismatch`], [`Error::Overlapping`], those of [`DeviceBuffer::on`], [`Error::Driver`].
     pub fn copy_from(&self, stream: &Stream, source: &DeviceRange<'_, T>) -> Result<()> {
         stream.refuse_capturing("DeviceRange::copy_from")?;
-        let bytes = self.expect_bytes(source.size_bytes())?;
+        let bytes = self.size_bytes();
+        expect_equal(source.size_bytes(), bytes)?;
         if bytes == 0 {
             return Ok(());
         }
-        source.buffer.begin(stream, Access::Read)?;
-        self.buffer.begin(stream, Access::Write)?;
+        if std::ptr::eq(self.buffer, source.buffer) && self.start.abs_diff(source.start) < self.len {
+            return Err(Error::Overlapping);
+        }
+        let read = source.buffer.begin(stream, Access::Read)?;
+        let written = self.buffer.begin(stream, Access::Write)?;
         let (driver, to, from) = (stream.driver(), self.buffer.context(), source.buffer.context());
         let entered = stream.enter()?;
         let copied = if to == from {
@@ -159,8 +181,8 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
             }
         };
         copied.with_bytes(bytes)?;
-        source.buffer.end(stream)?;
-        self.buffer.end(stream)
+        read.end()?;
+        written.end()
     }
 
     /// Sets each of its bytes to `value`.
@@ -180,18 +202,52 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         self.fill(stream, value)
     }
 
-    /// Fills on a stream that is known not to capture.
+    /// Fills on a stream that was just seen not to capture.
     pub(super) fn fill(&self, stream: &Stream, value: u8) -> Result<()> {
         let bytes = self.size_bytes();
         if bytes == 0 {
             return Ok(());
         }
-        self.buffer.begin(stream, Access::Write)?;
+        let written = self.buffer.begin(stream, Access::Write)?;
         let entered = stream.enter()?;
         // SAFETY: `bytes` bytes of a live buffer, whose release is ordered behind this stream.
         unsafe { call!(stream.driver(), cuMemsetD8Async(self.as_raw(), value, bytes, entered.raw())) }
             .with_bytes(bytes)?;
-        self.buffer.end(stream)
+        written.end()
+    }
+
+    /// Puts a copy of `bytes` bytes of any host memory, from the byte `offset` on, into the stream.
+    ///
+    /// # Safety
+    ///
+    /// The bytes must lie in `source`, which must stay alive and unchanged until the stream has run the copy.
+    pub(crate) unsafe fn upload_from<M: HostMemory>(
+        &self,
+        stream: &Stream,
+        source: &M,
+        offset: usize,
+        bytes: usize,
+    ) -> Enqueued {
+        match source.file() {
+            Some((file, below)) if bytes < below => {
+                let mut piece = vec![0; bytes];
+                if let Err(error) = file.read_exact_at(&mut piece, offset as u64) {
+                    return Enqueued::Nothing(Error::Io { call: "pread", source: error.into() });
+                }
+                // SAFETY: the vector lives until the copy was waited for.
+                let copied = unsafe { self.upload(stream, piece.as_ptr(), bytes) };
+                match copied.wait(stream) {
+                    Ok(()) => Enqueued::Copy,
+                    Err(error) => Enqueued::Nothing(error),
+                }
+            }
+            _ => {
+                // SAFETY: the caller's promise: the offset lies in the memory or is its end.
+                let start = unsafe { source.as_ptr().add(offset) };
+                // SAFETY: the caller's promise; `HostMemory` allows a device to read the bytes at any time.
+                unsafe { self.upload(stream, start, bytes) }
+            }
+        }
     }
 
     /// Puts a copy from host memory into the stream.
@@ -199,19 +255,14 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     /// # Safety
     ///
     /// `source` must be readable for `bytes` bytes and unchanged until the stream has run the copy.
-    pub(crate) unsafe fn upload(&self, stream: &Stream, source: *const u8, bytes: usize) -> Result<()> {
-        if self.expect_bytes(bytes)? == 0 {
-            return Ok(());
-        }
-        self.buffer.begin(stream, Access::Write)?;
-        let entered = stream.enter()?;
-        // SAFETY: the caller's promise for the source; the target lies in a live buffer of at least `bytes` bytes, whose
-        // release is ordered behind this stream.
-        unsafe {
-            call!(stream.driver(), cuMemcpyHtoDAsync(self.as_raw(), source.cast(), bytes, entered.raw()))
-        }
-        .with_bytes(bytes)?;
-        self.buffer.end(stream)
+    pub(crate) unsafe fn upload(&self, stream: &Stream, source: *const u8, bytes: usize) -> Enqueued {
+        let lengths = expect_equal(bytes, self.size_bytes());
+        self.enqueue(stream, lengths, Access::Write, |address, stream_handle| {
+            // SAFETY: the caller's promise for the source; the target lies in a live buffer of at least `bytes` bytes, whose
+            // release is ordered behind this stream.
+            unsafe { call!(stream.driver(), cuMemcpyHtoDAsync(address, source.cast(), bytes, stream_handle)) }
+                .with_bytes(bytes)
+        })
     }
 
     /// Puts a copy to host memory into the stream.
@@ -219,41 +270,79 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     /// # Safety
     ///
     /// `target` must be writable for `bytes` bytes, and nobody may look at them until the stream has run the copy.
-    pub(crate) unsafe fn download(&self, stream: &Stream, target: *mut u8, bytes: usize) -> Result<()> {
-        if self.expect_bytes(bytes)? == 0 {
-            return Ok(());
-        }
-        self.buffer.begin(stream, Access::Read)?;
-        let entered = stream.enter()?;
-        // SAFETY: the caller's promise for the target; the source as in `upload`.
-        unsafe {
-            call!(stream.driver(), cuMemcpyDtoHAsync(target.cast(), self.as_raw(), bytes, entered.raw()))
-        }
-        .with_bytes(bytes)?;
-        self.buffer.end(stream)
+    pub(crate) unsafe fn download(&self, stream: &Stream, target: *mut u8, bytes: usize) -> Enqueued {
+        let lengths = expect_equal(self.size_bytes(), bytes);
+        self.enqueue(stream, lengths, Access::Read, |address, stream_handle| {
+            // SAFETY: the caller's promise for the target; the source as in `upload`.
+            unsafe { call!(stream.driver(), cuMemcpyDtoHAsync(target.cast(), address, bytes, stream_handle)) }
+                .with_bytes(bytes)
+        })
     }
 
-    /// The size of both sides of a copy, if it is the same.
-    fn expect_bytes(&self, other: usize) -> Result<usize> {
-        if other == self.size_bytes() {
-            Ok(other)
-        } else {
-            Err(Error::LengthMismatch { source_len: other, target_len: self.size_bytes() })
+    fn enqueue(
+        &self,
+        stream: &Stream,
+        lengths: Result<()>,
+        access: Access,
+        copy: impl FnOnce(CUdeviceptr, CUstream) -> Result<()>,
+    ) -> Enqueued {
+        if let Err(error) = lengths {
+            return Enqueued::Nothing(error);
+        }
+        if self.is_empty() {
+            return Enqueued::Copy;
+        }
+        let (open, entered) =
+            match self.buffer.begin(stream, access).and_then(|open| Ok((open, stream.enter()?))) {
+                Ok(begun) => begun,
+                Err(error) => return Enqueued::Nothing(error),
+            };
+        match copy(self.as_raw(), entered.raw()).and_then(|()| open.end()) {
+            Ok(()) => Enqueued::Copy,
+            Err(error) => Enqueued::Perhaps(error),
         }
     }
 }
 
-/// Waits for a copy of borrowed memory, whether or not enqueueing it was reported as a success.
-fn finish(stream: &Stream, copied: Result<()>) -> Result<()> {
-    match copied {
-        Ok(()) => stream.drain(),
-        // The length did not match or the stream did not take the call: nothing was enqueued, unless the failure came after.
-        Err(error) => {
-            if matches!(error, Error::Driver(_)) {
+/// What became of a copy that was to be put into a stream.
+#[derive(Debug)]
+pub(crate) enum Enqueued {
+    /// It is in the stream.
+    Copy,
+    /// It never got there.
+    Nothing(Error),
+    /// The failure is no proof that it is not in the stream.
+    Perhaps(Error),
+}
+
+impl Enqueued {
+    /// Waits until the copy does not run any more, for callers in the relaxed capture mode.
+    fn wait(self, stream: &Stream) -> Result<()> {
+        match self {
+            Self::Copy => stream.drain_relaxed(),
+            Self::Nothing(error) => Err(error),
+            Self::Perhaps(error) => {
                 // The first error is the one to tell; draining is for the memory's sake.
-                let _ = stream.drain();
+                let _ = stream.drain_relaxed();
+                Err(error)
             }
-            Err(error)
         }
     }
+
+    /// Puts `marker` behind the copy. After an error nothing of the copy runs any more.
+    pub(crate) fn mark(self, marker: &Marker) -> Result<()> {
+        match self {
+            Self::Copy => marker.set(),
+            Self::Nothing(error) => Err(error),
+            Self::Perhaps(error) => {
+                // As in `wait`.
+                let _ = marker.stream().drain();
+                Err(error)
+            }
+        }
+    }
+}
+
+fn expect_equal(source_len: usize, target_len: usize) -> Result<()> {
+    if source_len == target_len { Ok(()) } else { Err(Error::LengthMismatch { source_len, target_len }) }
 }

@@ -27,6 +27,8 @@ use crate::handle::Handle;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct FileMapping {
+    /// Kept open for what must not be read through the mapping.
+    file: File,
     address: Handle<u8>,
     len: usize,
     writable: bool,
@@ -74,6 +76,7 @@ impl FileMapping {
     }
 
     fn map(file: &File, protection: libc::c_int, flags: libc::c_int) -> Result<Self> {
+        let file = file.try_clone().map_err(|error| Error::Io { call: "dup", source: error.into() })?;
         let metadata = file.metadata().map_err(|error| Error::Io { call: "fstat", source: error.into() })?;
         if metadata.is_dir() {
             let source = std::io::Error::from(std::io::ErrorKind::IsADirectory);
@@ -85,14 +88,14 @@ impl FileMapping {
         let writable = protection & libc::PROT_WRITE != 0;
         let private = flags & libc::MAP_PRIVATE != 0;
         if len == 0 {
-            return Ok(Self { address: Handle::new(ptr::null_mut()), len, writable, private });
+            return Ok(Self { file, address: Handle::new(ptr::null_mut()), len, writable, private });
         }
         // SAFETY: a new mapping at an address of the kernel's choice, of an open file.
         let address = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file.as_raw_fd(), 0) };
         if address == libc::MAP_FAILED {
             return Err(Error::last_os("mmap"));
         }
-        Ok(Self { address: Handle::new(address.cast::<u8>()), len, writable, private })
+        Ok(Self { file, address: Handle::new(address.cast::<u8>()), len, writable, private })
     }
 }
 
@@ -108,6 +111,11 @@ unsafe impl HostMemory for FileMapping {
 
     fn is_writable(&self) -> bool {
         self.writable
+    }
+
+    fn file(&self) -> Option<(&File, usize)> {
+        // Not registered, so whatever its size: the driver would stage it through the mapping.
+        Some((&self.file, usize::MAX))
     }
 
     fn is_copy_on_write(&self) -> bool {

@@ -7,9 +7,12 @@
 
 #![allow(unsafe_code, reason = "implements unsafe traits for owners of memory")]
 
+use std::fs::File;
 use std::sync::Arc;
 
 use crate::element::DeviceCopy;
+use crate::error::Result;
+use crate::stream::Stream;
 
 /// An owner of host memory that can be registered and copied from.
 ///
@@ -29,6 +32,19 @@ pub unsafe trait HostMemory: Send + 'static {
 
     /// Whether the pages may be written.
     fn is_writable(&self) -> bool;
+
+    /// The file whose pages these are, from its start, if it can become shorter under the mapping, and a number of bytes:
+    /// smaller pieces are read from the file for a copy, because the driver would load them through the mapping, and SIGBUS
+    /// is what the host gets where the file has ended.
+    fn file(&self) -> Option<(&File, usize)> {
+        None
+    }
+
+    /// Orders `stream` behind the device uses of the memory that its owner knows of.
+    #[doc(hidden)]
+    fn order_behind_uses(&self, _stream: &Stream) -> Result<()> {
+        Ok(())
+    }
 
     /// Whether the pages are a file's until they are written, and copies from then on (`MAP_PRIVATE`).
     fn is_copy_on_write(&self) -> bool {
@@ -113,6 +129,14 @@ unsafe impl<M: HostMemory + Sync> HostMemory for Arc<M> {
 
     fn is_writable(&self) -> bool {
         false
+    }
+
+    fn file(&self) -> Option<(&File, usize)> {
+        M::file(self)
+    }
+
+    fn order_behind_uses(&self, stream: &Stream) -> Result<()> {
+        M::order_behind_uses(self, stream)
     }
 
     fn is_copy_on_write(&self) -> bool {

@@ -8,7 +8,9 @@
 
 #![allow(unsafe_code, reason = "calls driver functions and hands out slices over pinned memory")]
 
+use std::ffi::c_void;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 
 use bitflags::bitflags;
@@ -17,15 +19,15 @@ use cuda_mem_sys::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHO
 use super::memory::{HostElements, HostMemory};
 use super::registered::device_address;
 use crate::buffer::StreamUse;
-use crate::capture::Relaxed;
 use crate::context::Context;
+use crate::deferred::Release;
 use crate::driver::refuse_forked;
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Error, Refused, Result, WithBytes, call};
 use crate::fork;
 use crate::handle::Handle;
 use crate::stream::Stream;
-use crate::uses::{Access, Uses};
+use crate::uses::{Access, OpenUse, Uses};
 
 bitflags! {
     /// How pinned memory is allocated.
@@ -65,6 +67,15 @@ impl Default for PinnedFlags {
 pub struct PinnedBuffer<T: DeviceCopy> {
     elements: Handle<T>,
     len: usize,
+    /// Taken out when the buffer is dropped.
+    block: ManuallyDrop<Block>,
+}
+
+/// Pinned memory without its type: what there is to free.
+#[derive(Debug)]
+struct Block {
+    /// Null if there are no bytes.
+    address: Handle<c_void>,
     context: Context,
     uses: Uses,
 }
@@ -84,7 +95,8 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     pub fn zeroed(context: &Context, len: usize, flags: PinnedFlags) -> Result<Self> {
         let bytes = size_of_elements::<T>(len)?;
         let (_relaxed, _bound) = context.bind_relaxed()?;
-        let mut address = NonNull::<T>::dangling().as_ptr().cast();
+        context.driver().reclaim();
+        let mut address: *mut c_void = ptr::null_mut();
         if bytes > 0 {
             // SAFETY: one address to write; the context is current.
             unsafe { call!(context.driver(), cuMemHostAlloc(&mut address, bytes, flags.bits())) }
@@ -92,8 +104,9 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
             // SAFETY: `bytes` writable bytes that nobody else knows of.
             unsafe { ptr::write_bytes(address.cast::<u8>(), 0, bytes) };
         }
-        let elements = Handle::new(address.cast::<T>());
-        Ok(Self { elements, len, context: context.clone(), uses: Uses::default() })
+        let elements = if bytes > 0 { address.cast::<T>() } else { NonNull::dangling().as_ptr() };
+        let block = Block { address: Handle::new(address), context: context.clone(), uses: Uses::default() };
+        Ok(Self { elements: Handle::new(elements), len, block: ManuallyDrop::new(block) })
     }
 
     /// The elements, once every device use that is known of has ended. Without recorded uses that takes no driver call.
@@ -102,7 +115,7 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     ///
     /// [`Error::Driver`], also for device work that failed; [`Error::Forked`].
     pub fn as_slice(&self) -> Result<&[T]> {
-        self.quiet()?;
+        self.block.uses.synchronize()?;
         // SAFETY: `len` initialised elements (zeroed first, and any bytes are values), which no device writes now; safe
         // device operations that write them take `&mut` of the buffer or of this slice.
         Ok(unsafe { std::slice::from_raw_parts(self.elements.raw(), self.len) })
@@ -114,7 +127,7 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     ///
     /// As [`PinnedBuffer::as_slice`].
     pub fn as_mut_slice(&mut self) -> Result<&mut [T]> {
-        self.quiet()?;
+        self.block.uses.synchronize()?;
         // SAFETY: as in `as_slice`, and `&mut self` makes it the only reference.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.elements.raw(), self.len) })
     }
@@ -134,7 +147,7 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// The context it was allocated in.
     #[must_use]
     pub fn context(&self) -> &Context {
-        &self.context
+        &self.block.context
     }
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the device's address of
@@ -145,52 +158,49 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     ///
     /// As there.
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
-        if stream.driver() != self.context.driver() {
+        if stream.driver() != self.block.context.driver() {
             return Err(Error::ForeignContext { what: "the stream" });
         }
-        let address =
-            if self.has_memory() { device_address(stream.context(), self.elements.raw().cast())? } else { 0 };
-        self.uses.begin(stream, Access::Write)?;
-        Ok(StreamUse::new(address, &self.uses, stream))
+        let address = device_address(stream.context(), self.block.address.raw().cast())?;
+        StreamUse::begin(address, &self.block.uses, stream, Access::Write)
     }
 
-    /// Frees it now, and tells whether the driver took it. Waits for the device uses that it knows of.
+    /// Enters `stream` as a user of words that every party accesses atomically, and which therefore needs no order.
+    pub(crate) fn note<'b>(&'b self, stream: &'b Stream) -> Result<OpenUse<'b>> {
+        self.block.uses.note(stream)
+    }
+
+    /// Frees it now, and tells whether the driver took it. Waits for the device uses that it knows of, and the driver for all
+    /// work of the context.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if a stream that used it captures; dropping it frees it after the capture.
     ///
     /// # Errors
     ///
     /// The buffer comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
-        match self.free() {
-            Ok(()) => {
-                self.len = 0;
-                Ok(())
-            }
+        match self.block.release() {
+            Ok(()) => Ok(()),
             Err(error) => Err(Refused::new(error, self)),
         }
     }
+}
 
-    fn free(&self) -> Result<()> {
+impl Release for Block {
+    fn release(&mut self) -> Result<()> {
         refuse_forked()?;
-        if !self.has_memory() {
+        if self.address.raw().is_null() {
             return Ok(());
         }
-        if self.uses.any_capturing()? {
-            return Err(Error::Capturing { call: "PinnedBuffer::close" });
-        }
         self.uses.synchronize()?;
-        let _relaxed = Relaxed::enter(self.context.driver())?;
+        let (_relaxed, _bound) = self.context.bind_relaxed()?;
         // SAFETY: memory that this value owns, freed once; no use of it that is known of runs any more, and the rest has
         // borrowed the buffer.
-        unsafe { call!(self.context.driver(), cuMemFreeHost(self.elements.raw().cast())) }
-    }
-
-    fn quiet(&self) -> Result<()> {
-        refuse_forked()?;
-        self.uses.synchronize()
-    }
-
-    fn has_memory(&self) -> bool {
-        self.len > 0 && size_of::<T>() > 0
+        unsafe { call!(self.context.driver(), cuMemFreeHost(self.address.raw())) }?;
+        self.address = Handle::new(ptr::null_mut());
+        Ok(())
     }
 }
 
@@ -209,6 +219,10 @@ unsafe impl<T: DeviceCopy> HostMemory for PinnedBuffer<T> {
     fn is_writable(&self) -> bool {
         true
     }
+
+    fn order_behind_uses(&self, stream: &Stream) -> Result<()> {
+        self.block.uses.hold_up(stream)
+    }
 }
 
 // SAFETY: `len` initialised elements that the buffer owns alone.
@@ -222,8 +236,10 @@ unsafe impl<T: DeviceCopy> HostElements for PinnedBuffer<T> {
 
 impl<T: DeviceCopy> Drop for PinnedBuffer<T> {
     fn drop(&mut self) {
-        if self.has_memory() && !fork::forked() {
-            self.context.driver().release(|| self.free());
+        // SAFETY: taken once; the buffer is not used after its drop.
+        let block = unsafe { ManuallyDrop::take(&mut self.block) };
+        if !block.address.raw().is_null() && !fork::forked() {
+            block.context.driver().release_or_defer(block);
         }
     }
 }

@@ -8,13 +8,14 @@
 #![allow(unsafe_code, reason = "calls driver functions and hands out slices over registered memory")]
 
 use std::fmt;
-use std::mem::ManuallyDrop;
+use std::fs::File;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Range;
 
 use bitflags::bitflags;
 use cuda_mem_sys::{
-    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_IOMEMORY, CU_MEMHOSTREGISTER_PORTABLE,
-    CU_MEMHOSTREGISTER_READ_ONLY, CUdevice_attribute, CUdeviceptr, CUresult,
+    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_READ_ONLY,
+    CUdevice_attribute, CUdeviceptr, CUresult,
 };
 
 use super::memory::{HostElements, HostMemory};
@@ -22,6 +23,7 @@ use super::registry::Claim;
 use crate::buffer::StreamUse;
 use crate::capture::Relaxed;
 use crate::context::Context;
+use crate::deferred::Release;
 use crate::driver::{Driver, refuse_forked};
 use crate::error::{Error, Refused, RegisteredBy, Result, WithBytes, call};
 use crate::fork;
@@ -36,8 +38,6 @@ bitflags! {
         const PORTABLE = CU_MEMHOSTREGISTER_PORTABLE;
         /// Mapped into the device's address space (`CU_MEMHOSTREGISTER_DEVICEMAP`).
         const MAPPED = CU_MEMHOSTREGISTER_DEVICEMAP;
-        /// Memory of another device, such as a network card's registers (`CU_MEMHOSTREGISTER_IOMEMORY`).
-        const IO_MEMORY = CU_MEMHOSTREGISTER_IOMEMORY;
         /// The device may only read (`CU_MEMHOSTREGISTER_READ_ONLY`). Needed for pages that may not be written, and takes a
         /// device that supports it.
         const READ_ONLY = CU_MEMHOSTREGISTER_READ_ONLY;
@@ -50,6 +50,10 @@ impl Default for RegisterFlags {
         Self::PORTABLE
     }
 }
+
+/// Smaller pieces of registered pages the driver copies with the host's own loads: up to 16 KiB it was seen to, from 32 KiB on
+/// the device does it.
+const LOADED_BY_THE_HOST: usize = 64 << 10;
 
 /// Host memory that is registered where it is, with its owner.
 ///
@@ -70,7 +74,14 @@ impl Default for RegisterFlags {
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
 pub struct Registered<M: HostMemory> {
-    memory: ManuallyDrop<M>,
+    /// Taken out when the value is closed or dropped.
+    parts: ManuallyDrop<Parts<M>>,
+}
+
+/// What there is to release.
+struct Parts<M: HostMemory> {
+    /// Not a plain `M`: moving a box would say that nobody else, such as a device, has its address.
+    memory: MaybeUninit<M>,
     registration: Registration,
     context: Context,
     uses: Uses,
@@ -95,42 +106,48 @@ impl<M: HostMemory> Registered<M> {
     /// device that does not take it, [`Error::Driver`] (not mapped, beyond the end of its file, over the lock limit, …),
     /// [`Error::Forked`].
     pub fn new(context: &Context, memory: M, flags: RegisterFlags) -> Result<Self, Refused<M>> {
+        context.driver().reclaim();
         let flags = if memory.is_writable() { flags } else { flags | RegisterFlags::READ_ONLY };
         if flags.contains(RegisterFlags::READ_ONLY) && memory.is_copy_on_write() {
             return Err(Refused::new(Error::PrivateReadOnly, memory));
         }
         // SAFETY: the owner, which keeps the bytes in place, stays in the value until they are unregistered.
         match unsafe { Registration::new(context, memory.as_ptr(), memory.byte_len(), flags) } {
-            Ok(registration) => Ok(Self {
-                memory: ManuallyDrop::new(memory),
-                registration,
-                context: context.clone(),
-                uses: Uses::default(),
-            }),
+            Ok(registration) => {
+                let memory = MaybeUninit::new(memory);
+                let parts = Parts { memory, registration, context: context.clone(), uses: Uses::default() };
+                Ok(Self { parts: ManuallyDrop::new(parts) })
+            }
             Err(error) => Err(Refused::new(error, memory)),
         }
     }
 
-    /// The owner of the memory.
-    #[must_use]
-    pub fn memory(&self) -> &M {
-        &self.memory
+    /// The owner of the memory, once every device use that is known of has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Capturing`] if a stream that used it captures; [`Error::Driver`], also for device work that failed;
+    /// [`Error::Forked`].
+    pub fn memory(&self) -> Result<&M> {
+        self.parts.uses.synchronize()?;
+        Ok(self.parts.memory())
     }
 
     /// How the memory is registered.
     #[must_use]
     pub fn flags(&self) -> RegisterFlags {
-        self.registration.flags
+        self.parts.registration.flags
     }
 
     /// The context it was registered in.
     #[must_use]
     pub fn context(&self) -> &Context {
-        &self.context
+        &self.parts.context
     }
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the device's address of
-    /// it. See [`DeviceBuffer::on`](crate::DeviceBuffer::on).
+    /// it. See [`DeviceBuffer::on`](crate::DeviceBuffer::on). Work that writes while a slice or the owner is borrowed is its
+    /// author's responsibility.
     ///
     /// Wraps [`cuMemHostGetDevicePointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
@@ -138,40 +155,57 @@ impl<M: HostMemory> Registered<M> {
     ///
     /// As there, and [`Error::Driver`] if the device cannot reach the memory.
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
-        if stream.driver() != self.context.driver() {
+        let parts = &*self.parts;
+        if stream.driver() != parts.context.driver() {
             return Err(Error::ForeignContext { what: "the stream" });
         }
-        let address = device_address(stream.context(), self.memory.as_ptr())?;
-        self.uses.begin(stream, Access::Write)?;
-        Ok(StreamUse::new(address, &self.uses, stream))
+        let memory = parts.memory();
+        let address =
+            if memory.byte_len() > 0 { device_address(stream.context(), memory.as_ptr())? } else { 0 };
+        StreamUse::begin(address, &parts.uses, stream, Access::Write)
     }
 
-    /// Unregisters the memory and gives its owner back. Waits for the device uses that it knows of.
+    /// Unregisters the memory and gives its owner back. Waits for the device uses that it knows of, and the driver for all
+    /// work of the context.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if a stream that used it captures; dropping it unregisters it after the capture.
     ///
     /// # Errors
     ///
     /// The value comes back with the error, still registered.
     pub fn close(mut self) -> Result<M, Refused<Self>> {
-        if let Err(error) = self.unregister() {
+        if let Err(error) = self.parts.unregister() {
             return Err(Refused::new(error, self));
         }
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: `this` is not dropped and not used again, so the owner is taken out once.
-        let memory = unsafe { ManuallyDrop::take(&mut this.memory) };
-        // SAFETY: as above; the rest is dropped in place once.
-        unsafe { std::ptr::drop_in_place(&mut this.uses) };
-        // SAFETY: as above.
-        unsafe { std::ptr::drop_in_place(&mut this.context) };
-        Ok(memory)
+        // SAFETY: `this` is neither dropped nor used again: the parts are taken once.
+        let parts = unsafe { ManuallyDrop::take(&mut this.parts) };
+        // SAFETY: initialised in `new`, and moved out once: the parts leave the drop of the memory to their owner.
+        Ok(unsafe { parts.memory.assume_init() })
+    }
+}
+
+impl<M: HostMemory> Parts<M> {
+    fn memory(&self) -> &M {
+        // SAFETY: initialised in `Registered::new`, and moved out or dropped only where the parts end.
+        unsafe { self.memory.assume_init_ref() }
     }
 
     fn unregister(&mut self) -> Result<()> {
         refuse_forked()?;
-        if self.uses.any_capturing()? {
-            return Err(Error::Capturing { call: "Registered::close" });
-        }
         self.uses.synchronize()?;
         self.registration.release()
+    }
+}
+
+impl<M: HostMemory> Release for Parts<M> {
+    fn release(&mut self) -> Result<()> {
+        self.unregister()?;
+        // SAFETY: initialised in `Registered::new` and dropped once: after a success nobody calls again.
+        unsafe { self.memory.assume_init_drop() };
+        Ok(())
     }
 }
 
@@ -182,29 +216,25 @@ impl<M: HostElements> Registered<M> {
     ///
     /// [`Error::Driver`], also for device work that failed; [`Error::Forked`].
     pub fn as_slice(&self) -> Result<&[M::Element]> {
-        refuse_forked()?;
-        self.uses.synchronize()?;
-        let len = self.element_count();
+        let memory = self.memory()?;
+        let len = memory.byte_len() / size_of::<M::Element>();
         // SAFETY: `HostElements` vouches for initialised elements at this address; no device writes them now, and no safe
         // operation can make one start while this borrow lives.
-        Ok(unsafe { std::slice::from_raw_parts(self.memory.as_ptr().cast::<M::Element>(), len) })
+        Ok(unsafe { std::slice::from_raw_parts(memory.as_ptr().cast::<M::Element>(), len) })
     }
 
     /// The elements, to change, once every device use that is known of has ended.
     ///
     /// # Errors
     ///
-    /// As [`Registered::as_slice`].
+    /// As [`Registered::memory`].
     pub fn as_mut_slice(&mut self) -> Result<&mut [M::Element]> {
-        refuse_forked()?;
-        self.uses.synchronize()?;
-        let len = self.element_count();
+        self.parts.uses.synchronize()?;
+        // SAFETY: initialised in `new`; the parts are here, so it was not moved out.
+        let memory = unsafe { self.parts.memory.assume_init_mut() };
+        let len = memory.byte_len() / size_of::<M::Element>();
         // SAFETY: as in `as_slice`; `&mut self` makes it the only reference, and the owner itself stays untouched.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.memory.as_mut_ptr(), len) })
-    }
-
-    fn element_count(&self) -> usize {
-        self.memory.byte_len().checked_div(size_of::<M::Element>()).unwrap_or(0)
+        Ok(unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr(), len) })
     }
 }
 
@@ -212,19 +242,29 @@ impl<M: HostElements> Registered<M> {
 // of this value or through its use set, which every way to the bytes waits for.
 unsafe impl<M: HostMemory> HostMemory for Registered<M> {
     fn as_ptr(&self) -> *const u8 {
-        self.memory.as_ptr()
+        self.parts.memory().as_ptr()
     }
 
     fn byte_len(&self) -> usize {
-        self.memory.byte_len()
+        self.parts.memory().byte_len()
     }
 
     fn is_writable(&self) -> bool {
-        self.memory.is_writable() && !self.flags().contains(RegisterFlags::READ_ONLY)
+        self.parts.memory().is_writable() && !self.flags().contains(RegisterFlags::READ_ONLY)
+    }
+
+    fn file(&self) -> Option<(&File, usize)> {
+        let memory = self.parts.memory();
+        // Registering a private mapping has copied its pages: they are the process's own.
+        memory.file().filter(|_| !memory.is_copy_on_write()).map(|(file, _)| (file, LOADED_BY_THE_HOST))
     }
 
     fn is_copy_on_write(&self) -> bool {
-        self.memory.is_copy_on_write()
+        self.parts.memory().is_copy_on_write()
+    }
+
+    fn order_behind_uses(&self, stream: &Stream) -> Result<()> {
+        self.parts.uses.hold_up(stream)
     }
 }
 
@@ -233,31 +273,30 @@ unsafe impl<M: HostElements> HostElements for Registered<M> {
     type Element = M::Element;
 
     fn as_mut_ptr(&mut self) -> *mut M::Element {
-        self.memory.as_mut_ptr()
+        // SAFETY: initialised in `new`; the parts are here, so it was not moved out.
+        unsafe { self.parts.memory.assume_init_mut() }.as_mut_ptr()
     }
 }
 
 impl<M: HostMemory> Drop for Registered<M> {
     fn drop(&mut self) {
+        // SAFETY: taken once; the value is not used after its drop.
+        let mut parts = unsafe { ManuallyDrop::take(&mut self.parts) };
         if fork::forked() {
             // The child's copy of the memory was never registered.
-            // SAFETY: dropped once; nobody uses the value after its drop.
-            unsafe { ManuallyDrop::drop(&mut self.memory) };
+            // SAFETY: initialised in `new`, dropped once.
+            unsafe { parts.memory.assume_init_drop() };
             return;
         }
-        let driver = self.context.driver();
-        if driver.release(|| self.unregister()) {
-            // SAFETY: dropped once; the pages are the process's own again.
-            unsafe { ManuallyDrop::drop(&mut self.memory) };
-        }
+        parts.context.driver().release_or_defer(parts);
     }
 }
 
 impl<M: HostMemory> fmt::Debug for Registered<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Registered")
-            .field("address", &self.memory.as_ptr())
-            .field("bytes", &self.memory.byte_len())
+            .field("address", &self.as_ptr())
+            .field("bytes", &self.byte_len())
             .field("flags", &self.flags())
             .finish_non_exhaustive()
     }
@@ -302,7 +341,7 @@ impl Registration {
             // SAFETY: the caller keeps the bytes mapped; the driver checks that they are. The context is current.
             unsafe { call!(driver, cuMemHostRegister(address, len, flags.bits())) }.with_bytes(len)
         };
-        match driver.registry().claim(range.clone(), flags, register) {
+        match driver.registry().claim(range.clone(), flags, context, register) {
             Ok(claim) => Ok(Self { driver, flags, claim: Some(claim) }),
             Err(Error::Driver(error))
                 if error.code() == CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED =>
@@ -315,6 +354,7 @@ impl Registration {
 
     /// Unregisters the memory, unless somebody else here holds it as well. After an error it is still registered.
     pub(crate) fn release(&mut self) -> Result<()> {
+        refuse_forked()?;
         let Some(claim) = self.claim else { return Ok(()) };
         self.driver.registry().release(claim, || {
             let _relaxed = Relaxed::enter(self.driver)?;
@@ -325,6 +365,15 @@ impl Registration {
         })?;
         self.claim = None;
         Ok(())
+    }
+}
+
+impl Registration {
+    /// Gives up on memory that the driver would not unregister and whose owner takes it back: nobody else may count on it.
+    pub(crate) fn abandon(&mut self) {
+        if let Some(claim) = self.claim.take() {
+            self.driver.registry().abandon(claim);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use crate::context::Context;
 use crate::error::{Error, RegisteredBy, Result};
 use crate::host::RegisterFlags;
 
@@ -23,6 +24,8 @@ struct Entry {
     end: usize,
     flags: RegisterFlags,
     state: State,
+    /// The context it is registered in, which holders of another must not outlive. None in tests.
+    _context: Option<Context>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +34,8 @@ enum State {
     Busy,
     /// Registered, with so many holders.
     Held(usize),
+    /// Registered still, because the driver would not let go of it, but without a holder that keeps the memory in place.
+    Lost,
 }
 
 /// One holder's claim on a registered range.
@@ -42,12 +47,14 @@ pub(crate) struct Claim {
 
 impl Registry {
     /// A claim on `range`; `register` is called if the driver does not know it yet.
-    pub(crate) fn claim(
+    pub(crate) fn claim<'c>(
         &self,
         range: Range<usize>,
         flags: RegisterFlags,
+        context: impl Into<Option<&'c Context>>,
         register: impl FnOnce() -> Result<()>,
     ) -> Result<Claim> {
+        let context = context.into().cloned();
         let mut ranges = self.lock();
         while let Some((start, entry)) = overlapping(&mut ranges, &range) {
             match &mut entry.state {
@@ -58,25 +65,20 @@ impl Registry {
                     *holders = holders.saturating_add(1);
                     return Ok(Claim { start });
                 }
-                State::Held(_) => {
+                State::Held(_) | State::Lost => {
                     let by = RegisteredBy::Ours { range: start..entry.end };
                     return Err(Error::AlreadyRegistered { range, by });
                 }
             }
         }
         let claim = Claim { start: range.start };
-        ranges.insert(range.start, Entry { end: range.end, flags, state: State::Busy });
+        ranges.insert(range.start, Entry { end: range.end, flags, state: State::Busy, _context: context });
         drop(ranges);
         // Not under the lock: registering takes a second for every few tens of gigabytes.
-        let registered = register();
-        let mut ranges = self.lock();
-        match &registered {
-            Ok(()) => settle(&mut ranges, claim, State::Held(1)),
-            Err(_) => drop(ranges.remove(&claim.start)),
-        }
-        drop(ranges);
-        self.settled.notify_all();
-        registered.map(|()| claim)
+        let mut busy = Busy { registry: self, claim, outcome: None };
+        register()?;
+        busy.outcome = Some(State::Held(1));
+        Ok(claim)
     }
 
     /// Gives a claim up; `unregister` is called for the last holder. After an error the claim still stands.
@@ -91,15 +93,20 @@ impl Registry {
             None => return Ok(()),
         }
         drop(ranges);
-        let unregistered = unregister();
-        let mut ranges = self.lock();
-        match &unregistered {
-            Ok(()) => drop(ranges.remove(&claim.start)),
-            Err(_) => settle(&mut ranges, claim, State::Held(1)),
+        let mut busy = Busy { registry: self, claim, outcome: Some(State::Held(1)) };
+        unregister()?;
+        busy.outcome = None;
+        Ok(())
+    }
+
+    /// Gives a claim up whose memory the driver would not unregister.
+    pub(crate) fn abandon(&self, claim: Claim) {
+        if let Some(entry) = self.lock().get_mut(&claim.start) {
+            entry.state = match entry.state {
+                State::Held(holders) if holders > 1 => State::Held(holders.saturating_sub(1)),
+                _ => State::Lost,
+            };
         }
-        drop(ranges);
-        self.settled.notify_all();
-        unregistered
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Entry>> {
@@ -107,9 +114,30 @@ impl Registry {
     }
 }
 
-fn settle(ranges: &mut BTreeMap<usize, Entry>, claim: Claim, state: State) {
-    if let Some(entry) = ranges.get_mut(&claim.start) {
-        entry.state = state;
+/// A range that a thread registers or unregisters. Ends with what became of it, also when the call unwinds.
+struct Busy<'r> {
+    registry: &'r Registry,
+    claim: Claim,
+    /// None: the range is not registered.
+    outcome: Option<State>,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let mut ranges = self.registry.lock();
+        let removed = match self.outcome {
+            None => ranges.remove(&self.claim.start),
+            Some(state) => {
+                if let Some(entry) = ranges.get_mut(&self.claim.start) {
+                    entry.state = state;
+                }
+                None
+            }
+        };
+        drop(ranges);
+        self.registry.settled.notify_all();
+        // Outside the lock: it may hold the last handle to a context.
+        drop(removed);
     }
 }
 
@@ -136,8 +164,8 @@ mod tests {
     #[test]
     fn an_inner_range_is_counted_and_the_driver_hears_once() {
         let registry = Registry::default();
-        let outer = registry.claim(100..200, FLAGS, || Ok(())).unwrap();
-        let inner = registry.claim(150..200, FLAGS, never).unwrap();
+        let outer = registry.claim(100..200, FLAGS, None, || Ok(())).unwrap();
+        let inner = registry.claim(150..200, FLAGS, None, never).unwrap();
         assert_eq!(outer, inner);
         registry.release(outer, never).unwrap();
         let unregistered = Cell::new(false);
@@ -148,30 +176,30 @@ mod tests {
             })
             .unwrap();
         assert!(unregistered.get());
-        registry.claim(150..250, FLAGS, || Ok(())).unwrap();
+        registry.claim(150..250, FLAGS, None, || Ok(())).unwrap();
     }
 
     #[test]
     fn other_flags_and_partial_overlaps_name_the_range_in_the_way() {
         let registry = Registry::default();
-        registry.claim(100..200, FLAGS, || Ok(())).unwrap();
+        registry.claim(100..200, FLAGS, None, || Ok(())).unwrap();
         for (range, flags) in
             [(150..200, RegisterFlags::empty()), (50..101, FLAGS), (199..300, FLAGS), (0..400, FLAGS)]
         {
-            let error = registry.claim(range, flags, never).unwrap_err();
+            let error = registry.claim(range, flags, None, never).unwrap_err();
             let ours = RegisteredBy::Ours { range: 100..200 };
             assert!(matches!(error, Error::AlreadyRegistered { by, .. } if by == ours));
         }
-        registry.claim(200..300, FLAGS, || Ok(())).unwrap();
-        registry.claim(0..100, FLAGS, || Ok(())).unwrap();
+        registry.claim(200..300, FLAGS, None, || Ok(())).unwrap();
+        registry.claim(0..100, FLAGS, None, || Ok(())).unwrap();
     }
 
     #[test]
     fn a_failed_registration_leaves_nothing_and_a_failed_release_leaves_the_claim() {
         let registry = Registry::default();
-        registry.claim(100..200, FLAGS, || Err(Error::Forked)).unwrap_err();
-        let claim = registry.claim(100..200, FLAGS, || Ok(())).unwrap();
+        registry.claim(100..200, FLAGS, None, || Err(Error::Forked)).unwrap_err();
+        let claim = registry.claim(100..200, FLAGS, None, || Ok(())).unwrap();
         registry.release(claim, || Err(Error::Forked)).unwrap_err();
-        registry.claim(100..200, FLAGS, never).unwrap();
+        registry.claim(100..200, FLAGS, None, never).unwrap();
     }
 }

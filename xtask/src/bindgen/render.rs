@@ -58,7 +58,7 @@ pub(crate) fn types(spec: &Spec, include: &Path, libclang: &Path) -> Result<Stri
             && let Some(inner) = option_argument(&alias.ty)
         {
             // A bound function is an address or an error, never null: the loader takes care of that once.
-            alias.ty = Box::new(inner);
+            *alias.ty = inner;
         }
     }
     let wheel = &spec.header.wheel;

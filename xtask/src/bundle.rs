@@ -1,0 +1,132 @@
+//! `cargo xtask bundle`: a folder that runs `gpu-test` on a GPU host without Rust, cargo or sources.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::gpu_test::{Builder, MANIFEST, Matrix, Programs, portable};
+use crate::table;
+use crate::workspace::Workspace;
+
+/// What a bundle may weigh: it travels to every GPU host, some of them over slow links.
+const LIMIT: u64 = 50 << 20;
+
+/// The command that the host's user types; the program finds the manifest beside itself and does the rest.
+const LAUNCHER: &str = "#!/bin/sh\nexec \"$(dirname \"$0\")/xtask\" gpu-test \"$@\"\n";
+
+/// Builds everything with the profile `bundle` and copies it to `folder`, replacing an older bundle there.
+pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
+    let workspace = Workspace::read(root)?;
+    let matrix = Matrix::read(&root.join("ci/gpu-matrix.toml"))?;
+    let rows = portable(&matrix.rows);
+    ensure!(!rows.is_empty(), "no row of the matrix runs on a GPU: the bundle would be empty");
+    let builder = Builder { workspace: &workspace, profile: "bundle" };
+
+    let (mut tests, broken) = builder.tests(rows.iter());
+    if let Some(((package, features), error)) = broken.first_key_value() {
+        bail!("{package} with features {features}: {error}");
+    }
+    for row in &rows {
+        for target in &row.targets {
+            let built = tests.iter().any(|test| test.is_for(row, target));
+            ensure!(
+                built,
+                "{} asks for the test target `{target}`, which the crate does not have",
+                row.name()
+            );
+        }
+    }
+    tests.extend(builder.outside_projects(&rows)?);
+    let mut programs = Programs {
+        simulator: builder.simulator()?,
+        probe: builder.extra("example", "cuda-mem-sys", "probe")?,
+        ..Programs::default()
+    };
+    let tool = builder.extra("bin", "xtask", "xtask")?;
+    let mut extras = Vec::new();
+    for (kind, wanted) in [("example", &matrix.extras.examples), ("bench", &matrix.extras.benches)] {
+        for extra in wanted {
+            extras.push((extra.name.clone(), builder.extra(kind, &extra.package, &extra.name)?));
+        }
+    }
+
+    let mut bundle = Bundle::create(folder)?;
+    bundle.add(&tool, "xtask")?;
+    programs.simulator = bundle.add(&programs.simulator, "libcuda_mem_sim.so")?;
+    programs.probe = bundle.add(&programs.probe, "probe")?;
+    for (name, path) in &extras {
+        programs.extras.push(bundle.add(path, name)?);
+    }
+    for test in &mut tests {
+        let name = format!("tests/{}-{}-{}", test.package, test.features, test.target);
+        test.path = bundle.add(&test.path, &name)?;
+    }
+    programs.tests = tests;
+    for name in ["gpu-matrix.toml", "known-differences.tsv"] {
+        bundle.add(&root.join("ci").join(name), name)?;
+    }
+    bundle.write(MANIFEST, &serde_json::to_string_pretty(&programs)?)?;
+    let launcher = bundle.write("gpu-test", LAUNCHER)?;
+    fs::set_permissions(launcher, fs::Permissions::from_mode(0o755))?;
+
+    bundle.show();
+    ensure!(
+        bundle.size() <= LIMIT,
+        "the bundle has {}, more than the {} it may have",
+        mebibytes(bundle.size()),
+        mebibytes(LIMIT)
+    );
+    println!("{} in {}; on a GPU host: ./gpu-test --backend gpu", mebibytes(bundle.size()), folder.display());
+    Ok(())
+}
+
+/// A folder that is being filled.
+struct Bundle<'a> {
+    folder: &'a Path,
+    files: Vec<(String, u64)>,
+}
+
+impl<'a> Bundle<'a> {
+    /// Makes an empty folder; what lies there is removed if it is a bundle, and left alone otherwise.
+    fn create(folder: &'a Path) -> Result<Self> {
+        if let Ok(mut entries) = fs::read_dir(folder) {
+            let ours = folder.join(MANIFEST).is_file() || entries.next().is_none();
+            ensure!(ours, "{} holds something else than a bundle", folder.display());
+            fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+        }
+        fs::create_dir_all(folder.join("tests"))
+            .with_context(|| format!("cannot create {}", folder.display()))?;
+        Ok(Self { folder, files: Vec::new() })
+    }
+
+    /// Copies a file; returns its path relative to the bundle.
+    fn add(&mut self, file: &Path, name: &str) -> Result<PathBuf> {
+        let size = fs::copy(file, self.folder.join(name))
+            .with_context(|| format!("cannot copy {} to the bundle", file.display()))?;
+        self.files.push((name.to_owned(), size));
+        Ok(PathBuf::from(name))
+    }
+
+    fn write(&mut self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.folder.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        self.files.push((name.to_owned(), text.len() as u64));
+        Ok(path)
+    }
+
+    fn size(&self) -> u64 {
+        self.files.iter().map(|(_, size)| size).sum()
+    }
+
+    fn show(&self) {
+        let rows = self.files.iter().map(|(name, size)| vec![name.clone(), mebibytes(*size)]);
+        println!("{}", table::render(&["file", "size"], &rows.collect::<Vec<_>>(), &[1]));
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown with two digits")]
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.2} MiB", bytes as f64 / f64::from(1 << 20))
+}

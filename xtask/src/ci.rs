@@ -1,0 +1,65 @@
+//! `cargo xtask ci`: every check that a change must pass.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::steps::{Steps, cargo, succeeds};
+use crate::workspace::Workspace;
+
+/// The checked version of cargo-deny: a newer one may bring new rules.
+const CARGO_DENY: &str = "0.20.2";
+
+/// Runs all checks; whether none failed.
+pub(crate) fn run(root: &Path) -> Result<bool> {
+    let workspace = Workspace::read(root)?;
+    let mut steps = Steps::new(root);
+    steps.command("format", &mut cargo("fmt --all --check"));
+    steps.command("clippy", &mut cargo("clippy --workspace --all-targets --all-features -- --deny warnings"));
+    steps.command(
+        "docs",
+        cargo("doc --workspace --all-features --no-deps").env("RUSTDOCFLAGS", "--deny warnings"),
+    );
+    steps.command("bindings", &mut cargo("xtask bindgen --check"));
+    deny(&mut steps, &workspace);
+    for package in workspace.packages.iter().filter(|package| package.is_publishable_alone()) {
+        let check = format!("publish --dry-run --allow-dirty --package {}", package.name);
+        steps.command(&format!("publish {}", package.name), &mut cargo(&check));
+    }
+    steps.command("tests", &mut cargo("test --workspace --no-fail-fast"));
+    steps.command("matrix", &mut cargo("xtask gpu-test"));
+    Ok(steps.finish())
+}
+
+/// Licences, sources and versions of all dependencies; known vulnerabilities where their database can be had.
+fn deny(steps: &mut Steps, workspace: &Workspace) {
+    let tool = cargo_deny(steps, &workspace.target_directory.join("tools"));
+    let deny = |words: &str| {
+        let mut command = Command::new(&tool);
+        command.current_dir(&workspace.root).args(words.split(' '));
+        command
+    };
+    steps.command("dependencies", &mut deny("--all-features check bans licenses sources"));
+    if succeeds(&mut deny("fetch db"), Duration::from_secs(60)) {
+        steps.command("advisories", &mut deny("--all-features check --disable-fetch advisories"));
+    } else {
+        steps.skip("advisories", "the advisory database cannot be fetched here");
+    }
+}
+
+/// The tool: the system's, else one installed under `target`, where it outlives a change of the sources.
+fn cargo_deny(steps: &mut Steps, tools: &Path) -> PathBuf {
+    let installed = tools.join("bin/cargo-deny");
+    for program in [Path::new("cargo-deny"), &installed] {
+        if succeeds(Command::new(program).arg("--version"), Duration::from_secs(60)) {
+            return program.to_path_buf();
+        }
+    }
+    // Unoptimised: it is built far longer than it runs.
+    let mut install = cargo("install --quiet --locked --debug cargo-deny --version");
+    install.arg(CARGO_DENY).arg("--root").arg(tools);
+    steps.command("cargo-deny", &mut install);
+    installed
+}

@@ -1,0 +1,219 @@
+//! What the rows run: built once for each crate and feature set, however many rows share it, or carried by a bundle.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::matrix::{Kind, Row};
+use super::projects;
+use crate::workspace::{FeatureSet, Workspace};
+
+/// The name of the manifest that makes a folder a bundle.
+pub(crate) const MANIFEST: &str = "bundle.json";
+
+/// A crate with its features: one call of cargo.
+type Build = (String, FeatureSet);
+
+/// The built programs; in a bundle this is its manifest, with paths relative to it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Programs {
+    /// The simulated driver as a shared library.
+    pub(crate) simulator: PathBuf,
+    /// What asks the driver about the machine.
+    pub(crate) probe: PathBuf,
+    pub(crate) tests: Vec<TestProgram>,
+    /// Examples and benchmarks that a bundle carries for people to start.
+    pub(crate) extras: Vec<PathBuf>,
+}
+
+/// One test executable.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TestProgram {
+    #[serde(rename = "crate")]
+    pub(crate) package: String,
+    pub(crate) features: FeatureSet,
+    /// `lib` for the unit tests, `outside-project` for that program, else the name of the file in `tests/`.
+    pub(crate) target: String,
+    pub(crate) path: PathBuf,
+}
+
+impl Programs {
+    /// Reads a bundle's manifest.
+    pub(crate) fn carried(bundle: &Path) -> Result<Self> {
+        let path = bundle.join(MANIFEST);
+        let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut programs: Self =
+            serde_json::from_slice(&text).with_context(|| format!("{} is no manifest", path.display()))?;
+        let tests = programs.tests.iter_mut().map(|test| &mut test.path);
+        for path in tests.chain([&mut programs.simulator, &mut programs.probe]).chain(&mut programs.extras) {
+            *path = bundle.join(&*path);
+        }
+        Ok(programs)
+    }
+
+    /// The executable that a row asks for.
+    pub(crate) fn test(&self, row: &Row, target: &str) -> Result<&Path> {
+        self.tests
+            .iter()
+            .find(|test| test.is_for(row, target))
+            .map(|test| test.path.as_path())
+            .with_context(|| format!("{} has no test target `{target}`", row.package))
+    }
+}
+
+impl TestProgram {
+    /// Whether a row that runs `target` means this one.
+    pub(crate) fn is_for(&self, row: &Row, target: &str) -> bool {
+        self.package == row.package && self.features == row.features && self.target == target
+    }
+}
+
+/// What cargo says of a file that it built.
+#[derive(Debug, Deserialize)]
+struct Artifact {
+    reason: String,
+    target: Option<ArtifactTarget>,
+    profile: Option<ArtifactProfile>,
+    executable: Option<PathBuf>,
+    #[serde(default)]
+    filenames: Vec<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ArtifactTarget {
+    name: String,
+    kind: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ArtifactProfile {
+    test: bool,
+}
+
+/// Calls cargo in a workspace, always with the same profile.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Builder<'a> {
+    pub(crate) workspace: &'a Workspace,
+    pub(crate) profile: &'a str,
+}
+
+impl Builder<'_> {
+    /// Builds the test executables of all rows; a crate that does not build fails its rows and not the others.
+    pub(crate) fn tests<'r>(
+        &self,
+        rows: impl Iterator<Item = &'r Row>,
+    ) -> (Vec<TestProgram>, BTreeMap<Build, String>) {
+        let mut wanted: BTreeMap<Build, BTreeSet<&str>> = BTreeMap::new();
+        for row in rows.filter(|row| row.kind == Kind::Tests) {
+            let targets = wanted.entry((row.package.clone(), row.features.clone())).or_default();
+            targets.extend(row.targets.iter().map(String::as_str));
+        }
+        let mut programs = Vec::new();
+        let mut failures = BTreeMap::new();
+        for (build, targets) in wanted {
+            match self.test_programs(&build, &targets) {
+                Ok(built) => programs.extend(built),
+                Err(error) => {
+                    failures.insert(build, format!("{error:#}"));
+                }
+            }
+        }
+        (programs, failures)
+    }
+
+    fn test_programs(
+        &self,
+        (package, features): &Build,
+        targets: &BTreeSet<&str>,
+    ) -> Result<Vec<TestProgram>> {
+        let mut arguments = vec!["test".to_owned(), "--no-run".to_owned()];
+        arguments.extend(["--package".to_owned(), package.clone()]);
+        arguments.extend(features.arguments());
+        for target in targets {
+            match *target {
+                "lib" => arguments.push("--lib".to_owned()),
+                name => arguments.extend(["--test".to_owned(), name.to_owned()]),
+            }
+        }
+        let artifacts = self.cargo(&arguments)?;
+        let programs = artifacts.into_iter().filter_map(|artifact| {
+            let target = artifact.target?;
+            let is_test = artifact.profile?.test;
+            let target =
+                if target.kind.iter().any(|kind| kind == "test") { target.name } else { "lib".to_owned() };
+            let (package, features) = (package.clone(), features.clone());
+            artifact.executable.filter(|_| is_test).map(|path| TestProgram {
+                package,
+                features,
+                target,
+                path,
+            })
+        });
+        Ok(programs.collect())
+    }
+
+    /// Builds the outside projects of all rows, as a bundle carries them.
+    pub(crate) fn outside_projects(&self, rows: &[Row]) -> Result<Vec<TestProgram>> {
+        let projects = rows.iter().filter(|row| row.kind == Kind::OutsideProject);
+        let wanted = projects.map(|row| (&row.package, &row.features)).collect::<BTreeSet<_>>();
+        let programs = wanted.into_iter().map(|(package, features)| {
+            Ok(TestProgram {
+                package: package.clone(),
+                features: features.clone(),
+                target: projects::OUTSIDE.to_owned(),
+                path: projects::build_outside(self.workspace, package, features)?,
+            })
+        });
+        programs.collect()
+    }
+
+    /// Builds the simulated driver's shared library.
+    pub(crate) fn simulator(&self) -> Result<PathBuf> {
+        let arguments = ["build", "--package", "cuda-mem-sim-library"].map(str::to_owned);
+        self.cargo(&arguments)?
+            .into_iter()
+            .filter(|artifact| artifact.target.as_ref().is_some_and(|target| target.kind == ["cdylib"]))
+            .find_map(|artifact| artifact.filenames.into_iter().next())
+            .context("cargo built no shared library of the simulator")
+    }
+
+    /// Builds one example or, with `kind` as `bench`, one benchmark.
+    pub(crate) fn extra(&self, kind: &str, package: &str, name: &str) -> Result<PathBuf> {
+        // A benchmark is built as `cargo bench` builds it; `cargo build` would leave out the harness.
+        let command: &[&str] = if kind == "bench" { &["bench", "--no-run"] } else { &["build"] };
+        let mut arguments = command.iter().map(|argument| (*argument).to_owned()).collect::<Vec<_>>();
+        arguments.extend(["--package".to_owned(), package.to_owned(), format!("--{kind}"), name.to_owned()]);
+        self.cargo(&arguments)?
+            .into_iter()
+            .filter(|artifact| artifact.target.as_ref().is_some_and(|target| target.kind == [kind]))
+            .find_map(|artifact| artifact.executable)
+            .with_context(|| format!("cargo built no {kind} `{name}` of {package}"))
+    }
+
+    /// Runs cargo, whose messages for people go where ours go, and returns what it built.
+    fn cargo(&self, arguments: &[String]) -> Result<Vec<Artifact>> {
+        let output = Command::new("cargo")
+            .current_dir(&self.workspace.root)
+            .args(arguments)
+            .args(["--profile", self.profile, "--message-format=json-render-diagnostics"])
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()
+            .context("cannot start cargo")?;
+        ensure!(output.status.success(), "`cargo {}` failed", arguments.join(" "));
+        let mut artifacts = Vec::new();
+        for line in String::from_utf8(output.stdout).context("cargo wrote no text")?.lines() {
+            match serde_json::from_str::<Artifact>(line) {
+                Ok(artifact) if artifact.reason == "compiler-artifact" => artifacts.push(artifact),
+                Ok(_) => {}
+                Err(error) => bail!("cargo wrote `{line}`: {error}"),
+            }
+        }
+        Ok(artifacts)
+    }
+}

@@ -1,0 +1,374 @@
+//! `ci/gpu-matrix.toml`: groups of rows, each written once and expanded to every combination of what it lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::workspace::FeatureSet;
+
+/// The file as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct File {
+    /// Seconds that a row may take, where its group says nothing else.
+    time_limit: u64,
+    #[serde(default)]
+    bundle: Extras,
+    row: Vec<Group>,
+}
+
+/// Programs that a bundle carries beside the tests.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Extras {
+    #[serde(default)]
+    pub(crate) examples: Vec<Extra>,
+    #[serde(default)]
+    pub(crate) benches: Vec<Extra>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Extra {
+    #[serde(rename = "crate")]
+    pub(crate) package: String,
+    pub(crate) name: String,
+}
+
+/// One `[[row]]`: every list in it is one axis of a product.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Group {
+    kind: Kind,
+    crates: Vec<String>,
+    #[serde(default = "default_features")]
+    features: Vec<FeatureSet>,
+    /// Not an axis: a row runs all of them, `lib` meaning the unit tests.
+    #[serde(default)]
+    targets: Vec<String>,
+    drivers: Vec<Driver>,
+    #[serde(default = "one_device")]
+    devices: Vec<usize>,
+    #[serde(default = "legacy")]
+    default_stream: Vec<DefaultStream>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    time_limit: Option<u64>,
+}
+
+fn default_features() -> Vec<FeatureSet> {
+    vec![FeatureSet::Default]
+}
+
+fn one_device() -> Vec<usize> {
+    vec![1]
+}
+
+fn legacy() -> Vec<DefaultStream> {
+    vec![DefaultStream::Legacy]
+}
+
+/// What a row does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
+    /// Runs test executables.
+    Tests,
+    /// Runs the examples in the documentation.
+    Doctests,
+    /// Builds and runs a program outside the workspace whose only dependency is the crate.
+    OutsideProject,
+    /// Copies the crate as a user would vendor it and runs its tests there.
+    Vendored,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tests => "tests",
+            Self::Doctests => "doctests",
+            Self::OutsideProject => "outside-project",
+            Self::Vendored => "vendored",
+        }
+    }
+}
+
+/// Whose functions a row calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) enum Driver {
+    /// The simulator, telling this version: 1000 × major + 10 × minor.
+    Simulator(i32),
+    /// The system's driver.
+    Gpu,
+}
+
+impl TryFrom<String> for Driver {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let version = |text: &str| {
+            let (major, minor) = text.split_once('.')?;
+            Some(major.parse::<i32>().ok()? * 1000 + minor.parse::<i32>().ok()? * 10)
+        };
+        match text.strip_prefix("sim-") {
+            Some(rest) => version(rest).map(Self::Simulator),
+            None => (text == "gpu").then_some(Self::Gpu),
+        }
+        .ok_or_else(|| {
+            format!("`{text}` is no driver: write `gpu`, or `sim-` and a version, such as `sim-13.0`")
+        })
+    }
+}
+
+impl fmt::Display for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Simulator(version) => write!(f, "sim-{}", Version(*version)),
+            Self::Gpu => f.write_str("gpu"),
+        }
+    }
+}
+
+/// 12020 as people write it: 12.2.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Version(pub(crate) i32);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
+    }
+}
+
+/// Which stream a row's tests mean by the null stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum DefaultStream {
+    Legacy,
+    PerThread,
+}
+
+impl DefaultStream {
+    /// As the tests read it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Legacy => "legacy",
+            Self::PerThread => "per_thread",
+        }
+    }
+}
+
+/// One combination: what is run, on what, and for how long at most.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) kind: Kind,
+    pub(crate) package: String,
+    pub(crate) features: FeatureSet,
+    pub(crate) targets: Vec<String>,
+    pub(crate) driver: Driver,
+    pub(crate) devices: usize,
+    pub(crate) default_stream: DefaultStream,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) limit: Duration,
+}
+
+impl Row {
+    /// Its name: unique in the matrix, and what `--row` is matched against.
+    pub(crate) fn name(&self) -> String {
+        let what =
+            if self.kind == Kind::Tests { self.targets.join("+") } else { self.kind.name().to_owned() };
+        format!(
+            "{}/{what}/{}/{}/x{}/{}",
+            self.package.trim_start_matches("cuda-mem-"),
+            self.features,
+            self.driver,
+            self.devices,
+            self.default_stream.name()
+        )
+    }
+
+    /// The same tests on a simulator that tells this version: what a hardware row is compared with.
+    pub(crate) fn twin(&self, version: i32) -> Self {
+        Self { driver: Driver::Simulator(version), ..self.clone() }
+    }
+}
+
+/// All rows, and what a bundle carries beside them.
+#[derive(Debug)]
+pub(crate) struct Matrix {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) extras: Extras,
+}
+
+impl Matrix {
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("{} is not a matrix", path.display()))
+    }
+
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let file: File = toml::from_str(text)?;
+        let mut rows = Vec::new();
+        for group in &file.row {
+            group.check()?;
+            rows.extend(group.expand(file.time_limit));
+        }
+        let mut names = BTreeSet::new();
+        for row in &rows {
+            ensure!(names.insert(row.name()), "two rows are named {}", row.name());
+        }
+        Ok(Self { rows, extras: file.bundle })
+    }
+}
+
+impl Group {
+    fn check(&self) -> Result<()> {
+        let what = format!("the {} rows of {}", self.kind.name(), self.crates.join(", "));
+        let tests = self.kind == Kind::Tests;
+        ensure!(
+            tests != self.targets.is_empty(),
+            "{what}: `targets` belong to rows of kind `tests`, and only there"
+        );
+        ensure!(
+            matches!(self.kind, Kind::Tests | Kind::OutsideProject) || !self.drivers.contains(&Driver::Gpu),
+            "{what}: only `tests` and `outside-project` run on a GPU, whose host may have no cargo"
+        );
+        let axes = [self.crates.len(), self.features.len(), self.drivers.len(), self.devices.len()];
+        ensure!(
+            !axes.contains(&0) && !self.default_stream.is_empty(),
+            "{what}: an empty list makes no rows: leave it out or fill it"
+        );
+        ensure!(!self.devices.contains(&0), "{what}: a row needs at least one device");
+        Ok(())
+    }
+
+    /// The product, the last axis running fastest.
+    fn expand(&self, time_limit: u64) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for package in &self.crates {
+            for features in &self.features {
+                for driver in &self.drivers {
+                    for devices in &self.devices {
+                        for default_stream in &self.default_stream {
+                            rows.push(Row {
+                                kind: self.kind,
+                                package: package.clone(),
+                                features: features.clone(),
+                                targets: self.targets.clone(),
+                                driver: *driver,
+                                devices: *devices,
+                                default_stream: *default_stream,
+                                env: self.env.clone(),
+                                limit: Duration::from_secs(self.time_limit.unwrap_or(time_limit)),
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        rows
+    }
+}
+
+/// Whether a name matches a pattern: `*` stands for anything, and a pattern without one may match anywhere in the name.
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+    if !pattern.contains('*') {
+        return name.contains(pattern);
+    }
+    let pieces = pattern.split('*').collect::<Vec<_>>();
+    let (first, last) = (pieces[0], pieces[pieces.len() - 1]);
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    for piece in &pieces[1..pieces.len() - 1] {
+        let Some(at) = rest.find(piece) else { return false };
+        rest = &rest[at + piece.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = r#"
+        time-limit = 60
+        [[row]]
+        kind = "tests"
+        crates = ["cuda-mem-core", "cuda-mem-pool"]
+        targets = ["lib", "device"]
+        features = ["default", "tracing"]
+        drivers = ["sim-13.0", "gpu"]
+        devices = [1, 2]
+        default-stream = ["legacy", "per_thread"]
+        [[row]]
+        kind = "vendored"
+        crates = ["cuda-mem-sys"]
+        drivers = ["sim-12.2"]
+        time-limit = 600
+        env = { A = "b" }
+    "#;
+
+    #[test]
+    fn a_group_expands_to_the_product_of_its_lists() {
+        let matrix = Matrix::parse(SMALL).unwrap();
+        let names = matrix.rows.iter().map(Row::name).collect::<Vec<_>>();
+        assert_eq!(names.len(), 2 * 2 * 2 * 2 * 2 + 1);
+        assert_eq!(names[0], "core/lib+device/default/sim-13.0/x1/legacy");
+        assert_eq!(names[1], "core/lib+device/default/sim-13.0/x1/per_thread");
+        assert_eq!(names[31], "pool/lib+device/tracing/gpu/x2/per_thread");
+        assert_eq!(names[32], "sys/vendored/default/sim-12.2/x1/legacy");
+        let vendored = &matrix.rows[32];
+        assert_eq!((vendored.driver, vendored.limit.as_secs()), (Driver::Simulator(12020), 600));
+        assert_eq!(vendored.env["A"], "b");
+        assert_eq!(matrix.rows[0].limit.as_secs(), 60);
+    }
+
+    fn error(text: &str) -> String {
+        format!("{:#}", Matrix::parse(text).unwrap_err())
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let row = |lines: &str| error(&format!("time-limit = 1\n[[row]]\ncrates = [\"c\"]\n{lines}"));
+        let unknown = row("kind = 'doctests'\ndrivers = ['sim-13.0']\ndevice = [1]");
+        assert!(unknown.contains("unknown field `device`"), "{unknown}");
+        let driver = row("kind = 'doctests'\ndrivers = ['13.0']");
+        assert!(driver.contains("`13.0` is no driver: write `gpu`, or `sim-` and a version"), "{driver}");
+        assert!(
+            row("kind = 'tests'\ndrivers = ['gpu']").contains("`targets` belong to rows of kind `tests`")
+        );
+        assert!(
+            row("kind = 'doctests'\ndrivers = ['gpu']")
+                .contains("only `tests` and `outside-project` run on a GPU")
+        );
+        assert!(row("kind = 'doctests'\ndrivers = []").contains("an empty list"));
+        assert!(
+            row("kind = 'doctests'\ndrivers = ['sim-13.0']\ndevices = [0]").contains("at least one device")
+        );
+        let twice = row("kind = 'doctests'\ndrivers = ['sim-13.0', 'sim-13.0']");
+        assert_eq!(twice, "two rows are named c/doctests/default/sim-13.0/x1/legacy");
+    }
+
+    #[test]
+    fn a_twin_differs_in_its_driver_only() {
+        let matrix = Matrix::parse(SMALL).unwrap();
+        let gpu = matrix.rows.iter().find(|row| row.driver == Driver::Gpu).unwrap();
+        assert_eq!(gpu.twin(12080).name(), gpu.name().replace("/gpu/", "/sim-12.8/"));
+    }
+
+    #[test]
+    fn patterns() {
+        let name = "core/device/default/sim-13.0/x2/legacy";
+        for pattern in ["core", "x2", name, "core/*", "*legacy", "core/*/x2/*", "*", "*device*"] {
+            assert!(matches(pattern, name), "{pattern}");
+        }
+        for pattern in ["pool", "pool*", "*per_thread", "core/*/x4/*", "core*legacy*x2"] {
+            assert!(!matches(pattern, name), "{pattern}");
+        }
+    }
+}

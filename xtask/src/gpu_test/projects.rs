@@ -1,0 +1,103 @@
+//! Rows that use a crate as others do: from a project of their own, and vendored.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::matrix::Row;
+use super::run::Step;
+use crate::workspace::{FeatureSet, Workspace};
+
+/// The name under which a bundle carries the program of an outside project.
+pub(crate) const OUTSIDE: &str = "outside-project";
+
+/// A program that knows one crate only, in a workspace of its own, run by cargo.
+pub(crate) fn outside(workspace: &Workspace, row: &Row) -> Result<Vec<Step>> {
+    let project = OutsideProject::write(workspace, &row.package, &row.features)?;
+    let mut run = project.cargo("run");
+    run.arg("--quiet");
+    Ok(vec![Step::program(OUTSIDE, run)])
+}
+
+/// The same program built for a bundle: optimised and stripped.
+pub(crate) fn build_outside(workspace: &Workspace, package: &str, features: &FeatureSet) -> Result<PathBuf> {
+    let project = OutsideProject::write(workspace, package, features)?;
+    let mut build = project.cargo("build");
+    let status = build
+        .args(["--release", "--config", "profile.release.strip=true"])
+        .status()
+        .context("cannot start cargo")?;
+    ensure!(status.success(), "the outside project of {package} does not build");
+    Ok(project.target.join("release").join(project.name))
+}
+
+struct OutsideProject {
+    name: String,
+    folder: PathBuf,
+    target: PathBuf,
+}
+
+impl OutsideProject {
+    fn write(workspace: &Workspace, package: &str, features: &FeatureSet) -> Result<Self> {
+        let package = workspace.package(package)?;
+        let name = format!("outside-{}-{}", package.name, features.to_string().replace('+', "-"));
+        let target = workspace.target_directory.join("outside-projects");
+        let folder = target.join("sources").join(&name);
+        let features = match features {
+            FeatureSet::Default => String::new(),
+            set => {
+                let names = package.closure(set)?.into_iter().collect::<Vec<_>>();
+                format!("default-features = false\nfeatures = {names:?}\n")
+            }
+        };
+        let manifest = format!(
+            "[workspace]\n\n\
+             [package]\nname = {name:?}\nedition = \"2024\"\n\n\
+             [dependencies.{}]\npath = {:?}\n{features}",
+            package.name,
+            package.folder()
+        );
+        start_project(workspace, &folder, &manifest)?;
+        let program = workspace.root.join("ci/outside-projects").join(&package.name).with_extension("rs");
+        fs::create_dir_all(folder.join("src"))?;
+        fs::copy(&program, folder.join("src/main.rs"))
+            .with_context(|| format!("cannot copy {}", program.display()))?;
+        Ok(Self { name, folder, target })
+    }
+
+    fn cargo(&self, command: &str) -> Command {
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(&self.folder).arg(command).env("CARGO_TARGET_DIR", &self.target);
+        cargo
+    }
+}
+
+/// What a user gets from `cargo xtask vendor`, inside a workspace as users have one, with the crate's own tests run.
+pub(crate) fn vendored(workspace: &Workspace, row: &Row) -> Result<Vec<Step>> {
+    let target = workspace.target_directory.join("vendored");
+    let consumer = target.join("consumer");
+    if consumer.exists() {
+        fs::remove_dir_all(&consumer)?;
+    }
+    let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{:?}]\n", row.package);
+    start_project(workspace, &consumer, &manifest)?;
+
+    let mut vendor = Command::new(std::env::current_exe()?);
+    vendor.arg("vendor").arg(consumer.join(&row.package));
+    let mut tests = Command::new("cargo");
+    tests
+        .current_dir(&consumer)
+        .args(["test", "--quiet", "--package", &row.package])
+        .env("CARGO_TARGET_DIR", target);
+    Ok(vec![Step::program("vendor", vendor), Step::tests("tests", tests)])
+}
+
+/// A folder with a manifest, and the dependencies' versions that everything else was tested with.
+fn start_project(workspace: &Workspace, folder: &Path, manifest: &str) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    fs::write(folder.join("Cargo.toml"), manifest)?;
+    fs::copy(workspace.root.join("Cargo.lock"), folder.join("Cargo.lock"))?;
+    Ok(())
+}
