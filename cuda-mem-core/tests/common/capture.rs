@@ -76,8 +76,9 @@ impl Graph {
         let launch = self.table.cuGraphLaunch().expect("cuGraphLaunch");
         let destroy = self.table.cuGraphExecDestroy().expect("cuGraphExecDestroy");
         let mut exec: CUgraphExec = ptr::null_mut();
-        // SAFETY: a live graph; one handle to write.
-        assert_eq!(unsafe { instantiate(&mut exec, self.graph, 0) }, CUresult::CUDA_SUCCESS);
+        // SAFETY: a live graph; one handle to write; the context is current.
+        let made = stream.context().with_current(|| unsafe { instantiate(&mut exec, self.graph, 0) });
+        assert_eq!(made.expect("a current context"), CUresult::CUDA_SUCCESS);
         // SAFETY: a live executable graph and stream; the caller answers for what it uses.
         assert_eq!(unsafe { launch(exec, raw(stream)) }, CUresult::CUDA_SUCCESS);
         stream.synchronize().expect("the graph to run");

@@ -74,7 +74,7 @@ fn the_owner_stays_usable_and_comes_back() {
     let address = vector.as_ptr();
     let mut registered = Registered::new(&world.context, vector, RegisterFlags::default()).unwrap();
     assert_eq!((registered.as_ptr(), registered.byte_len()), (address, 100_000));
-    assert_eq!(registered.memory().len(), 100_000);
+    assert_eq!(registered.memory().unwrap().len(), 100_000);
     registered.as_mut_slice().unwrap()[7] = 9;
     let device = DeviceBuffer::from_slice(&world.stream, registered.as_slice().unwrap()).unwrap();
     let vector = registered.close().unwrap();

@@ -51,7 +51,7 @@ fn fork_during(function: &str, busy: impl Fn(&Context) + Sync) {
                 if Registered::new(context, memory, RegisterFlags::default()).is_ok() {
                     return Err("a registration in a forked child".to_owned());
                 }
-                context.reclaim();
+                context.driver().reclaim();
                 match context.driver().release_failures() {
                     0 => Ok(()),
                     count => Err(format!("{count} failed releases in a forked child")),

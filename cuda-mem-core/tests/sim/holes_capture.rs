@@ -38,7 +38,7 @@ fn c7_memory_dropped_during_a_capture_is_freed_after_it() {
         let capture = Capture::begin(&stream, GLOBAL);
         drop(buffer);
         capture.end().unwrap();
-        assert_eq!(context.reclaim(), 0);
+        assert_eq!(context.driver().reclaim(), 0);
         let records = sim.log().records();
         let (ended, freed) = (position(&records, "cuStreamEndCapture"), position(&records, "cuMemFreeAsync"));
         assert!(ended < freed, "{}", text(&records));
