@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use common::Machine;
+use common::{Machine, code, ok};
 use cuda_mem_sys::*;
 
 const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -119,7 +119,11 @@ fn unsafe_calls_end_a_capture_as_the_modes_say() {
         ok!(machine.table, cuStreamBeginCapture(stream, capture_mode));
         assert_eq!(own(thread_mode), GLOBAL);
         let mut pointer = 0;
-        assert_eq!(code!(machine.table, cuMemAlloc(&mut pointer, 16)), expected, "{capture_mode:?} {thread_mode:?}");
+        assert_eq!(
+            code!(machine.table, cuMemAlloc(&mut pointer, 16)),
+            expected,
+            "{capture_mode:?} {thread_mode:?}"
+        );
         assert_eq!(own(GLOBAL), thread_mode);
         assert_eq!(status(&machine, stream), if expected == 0 { 1 } else { 2 });
         assert_eq!(end(&machine, stream).0, if expected == 0 { 0 } else { 901 });

@@ -4,7 +4,7 @@ mod common;
 
 use std::ptr;
 
-use common::Machine;
+use common::{Machine, code, ok};
 use cuda_mem_sys::*;
 
 #[test]
@@ -77,7 +77,11 @@ fn the_stack_of_contexts_belongs_to_the_thread() {
     let there = std::thread::spawn(move || {
         let mut current = ptr::null_mut();
         ok!(table, cuCtxGetCurrent(&mut current));
-        (current.is_null(), code!(table, cuCtxPopCurrent(ptr::null_mut())), code!(table, cuMemAlloc(&mut 0, 1)))
+        (
+            current.is_null(),
+            code!(table, cuCtxPopCurrent(ptr::null_mut())),
+            code!(table, cuMemAlloc(&mut 0, 1)),
+        )
     });
     assert_eq!(there.join().unwrap(), (true, 201, 201));
     ok!(table, cuCtxDestroy(second));
@@ -161,9 +165,7 @@ fn kernels_do_what_their_text_says() {
     let mut pointers = [ptr::null_mut()];
     let launched = code!(
         machine.table,
-        cuLaunchKernel(
-            fill, 1, 1, 1, 2048, 1, 1, 0, ptr::null_mut(), pointers.as_mut_ptr(), ptr::null_mut()
-        )
+        cuLaunchKernel(fill, 1, 1, 1, 2048, 1, 1, 0, ptr::null_mut(), pointers.as_mut_ptr(), ptr::null_mut())
     );
     assert_eq!(launched, 1);
 }
