@@ -4,7 +4,7 @@ mod common;
 
 use std::ptr;
 
-use common::Machine;
+use common::{Machine, code, ok};
 use cuda_mem_sys::*;
 
 #[test]

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use common::Machine;
+use common::{Machine, code, ok};
 use cuda_mem_sim::Sim;
 use cuda_mem_sys::*;
 

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use common::{Machine, NOT_READY};
+use common::{Machine, NOT_READY, code, ok};
 use cuda_mem_sys::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUstream};
 
 #[test]

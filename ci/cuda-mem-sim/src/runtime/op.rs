@@ -27,14 +27,20 @@ pub(crate) struct Op {
     pub(crate) run: Run,
 }
 
+/// See [`Run::Once`].
+pub(crate) type Once = dyn Fn(&Driver) -> Outcome<()> + Send + Sync;
+
+/// See [`Run::Poll`].
+pub(crate) type Poll = dyn Fn(&Driver, Duration) -> Outcome<bool> + Send + Sync;
+
 /// What an operation does when its turn comes: on a worker, with no lock held. It may run more than once, as graphs do.
 #[derive(Clone)]
 pub(crate) enum Run {
     /// It does something and is complete.
-    Once(Arc<dyn Fn(&Driver) -> Outcome<()> + Send + Sync>),
+    Once(Arc<Once>),
     /// It is asked again and again, and told for how long it has been asked, until it says that it is complete. Between
     /// the questions it holds no worker.
-    Poll(Arc<dyn Fn(&Driver, Duration) -> Outcome<bool> + Send + Sync>),
+    Poll(Arc<Poll>),
     /// A function of the program.
     Host(HostCall),
     /// It notes when it was its turn.

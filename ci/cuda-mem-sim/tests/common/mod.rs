@@ -1,6 +1,6 @@
 //! What the integration tests share: a simulator with a context, and calls that check their results.
 
-#![allow(dead_code, reason = "each test uses its part")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "each test uses its part")]
 #![allow(clippy::missing_panics_doc, reason = "tests panic")]
 
 use std::ptr;
@@ -9,7 +9,6 @@ use cuda_mem_sim::{Builder, Sim};
 use cuda_mem_sys::*;
 
 /// Calls a function of a table and gives its result code.
-#[macro_export]
 macro_rules! code {
     ($table:expr, $function:ident($($argument:expr),* $(,)?)) => {{
         let function = $table.$function().expect(stringify!($function));
@@ -21,12 +20,13 @@ macro_rules! code {
 }
 
 /// Calls a function of a table, which must succeed.
-#[macro_export]
 macro_rules! ok {
     ($table:expr, $function:ident($($argument:expr),* $(,)?)) => {
-        assert_eq!($crate::code!($table, $function($($argument),*)), 0, stringify!($function))
+        assert_eq!(code!($table, $function($($argument),*)), 0, stringify!($function))
     };
 }
+
+pub(crate) use {code, ok};
 
 /// A simulator whose primary context of device 0 is current to the thread that made it.
 pub(crate) struct Machine {
