@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 
 use cuda_mem_sys::CUstreamCaptureMode;
 
-use crate::driver::Driver;
+use crate::driver::{Driver, refuse_forked};
 use crate::error::{Result, call};
 
 /// The calling thread is in the relaxed capture mode while this lives.
@@ -28,6 +28,7 @@ pub(crate) struct Relaxed {
 
 impl Relaxed {
     pub(crate) fn enter(driver: Driver) -> Result<Self> {
+        refuse_forked()?;
         let previous = exchange(driver, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)?;
         Ok(Self { driver, previous, _not_send: PhantomData })
     }

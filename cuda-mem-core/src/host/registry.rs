@@ -169,7 +169,12 @@ mod tests {
         assert_eq!(outer, inner);
         registry.release(outer, never).unwrap();
         let unregistered = Cell::new(false);
-        registry.release(inner, || Ok(unregistered.set(true))).unwrap();
+        registry
+            .release(inner, || {
+                unregistered.set(true);
+                Ok(())
+            })
+            .unwrap();
         assert!(unregistered.get());
         registry.claim(150..250, FLAGS, None, || Ok(())).unwrap();
     }

@@ -1,0 +1,96 @@
+//! What the test programs share.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+pub(crate) mod capture;
+pub(crate) mod child;
+pub(crate) mod files;
+pub(crate) mod gate;
+pub(crate) mod kernels;
+pub(crate) mod outcome;
+pub(crate) mod scenarios;
+
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use cuda_mem_core::{Context, Driver, Stream};
+
+/// What portable tests run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backend {
+    Simulator,
+    Gpu,
+}
+
+/// The backend that the environment variable `CUDA_MEM_BACKEND` names.
+pub(crate) fn backend() -> Backend {
+    match std::env::var("CUDA_MEM_BACKEND").as_deref() {
+        Ok("gpu") => Backend::Gpu,
+        Ok("sim") | Err(std::env::VarError::NotPresent) => Backend::Simulator,
+        other => panic!("CUDA_MEM_BACKEND is {other:?}; accepted: sim, gpu"),
+    }
+}
+
+/// The driver under test. Without a GPU, the `gpu` backend fails: nothing passes by being skipped.
+pub(crate) fn driver() -> Driver {
+    let driver = match backend() {
+        Backend::Simulator => Driver::over(cuda_mem_sim::table()),
+        Backend::Gpu => Driver::system(),
+    };
+    driver.expect("a driver")
+}
+
+/// The stream that a test works on: a new one, or the default stream that `CUDA_MEM_DEFAULT_STREAM` names.
+pub(crate) fn default_stream(context: &Context) -> Stream {
+    match std::env::var("CUDA_MEM_DEFAULT_STREAM").as_deref() {
+        Ok("legacy") => Stream::legacy(context),
+        Ok("per_thread") => Stream::per_thread(context),
+        Err(std::env::VarError::NotPresent) => Stream::new(context),
+        other => panic!("CUDA_MEM_DEFAULT_STREAM is {other:?}; accepted: legacy, per_thread"),
+    }
+    .expect("a stream")
+}
+
+/// One test's turn with the driver, on its first device.
+pub(crate) struct World {
+    pub(crate) driver: Driver,
+    pub(crate) context: Context,
+    pub(crate) stream: Stream,
+    _turn: Turn,
+}
+
+enum Turn {
+    Shared { _guard: RwLockReadGuard<'static, ()> },
+    Alone { _guard: RwLockWriteGuard<'static, ()> },
+}
+
+/// A capture in the global mode forbids calls in every thread: whoever captures so, or counts the device's memory, is alone.
+static TURNS: RwLock<()> = RwLock::new(());
+
+impl World {
+    /// Beside other tests.
+    pub(crate) fn shared() -> Self {
+        Self::with(Turn::Shared { _guard: TURNS.read().unwrap_or_else(PoisonError::into_inner) })
+    }
+
+    /// Without other tests.
+    pub(crate) fn alone() -> Self {
+        Self::with(Turn::Alone { _guard: TURNS.write().unwrap_or_else(PoisonError::into_inner) })
+    }
+
+    fn with(turn: Turn) -> Self {
+        let driver = driver();
+        let context = driver.device(0).expect("a device").primary_context().expect("its context");
+        let stream = default_stream(&context);
+        Self { driver, context, stream, _turn: turn }
+    }
+
+    /// Another stream of the context.
+    pub(crate) fn new_stream(&self) -> Stream {
+        Stream::new(&self.context).expect("a stream")
+    }
+}
+
+/// Bytes that differ from their neighbours, and from those of other seeds.
+pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    let byte = |index: usize| (index.wrapping_mul(31) >> 3) as u8 ^ (index as u8) ^ seed;
+    (0..len).map(byte).collect()
+}

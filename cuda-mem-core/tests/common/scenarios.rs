@@ -1,0 +1,288 @@
+//! Small programs that together use every feature of the crate, each from the first call to the last drop.
+//!
+//! They are run as they are, with other contexts current, beside another thread's capture, and with each of their driver
+//! calls failing in turn. Errors are returned, wrong bytes panic.
+
+use std::time::Duration;
+
+use cuda_mem_core::host::{FileMapping, HostMemory, PinnedFlags, RegisterFlags, Registered};
+use cuda_mem_core::stream_mem::{self, WaitFlags};
+use cuda_mem_core::{
+    Context, DeviceBuffer, Error, Event, Fence, FenceLine, ManagedBuffer, PinnedBuffer, Result, Stream,
+    Transfer, copy, pointer, scope,
+};
+
+use super::files::TempFile;
+use super::pattern;
+
+pub(crate) type Scenario = fn(&Context) -> Result<()>;
+
+/// Those that never wait for a whole context, and so may run while a stream of it captures.
+pub(crate) const ALL: &[(&str, Scenario)] = &[
+    ("devices", devices),
+    ("context", context),
+    ("streams", streams),
+    ("events", events),
+    ("event fences", event_fences),
+    ("word fences", word_fences),
+    ("buffers", buffers),
+    ("buffers of several streams", buffers_of_several_streams),
+    ("buffers of a per-thread stream", buffers_of_a_per_thread_stream),
+    ("raw copies", raw_copies),
+    ("pinned memory", pinned),
+    ("managed memory", managed),
+    ("registered memory", registered),
+    ("registered files", registered_files),
+    ("transfers", transfers),
+    ("dropped transfers", dropped_transfers),
+    ("scopes", scopes),
+];
+
+const LEN: usize = 4099;
+
+fn devices(context: &Context) -> Result<()> {
+    let driver = context.driver();
+    for device in driver.devices()? {
+        assert!(!device.name()?.is_empty());
+        assert!(device.total_memory()? > 0);
+        device.uuid()?;
+        device.can_access_peer(context.device())?;
+    }
+    assert!(matches!(driver.device(1000), Err(Error::NoSuchDevice { ordinal: 1000, .. } | Error::Driver(_))));
+    Ok(())
+}
+
+fn context(context: &Context) -> Result<()> {
+    let memory = context.memory_info()?;
+    assert!(memory.free <= memory.total);
+    assert_eq!(context.with_current(|| 7)?, 7);
+    let again = context.device().primary_context()?;
+    assert_eq!(again, *context);
+    assert_eq!(context.driver().reclaim(), 0);
+    Ok(())
+}
+
+fn streams(context: &Context) -> Result<()> {
+    let stream = Stream::with_priority(context, -1)?;
+    let legacy = Stream::legacy(context)?;
+    let per_thread = Stream::per_thread(context)?;
+    assert!(stream != legacy && legacy != per_thread);
+    // SAFETY: the handle of a stream that outlives the borrowed one.
+    let borrowed = unsafe { Stream::borrow_raw(context, stream.as_raw()) }?;
+    assert_eq!(borrowed, stream);
+    stream.wait_stream(&per_thread)?;
+    per_thread.wait_stream(&stream)?;
+    stream.synchronize()?;
+    assert!(stream.is_idle()?);
+    assert!(!stream.is_capturing()?);
+    Ok(())
+}
+
+fn events(context: &Context) -> Result<()> {
+    let (one, two) = (Stream::new(context)?, Stream::new(context)?);
+    let (start, end) = (Event::with_timing(context)?, Event::with_timing(context)?);
+    one.record(&start)?;
+    two.wait(&start)?;
+    two.record(&end)?;
+    end.synchronize()?;
+    assert!(start.is_complete()?);
+    end.elapsed_since(&start)?;
+    Ok(())
+}
+
+fn event_fences(context: &Context) -> Result<()> {
+    let (one, two) = (Stream::new(context)?, Stream::new(context)?);
+    let fence = Fence::record(&one)?;
+    fence.hold_up(&two)?;
+    fence.synchronize(Some(Duration::from_secs(60)))?;
+    assert!(fence.is_complete()?);
+    Fence::record(&two)?.synchronize(None)
+}
+
+fn word_fences(context: &Context) -> Result<()> {
+    let (one, two) = (Stream::new(context)?, Stream::new(context)?);
+    let line = FenceLine::new(context)?;
+    let first = line.record(&one)?;
+    first.hold_up(&two)?;
+    let second = line.record(&two)?;
+    second.synchronize(Some(Duration::from_secs(60)))?;
+    assert!(first.is_complete()?);
+    line.poison();
+    assert!(matches!(line.record(&two)?.synchronize(None), Err(Error::Poisoned)));
+    Ok(())
+}
+
+fn buffers(context: &Context) -> Result<()> {
+    let stream = Stream::new(context)?;
+    let bytes = pattern(LEN, 1);
+    let buffer = DeviceBuffer::from_slice(&stream, &bytes)?;
+    assert_eq!(buffer.to_vec(&stream)?, bytes);
+    let other = DeviceBuffer::<u8>::zeroed(&stream, LEN)?;
+    other.range(1..=10)?.copy_from(&stream, &buffer.range(..10)?)?;
+    other.range(11..)?.fill_bytes(&stream, 7)?;
+    let mut part = [0; 12];
+    other.range(..12)?.copy_to_slice(&stream, &mut part)?;
+    assert_eq!((part[0], &part[1..11], part[11]), (0, &bytes[..10], 7));
+    buffer.close()?;
+    Ok(())
+}
+
+fn buffers_of_several_streams(context: &Context) -> Result<()> {
+    let (home, writer, reader) = (Stream::new(context)?, Stream::new(context)?, Stream::new(context)?);
+    let bytes = pattern(LEN, 2);
+    let buffer = DeviceBuffer::<u8>::uninit(&home, LEN)?;
+    let copied = DeviceBuffer::<u8>::uninit(&home, LEN)?;
+    buffer.copy_from_slice(&writer, &bytes)?;
+    copied.whole().copy_from(&reader, &buffer.whole())?;
+    buffer.whole().fill_bytes(&writer, 0)?;
+    drop((writer, reader));
+    assert_eq!(copied.to_vec(&home)?, bytes);
+    drop(buffer);
+    copied.close()?;
+    Ok(())
+}
+
+fn buffers_of_a_per_thread_stream(context: &Context) -> Result<()> {
+    let bytes = pattern(LEN, 3);
+    let thread = || -> Result<DeviceBuffer<u8>> {
+        let own = Stream::per_thread(context)?;
+        let buffer = DeviceBuffer::from_slice(&own, &bytes)?;
+        buffer.whole().fill_bytes(&own, 9)?;
+        Ok(buffer)
+    };
+    // Dropped in a thread where its stream has no name, and used there before.
+    let buffer = std::thread::scope(|scope| scope.spawn(thread).join()).expect("no panic")?;
+    let stream = Stream::new(context)?;
+    assert_eq!(buffer.to_vec(&stream)?, [9; LEN]);
+    Ok(())
+}
+
+fn raw_copies(context: &Context) -> Result<()> {
+    let (one, two) = (Stream::new(context)?, Stream::new(context)?);
+    let bytes = pattern(LEN, 4);
+    let source = DeviceBuffer::from_slice(&one, &bytes)?;
+    let target = DeviceBuffer::<u8>::uninit(&two, LEN)?;
+    {
+        let (from, to) = (source.on_read(&two)?, target.on(&two)?);
+        // SAFETY: both buffers know that this stream uses them.
+        unsafe { copy::memcpy_async(&two, to.address(), from.address(), LEN) }?;
+    }
+    assert_eq!(target.to_vec(&one)?, bytes);
+    let words = DeviceBuffer::<u64>::zeroed(&one, 1)?;
+    {
+        let word = words.on(&two)?;
+        // SAFETY: the word is an aligned one of a buffer that knows that this stream uses it.
+        unsafe { stream_mem::write_value64(&two, word.address(), 5) }?;
+        // SAFETY: as above; the stream itself has written what it waits for.
+        unsafe { stream_mem::wait_value64(&two, word.address(), 5, WaitFlags::EQUAL) }?;
+    }
+    assert_eq!(words.to_vec(&one)?, [5]);
+    Ok(())
+}
+
+fn pinned(context: &Context) -> Result<()> {
+    let stream = Stream::new(context)?;
+    let mut pinned = PinnedBuffer::<u8>::zeroed(context, LEN, PinnedFlags::PORTABLE | PinnedFlags::MAPPED)?;
+    pinned.as_mut_slice()?.copy_from_slice(&pattern(LEN, 5));
+    let device = DeviceBuffer::from_slice(&stream, pinned.as_slice()?)?;
+    let target = PinnedBuffer::<u8>::zeroed(context, LEN, PinnedFlags::default())?;
+    {
+        let (from, to) = (device.on_read(&stream)?, target.on(&stream)?);
+        // SAFETY: both know that this stream uses them.
+        unsafe { copy::memcpy_async(&stream, to.address(), from.address(), LEN) }?;
+    }
+    assert_eq!(target.as_slice()?, pinned.as_slice()?);
+    pinned.close()?;
+    Ok(())
+}
+
+fn managed(context: &Context) -> Result<()> {
+    let stream = Stream::new(context)?;
+    let mut managed = ManagedBuffer::<u8>::zeroed(context, LEN)?;
+    managed.as_mut_slice()?.fill(3);
+    let device = DeviceBuffer::<u8>::uninit(&stream, LEN)?;
+    {
+        let (from, to) = (managed.on(&stream)?, device.on(&stream)?);
+        // SAFETY: both know that this stream uses them.
+        unsafe { copy::memcpy_async(&stream, to.address(), from.address(), LEN) }?;
+    }
+    assert_eq!(managed.as_slice()?, [3; LEN]);
+    assert_eq!(device.to_vec(&stream)?, [3; LEN]);
+    managed.close()?;
+    drop(ManagedBuffer::<u8>::zeroed(context, 1)?);
+    Ok(())
+}
+
+fn registered(context: &Context) -> Result<()> {
+    let stream = Stream::new(context)?;
+    let bytes = pattern(LEN, 6);
+    let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
+    let mut registered = Registered::new(context, bytes.clone(), flags)?;
+    let device = DeviceBuffer::<u8>::zeroed(&stream, LEN)?;
+    {
+        let (from, to) = (registered.on(&stream)?, device.on(&stream)?);
+        // SAFETY: both know that this stream uses them.
+        unsafe { copy::memcpy_async(&stream, to.address(), from.address(), LEN) }?;
+    }
+    assert_eq!(device.to_vec(&stream)?, bytes);
+    registered.as_mut_slice()?.fill(1);
+    assert!(pointer::attributes(context.driver(), registered.as_ptr().addr() as u64)?.range_size >= LEN);
+    assert_eq!(registered.close()?, [1; LEN]);
+    drop(Registered::new(context, bytes.into_boxed_slice(), RegisterFlags::default())?);
+    Ok(())
+}
+
+fn registered_files(context: &Context) -> Result<()> {
+    let stream = Stream::new(context)?;
+    let bytes = pattern(3 * 4096 + 17, 7);
+    let file = TempFile::on_tmpfs(&bytes);
+    let mapping = FileMapping::private(&file.open())?;
+    let registered = Registered::new(context, mapping, RegisterFlags::default())?;
+    let device = DeviceBuffer::<u8>::zeroed(&stream, bytes.len())?;
+    scope(context, |scope| {
+        let half = bytes.len() / 2;
+        scope.upload_bytes(&stream, &registered, 0..half, &device.range(..half)?)?;
+        scope.upload_bytes(&stream, &registered, half..bytes.len(), &device.range(half..)?)
+    })?;
+    assert_eq!(device.to_vec(&stream)?, bytes);
+    drop(registered.close()?);
+    Ok(())
+}
+
+fn transfers(context: &Context) -> Result<()> {
+    let (one, two) = (Stream::new(context)?, Stream::new(context)?);
+    let device = DeviceBuffer::<u8>::uninit(&one, LEN)?;
+    let upload = Transfer::upload(&one, pattern(LEN, 8), &device.whole())?;
+    let target = PinnedBuffer::<u8>::zeroed(context, LEN, PinnedFlags::default())?;
+    let download = Transfer::download(&two, &device.whole(), target)?;
+    upload.is_done()?;
+    assert_eq!(download.wait()?.as_slice()?, pattern(LEN, 8));
+    assert_eq!(upload.wait()?, pattern(LEN, 8));
+    Ok(())
+}
+
+fn dropped_transfers(context: &Context) -> Result<()> {
+    let stream = Stream::new(context)?;
+    let device = DeviceBuffer::<u8>::uninit(&stream, LEN)?;
+    let pinned = PinnedBuffer::<u8>::zeroed(context, LEN, PinnedFlags::default())?;
+    drop(Transfer::upload(&stream, pinned, &device.whole())?);
+    let registered = Registered::new(context, pattern(LEN, 9), RegisterFlags::default())?;
+    drop(Transfer::upload(&stream, registered, &device.whole())?);
+    assert_eq!(device.to_vec(&stream)?, pattern(LEN, 9));
+    Ok(())
+}
+
+fn scopes(context: &Context) -> Result<()> {
+    let (one, two) = (Stream::new(context)?, Stream::new(context)?);
+    let source = pattern(LEN, 10);
+    let mut target = vec![0; LEN];
+    let device = DeviceBuffer::<u8>::uninit(&one, LEN)?;
+    scope(context, |scope| {
+        scope.register(&source)?;
+        let target = scope.register_mut(&mut target)?;
+        scope.upload(&one, &source, &device.whole())?;
+        scope.download(&two, &device.whole(), target)
+    })?;
+    assert_eq!(source, target);
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! Fences, of events and of words.
+
+use std::time::{Duration, Instant};
+
+use cuda_mem_core::{Error, Fence, FenceLine};
+
+use crate::common::World;
+use crate::common::gate::Gate;
+use crate::common::outcome::record;
+
+/// Long enough to be no accident, short enough to wait for.
+const SOON: Duration = Duration::from_millis(30);
+
+/// One of each kind, on a stream that is held up.
+fn both(world: &World, check: impl Fn(&str, Fence, &Gate)) {
+    let stream = world.new_stream();
+    let gate = Gate::before(&stream);
+    check("event", Fence::record(&stream).unwrap(), &gate);
+    let stream = world.new_stream();
+    let line = FenceLine::new(&world.context).unwrap();
+    let gate = Gate::before(&stream);
+    check("word", line.record(&stream).unwrap(), &gate);
+}
+
+#[test]
+fn a_fence_is_reached_with_the_work_before_it() {
+    both(&World::shared(), |kind, fence, gate| {
+        assert!(!fence.is_complete().unwrap(), "{kind}");
+        gate.open();
+        fence.synchronize(None).unwrap();
+        assert!(fence.is_complete().unwrap(), "{kind}");
+    });
+}
+
+#[test]
+fn a_wait_ends_at_its_limit() {
+    both(&World::shared(), |kind, fence, gate| {
+        let start = Instant::now();
+        let result = fence.synchronize(Some(SOON));
+        record!(kind, &result);
+        assert!(matches!(result, Err(Error::Timeout(limit)) if limit == SOON), "{kind}: {result:?}");
+        assert!(start.elapsed() >= SOON);
+        gate.open();
+        fence.synchronize(Some(Duration::from_secs(60))).unwrap();
+    });
+}
+
+#[test]
+fn a_fence_holds_up_other_streams() {
+    let world = World::shared();
+    both(&world, |kind, fence, gate| {
+        let other = world.new_stream();
+        fence.hold_up(&other).unwrap();
+        assert!(!other.is_idle().unwrap(), "{kind}");
+        gate.open();
+        other.synchronize().unwrap();
+        fence.hold_up(&other).unwrap();
+        other.synchronize().unwrap();
+    });
+}
+
+#[test]
+fn fences_of_one_line_are_reached_in_the_order_of_their_records() {
+    let world = World::shared();
+    let (one, two) = (world.new_stream(), world.new_stream());
+    let line = FenceLine::new(&world.context).unwrap();
+    let gate = Gate::before(&one);
+    let first = line.record(&one).unwrap();
+    let second = line.record(&two).unwrap();
+    assert!(!first.is_complete().unwrap() && !second.is_complete().unwrap());
+    gate.open();
+    second.synchronize(None).unwrap();
+    assert!(first.is_complete().unwrap());
+}
+
+#[test]
+fn poison_frees_everybody_and_tells_everybody() {
+    let world = World::shared();
+    let (writer, waiting) = (world.new_stream(), world.new_stream());
+    let line = FenceLine::new(&world.context).unwrap();
+    let gate = Gate::before(&writer);
+    let fence = line.record(&writer).unwrap();
+    fence.hold_up(&waiting).unwrap();
+    assert!(!waiting.is_idle().unwrap());
+    line.poison();
+    waiting.synchronize().unwrap();
+    for (call, result) in [
+        ("is_complete", fence.is_complete().map(drop)),
+        ("synchronize", fence.synchronize(None)),
+        ("hold_up", fence.hold_up(&waiting)),
+    ] {
+        record!(call, &result);
+        assert!(matches!(result, Err(Error::Poisoned)), "{call}: {result:?}");
+    }
+    // A writer that lives on after all moves the word back; nobody is told otherwise for it.
+    gate.open();
+    writer.synchronize().unwrap();
+    assert!(matches!(fence.is_complete(), Err(Error::Poisoned)));
+    let later = line.clone().record(&writer).unwrap();
+    writer.synchronize().unwrap();
+    assert!(matches!(later.is_complete(), Err(Error::Poisoned)));
+}
+
+#[test]
+fn a_line_outlives_its_handle_for_as_long_as_streams_wait() {
+    let world = World::shared();
+    let (writer, waiting) = (world.new_stream(), world.new_stream());
+    let line = FenceLine::new(&world.context).unwrap();
+    let gate = Gate::before(&writer);
+    let fence = line.record(&writer).unwrap();
+    drop(line);
+    fence.hold_up(&waiting).unwrap();
+    gate.open();
+    fence.synchronize(None).unwrap();
+    drop(fence);
+    waiting.synchronize().unwrap();
+}
+
+#[test]
+fn a_line_that_goes_away_lets_its_waiters_go() {
+    let world = World::shared();
+    let (writer, waiting) = (world.new_stream(), world.new_stream());
+    let line = FenceLine::new(&world.context).unwrap();
+    let gate = Gate::before(&writer);
+    let fence = line.record(&writer).unwrap();
+    fence.hold_up(&waiting).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(SOON);
+            gate.open();
+        });
+        // Waits for the writer, which still has to write the word.
+        drop((fence, line));
+        assert!(writer.is_idle().unwrap() && waiting.is_idle().unwrap());
+    });
+}

@@ -1,0 +1,27 @@
+//! What the crate promises, on any driver: the same tests run on the simulator and on a GPU.
+//!
+//! `CUDA_MEM_BACKEND` chooses between the two, `CUDA_MEM_DEFAULT_STREAM` the stream that most tests work on, and
+//! `CUDA_MEM_RECORD` a file that gets what each test saw, to be compared.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod buffers;
+mod captures;
+mod contexts;
+mod copies;
+mod drivers;
+mod events;
+mod fences;
+mod kernels;
+mod managed;
+mod mappings;
+mod peers;
+mod pinned;
+mod pointers;
+mod process;
+mod registered;
+mod scopes;
+mod streams;
+mod transfers;

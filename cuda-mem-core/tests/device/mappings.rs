@@ -1,0 +1,121 @@
+//! File mappings: registered, copied from, never touched by the host.
+
+use std::fs::File;
+
+use cuda_mem_core::host::{FileMapping, HostMemory, RegisterFlags, Registered};
+use cuda_mem_core::{DeviceBuffer, Error, scope};
+
+use crate::common::files::TempFile;
+use crate::common::outcome::{Outcome, record};
+use crate::common::{World, pattern};
+
+const LEN: usize = 5 * 4096 + 17;
+
+/// Registers a mapping and copies it to the device; what the driver and the kernel do not take is an error, and recorded.
+fn register_and_copy(world: &World, mapping: FileMapping, expected: &[u8]) -> Result<(), Error> {
+    let registered = Registered::new(&world.context, mapping, RegisterFlags::default())?;
+    let device = DeviceBuffer::<u8>::zeroed(&world.stream, expected.len())?;
+    scope(&world.context, |scope| {
+        scope.upload_bytes(&world.stream, &registered, 0..expected.len(), &device.whole())
+    })?;
+    assert!(device.to_vec(&world.stream)? == expected);
+    drop(registered.close()?);
+    Ok(())
+}
+
+#[test]
+fn files_in_memory_can_be_registered() {
+    let world = World::shared();
+    let bytes = pattern(LEN, 1);
+    let file = TempFile::on_tmpfs(&bytes);
+    let private = register_and_copy(&world, FileMapping::private(&file.open()).unwrap(), &bytes);
+    record!("private", &private);
+    private.unwrap();
+    let shared = register_and_copy(&world, FileMapping::shared(&file.open_for_writing()).unwrap(), &bytes);
+    record!("shared", &shared);
+    shared.unwrap();
+    let read_only = register_and_copy(&world, FileMapping::read_only(&file.open()).unwrap(), &bytes);
+    record!("read-only", &read_only);
+    assert!(matches!(read_only, Ok(()) | Err(Error::Unsupported { .. })), "{read_only:?}");
+}
+
+#[test]
+fn files_on_a_disk_can_be_registered_where_the_kernel_lets_them() {
+    let world = World::shared();
+    let bytes = pattern(LEN, 2);
+    let file = TempFile::on_disk(&bytes);
+    let private = register_and_copy(&world, FileMapping::private(&file.open()).unwrap(), &bytes);
+    record!("private", &private);
+    private.unwrap();
+    for (name, mapping) in [
+        ("shared", FileMapping::shared(&file.open_for_writing()).unwrap()),
+        ("read-only", FileMapping::read_only(&file.open()).unwrap()),
+    ] {
+        let result = register_and_copy(&world, mapping, &bytes);
+        record!(name, &result);
+        let refused = |error: &Error| matches!(error, Error::Unsupported { .. }) || error.code().is_some();
+        assert!(result.as_ref().err().is_none_or(refused), "{name}: {}", result.line());
+    }
+}
+
+#[test]
+fn a_file_that_shrank_is_an_error_and_no_signal() {
+    let world = World::shared();
+    let file = TempFile::on_tmpfs(&pattern(LEN, 3));
+    let writable = file.open_for_writing();
+    let mapping = FileMapping::shared(&writable).unwrap();
+    writable.set_len(4096).unwrap();
+    let refused = Registered::new(&world.context, mapping, RegisterFlags::default()).unwrap_err();
+    record!("shrunk", &refused.error);
+    assert!(refused.error.code().is_some(), "{}", refused.error);
+    assert_eq!(refused.owner.byte_len(), LEN);
+}
+
+#[test]
+fn a_file_that_shrinks_while_it_is_registered_hurts_nobody() {
+    let world = World::shared();
+    let bytes = pattern(LEN, 4);
+    let file = TempFile::on_tmpfs(&bytes);
+    let writable = file.open_for_writing();
+    let mapping = FileMapping::shared(&writable).unwrap();
+    let registered = Registered::new(&world.context, mapping, RegisterFlags::default()).unwrap();
+    writable.set_len(4096).unwrap();
+    let device = DeviceBuffer::<u8>::zeroed(&world.stream, LEN).unwrap();
+    let result = scope(&world.context, |scope| {
+        scope.upload_bytes(&world.stream, &registered, 0..LEN, &device.whole())
+    });
+    record!("copied", &result);
+    result.unwrap();
+    assert!(device.to_vec(&world.stream).unwrap()[..4096] == bytes[..4096]);
+    drop(registered.close().unwrap());
+}
+
+#[test]
+fn what_is_no_file_with_bytes_is_an_error_or_empty() {
+    let world = World::shared();
+    let folder = FileMapping::read_only(&File::open("/").unwrap()).unwrap_err();
+    assert!(matches!(&folder, Error::Io { call: "mmap", .. }), "{folder}");
+    let empty = FileMapping::read_only(&TempFile::on_tmpfs(&[]).open()).unwrap();
+    assert_eq!(empty.byte_len(), 0);
+    let flags = RegisterFlags::default();
+    let registered = Registered::new(
+        &world.context,
+        FileMapping::private(&TempFile::on_tmpfs(&[]).open()).unwrap(),
+        flags,
+    );
+    assert_eq!(registered.unwrap().close().unwrap().byte_len(), 0);
+    let unwritable = FileMapping::shared(&TempFile::on_tmpfs(&[1; 10]).open()).unwrap_err();
+    assert!(matches!(&unwritable, Error::Io { call: "mmap", .. }), "{unwritable}");
+}
+
+#[test]
+fn a_private_mapping_does_not_write_the_file() {
+    let world = World::shared();
+    let bytes = pattern(LEN, 5);
+    let file = TempFile::on_tmpfs(&bytes);
+    let mapping = FileMapping::private(&file.open()).unwrap();
+    let registered = Registered::new(&world.context, mapping, RegisterFlags::default()).unwrap();
+    assert!(registered.is_writable());
+    drop(registered);
+    assert!(std::fs::read(file.path()).unwrap() == bytes);
+}

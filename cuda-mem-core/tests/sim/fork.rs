@@ -1,0 +1,109 @@
+//! A fork in the middle of another thread's call: the child inherits whatever lock that thread holds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cuda_mem_core::host::{PinnedFlags, RegisterFlags, Registered};
+use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, ManagedBuffer, PinnedBuffer, Stream};
+
+use crate::common::child;
+use crate::rig::on_simulator;
+
+/// How long a call is made to take: the fork happens in its middle.
+const SLOW: Duration = Duration::from_millis(300);
+
+/// Runs `busy` in another thread, forks while its call of `function` is under way, and has the child drop things.
+fn fork_during(function: &str, busy: impl Fn(&Context) + Sync) {
+    on_simulator(|sim, context| {
+        let stream = Stream::new(context).unwrap();
+        let things = std::mem::ManuallyDrop::new((
+            DeviceBuffer::<u8>::zeroed(&stream, 5000).unwrap(),
+            PinnedBuffer::<u8>::zeroed(context, 5000, PinnedFlags::default()).unwrap(),
+            ManagedBuffer::<u8>::zeroed(context, 5000).unwrap(),
+            Registered::new(context, vec![0u8; 5000], RegisterFlags::default()).unwrap(),
+            Stream::new(context).unwrap(),
+            context.clone(),
+        ));
+        sim.delay(function, SLOW);
+        let started = Arc::new(AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let signal = Arc::clone(&started);
+            let busy = &busy;
+            scope.spawn(move || {
+                signal.store(true, Ordering::SeqCst);
+                busy(context);
+            });
+            while !started.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(SLOW / 3);
+            child::forked(|| {
+                // SAFETY: the child's own copy of the memory, taken out once; the parent's is not touched.
+                drop(unsafe { std::ptr::read(&*things) });
+                if !matches!(Stream::new(context), Err(Error::Forked)) {
+                    return Err("a stream in a forked child".to_owned());
+                }
+                if !matches!(Driver::over(context.driver().table()), Err(Error::Forked)) {
+                    return Err("a driver in a forked child".to_owned());
+                }
+                let memory = vec![0u8; 5000];
+                if Registered::new(context, memory, RegisterFlags::default()).is_ok() {
+                    return Err("a registration in a forked child".to_owned());
+                }
+                context.driver().reclaim();
+                match context.driver().release_failures() {
+                    0 => Ok(()),
+                    count => Err(format!("{count} failed releases in a forked child")),
+                }
+            });
+        });
+        sim.clear_faults();
+        drop(std::mem::ManuallyDrop::into_inner(things));
+    });
+}
+
+#[test]
+fn during_an_allocation() {
+    fork_during("cuMemAllocAsync", |context| {
+        let stream = Stream::new(context).unwrap();
+        assert_eq!(
+            DeviceBuffer::from_slice(&stream, &[5u8; 100]).unwrap().to_vec(&stream).unwrap(),
+            [5; 100]
+        );
+    });
+}
+
+#[test]
+fn during_a_registration() {
+    fork_during("cuMemHostRegister", |context| {
+        drop(Registered::new(context, vec![0u8; 100_000], RegisterFlags::default()).unwrap());
+    });
+}
+
+#[test]
+fn during_an_unregistration() {
+    fork_during("cuMemHostUnregister", |context| {
+        drop(Registered::new(context, vec![0u8; 100_000], RegisterFlags::default()).unwrap());
+    });
+}
+
+#[test]
+fn during_a_wait_under_the_lock_of_a_buffers_uses() {
+    fork_during("cuStreamSynchronize", |context| {
+        let stream = Stream::new(context).unwrap();
+        let pinned = PinnedBuffer::<u8>::zeroed(context, 100, PinnedFlags::MAPPED).unwrap();
+        drop(pinned.on(&stream).unwrap());
+        assert_eq!(pinned.as_slice().unwrap(), [0; 100]);
+    });
+}
+
+#[test]
+fn during_the_initialisation_of_a_driver() {
+    fork_during("cuMemFreeHost", |context| {
+        let sim = cuda_mem_sim::Sim::builder().build();
+        sim.delay("cuInit", SLOW);
+        Driver::over(sim.table()).unwrap();
+        drop(PinnedBuffer::<u8>::zeroed(context, 100, PinnedFlags::default()).unwrap());
+    });
+}
