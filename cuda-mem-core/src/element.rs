@@ -31,7 +31,6 @@ unsafe impl<T: DeviceCopy, const N: usize> DeviceCopy for [T; N] {}
 /// The bytes of `count` elements.
 pub(crate) fn size_of_elements<T>(count: usize) -> Result<usize> {
     const {
-        assert!(size_of::<T>() > 0, "elements without bytes have no memory");
         // What every allocation of the driver is aligned to, at the least.
         assert!(align_of::<T>() <= 256, "the driver aligns to 256 bytes");
     }

@@ -217,7 +217,7 @@ impl<M: HostElements> Registered<M> {
     /// [`Error::Driver`], also for device work that failed; [`Error::Forked`].
     pub fn as_slice(&self) -> Result<&[M::Element]> {
         let memory = self.memory()?;
-        let len = memory.byte_len() / size_of::<M::Element>();
+        let len = memory.byte_len().checked_div(size_of::<M::Element>()).unwrap_or(0);
         // SAFETY: `HostElements` vouches for initialised elements at this address; no device writes them now, and no safe
         // operation can make one start while this borrow lives.
         Ok(unsafe { std::slice::from_raw_parts(memory.as_ptr().cast::<M::Element>(), len) })
@@ -232,7 +232,7 @@ impl<M: HostElements> Registered<M> {
         self.parts.uses.synchronize()?;
         // SAFETY: initialised in `new`; the parts are here, so it was not moved out.
         let memory = unsafe { self.parts.memory.assume_init_mut() };
-        let len = memory.byte_len() / size_of::<M::Element>();
+        let len = memory.byte_len().checked_div(size_of::<M::Element>()).unwrap_or(0);
         // SAFETY: as in `as_slice`; `&mut self` makes it the only reference, and the owner itself stays untouched.
         Ok(unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr(), len) })
     }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::matrix;
 
-/// The results of one row on one driver, by case: `test/step`, and `#2` behind it where a step was recorded again.
+/// The results of one row on one driver, by case: `crate/test/step`, and `#2` behind it where a step was recorded again.
 type Record = BTreeMap<String, String>;
 
 /// A difference that is documented: its case, which may hold `*`, and the reason.
@@ -62,16 +62,18 @@ fn parse_known(text: &str) -> Result<Vec<Known>> {
     Ok(known)
 }
 
-/// Reads what a row's tests recorded; a row without a file recorded nothing.
-pub(crate) fn record(path: &Path) -> Result<Record> {
+/// Reads what a row's tests of a crate recorded; a row without a file recorded nothing.
+pub(crate) fn record(package: &str, path: &Path) -> Result<Record> {
     match fs::read_to_string(path) {
-        Ok(text) => parse_record(&text).with_context(|| format!("{} is not a record", path.display())),
+        Ok(text) => {
+            parse_record(package, &text).with_context(|| format!("{} is not a record", path.display()))
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Record::new()),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
 }
 
-fn parse_record(text: &str) -> Result<Record> {
+fn parse_record(package: &str, text: &str) -> Result<Record> {
     let mut record = Record::new();
     for (number, line) in text.lines().enumerate() {
         let mut fields = line.splitn(3, '\t');
@@ -80,7 +82,7 @@ fn parse_record(text: &str) -> Result<Record> {
             anyhow::bail!("line {}: `{line}` has no three fields", number + 1);
         };
         // Tests run at once, so lines of several are mixed; those of one test keep their order.
-        let case = format!("{test}/{step}");
+        let case = format!("{package}/{test}/{step}");
         let again = (2..).map(|count| format!("{case}#{count}"));
         let free = std::iter::once(case.clone()).chain(again).find(|case| !record.contains_key(case));
         record.insert(free.unwrap_or(case), result.to_owned());
@@ -174,37 +176,40 @@ mod tests {
 
     #[test]
     fn records_keep_repeated_steps_apart() {
-        let record = parse_record("a\tcopy\t0\nb\tcopy\t1\na\tcopy\t712\n").unwrap();
-        let expected = [("a/copy", "0"), ("a/copy#2", "712"), ("b/copy", "1")];
+        let record = parse_record("c", "a\tcopy\t0\nb\tcopy\t1\na\tcopy\t712\n").unwrap();
+        let expected = [("c/a/copy", "0"), ("c/a/copy#2", "712"), ("c/b/copy", "1")];
         assert_eq!(record, expected.map(|(case, result)| (case.to_owned(), result.to_owned())).into());
-        assert_eq!(parse_record("a\tb\n").unwrap_err().to_string(), "line 1: `a\tb` has no three fields");
+        assert_eq!(
+            parse_record("c", "a\tb\n").unwrap_err().to_string(),
+            "line 1: `a\tb` has no three fields"
+        );
     }
 
     #[test]
     fn only_documented_differences_pass() {
-        let simulator = parse_record("t\ta\t0\nt\tb\t1\nt\tc\t1\nt\td\t5\n").unwrap();
-        let hardware = parse_record("t\ta\t0\nt\tb\t2\nt\tc\t2\n").unwrap();
-        let known = parse_known("# why\nt/b\tno ECC\n").unwrap();
+        let simulator = parse_record("c", "t\ta\t0\nt\tb\t1\nt\tc\t1\nt\td\t5\n").unwrap();
+        let hardware = parse_record("c", "t\ta\t0\nt\tb\t2\nt\tc\t2\n").unwrap();
+        let known = parse_known("# why\nc/t/b\tno ECC\n").unwrap();
         let compared = compare("row", &simulator, &hardware, &known);
         let (count, different) = judge(&compared);
         assert_eq!(count, 4);
         let cases = different.iter().map(|compared| compared.case.as_str()).collect::<Vec<_>>();
-        assert_eq!(cases, ["t/c", "t/d"]);
-        assert_eq!(different[1].describe(), "t/d in row: simulator 5, hardware (not recorded)");
-        assert!(tsv(&compared).contains("row\tt/b\t1\t2\tno, documented\tno ECC\n"));
-        assert!(markdown(&compared).contains("| t/a | 0 | 0 | yes |  | 1 |\n"));
+        assert_eq!(cases, ["c/t/c", "c/t/d"]);
+        assert_eq!(different[1].describe(), "c/t/d in row: simulator 5, hardware (not recorded)");
+        assert!(tsv(&compared).contains("row\tc/t/b\t1\t2\tno, documented\tno ECC\n"));
+        assert!(markdown(&compared).contains("| c/t/a | 0 | 0 | yes |  | 1 |\n"));
     }
 
     #[test]
     fn a_documented_case_matches_as_a_whole() {
-        let record = |result: &str| parse_record(&format!("test\tstep\t{result}")).unwrap();
+        let record = |result: &str| parse_record("c", &format!("test\tstep\t{result}")).unwrap();
         let different = |known: &str| {
             let known = parse_known(&format!("{known}\treason")).unwrap();
             judge(&compare("row", &record("1"), &record("2"), &known)).1.len()
         };
-        assert_eq!(different("test/step"), 0);
-        assert_eq!(different("test/*"), 0);
-        assert_eq!(different("test"), 1);
+        assert_eq!(different("c/test/step"), 0);
+        assert_eq!(different("c/test/*"), 0);
+        assert_eq!(different("test/step"), 1);
         assert_eq!(different("other/*"), 1);
     }
 

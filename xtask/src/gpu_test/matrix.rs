@@ -45,6 +45,8 @@ pub(crate) struct Extra {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Group {
     kind: Kind,
+    /// What the rows' names say in place of their targets.
+    name: Option<String>,
     crates: Vec<String>,
     #[serde(default = "default_features")]
     features: Vec<FeatureSet>,
@@ -167,6 +169,8 @@ impl DefaultStream {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) kind: Kind,
+    /// What its name says it does.
+    what: String,
     pub(crate) package: String,
     pub(crate) features: FeatureSet,
     pub(crate) targets: Vec<String>,
@@ -180,16 +184,20 @@ pub(crate) struct Row {
 impl Row {
     /// Its name: unique in the matrix, and what `--row` is matched against.
     pub(crate) fn name(&self) -> String {
-        let what =
-            if self.kind == Kind::Tests { self.targets.join("+") } else { self.kind.name().to_owned() };
         format!(
-            "{}/{what}/{}/{}/x{}/{}",
-            self.package.trim_start_matches("cuda-mem-"),
+            "{}/{}/{}/{}/x{}/{}",
+            self.short_package(),
+            self.what,
             self.features,
             self.driver,
             self.devices,
             self.default_stream.name()
         )
+    }
+
+    /// The package, without what all of them have in common.
+    pub(crate) fn short_package(&self) -> &str {
+        self.package.trim_start_matches("cuda-mem-")
     }
 
     /// The same tests on a simulator that tells this version: what a hardware row is compared with.
@@ -250,6 +258,9 @@ impl Group {
 
     /// The product, the last axis running fastest.
     fn expand(&self, time_limit: u64) -> Vec<Row> {
+        let of_kind =
+            if self.kind == Kind::Tests { self.targets.join("+") } else { self.kind.name().to_owned() };
+        let what = self.name.clone().unwrap_or(of_kind);
         let mut rows = Vec::new();
         for package in &self.crates {
             for features in &self.features {
@@ -258,6 +269,7 @@ impl Group {
                         for default_stream in &self.default_stream {
                             rows.push(Row {
                                 kind: self.kind,
+                                what: what.clone(),
                                 package: package.clone(),
                                 features: features.clone(),
                                 targets: self.targets.clone(),
@@ -307,6 +319,7 @@ mod tests {
         default-stream = ["legacy", "per_thread"]
         [[row]]
         kind = "vendored"
+        name = "copied"
         crates = ["cuda-mem-sys"]
         drivers = ["sim-12.2"]
         time-limit = 600
@@ -321,7 +334,7 @@ mod tests {
         assert_eq!(names[0], "core/lib+device/default/sim-13.0/x1/legacy");
         assert_eq!(names[1], "core/lib+device/default/sim-13.0/x1/per_thread");
         assert_eq!(names[31], "pool/lib+device/tracing/gpu/x2/per_thread");
-        assert_eq!(names[32], "sys/vendored/default/sim-12.2/x1/legacy");
+        assert_eq!(names[32], "sys/copied/default/sim-12.2/x1/legacy");
         let vendored = &matrix.rows[32];
         assert_eq!((vendored.driver, vendored.limit.as_secs()), (Driver::Simulator(12020), 600));
         assert_eq!(vendored.env["A"], "b");

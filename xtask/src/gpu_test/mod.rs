@@ -200,9 +200,9 @@ fn compare_rows(plan: &[Planned], done: &[Done], runner: &Runner<'_>, known: &Pa
     let known = compare::known(known)?;
     let mut compared: Vec<Compared> = Vec::new();
     for (hardware, simulated) in pairs {
-        let records =
-            (compare::record(&runner.record(simulated))?, compare::record(&runner.record(hardware))?);
-        compared.extend(compare::compare(&hardware.name(), &records.0, &records.1, &known));
+        let record = |row: &Row| compare::record(row.short_package(), &runner.record(row));
+        let (simulator, gpu) = (record(simulated)?, record(hardware)?);
+        compared.extend(compare::compare(&hardware.name(), &simulator, &gpu, &known));
     }
     compare::write(&compared, runner.reports)?;
     let (count, different) = compare::judge(&compared);

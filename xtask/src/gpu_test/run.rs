@@ -135,6 +135,8 @@ impl Runner<'_> {
                     .env("CUDA_MEM_SIM", format!("devices={},driver={version}", row.devices))
                     // Whoever opens the system's driver finds the simulator too, also on a machine with a GPU.
                     .env("CUDA_MEM_DRIVER", &self.programs.simulator)
+                    // The simulator's own tests are told where it lies, and may leave it alone.
+                    .env("CUDA_MEM_SIM_LIBRARY", &self.programs.simulator)
                     .env_remove("CUDA_VISIBLE_DEVICES");
             }
             Driver::Gpu => {
