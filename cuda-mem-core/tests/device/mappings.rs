@@ -7,7 +7,7 @@ use cuda_mem_core::{DeviceBuffer, Error, scope};
 
 use crate::common::files::TempFile;
 use crate::common::outcome::{Outcome, record};
-use crate::common::{World, pattern};
+use crate::common::{Backend, World, backend, pattern};
 
 const LEN: usize = 5 * 4096 + 17;
 
@@ -75,7 +75,13 @@ fn a_file_that_shrank_is_an_error_and_no_signal() {
 fn a_file_that_shrinks_while_it_is_registered_hurts_nobody() {
     let world = World::shared();
     // Small pieces the host would load, so they are read from the file; large ones the device reads from pages it holds.
-    for (name, len) in [("small", LEN), ("large", 50 * LEN)] {
+    // The simulator cannot hold pages of a file that has become shorter: there a large piece is a fault of the device.
+    let sizes = if backend() == Backend::Gpu {
+        &[("small", LEN), ("large", 50 * LEN)][..]
+    } else {
+        &[("small", LEN)]
+    };
+    for &(name, len) in sizes {
         let bytes = pattern(len, 4);
         let file = TempFile::on_tmpfs(&bytes);
         let writable = file.open_for_writing();

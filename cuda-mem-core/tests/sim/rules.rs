@@ -46,7 +46,7 @@ fn a_context_that_cannot_be_restored_at_first_is_restored() {
             // The second exchange is the one that puts the mode back.
             let nth = if function == "cuCtxPopCurrent" { 1 } else { 2 };
             sim.fail_call(function, nth, CUresult::CUDA_ERROR_UNKNOWN);
-            drop(Stream::new(context).unwrap());
+            drop(PinnedBuffer::<u8>::zeroed(context, 1, PinnedFlags::default()).unwrap());
             assert_eq!(sim.struck().len(), 1, "{function}");
             assert_eq!(current(sim.table()), 0, "{function}");
             assert_eq!(thread_mode(sim.table()), THREAD_LOCAL, "{function}");
