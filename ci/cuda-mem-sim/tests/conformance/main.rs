@@ -21,6 +21,7 @@ mod device;
 mod host;
 mod ipc;
 mod machine;
+mod pointers;
 mod pools;
 mod questions;
 mod streams;
@@ -47,7 +48,7 @@ const RESULT: &str = "conformance result: ";
 
 fn cases() -> impl Iterator<Item = &'static Case> {
     let runtime = [streams::CASES, captures::CASES, contexts::CASES];
-    let memory = [device::CASES, host::CASES, pools::CASES, vmm::CASES, ipc::CASES];
+    let memory = [device::CASES, host::CASES, pointers::CASES, pools::CASES, vmm::CASES, ipc::CASES];
     runtime.into_iter().chain(memory).flatten()
 }
 

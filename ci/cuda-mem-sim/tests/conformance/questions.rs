@@ -37,9 +37,13 @@ pub(crate) struct Questions {
 impl Questions {
     /// Asks a family of questions: `call (situation) code; …`.
     pub(crate) fn answers(machine: &Machine, ask: fn(&mut Self)) -> String {
-        let mut questions = Self { table: machine.table(), answers: String::new() };
+        let mut questions = Self::new(machine);
         ask(&mut questions);
         questions.answers
+    }
+
+    pub(crate) fn new(machine: &Machine) -> Self {
+        Self { table: machine.table(), answers: String::new() }
     }
 
     pub(crate) fn note(&mut self, call: &str, situation: &str, code: CUresult) {
