@@ -1,5 +1,7 @@
 //! Events of another process: the test starts itself again as the importer.
 
+#![allow(clippy::expect_used, reason = "a test that panics has failed")]
+
 mod common;
 
 use std::io::{BufRead, BufReader, Write};
