@@ -288,8 +288,8 @@ impl State {
             if queue.is_running || !(is_void || task.run.is_instant() && self.may_run(task)) {
                 return moved;
             }
-            if let Run::Time(time) = &task.run {
-                time.get_or_init(Instant::now);
+            if let Run::Reach(point) = &task.run {
+                point.reach();
             }
             if let Some(queue) = self.queues.get_mut(&id) {
                 queue.tasks.pop_front();

@@ -130,7 +130,7 @@ impl Runtime {
                 host.call();
                 Ok(true)
             }
-            Run::Time(_) | Run::Nothing => Ok(true),
+            Run::Reach(_) | Run::Nothing => Ok(true),
         }
     }
 
