@@ -35,7 +35,7 @@ fn current(table: &Table) -> usize {
 
 /// A simulator that is initialised, in a thread whose capture mode is not the one that calls leave by accident.
 fn fresh() -> Sim {
-    let sim = Sim::builder().workers(2).build();
+    let sim = Sim::builder().devices(2).workers(2).build();
     Driver::over(sim.table()).unwrap();
     exchange_mode(sim.table(), THREAD_LOCAL);
     sim
