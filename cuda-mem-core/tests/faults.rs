@@ -36,18 +36,15 @@ fn current(table: &Table) -> usize {
 /// A simulator that is initialised, in a thread whose capture mode is not the one that calls leave by accident.
 fn fresh() -> Sim {
     let sim = Sim::builder().devices(2).workers(2).build();
-    Driver::over(sim.table()).unwrap();
+    // SAFETY: cuInit may be called at any time with flags 0.
+    assert_eq!(unsafe { sim.table().cuInit().unwrap()(0) }, CUresult::CUDA_SUCCESS);
     exchange_mode(sim.table(), THREAD_LOCAL);
     sim
 }
 
 /// What there is to say against a run; nothing if all is well.
-fn complaints(
-    sim: &Sim,
-    driver: Driver,
-    outcome: std::thread::Result<Result<()>>,
-    struck: Struck,
-) -> Vec<String> {
+fn complaints(sim: &Sim, outcome: std::thread::Result<Result<()>>, struck: Struck) -> Vec<String> {
+    let driver = Driver::over(sim.table()).unwrap();
     let mut complaints = Vec::new();
     match outcome {
         Ok(Ok(())) => {}
@@ -74,11 +71,10 @@ fn complaints(
 /// Runs a scenario with its `nth` call failing. None if it has fewer.
 fn with_fault(scenario: Scenario, nth: u64, code: CUresult) -> Option<(Struck, Vec<String>)> {
     let sim = fresh();
-    let driver = Driver::over(sim.table()).unwrap();
     sim.fail_nth_call_overall(nth, code);
     let outcome = catch_unwind(AssertUnwindSafe(|| whole(sim.table(), scenario)));
     let struck = *sim.struck().first()?;
-    let complaints = complaints(&sim, driver, outcome, struck);
+    let complaints = complaints(&sim, outcome, struck);
     Some((struck, complaints))
 }
 
@@ -86,7 +82,7 @@ fn with_fault(scenario: Scenario, nth: u64, code: CUresult) -> Option<(Struck, V
 fn every_call_may_fail() {
     let mut functions = BTreeMap::<&str, u64>::new();
     let mut failures = Vec::new();
-    for &(name, scenario) in scenarios::ALL {
+    for &(name, scenario) in scenarios::ALL.iter().chain(scenarios::WAITING) {
         whole(fresh().table(), scenario).unwrap_or_else(|error| panic!("{name} without a fault: {error}"));
         for code in CODES {
             for nth in 1.. {

@@ -41,6 +41,9 @@ pub(crate) const ALL: &[(&str, Scenario)] = &[
     ("two devices", two_devices),
 ];
 
+/// Those that wait for a whole context, which no stream of it may capture beside.
+pub(crate) const WAITING: &[(&str, Scenario)] = &[("waits for a whole context", waits_for_a_whole_context)];
+
 const LEN: usize = 4099;
 
 fn devices(context: &Context) -> Result<()> {
@@ -62,6 +65,15 @@ fn context(context: &Context) -> Result<()> {
     let again = context.device().primary_context()?;
     assert_eq!(again, *context);
     assert_eq!(context.driver().reclaim(), 0);
+    Ok(())
+}
+
+fn waits_for_a_whole_context(context: &Context) -> Result<()> {
+    let stream = Stream::new(context)?;
+    let buffer = DeviceBuffer::<u8>::zeroed(&stream, LEN)?;
+    context.synchronize()?;
+    assert!(stream.is_idle()?);
+    buffer.close()?;
     Ok(())
 }
 

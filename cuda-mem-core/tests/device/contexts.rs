@@ -63,7 +63,7 @@ fn with_each_current(world: &World, body: impl Fn(&str)) {
 #[test]
 fn every_call_restores_the_current_context() {
     let world = World::shared();
-    for (scenario, run) in scenarios::ALL {
+    for (scenario, run) in scenarios::ALL.iter().chain(scenarios::WAITING) {
         with_each_current(&world, |name| {
             let result = run(&world.context);
             record!(&format!("{scenario}, {name} current"), &result);
@@ -76,7 +76,7 @@ fn every_call_restores_the_current_context() {
 fn every_call_restores_the_capture_mode() {
     let world = World::shared();
     let table = world.driver.table();
-    for (scenario, run) in scenarios::ALL {
+    for (scenario, run) in scenarios::ALL.iter().chain(scenarios::WAITING) {
         for mode in [GLOBAL, THREAD_LOCAL] {
             let before = exchange_mode(table, mode);
             run(&world.context).unwrap();
