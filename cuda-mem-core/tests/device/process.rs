@@ -139,7 +139,7 @@ fn is_of_no_use(mut all: Everything, driver: Driver) -> Result<(), String> {
 
 #[test]
 fn a_forked_child_can_do_nothing_and_drop_everything() {
-    let world = World::alone();
+    let world = World::new();
     let (all, dropped) = (Everything::new(&world.context), Everything::new(&world.context));
     let driver = world.driver;
     let failures = driver.release_failures();
