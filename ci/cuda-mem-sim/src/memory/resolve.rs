@@ -54,7 +54,9 @@ impl State {
         let illegal = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
         let len = len.max(1);
         let allowed = match self.blocks.covering(at, len) {
-            Some(blocks) => blocks.iter().all(|block| may(block.access, who, write) || self.is_peer(who, block)),
+            Some(blocks) => {
+                blocks.iter().all(|block| may(block.access, who, write) || self.is_peer(who, block))
+            }
             None => self.pool_around(at, len).is_some_and(|pool| may(pool.access, who, write)),
         };
         if !allowed {
