@@ -84,7 +84,7 @@ fn portable_pinned_memory_serves_both() {
     pinned.as_mut_slice().unwrap().copy_from_slice(&pattern(5000, 2));
     let device = DeviceBuffer::from_slice(&there, pinned.as_slice().unwrap()).unwrap();
     assert_eq!(device.to_vec(&there).unwrap(), pattern(5000, 2));
-    let known = pointer::attributes(world.driver, device.as_raw()).unwrap();
+    let known = pointer::attributes(&world.context, device.as_raw()).unwrap();
     assert_eq!(known.device, there.context().device().as_raw());
     assert_ne!(known.device, world.context.device().as_raw());
 }

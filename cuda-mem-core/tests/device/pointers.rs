@@ -8,7 +8,7 @@ use crate::common::World;
 use crate::common::outcome::record;
 
 fn of(world: &World, address: u64) -> Attributes {
-    let result = attributes(world.driver, address);
+    let result = attributes(&world.context, address);
     record!("lookup", &result);
     result.unwrap()
 }

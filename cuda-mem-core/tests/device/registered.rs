@@ -125,11 +125,11 @@ fn a_range_inside_another_with_the_same_flags_is_shared() {
     let outer = Registered::new(&world.context, Piece::of(&pages, 0, 16 * 4096), flags).unwrap();
     let inner = Registered::new(&world.context, Piece::of(&pages, 4096, 4096), flags).unwrap();
     drop(outer.close().unwrap());
-    let known = pointer::attributes(world.driver, inner.as_ptr().addr() as u64).unwrap();
+    let known = pointer::attributes(&world.context, inner.as_ptr().addr() as u64).unwrap();
     assert_eq!(known.kind, pointer::MemoryKind::Host, "the inner holder still needs the pages");
     let address = inner.as_ptr().addr() as u64;
     drop(inner);
-    assert_eq!(pointer::attributes(world.driver, address).unwrap().kind, pointer::MemoryKind::Unknown);
+    assert_eq!(pointer::attributes(&world.context, address).unwrap().kind, pointer::MemoryKind::Unknown);
 }
 
 #[test]
