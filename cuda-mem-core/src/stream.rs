@@ -415,7 +415,12 @@ pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Res
     let mut refusals = 0;
     let mut pause = Duration::from_micros(10);
     loop {
-        match wait().or_else(|_| stream.wait_until_idle()) {
+        let waited = wait().or_else(|error| match stream.wait_until_idle() {
+            // Another thread's default stream cannot be waited for as a whole: what counts is why the wait failed.
+            Err(Error::WrongThread) => Err(error),
+            waited => waited,
+        });
+        match waited {
             Ok(()) => return first.map_or(Ok(()), Err),
             Err(Error::Driver(error)) if error.context_is_lost() => return Err(first.unwrap_or(error.into())),
             Err(error) => {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use cuda_mem_core::host::{FileMapping, HostMemory, PinnedFlags, RegisterFlags, Registered};
 use cuda_mem_core::stream_mem::{self, WaitFlags};
+use cuda_mem_core::sys::{CUresult, CUstreamCaptureMode};
 use cuda_mem_core::{
     Context, DeviceBuffer, Error, Event, Fence, FenceLine, ManagedBuffer, PinnedBuffer, Result, Stream,
     Transfer, copy, pointer, scope,
@@ -36,7 +37,12 @@ pub(crate) const ALL: &[(&str, Scenario)] = &[
     ("transfers", transfers),
     ("dropped transfers", dropped_transfers),
     ("scopes", scopes),
+    ("releases during a capture", releases_during_a_capture),
+    ("two devices", two_devices),
 ];
+
+/// Those that wait for a whole context, which no stream of it may capture beside.
+pub(crate) const WAITING: &[(&str, Scenario)] = &[("waits for a whole context", waits_for_a_whole_context)];
 
 const LEN: usize = 4099;
 
@@ -59,6 +65,15 @@ fn context(context: &Context) -> Result<()> {
     let again = context.device().primary_context()?;
     assert_eq!(again, *context);
     assert_eq!(context.driver().reclaim(), 0);
+    Ok(())
+}
+
+fn waits_for_a_whole_context(context: &Context) -> Result<()> {
+    let stream = Stream::new(context)?;
+    let buffer = DeviceBuffer::<u8>::zeroed(&stream, LEN)?;
+    context.synchronize()?;
+    assert!(stream.is_idle()?);
+    buffer.close()?;
     Ok(())
 }
 
@@ -227,7 +242,7 @@ fn registered(context: &Context) -> Result<()> {
     }
     assert_eq!(device.to_vec(&stream)?, bytes);
     registered.as_mut_slice()?.fill(1);
-    assert!(pointer::attributes(context.driver(), registered.as_ptr().addr() as u64)?.range_size >= LEN);
+    assert!(pointer::attributes(context, registered.as_ptr().addr() as u64)?.range_size >= LEN);
     assert_eq!(registered.close()?, [1; LEN]);
     drop(Registered::new(context, bytes.into_boxed_slice(), RegisterFlags::default())?);
     Ok(())
@@ -285,5 +300,71 @@ fn scopes(context: &Context) -> Result<()> {
         scope.download(&two, &device.whole(), target)
     })?;
     assert_eq!(source, target);
+    Ok(())
+}
+
+fn releases_during_a_capture(context: &Context) -> Result<()> {
+    let result = dropped_during_a_capture(context);
+    // What a capture keeps from being released waits for the next allocation, or for this.
+    while context.driver().reclaim() > 0 {}
+    result
+}
+
+fn dropped_during_a_capture(context: &Context) -> Result<()> {
+    let (home, stream) = (Stream::new(context)?, Stream::new(context)?);
+    let (one, two) = (DeviceBuffer::<u8>::zeroed(&home, LEN)?, DeviceBuffer::<u8>::zeroed(&stream, LEN)?);
+    let pinned = PinnedBuffer::<u8>::zeroed(context, LEN, PinnedFlags::MAPPED)?;
+    let managed = ManagedBuffer::<u8>::zeroed(context, LEN)?;
+    let registered = Registered::new(context, pattern(LEN, 11), RegisterFlags::MAPPED)?;
+    one.whole().fill_bytes(&stream, 1)?;
+    drop((pinned.on(&stream)?, managed.on(&stream)?, registered.on(&stream)?));
+    while_capturing(&stream, || {
+        assert!(matches!(
+            two.whole().fill_bytes(&stream, 1),
+            Err(Error::Capturing { .. } | Error::Driver(_))
+        ));
+        drop((one, two, pinned, managed, registered));
+    });
+    stream.synchronize()?;
+    drop(DeviceBuffer::<u8>::uninit(&home, LEN)?);
+    Ok(())
+}
+
+/// Runs `body` while `stream` captures. The raw calls are repeated if one fails: they are not what is tested.
+fn while_capturing(stream: &Stream, body: impl FnOnce()) {
+    let table = stream.context().driver().table();
+    let twice = |call: &mut dyn FnMut() -> CUresult| {
+        if call() != CUresult::CUDA_SUCCESS {
+            assert_eq!(call(), CUresult::CUDA_SUCCESS);
+        }
+    };
+    let (begin, end) = (table.cuStreamBeginCapture().unwrap(), table.cuStreamEndCapture().unwrap());
+    let destroy = table.cuGraphDestroy().unwrap();
+    let mut graph = std::ptr::null_mut();
+    let raw = stream.as_raw().cast();
+    // SAFETY: a live stream.
+    twice(&mut || unsafe { begin(raw, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) });
+    body();
+    // SAFETY: the stream captures; one handle to write.
+    twice(&mut || unsafe { end(raw, &mut graph) });
+    // SAFETY: the graph of that capture, destroyed once.
+    twice(&mut || unsafe { destroy(graph) });
+}
+
+fn two_devices(context: &Context) -> Result<()> {
+    let devices = context.driver().devices()?;
+    let Some(second) = devices.get(1) else { return Ok(()) };
+    let other = second.primary_context()?;
+    let (here, there) = (Stream::new(context)?, Stream::new(&other)?);
+    let bytes = pattern(LEN, 12);
+    let source = DeviceBuffer::from_slice(&here, &bytes)?;
+    let target = DeviceBuffer::<u8>::uninit(&there, LEN)?;
+    target.whole().copy_from(&there, &source.whole())?;
+    assert_eq!(target.to_vec(&there)?, bytes);
+    drop(target);
+    let target = DeviceBuffer::<u8>::uninit(&there, LEN)?;
+    target.whole().copy_from(&here, &source.whole())?;
+    drop(source);
+    assert_eq!(target.to_vec(&there)?, bytes);
     Ok(())
 }

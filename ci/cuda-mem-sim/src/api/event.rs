@@ -1,9 +1,11 @@
 //! Events.
 
-use std::ffi::c_uint;
+use std::ffi::{c_char, c_uint};
 use std::ptr;
 
-use cuda_mem_sys::{CUcontext, CUevent, CUevent_flags, CUevent_record_flags, CUresult, CUstream};
+use cuda_mem_sys::{
+    CUcontext, CUevent, CUevent_flags, CUevent_record_flags, CUipcEventHandle_v1, CUresult, CUstream,
+};
 
 use crate::call::Call;
 use crate::runtime::op::Outcome;
@@ -19,7 +21,7 @@ pub(crate) fn cuEventCreate(call: &Call<'_>, event: *mut CUevent, flags: c_uint)
     if event.is_null() || flags & !known != 0 || (flags & shared != 0 && flags & untimed == 0) {
         return Err(INVALID_VALUE);
     }
-    let handle = call.driver.runtime.create_event(call, context, flags);
+    let handle = call.driver.runtime.create_event(call, context, flags)?;
     call.put(event, ptr::without_provenance_mut(handle))
 }
 
@@ -82,4 +84,37 @@ pub(crate) fn cuCtxWaitEvent(call: &Call<'_>, context: CUcontext, event: CUevent
     let context = call.context(context)?;
     context.check()?;
     call.driver.runtime.context_waits(&context, event)
+}
+
+/// Only events that were made for other processes can be exported, and only by who made them.
+pub(crate) fn cuIpcGetEventHandle(
+    call: &Call<'_>,
+    handle: *mut CUipcEventHandle_v1,
+    event: CUevent,
+) -> Outcome<()> {
+    call.current()?;
+    let words = call.driver.runtime.export_event(event)?;
+    let bytes = words.map(u64::to_le_bytes).concat();
+    let mut exported = CUipcEventHandle_v1::default();
+    for (to, from) in exported.reserved.iter_mut().zip(bytes) {
+        *to = from as c_char;
+    }
+    call.put(handle, exported)
+}
+
+pub(crate) fn cuIpcOpenEventHandle(
+    call: &Call<'_>,
+    event: *mut CUevent,
+    handle: CUipcEventHandle_v1,
+) -> Outcome<()> {
+    let context = call.current()?;
+    if event.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    let mut words = [0; 8];
+    for (word, bytes) in words.iter_mut().zip(handle.reserved.chunks_exact(8)) {
+        *word = bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte as u8));
+    }
+    let opened = call.driver.runtime.open_event(call, context, words)?;
+    call.put(event, ptr::without_provenance_mut(opened))
 }

@@ -1,8 +1,8 @@
-//! Legacy handles for other processes. Those of events are checked, but not modelled yet.
+//! Legacy handles of memory for other processes.
 
 use std::ffi::c_char;
 
-use cuda_mem_sys::{CUdeviceptr, CUevent, CUipcEventHandle_v1, CUipcMem_flags, CUipcMemHandle_v1, CUresult};
+use cuda_mem_sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle_v1, CUresult};
 
 use crate::call::Call;
 use crate::memory::ipc::Ticket;
@@ -63,29 +63,4 @@ pub(crate) fn cuIpcCloseMemHandle(call: &Call<'_>, dptr: CUdeviceptr) -> Outcome
     call.current()?;
     let by = Act::by_host(call);
     call.memory().lock().close_opened(dptr, &by)
-}
-
-pub(crate) fn cuIpcGetEventHandle(
-    call: &Call<'_>,
-    handle: *mut CUipcEventHandle_v1,
-    event: CUevent,
-) -> Outcome<()> {
-    call.current()?;
-    if handle.is_null() {
-        return Err(INVALID_VALUE);
-    }
-    if event.is_null() {
-        return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
-    }
-    Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
-}
-
-pub(crate) fn cuIpcOpenEventHandle(
-    call: &Call<'_>,
-    event: *mut CUevent,
-    _handle: CUipcEventHandle_v1,
-) -> Outcome<()> {
-    call.current()?;
-    // No handle was ever made, so none can be opened.
-    if event.is_null() { Err(INVALID_VALUE) } else { Err(CUresult::CUDA_ERROR_MAP_FAILED) }
 }

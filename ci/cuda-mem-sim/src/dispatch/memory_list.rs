@@ -100,9 +100,7 @@ macro_rules! memory_entries {
             }
             ipc {
                 cuIpcCloseMemHandle as cuIpcCloseMemHandle(dptr: CUdeviceptr) = PFN_cuIpcCloseMemHandle_v4010;
-                cuIpcGetEventHandle as cuIpcGetEventHandle(p_handle: *mut CUipcEventHandle_v1, event: CUevent) = PFN_cuIpcGetEventHandle_v4010;
                 cuIpcGetMemHandle as cuIpcGetMemHandle(p_handle: *mut CUipcMemHandle_v1, dptr: CUdeviceptr) = PFN_cuIpcGetMemHandle_v4010;
-                cuIpcOpenEventHandle as cuIpcOpenEventHandle(ph_event: *mut CUevent, handle: CUipcEventHandle_v1) = PFN_cuIpcOpenEventHandle_v4010;
                 cuIpcOpenMemHandle as cuIpcOpenMemHandle_v2(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle_v1, flags: c_uint) = PFN_cuIpcOpenMemHandle_v11000;
             }
         }

@@ -50,6 +50,8 @@ macro_rules! runtime_entries {
                 cuCtxSynchronize as cuCtxSynchronize() = PFN_cuCtxSynchronize_v2000;
             }
             event {
+                cuIpcGetEventHandle as cuIpcGetEventHandle(p_handle: *mut CUipcEventHandle_v1, event: CUevent) = PFN_cuIpcGetEventHandle_v4010;
+                cuIpcOpenEventHandle as cuIpcOpenEventHandle(ph_event: *mut CUevent, handle: CUipcEventHandle_v1) = PFN_cuIpcOpenEventHandle_v4010;
                 cuCtxRecordEvent as cuCtxRecordEvent(h_ctx: CUcontext, h_event: CUevent) = PFN_cuCtxRecordEvent_v12050;
                 cuCtxWaitEvent as cuCtxWaitEvent(h_ctx: CUcontext, h_event: CUevent) = PFN_cuCtxWaitEvent_v12050;
                 cuEventCreate as cuEventCreate(ph_event: *mut CUevent, flags: c_uint) = PFN_cuEventCreate_v2000;

@@ -4,7 +4,7 @@
 //! not come after all of those, or a use that does not come after the allocation and before the free, is reported with
 //! both places, whatever the bytes happened to be this time.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use super::State;
@@ -68,7 +68,18 @@ const KEPT: usize = 1000;
 pub(crate) struct Reports {
     found: Vec<Misuse>,
     leaked: Vec<Leak>,
-    freed: VecDeque<(Range<u64>, Act)>,
+    /// Freed blocks by start. They never overlap: addresses that mean something new are taken out.
+    freed: BTreeMap<u64, Grave>,
+    /// The starts of freed blocks with their numbers, oldest first; some are gone already.
+    ages: VecDeque<(u64, u64)>,
+}
+
+/// A freed block.
+#[derive(Debug)]
+struct Grave {
+    block: u64,
+    end: u64,
+    by: Act,
 }
 
 impl Reports {
@@ -79,22 +90,28 @@ impl Reports {
         }
     }
 
-    fn bury(&mut self, range: Range<u64>, by: Act) {
-        if self.freed.len() == REMEMBERED {
-            self.freed.pop_front();
+    fn bury(&mut self, block: &Block, by: Act) {
+        self.freed.insert(block.start, Grave { block: block.id, end: block.range().end, by });
+        self.ages.push_back((block.start, block.id));
+        if self.ages.len() > REMEMBERED
+            && let Some((start, id)) = self.ages.pop_front()
+            && self.freed.get(&start).is_some_and(|grave| grave.block == id)
+        {
+            self.freed.remove(&start);
         }
-        self.freed.push_back((range, by));
     }
 
-    /// Who last freed memory that shares a byte with a range.
+    /// Who freed memory that shares a byte with a range, and all of which memory.
     fn who_freed(&self, range: &Range<u64>) -> Option<(Range<u64>, Act)> {
-        let overlap = |freed: &Range<u64>| freed.start < range.end && range.start < freed.end;
-        self.freed.iter().rev().find(|(freed, _)| overlap(freed)).cloned()
+        let (&start, grave) = self.freed.range(..range.end).next_back()?;
+        (range.start < grave.end).then(|| (start..grave.end, grave.by.clone()))
     }
 
     /// The addresses mean something else from now on.
     pub(crate) fn reused(&mut self, range: &Range<u64>) {
-        self.freed.retain(|(freed, _)| freed.end <= range.start || range.end <= freed.start);
+        while let Some((freed, _)) = self.who_freed(range) {
+            self.freed.remove(&freed.start);
+        }
     }
 }
 
@@ -148,7 +165,7 @@ impl State {
         }
         // Pages that were registered are ordinary memory again, which anybody may use.
         if !block.is_programs() {
-            self.reports.bury(block.range(), by.clone());
+            self.reports.bury(block, by.clone());
         }
     }
 

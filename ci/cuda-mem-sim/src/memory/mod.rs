@@ -17,6 +17,7 @@ pub(crate) mod pools;
 mod ranges;
 pub(crate) mod report;
 pub(crate) mod resolve;
+pub(crate) mod shared;
 pub(crate) mod space;
 pub(crate) mod vmm;
 pub(crate) mod vmm_state;

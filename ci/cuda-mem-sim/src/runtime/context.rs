@@ -1,7 +1,7 @@
 //! Contexts: which one is current to a thread, and how they begin and end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use cuda_mem_sys::CUresult;
@@ -77,6 +77,8 @@ pub(crate) struct Primary {
     /// The calls that retained it and were not matched by a release.
     pub(crate) retained_by: Vec<Site>,
     pub(crate) flags: u32,
+    /// Its last release is under way: whoever retains it now waits for the end, and gets a new one.
+    ends: bool,
 }
 
 impl Runtime {
@@ -97,6 +99,9 @@ impl Runtime {
     /// Retains the primary context of a device; gives its handle.
     pub(crate) fn retain_primary(&self, device: usize, by: Site) -> Outcome<usize> {
         let mut state = self.lock();
+        while state.primaries.get(device).is_some_and(|primary| primary.ends) {
+            state = self.completed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
         let primary = state.primaries.get_mut(device).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
         if primary.handle == 0 {
             primary.handle = new_handle(HandleKind::Context);
@@ -121,9 +126,19 @@ impl Runtime {
         let primary = state.primaries.get_mut(device).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
         primary.retained_by.pop().ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
         let (handle, is_last) = (primary.handle, primary.retained_by.is_empty());
-        let ends = is_last && state.contexts.contains_key(&handle);
+        if !is_last || !state.contexts.contains_key(&handle) {
+            return Ok(());
+        }
+        if let Some(primary) = state.primaries.get_mut(device) {
+            primary.ends = true;
+        }
         drop(state);
-        if ends { self.end_context(call, handle) } else { Ok(()) }
+        let ended = self.end_context(call, handle);
+        if let Some(primary) = self.lock().primaries.get_mut(device) {
+            primary.ends = false;
+        }
+        self.completed.notify_all();
+        ended
     }
 
     /// Ends the primary context of a device, whoever retains it; they still have to release it.

@@ -1,7 +1,7 @@
 //! Events: points in streams.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cuda_mem_sys::{CUevent, CUevent_flags, CUresult};
 
@@ -12,6 +12,8 @@ use super::queue::Mark;
 use super::stream::Stream;
 use super::{HandleKind, Runtime, State, new_handle};
 use crate::call::Call;
+use crate::driver::Driver;
+use crate::memory::shared::SharedPage;
 use crate::order::Clock;
 use crate::site::Site;
 
@@ -22,6 +24,10 @@ pub(crate) struct Event {
     pub(crate) flags: u32,
     pub(crate) made: Site,
     pub(crate) last: Last,
+    /// Where other processes see it, if it is for them or theirs.
+    shared: Option<Arc<SharedPage>>,
+    /// Whether another process made it.
+    is_opened: bool,
 }
 
 /// What an event was last recorded as.
@@ -38,24 +44,98 @@ pub(crate) enum Last {
 pub(crate) struct Point {
     pub(crate) mark: Mark,
     pub(crate) clock: Clock,
-    /// When it was reached.
-    pub(crate) time: Arc<OnceLock<Instant>>,
+    /// Whether and when it was reached.
+    pub(crate) reached: Arc<Reached>,
 }
+
+/// What is noted when a stream comes to a point.
+#[derive(Debug, Default)]
+pub(crate) struct Reached {
+    time: OnceLock<Instant>,
+    /// The page of an event that other processes see, and the number of this record there.
+    shared: Option<(Arc<SharedPage>, u64)>,
+}
+
+impl Reached {
+    pub(super) fn reach(&self) {
+        self.time.get_or_init(Instant::now);
+        if let Some((page, number)) = &self.shared {
+            page.reach(*number);
+        }
+    }
+}
+
+/// How long the host sleeps between two looks at an event that another process records.
+const PAUSE: Duration = Duration::from_micros(50);
 
 impl Event {
     fn has_time(&self) -> bool {
         self.flags & CUevent_flags::CU_EVENT_DISABLE_TIMING.0 == 0
+    }
+
+    /// The page and the number of the latest record, if another process made that.
+    fn foreign(&self) -> Option<(Arc<SharedPage>, u64)> {
+        let page = self.shared.as_ref()?;
+        let latest = page.recorded();
+        let own = match &self.last {
+            Last::At(point) => point.reached.shared.as_ref().map_or(0, |(_, number)| *number),
+            Last::Never => 0,
+            Last::Captured(_) => return None,
+        };
+        (latest != own).then(|| (Arc::clone(page), latest))
     }
 }
 
 const INVALID_HANDLE: CUresult = CUresult::CUDA_ERROR_INVALID_HANDLE;
 
 impl Runtime {
-    pub(crate) fn create_event(&self, call: &Call<'_>, context: Arc<Context>, flags: u32) -> usize {
+    pub(crate) fn create_event(&self, call: &Call<'_>, context: Arc<Context>, flags: u32) -> Outcome<usize> {
+        let is_shared = flags & CUevent_flags::CU_EVENT_INTERPROCESS.0 != 0;
+        let shared = if is_shared {
+            Some(Arc::new(SharedPage::create().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?))
+        } else {
+            None
+        };
+        Ok(self.add_event(call, context, flags, shared, false))
+    }
+
+    fn add_event(
+        &self,
+        call: &Call<'_>,
+        context: Arc<Context>,
+        flags: u32,
+        shared: Option<Arc<SharedPage>>,
+        is_opened: bool,
+    ) -> usize {
         let handle = new_handle(HandleKind::Event);
-        let event = Event { context, flags, made: call.site(), last: Last::Never };
+        let event = Event { context, flags, made: call.site(), last: Last::Never, shared, is_opened };
         self.lock().events.insert(handle, event);
         handle
+    }
+
+    /// A ticket for an event, to be opened in another process.
+    pub(crate) fn export_event(&self, event: CUevent) -> Outcome<[u64; 8]> {
+        let state = self.lock();
+        let event = state.event(event)?;
+        let page = event.shared.as_ref().filter(|_| !event.is_opened).ok_or(INVALID_HANDLE)?;
+        Ok(page.ticket())
+    }
+
+    /// Opens the event of another process; each time it is another handle.
+    pub(crate) fn open_event(
+        &self,
+        call: &Call<'_>,
+        context: Arc<Context>,
+        ticket: [u64; 8],
+    ) -> Outcome<usize> {
+        match SharedPage::is_own(ticket) {
+            None => return Err(CUresult::CUDA_ERROR_MAP_FAILED),
+            Some(true) => return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT),
+            Some(false) => {}
+        }
+        let page = SharedPage::open(ticket).map_err(|_| CUresult::CUDA_ERROR_MAP_FAILED)?;
+        let flags = CUevent_flags::CU_EVENT_INTERPROCESS.0 | CUevent_flags::CU_EVENT_DISABLE_TIMING.0;
+        Ok(self.add_event(call, context, flags, Some(Arc::new(page)), true))
     }
 
     /// Destroys an event; what waits for it still does.
@@ -101,7 +181,8 @@ impl Runtime {
         {
             return state.capture_wait(stream, point);
         }
-        if matches!(last, Last::Never) && !as_node {
+        let foreign = state.event(event)?.foreign();
+        if matches!(last, Last::Never) && foreign.is_none() && !as_node {
             return Ok(());
         }
         if state.is_capturing(stream) {
@@ -110,10 +191,13 @@ impl Runtime {
         if as_node {
             return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
         }
-        if let Last::At(point) = last {
+        if let Some((page, number)) = foreign {
+            let poll = Run::Poll(Arc::new(move |_: &Driver, _| Ok(page.is_reached(number))));
+            state.push(stream, poll, &[], None);
+        } else if let Last::At(point) = last {
             state.push(stream, Run::Nothing, &[point.mark], Some(&point.clock));
-            self.wake_workers(&mut state);
         }
+        self.wake_workers(&mut state);
         Ok(())
     }
 
@@ -154,6 +238,9 @@ impl Runtime {
     /// Whether an event is complete; the host then knows it.
     pub(crate) fn event_is_complete(&self, event: CUevent) -> Outcome<bool> {
         let mut state = self.lock();
+        if let Some((page, number)) = state.event(event)?.foreign() {
+            return Ok(page.is_reached(number));
+        }
         let Some(point) = state.point(event)? else { return Ok(true) };
         let is_complete = state.is_reached(point.mark);
         if is_complete {
@@ -166,6 +253,13 @@ impl Runtime {
     pub(crate) fn wait_for_event_on_host(&self, event: CUevent) -> Outcome<()> {
         let mut state = self.lock();
         let context = Arc::clone(&state.event(event)?.context);
+        if let Some((page, number)) = state.event(event)?.foreign() {
+            drop(state);
+            while !page.is_reached(number) {
+                std::thread::sleep(PAUSE);
+            }
+            return context.check();
+        }
         let Some(point) = state.point(event)? else { return Ok(()) };
         state = self.wait(state, &[point.mark])?;
         state.host_learns(&point.clock);
@@ -185,7 +279,7 @@ impl Runtime {
             *time = match &known.last {
                 Last::Never => return Err(INVALID_HANDLE),
                 Last::Captured(_) => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
-                Last::At(point) => Some(point.time.get().copied()),
+                Last::At(point) => Some(point.reached.time.get().copied()),
             };
         }
         let [Some(Some(start)), Some(Some(end))] = times else { return Err(CUresult::CUDA_ERROR_NOT_READY) };
@@ -218,10 +312,15 @@ impl State {
 
     /// Records an event at the end of a stream.
     pub(super) fn record_now(&mut self, stream: &Arc<Stream>, event: usize) {
-        let time = Arc::new(OnceLock::new());
-        let (mark, clock) = self.push(stream, Run::Time(Arc::clone(&time)), &[], None);
+        let page = self.events.get(&event).and_then(|event| event.shared.clone());
+        let shared = page.map(|page| {
+            let number = page.record();
+            (page, number)
+        });
+        let reached = Arc::new(Reached { time: OnceLock::new(), shared });
+        let (mark, clock) = self.push(stream, Run::Reach(Arc::clone(&reached)), &[], None);
         if let Some(event) = self.events.get_mut(&event) {
-            event.last = Last::At(Point { mark, clock, time });
+            event.last = Last::At(Point { mark, clock, reached });
         }
     }
 }

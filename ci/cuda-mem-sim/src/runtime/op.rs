@@ -3,11 +3,12 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use cuda_mem_sys::{CUgraphNodeType, CUresult};
 
+use super::event::Reached;
 use crate::driver::Driver;
 
 /// A result of the driver's interface.
@@ -43,8 +44,8 @@ pub(crate) enum Run {
     Poll(Arc<Poll>),
     /// A function of the program.
     Host(HostCall),
-    /// It notes when it was its turn.
-    Time(Arc<OnceLock<Instant>>),
+    /// It is a point of an event.
+    Reach(Arc<Reached>),
     /// It is complete when its turn comes.
     Nothing,
 }
@@ -72,7 +73,7 @@ impl HostCall {
 impl Run {
     /// Whether it takes no time, so that no worker is needed.
     pub(super) fn is_instant(&self) -> bool {
-        matches!(self, Self::Time(_) | Self::Nothing)
+        matches!(self, Self::Reach(_) | Self::Nothing)
     }
 }
 
@@ -127,7 +128,7 @@ impl fmt::Debug for Run {
             Self::Once(_) => "Once",
             Self::Poll(_) => "Poll",
             Self::Host(_) => "Host",
-            Self::Time(_) => "Time",
+            Self::Reach(_) => "Reach",
             Self::Nothing => "Nothing",
         })
     }

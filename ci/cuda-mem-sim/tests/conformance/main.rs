@@ -17,8 +17,15 @@
 
 mod captures;
 mod contexts;
+mod device;
+mod host;
+mod ipc;
 mod machine;
+mod pointers;
+mod pools;
+mod questions;
 mod streams;
+mod vmm;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -40,7 +47,9 @@ const CASE: &str = "CUDA_MEM_CASE";
 const RESULT: &str = "conformance result: ";
 
 fn cases() -> impl Iterator<Item = &'static Case> {
-    [streams::CASES, captures::CASES, contexts::CASES].into_iter().flatten()
+    let runtime = [streams::CASES, captures::CASES, contexts::CASES];
+    let memory = [device::CASES, host::CASES, pointers::CASES, pools::CASES, vmm::CASES, ipc::CASES];
+    runtime.into_iter().chain(memory).flatten()
 }
 
 /// What the hardware answers and, where that is known to differ, what the simulator does.
