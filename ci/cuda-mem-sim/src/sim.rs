@@ -72,8 +72,12 @@ impl Sim {
     }
 
     /// The `nth` call of `function` from now returns `code` and does nothing; 1 is the next.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such function: a fault that can never strike would let a test pass for nothing.
     pub fn fail_call(&self, function: &str, nth: u64, code: CUresult) {
-        self.driver.faults.fail(Some(function), nth, code);
+        self.driver.faults.fail(Some(known(function)), nth, code);
     }
 
     /// The `nth` driver call from now, of any function, returns `code` and does nothing; 1 is the next.
@@ -90,8 +94,12 @@ impl Sim {
     }
 
     /// Each call of `function` takes that much longer from now on.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such function.
     pub fn delay(&self, function: &str, by: Duration) {
-        self.driver.faults.delay(function, by);
+        self.driver.faults.delay(known(function), by);
     }
 
     /// No call fails or takes longer any more, and those that did are forgotten.
@@ -116,6 +124,14 @@ impl Drop for Sim {
     fn drop(&mut self) {
         dispatch::clear(self.driver.slot);
         self.driver.runtime.stop();
+    }
+}
+
+fn known(function: &str) -> &'static str {
+    #[allow(clippy::panic, reason = "a misspelt name is a mistake in the test that has it")]
+    match dispatch::is_function(function) {
+        Some(known) => known,
+        None => panic!("the driver has no function {function:?}"),
     }
 }
 

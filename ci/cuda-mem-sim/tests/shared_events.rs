@@ -73,7 +73,8 @@ fn an_event_orders_the_work_of_two_processes() {
         .spawn()
         .unwrap();
     let mut said = BufReader::new(importer.stdout.take().unwrap()).lines();
-    let mut until = |word: &str| assert!(said.any(|line| line.unwrap() == word), "the importer never said {word}");
+    let mut until =
+        |word: &str| assert!(said.any(|line| line.unwrap() == word), "the importer never said {word}");
     let mut tell = importer.stdin.take().unwrap();
     until("waiting");
     gate.open();

@@ -1,8 +1,11 @@
 //! The simulator as a tool: several at a time, faults, the log, missing functions, leaks, forks, the shared library.
 
+#![allow(clippy::expect_used, reason = "a test that panics has failed")]
+
 mod common;
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::ptr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -217,23 +220,29 @@ fn a_forked_child_is_told_so() {
     ok!(machine.table, cuStreamSynchronize(stream));
 }
 
-/// The shared library that was built beside this test, if it was.
-fn library() -> Option<PathBuf> {
-    let named = std::env::var_os("CUDA_MEM_SIM_LIBRARY").map(PathBuf::from);
-    let built = || Some(std::env::current_exe().ok()?.parent()?.parent()?.join("libcuda_mem_sim.so"));
-    named.or_else(built).filter(|path| path.exists())
+/// The shared library: the one that the environment names, else one built now.
+fn library() -> PathBuf {
+    if let Some(named) = std::env::var_os("CUDA_MEM_SIM_LIBRARY") {
+        return PathBuf::from(named);
+    }
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--offline", "--package", "cuda-mem-sim-library"]);
+    if !cfg!(debug_assertions) {
+        build.arg("--release");
+    }
+    assert!(build.status().expect("cargo").success());
+    let test = std::env::current_exe().expect("the path of the test");
+    // Beside the folder of the tests.
+    test.ancestors().nth(2).expect("the folder of the profile").join("libcuda_mem_sim.so")
 }
 
 #[test]
 fn the_shared_library_is_a_driver() {
-    let Some(path) = library() else {
-        eprintln!("not run: build cuda-mem-sim-library first, or name it in CUDA_MEM_SIM_LIBRARY");
-        return;
-    };
+    let path = library();
     let report = std::env::temp_dir().join(format!("cuda-mem-sim-report-{}", std::process::id()));
     let test = std::env::current_exe().unwrap();
     let run = |configuration: String| {
-        std::process::Command::new(&test)
+        Command::new(&test)
             .args(["--exact", "inside_a_process_of_its_own", "--ignored", "--nocapture"])
             .env("CUDA_MEM_DRIVER", &path)
             .env("CUDA_MEM_SIM", configuration)
@@ -268,4 +277,37 @@ fn inside_a_process_of_its_own() {
     ok!(table, cuStreamSynchronize(stream));
     ok!(table, cuMemcpyDtoH((&raw mut byte).cast(), pointer, 1));
     assert_eq!(byte, 5);
+}
+
+#[test]
+fn the_table_without_asking_is_a_driver_of_its_own() {
+    let table = cuda_mem_sim::table();
+    ok!(table, cuInit(0));
+    assert!(ptr::eq(table, cuda_mem_sim::table()));
+    let machine = Machine::new();
+    let stream = machine.stream(1);
+    assert_eq!(code!(table, cuStreamQuery(stream)), 400);
+}
+
+#[test]
+fn threads_leave_nothing_behind() {
+    let machine = Machine::new();
+    let (table, context) = (machine.table, machine.context.addr());
+    let at = machine.memory(4);
+    for value in 0..20 {
+        let there = std::thread::spawn(move || {
+            ok!(table, cuCtxSetCurrent(ptr::without_provenance_mut(context)));
+            ok!(table, cuMemsetD32Async(at, value, 1, CU_STREAM_PER_THREAD));
+        });
+        there.join().unwrap();
+        ok!(table, cuCtxSynchronize());
+        assert_eq!(machine.word(at), value);
+    }
+    // Thread numbers are not used again, so a new thread begins with nothing.
+    let there = std::thread::spawn(move || {
+        let mut current = ptr::null_mut();
+        ok!(table, cuCtxGetCurrent(&mut current));
+        current.is_null()
+    });
+    assert!(there.join().unwrap());
 }

@@ -226,7 +226,9 @@ fn words_are_written_and_waited_for_in_device_memory() {
     let machine = Machine::new();
     let (first, second) = (machine.stream(1), machine.stream(1));
     let at = machine.memory(16);
+    // Filling device memory does not wait, and neither stream waits for the legacy one.
     ok!(machine.table, cuMemsetD8(at, 0, 16));
+    ok!(machine.table, cuCtxSynchronize());
     ok!(machine.table, cuStreamWaitValue64(second, at + 8, 5, 0));
     let event = machine.event(2);
     ok!(machine.table, cuEventRecord(event, second));

@@ -13,7 +13,7 @@ use crate::runtime::stream::{Kind, Stream};
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
 /// The handles of default streams: null, the legacy and the per-thread one.
-const CU_STREAM_HANDLES: [usize; 3] = [0, 1, 2];
+const DEFAULT_STREAMS: [usize; 3] = [0, 1, 2];
 
 /// The highest priority; the lowest is 0.
 pub(super) const GREATEST_PRIORITY: i32 = -5;
@@ -44,7 +44,7 @@ pub(crate) fn cuStreamCreateWithPriority(
 /// Returns at once; what the stream was given is still done.
 pub(crate) fn cuStreamDestroy(call: &Call<'_>, stream: CUstream) -> Outcome<()> {
     let runtime = &call.driver.runtime;
-    if CU_STREAM_HANDLES.contains(&stream.addr()) {
+    if DEFAULT_STREAMS.contains(&stream.addr()) {
         return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
     }
     let stream = runtime.stream(call.thread, call.per_thread, stream)?;

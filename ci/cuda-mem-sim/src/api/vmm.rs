@@ -1,4 +1,8 @@
 //! Virtual memory management: physical memory, addresses, and mappings between them.
+//!
+//! # Safety
+//!
+//! The one descriptor that a caller names by number is borrowed for the duration of the call, and never closed.
 
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, IntoRawFd};

@@ -21,10 +21,24 @@ pub(crate) struct Door {
 }
 
 thread_local! {
-    // Neither has a destructor: calls are possible for as long as a thread lives.
+    // These two have no destructor: calls are possible for as long as a thread lives.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
     /// The slot, plus one, whose host function the thread is running; 0 outside of those.
     static HOST_FUNCTION_OF: Cell<usize> = const { Cell::new(0) };
+    /// Tells the simulators when the thread ends.
+    static END: End = const { End };
+}
+
+struct End;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // A call from a later destructor makes the thread known again; that costs an entry in a table and no more.
+        let number = NUMBER.replace(0);
+        if !crate::exit::is_under_way() {
+            slots::for_each(|driver| driver.runtime.end_thread(number));
+        }
+    }
 }
 
 /// The calling thread's number: threads are numbered from 1 in the order of their first calls.
@@ -33,6 +47,8 @@ pub(crate) fn thread_number() -> u64 {
     NUMBER.with(|number| {
         if number.get() == 0 {
             number.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+            // Not possible any more while the thread ends.
+            let _ = END.try_with(|_| ());
         }
         number.get()
     })

@@ -84,6 +84,16 @@ fn or_default(slot: usize, found: Option<Arc<Driver>>) -> Result<Arc<Driver>, CU
     }
 }
 
+/// Calls a function with every simulator that was initialised and that this process can use.
+pub(super) fn for_each(call: impl Fn(&Driver)) {
+    for (slot, place) in ALL.iter().enumerate() {
+        let is_there = place.initialised_in.load(Ordering::Relaxed) != 0;
+        if let Some(driver) = is_there.then(|| find(slot).ok()).flatten() {
+            call(&driver);
+        }
+    }
+}
+
 /// Makes a simulator for a free slot and puts it there; waits until there is one.
 pub(crate) fn occupy(make: impl FnOnce(usize) -> Arc<Driver>) -> Arc<Driver> {
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,8 @@
 //! Allocations and frees, with the accounting of what devices and host hold.
+//!
+//! # Safety
+//!
+//! Poison is written only to places in a shadow that were given for the whole length (see `space`).
 
 use cuda_mem_sys::CUresult;
 

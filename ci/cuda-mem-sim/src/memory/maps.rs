@@ -1,4 +1,8 @@
 //! Which files the pages of the process come from.
+//!
+//! # Safety
+//!
+//! One system call fills in a struct, which is read only if the call succeeded.
 
 use std::ffi::CString;
 use std::fs;

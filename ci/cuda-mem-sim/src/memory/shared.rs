@@ -77,7 +77,9 @@ impl SharedPage {
 
     /// One of its words.
     fn word(&self, index: usize) -> &AtomicU64 {
-        let at = std::ptr::with_exposed_provenance::<AtomicU64>(self.at + (index % WORDS) * size_of::<AtomicU64>());
+        let at = std::ptr::with_exposed_provenance::<AtomicU64>(
+            self.at + (index % WORDS) * size_of::<AtomicU64>(),
+        );
         // SAFETY: within the mapping, aligned, and unmapped only with `self`; its bytes are only ever used as these atomic
         // words, by every process that has them.
         unsafe { &*at }

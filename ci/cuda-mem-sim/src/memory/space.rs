@@ -8,6 +8,12 @@
 //! differ by one constant, so a range of device memory is always one range in the shadow, whatever is mapped where. The
 //! shadow's pages come from a sparse memory file; mapping memory at a device address means mapping its file over the
 //! shadow. Memory that the host may touch (host allocations, host pools) is mapped at its own address as well.
+//!
+//! # Safety
+//!
+//! Every address that is mapped over lies in a region or a shadow, both of which were reserved here for that purpose and
+//! are given back only when the driver is gone. Shadows stay mapped from end to end for that long, whatever is mapped
+//! where, so a copy that is under way in one never faults.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

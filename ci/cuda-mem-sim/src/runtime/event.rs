@@ -122,7 +122,12 @@ impl Runtime {
     }
 
     /// Opens the event of another process; each time it is another handle.
-    pub(crate) fn open_event(&self, call: &Call<'_>, context: Arc<Context>, ticket: [u64; 8]) -> Outcome<usize> {
+    pub(crate) fn open_event(
+        &self,
+        call: &Call<'_>,
+        context: Arc<Context>,
+        ticket: [u64; 8],
+    ) -> Outcome<usize> {
         match SharedPage::is_own(ticket) {
             None => return Err(CUresult::CUDA_ERROR_MAP_FAILED),
             Some(true) => return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT),

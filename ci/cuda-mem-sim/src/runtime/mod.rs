@@ -71,7 +71,6 @@ pub(crate) struct State {
     host_moment: u64,
     last_ticket: u64,
     workers: workers::Count,
-    finds_misuse: bool,
 }
 
 /// What the driver keeps for a thread of the program.
@@ -129,7 +128,6 @@ impl Runtime {
             host_moment: 0,
             last_ticket: 0,
             workers: workers::Count::default(),
-            finds_misuse: config.finds_misuse,
         };
         Self {
             driver,

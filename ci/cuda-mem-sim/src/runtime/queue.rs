@@ -234,18 +234,7 @@ impl State {
         after: &[Mark],
         knows: Option<&Clock>,
     ) -> (Mark, Clock) {
-        let (mut marks, mut clock) =
-            if self.finds_misuse || stream.kind != Kind::Created || stream.is_blocking() {
-                self.order_of_next(stream)
-            } else {
-                (
-                    self.contexts
-                        .get(&stream.context.handle())
-                        .map(|home| home.barrier.clone())
-                        .unwrap_or_default(),
-                    Clock::default(),
-                )
-            };
+        let (mut marks, mut clock) = self.order_of_next(stream);
         marks.extend(after.iter().copied().filter(|&mark| !self.is_reached(mark)));
         if let Some(knows) = knows {
             clock.join(knows);
@@ -261,23 +250,26 @@ impl State {
         queue.clock = clock.clone();
         queue.tasks.push_back(Task { ticket, after: marks, run, begun: None, not_before: None });
         let end = queue.end();
-        self.settle(stream.id);
+        if self.settle_one(stream.id) {
+            self.settle();
+        }
         (end, clock)
     }
 
-    /// Completes what is at the head of a queue and takes no time, and whatever waits for that in other queues.
-    pub(super) fn settle(&mut self, first: u64) {
-        let mut moved = self.settle_one(first);
+    /// Completes what is at the head of queues and takes no time, until no queue moves any more.
+    pub(super) fn settle(&mut self) {
+        let mut moved = true;
         while moved {
+            let waiting = self.queues.iter().filter(|(_, queue)| !queue.tasks.is_empty());
+            let waiting: Vec<u64> = waiting.map(|(&id, _)| id).collect();
             moved = false;
-            let ids: Vec<u64> =
-                self.queues.iter().filter(|(_, queue)| !queue.tasks.is_empty()).map(|(&id, _)| id).collect();
-            for id in ids {
+            for id in waiting {
                 moved |= self.settle_one(id);
             }
         }
     }
 
+    /// As [`settle`](Self::settle), for one queue; whether it moved.
     fn settle_one(&mut self, id: u64) -> bool {
         let mut moved = false;
         loop {

@@ -77,6 +77,17 @@ impl Runtime {
     }
 }
 
+impl Runtime {
+    /// Forgets a thread that has ended, and its default streams once they are empty.
+    pub(crate) fn end_thread(&self, thread: u64) {
+        let mut state = self.lock();
+        state.threads.remove(&thread);
+        let homes = state.contexts.values_mut();
+        let streams: Vec<_> = homes.filter_map(|home| home.per_thread.remove(&thread)).collect();
+        streams.iter().for_each(|stream| state.remove_stream(stream));
+    }
+}
+
 impl State {
     /// The legacy stream of a context, or the default stream that a thread has in it.
     fn default_stream(&mut self, context: &Arc<Context>, thread: Option<u64>) -> Outcome<Arc<Stream>> {

@@ -112,9 +112,7 @@ impl Runtime {
         }
         if outcome != Ok(false) {
             state.drop_empty_queue(stream);
-            state.settle(stream);
-            let others: Vec<u64> = state.queues.keys().copied().collect();
-            others.into_iter().for_each(|other| state.settle(other));
+            state.settle();
         }
         self.wake_workers(&mut state);
         state

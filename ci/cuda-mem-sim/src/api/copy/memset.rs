@@ -1,4 +1,8 @@
 //! Filling memory with a pattern.
+//!
+//! # Safety
+//!
+//! As for copies: the place is given for the whole extent, and only rows within it are touched.
 
 use cuda_mem_sys::{CUdeviceptr, CUgraphNodeType, CUresult, CUstream};
 

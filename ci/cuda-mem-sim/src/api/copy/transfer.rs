@@ -4,6 +4,10 @@
 //! is done, but between two places in device memory it does not wait; an asynchronous copy from pageable memory has read
 //! its source when it returns, one to pageable memory has written it, and one from host to host is synchronous.
 //!
+//! # Safety
+//!
+//! Places come out of the table of memory for the whole extent of an end, and only rows within it are touched.
+//!
 //! [sync]: https://docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html
 
 use std::sync::{Arc, OnceLock};
