@@ -11,7 +11,7 @@ use std::ptr;
 
 use cuda_mem_sys::{CUcontext, CUdeviceptr, CUmemorytype, CUpointer_attribute};
 
-use crate::driver::{Driver, refuse_forked};
+use crate::context::Context;
 use crate::error::{Result, call};
 
 /// Where memory lies.
@@ -50,7 +50,7 @@ pub struct Attributes {
     pub buffer_id: u64,
 }
 
-/// What the driver knows of `address`, which may be any number.
+/// What the driver knows of `address`, which may be any number, as seen from a context.
 ///
 /// Wraps [`cuPointerGetAttributes`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__UNIFIED.html). An address that
 /// the driver does not know is no error: its kind is [`MemoryKind::Unknown`].
@@ -62,9 +62,10 @@ pub struct Attributes {
 /// # Errors
 ///
 /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
-pub fn attributes(driver: Driver, address: CUdeviceptr) -> Result<Attributes> {
-    refuse_forked()?;
-    let mut context: CUcontext = ptr::null_mut();
+pub fn attributes(context: &Context, address: CUdeviceptr) -> Result<Attributes> {
+    // Without a current context the driver gives no address for devices (seen on hardware).
+    let _bound = context.bind()?;
+    let mut owner: CUcontext = ptr::null_mut();
     let mut kind = 0u32;
     let mut device = 0i32;
     let mut device_address: CUdeviceptr = 0;
@@ -85,7 +86,7 @@ pub fn attributes(driver: Driver, address: CUdeviceptr) -> Result<Attributes> {
         CUpointer_attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID,
     ];
     let mut values: [*mut c_void; 9] = [
-        (&raw mut context).cast(),
+        (&raw mut owner).cast(),
         (&raw mut kind).cast(),
         (&raw mut device).cast(),
         (&raw mut device_address).cast(),
@@ -97,9 +98,11 @@ pub fn attributes(driver: Driver, address: CUdeviceptr) -> Result<Attributes> {
     ];
     // SAFETY: as many names as values, each value of the type that the driver writes for its name and alive until the call
     // returns; the address is only looked up.
-    unsafe { call!(driver, cuPointerGetAttributes(9, names.as_mut_ptr(), values.as_mut_ptr(), address)) }?;
+    unsafe {
+        call!(context.driver(), cuPointerGetAttributes(9, names.as_mut_ptr(), values.as_mut_ptr(), address))
+    }?;
     // The driver calls unknown memory host memory, but knows no context and no buffer of it.
-    let known = !context.is_null() || buffer_id != 0 || range_size != 0;
+    let known = !owner.is_null() || buffer_id != 0 || range_size != 0;
     let kind = match CUmemorytype(kind) {
         _ if !known => MemoryKind::Unknown,
         CUmemorytype::CU_MEMORYTYPE_HOST => MemoryKind::Host,

@@ -9,7 +9,7 @@ pub(crate) mod kernels;
 pub(crate) mod outcome;
 pub(crate) mod scenarios;
 
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_mem_core::{Context, Driver, Stream};
 
@@ -54,29 +54,16 @@ pub(crate) struct World {
     pub(crate) driver: Driver,
     pub(crate) context: Context,
     pub(crate) stream: Stream,
-    _turn: Turn,
+    _turn: MutexGuard<'static, ()>,
 }
 
-enum Turn {
-    Shared { _guard: RwLockReadGuard<'static, ()> },
-    Alone { _guard: RwLockWriteGuard<'static, ()> },
-}
-
-/// A capture in the global mode forbids calls in every thread: whoever captures so, or counts the device's memory, is alone.
-static TURNS: RwLock<()> = RwLock::new(());
+/// One test at a time in a process. A capture in the global mode forbids calls in every thread, a few streams that wait hold
+/// up all others on real devices, and frees wait for all of them.
+static TURNS: Mutex<()> = Mutex::new(());
 
 impl World {
-    /// Beside other tests.
-    pub(crate) fn shared() -> Self {
-        Self::with(Turn::Shared { _guard: TURNS.read().unwrap_or_else(PoisonError::into_inner) })
-    }
-
-    /// Without other tests.
-    pub(crate) fn alone() -> Self {
-        Self::with(Turn::Alone { _guard: TURNS.write().unwrap_or_else(PoisonError::into_inner) })
-    }
-
-    fn with(turn: Turn) -> Self {
+    pub(crate) fn new() -> Self {
+        let turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
         let driver = driver();
         let context = driver.device(0).expect("a device").primary_context().expect("its context");
         let stream = default_stream(&context);

@@ -242,7 +242,7 @@ fn registered(context: &Context) -> Result<()> {
     }
     assert_eq!(device.to_vec(&stream)?, bytes);
     registered.as_mut_slice()?.fill(1);
-    assert!(pointer::attributes(context.driver(), registered.as_ptr().addr() as u64)?.range_size >= LEN);
+    assert!(pointer::attributes(context, registered.as_ptr().addr() as u64)?.range_size >= LEN);
     assert_eq!(registered.close()?, [1; LEN]);
     drop(Registered::new(context, bytes.into_boxed_slice(), RegisterFlags::default())?);
     Ok(())

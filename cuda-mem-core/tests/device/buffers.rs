@@ -14,7 +14,7 @@ fn elements_come_back_as_they_went() {
         assert_eq!((buffer.len(), buffer.size_bytes()), (elements.len(), size_of_val(elements)));
         assert_eq!(buffer.to_vec(&world.stream).unwrap(), elements);
     }
-    let world = World::shared();
+    let world = World::new();
     round_trip(&world, &pattern(100_001, 0));
     round_trip(&world, &[1.5f64, -0.0, f64::INFINITY]);
     round_trip(&world, &[[1u16, 2, 3], [4, 5, 6]]);
@@ -24,7 +24,7 @@ fn elements_come_back_as_they_went() {
 
 #[test]
 fn zeroed_memory_is_zero_where_older_memory_was_not() {
-    let world = World::shared();
+    let world = World::new();
     for _ in 0..4 {
         drop(DeviceBuffer::from_slice(&world.stream, &[0xffu8; 5000]).unwrap());
         let zeroed = DeviceBuffer::<u64>::zeroed(&world.stream, 600).unwrap();
@@ -34,7 +34,7 @@ fn zeroed_memory_is_zero_where_older_memory_was_not() {
 
 #[test]
 fn fill_bytes_sets_each_byte_of_its_range_and_no_other() {
-    let world = World::shared();
+    let world = World::new();
     let buffer = DeviceBuffer::<u32>::zeroed(&world.stream, 8).unwrap();
     buffer.range(2..5).unwrap().fill_bytes(&world.stream, 0xab).unwrap();
     let words = buffer.to_vec(&world.stream).unwrap();
@@ -45,7 +45,7 @@ fn fill_bytes_sets_each_byte_of_its_range_and_no_other() {
 
 #[test]
 fn ranges_are_what_slices_take() {
-    let world = World::shared();
+    let world = World::new();
     let buffer = DeviceBuffer::from_slice(&world.stream, &[0u16, 1, 2, 3, 4, 5, 6, 7]).unwrap();
     let mut two = [0; 2];
     buffer.range(6..).unwrap().copy_to_slice(&world.stream, &mut two).unwrap();
@@ -62,7 +62,7 @@ fn ranges_are_what_slices_take() {
 
 #[test]
 fn ranges_beyond_the_end_are_errors_with_both_numbers() {
-    let world = World::shared();
+    let world = World::new();
     let buffer = DeviceBuffer::<u8>::zeroed(&world.stream, 8).unwrap();
     #[allow(clippy::reversed_empty_ranges, reason = "it is the bad input")]
     let bad = [0..9, 9..9, 5..4, 0..usize::MAX, usize::MAX..usize::MAX];
@@ -76,7 +76,7 @@ fn ranges_beyond_the_end_are_errors_with_both_numbers() {
 
 #[test]
 fn lengths_that_differ_are_errors_with_both_numbers() {
-    let world = World::shared();
+    let world = World::new();
     let buffer = DeviceBuffer::<u32>::zeroed(&world.stream, 8).unwrap();
     let part = buffer.range(1..).unwrap();
     let results = [
@@ -97,7 +97,7 @@ fn lengths_that_differ_are_errors_with_both_numbers() {
 
 #[test]
 fn a_copy_onto_itself_is_an_error() {
-    let world = World::shared();
+    let world = World::new();
     let buffer = DeviceBuffer::<u8>::zeroed(&world.stream, 8).unwrap();
     for (from, to) in [(0..8, 0..8), (0..5, 1..6), (3..6, 1..4)] {
         let (from, to) = (buffer.range(from).unwrap(), buffer.range(to).unwrap());
@@ -110,7 +110,7 @@ fn a_copy_onto_itself_is_an_error() {
 
 #[test]
 fn memory_of_no_bytes_takes_no_memory() {
-    let world = World::shared();
+    let world = World::new();
     let empty = DeviceBuffer::<u32>::uninit(&world.stream, 0).unwrap();
     assert!(empty.is_empty() && empty.as_raw() == 0);
     assert_eq!(empty.to_vec(&world.stream).unwrap(), []);
@@ -123,7 +123,7 @@ fn memory_of_no_bytes_takes_no_memory() {
 
 #[test]
 fn sizes_that_do_not_fit_the_address_space_are_errors() {
-    let world = World::shared();
+    let world = World::new();
     for count in [1 << 62, 1 << 61, usize::MAX] {
         let results = [
             ("uninit", DeviceBuffer::<u32>::uninit(&world.stream, count).map(drop)),
@@ -143,7 +143,7 @@ fn sizes_that_do_not_fit_the_address_space_are_errors() {
 
 #[test]
 fn more_than_the_device_has_is_out_of_memory() {
-    let world = World::shared();
+    let world = World::new();
     let bytes = world.context.device().total_memory().unwrap() + (1 << 30);
     let result = DeviceBuffer::<u8>::uninit(&world.stream, bytes);
     record!("out of memory", &result);
@@ -158,7 +158,7 @@ fn more_than_the_device_has_is_out_of_memory() {
 
 #[test]
 fn close_frees_in_stream_order() {
-    let world = World::shared();
+    let world = World::new();
     let other = world.new_stream();
     let buffer = DeviceBuffer::<u8>::zeroed(&world.stream, 1 << 20).unwrap();
     let gate = Gate::before(&other);
@@ -172,7 +172,7 @@ fn close_frees_in_stream_order() {
 
 #[test]
 fn freed_memory_comes_back_on_its_own_stream() {
-    let world = World::shared();
+    let world = World::new();
     let size = world.context.device().total_memory().unwrap() / 4;
     for _ in 0..16 {
         // Sixteen quarters fit only one after the other.
@@ -182,7 +182,7 @@ fn freed_memory_comes_back_on_its_own_stream() {
 
 #[test]
 fn readers_on_several_streams_run_beside_each_other_and_before_the_next_writer() {
-    let world = World::shared();
+    let world = World::new();
     let (one, two, writer) = (world.new_stream(), world.new_stream(), world.new_stream());
     let buffer = DeviceBuffer::<u8>::zeroed(&world.stream, 100).unwrap();
     world.stream.synchronize().unwrap();

@@ -12,7 +12,7 @@ use crate::common::{World, pattern, scenarios};
 
 #[test]
 fn calls_that_would_put_memory_into_a_graph_are_refused_and_the_capture_goes_on() {
-    let world = World::alone();
+    let world = World::new();
     let (context, other) = (&world.context, world.new_stream());
     let stream = world.new_stream();
     let buffer = DeviceBuffer::<u8>::zeroed(&other, 100).unwrap();
@@ -69,7 +69,7 @@ fn calls_that_would_put_memory_into_a_graph_are_refused_and_the_capture_goes_on(
 
 #[test]
 fn a_buffer_dropped_while_its_stream_captures_is_freed_afterwards() {
-    let world = World::alone();
+    let world = World::new();
     let stream = world.new_stream();
     let buffer = DeviceBuffer::<u8>::zeroed(&stream, 1 << 20).unwrap();
     let closed = DeviceBuffer::<u8>::zeroed(&stream, 1 << 20).unwrap();
@@ -87,7 +87,7 @@ fn a_buffer_dropped_while_its_stream_captures_is_freed_afterwards() {
 
 #[test]
 fn a_graph_may_use_a_buffer_whose_owner_answers_for_it() {
-    let world = World::alone();
+    let world = World::new();
     let kernels = Kernels::load(&world.context);
     let stream = world.new_stream();
     let buffer = DeviceBuffer::<u32>::zeroed(&stream, 1000).unwrap();
@@ -108,7 +108,7 @@ fn a_graph_may_use_a_buffer_whose_owner_answers_for_it() {
 
 #[test]
 fn a_buffer_used_by_a_capture_waits_for_its_end_wherever_it_is_dropped() {
-    let world = World::alone();
+    let world = World::new();
     let (home, stream) = (world.new_stream(), world.new_stream());
     let buffer = DeviceBuffer::<u8>::zeroed(&home, 1000).unwrap();
     // The stream has used it before, so that it needs to wait for nobody during the capture.
@@ -135,7 +135,7 @@ fn a_buffer_used_by_a_capture_waits_for_its_end_wherever_it_is_dropped() {
 
 #[test]
 fn another_threads_global_capture_survives_every_call() {
-    let world = World::alone();
+    let world = World::new();
     for (name, run) in scenarios::ALL {
         let stream = world.new_stream();
         let (begun, begins) = mpsc::channel();
@@ -160,7 +160,7 @@ fn another_threads_global_capture_survives_every_call() {
 
 #[test]
 fn a_thread_that_captures_globally_may_make_every_call() {
-    let world = World::alone();
+    let world = World::new();
     let bytes = pattern(1000, 1);
     for (name, run) in scenarios::ALL {
         let stream = world.new_stream();

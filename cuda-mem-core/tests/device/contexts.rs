@@ -62,7 +62,7 @@ fn with_each_current(world: &World, body: impl Fn(&str)) {
 
 #[test]
 fn every_call_restores_the_current_context() {
-    let world = World::shared();
+    let world = World::new();
     for (scenario, run) in scenarios::ALL.iter().chain(scenarios::WAITING) {
         with_each_current(&world, |name| {
             let result = run(&world.context);
@@ -74,7 +74,7 @@ fn every_call_restores_the_current_context() {
 
 #[test]
 fn every_call_restores_the_capture_mode() {
-    let world = World::shared();
+    let world = World::new();
     let table = world.driver.table();
     for (scenario, run) in scenarios::ALL.iter().chain(scenarios::WAITING) {
         for mode in [GLOBAL, THREAD_LOCAL] {
@@ -88,7 +88,7 @@ fn every_call_restores_the_capture_mode() {
 
 #[test]
 fn with_current_makes_it_current_for_its_time_and_not_longer() {
-    let world = World::shared();
+    let world = World::new();
     let table = world.driver.table();
     with_each_current(&world, |_| {
         let inside = world.context.with_current(|| current(table)).unwrap();
@@ -98,7 +98,7 @@ fn with_current_makes_it_current_for_its_time_and_not_longer() {
 
 #[test]
 fn with_current_restores_after_a_panic() {
-    let world = World::shared();
+    let world = World::new();
     with_each_current(&world, |_| {
         let panicking = AssertUnwindSafe(|| world.context.with_current(|| panic!("on purpose")));
         assert!(catch_unwind(panicking).is_err());
@@ -107,7 +107,7 @@ fn with_current_restores_after_a_panic() {
 
 #[test]
 fn a_panic_inside_a_scope_restores_the_current_context() {
-    let world = World::shared();
+    let world = World::new();
     let stream = Stream::new(&world.context).unwrap();
     let bytes = vec![1u8; 100];
     with_each_current(&world, |_| {
@@ -127,7 +127,7 @@ fn a_panic_inside_a_scope_restores_the_current_context() {
 
 #[test]
 fn a_borrowed_context_is_the_same_context() {
-    let world = World::shared();
+    let world = World::new();
     // SAFETY: the primary context, which the world keeps for longer.
     let borrowed = unsafe { Context::borrow_raw(world.context.device(), world.context.as_raw()) };
     assert_eq!(borrowed, world.context);
@@ -139,7 +139,7 @@ fn a_borrowed_context_is_the_same_context() {
 
 #[test]
 fn synchronize_waits_for_every_stream() {
-    let world = World::shared();
+    let world = World::new();
     let (one, two) = (world.new_stream(), world.new_stream());
     let buffer = DeviceBuffer::<u8>::zeroed(&one, 1 << 20).unwrap();
     buffer.whole().fill_bytes(&two, 1).unwrap();

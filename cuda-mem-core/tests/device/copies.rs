@@ -29,7 +29,7 @@ fn round_trip(world: &World, source: &[u8], target: &mut [u8], offset: usize) {
 
 #[test]
 fn pageable_memory() {
-    let world = World::shared();
+    let world = World::new();
     for len in SIZES {
         for offset in OFFSETS {
             let (source, mut target) = (pattern(len + offset, 1), vec![0; len + offset]);
@@ -41,7 +41,7 @@ fn pageable_memory() {
 
 #[test]
 fn pinned_memory() {
-    let world = World::shared();
+    let world = World::new();
     let pinned =
         || PinnedBuffer::<u8>::zeroed(&world.context, (1 << 20) + 200, PinnedFlags::default()).unwrap();
     let (mut source, mut target) = (pinned(), pinned());
@@ -56,7 +56,7 @@ fn pinned_memory() {
 
 #[test]
 fn registered_memory() {
-    let world = World::shared();
+    let world = World::new();
     let registered =
         || Registered::new(&world.context, vec![0u8; (1 << 20) + 200], RegisterFlags::default()).unwrap();
     let (mut source, mut target) = (registered(), registered());
@@ -71,7 +71,7 @@ fn registered_memory() {
 
 #[test]
 fn ranges_of_one_buffer() {
-    let world = World::shared();
+    let world = World::new();
     let bytes = pattern(1000, 4);
     let buffer = DeviceBuffer::from_slice(&world.stream, &bytes).unwrap();
     buffer.range(500..750).unwrap().copy_from(&world.stream, &buffer.range(1..251).unwrap()).unwrap();
@@ -84,7 +84,7 @@ fn ranges_of_one_buffer() {
 
 #[test]
 fn copies_on_another_stream_than_the_buffers_own() {
-    let world = World::shared();
+    let world = World::new();
     let (one, two) = (world.new_stream(), world.new_stream());
     let bytes = pattern(1 << 20, 5);
     let source = DeviceBuffer::from_slice(&one, &bytes).unwrap();
@@ -97,7 +97,7 @@ fn copies_on_another_stream_than_the_buffers_own() {
 
 #[test]
 fn raw_copies_between_any_two_addresses() {
-    let world = World::shared();
+    let world = World::new();
     let stream = &world.stream;
     let bytes = pattern(5001, 6);
     let device = DeviceBuffer::<u8>::zeroed(stream, 5001).unwrap();

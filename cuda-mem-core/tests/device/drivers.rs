@@ -60,7 +60,7 @@ fn a_device_is_no_peer_of_itself() {
 
 #[test]
 fn memory_that_is_allocated_is_not_free() {
-    let world = World::alone();
+    let world = World::new();
     let before = world.context.memory_info().unwrap();
     let size = 256 << 20;
     let buffer = cuda_mem_core::DeviceBuffer::<u8>::uninit(&world.stream, size).unwrap();

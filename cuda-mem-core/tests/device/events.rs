@@ -9,7 +9,7 @@ use crate::common::outcome::record;
 
 #[test]
 fn an_event_is_complete_until_it_is_recorded() {
-    let world = World::shared();
+    let world = World::new();
     let (stream, event) = (world.new_stream(), Event::new(&world.context).unwrap());
     assert!(event.is_complete().unwrap());
     event.synchronize().unwrap();
@@ -23,7 +23,7 @@ fn an_event_is_complete_until_it_is_recorded() {
 
 #[test]
 fn a_stream_waits_for_an_event_of_another() {
-    let world = World::shared();
+    let world = World::new();
     let (one, two) = (world.new_stream(), world.new_stream());
     let event = Event::new(&world.context).unwrap();
     let gate = Gate::before(&one);
@@ -36,7 +36,7 @@ fn a_stream_waits_for_an_event_of_another() {
 
 #[test]
 fn who_waits_for_an_event_waits_for_the_point_it_stood_for() {
-    let world = World::shared();
+    let world = World::new();
     let (held, waiting, free) = (world.new_stream(), world.new_stream(), world.new_stream());
     let event = Event::new(&world.context).unwrap();
     let gate = Gate::before(&held);
@@ -51,7 +51,7 @@ fn who_waits_for_an_event_waits_for_the_point_it_stood_for() {
 
 #[test]
 fn an_event_may_be_dropped_while_it_is_waited_for() {
-    let world = World::shared();
+    let world = World::new();
     let (one, two) = (world.new_stream(), world.new_stream());
     let gate = Gate::before(&one);
     let event = Event::new(&world.context).unwrap();
@@ -65,7 +65,7 @@ fn an_event_may_be_dropped_while_it_is_waited_for() {
 
 #[test]
 fn timed_events_measure_and_others_do_not() {
-    let world = World::shared();
+    let world = World::new();
     let timed = || Event::with_timing(&world.context).unwrap();
     let (start, end, never) = (timed(), timed(), timed());
     let stream = world.new_stream();
@@ -94,7 +94,7 @@ fn timed_events_measure_and_others_do_not() {
 
 #[test]
 fn another_threads_default_stream_cannot_be_recorded() {
-    let world = World::shared();
+    let world = World::new();
     let stream = cuda_mem_core::Stream::per_thread(&world.context).unwrap();
     let event = Event::new(&world.context).unwrap();
     std::thread::scope(|scope| {

@@ -24,7 +24,7 @@ fn both(world: &World, check: impl Fn(&str, Fence, &Gate)) {
 
 #[test]
 fn a_fence_is_reached_with_the_work_before_it() {
-    both(&World::shared(), |kind, fence, gate| {
+    both(&World::new(), |kind, fence, gate| {
         assert!(!fence.is_complete().unwrap(), "{kind}");
         gate.open();
         fence.synchronize(None).unwrap();
@@ -34,7 +34,7 @@ fn a_fence_is_reached_with_the_work_before_it() {
 
 #[test]
 fn a_wait_ends_at_its_limit() {
-    both(&World::shared(), |kind, fence, gate| {
+    both(&World::new(), |kind, fence, gate| {
         let start = Instant::now();
         let result = fence.synchronize(Some(SOON));
         record!(kind, &result);
@@ -47,7 +47,7 @@ fn a_wait_ends_at_its_limit() {
 
 #[test]
 fn a_fence_holds_up_other_streams() {
-    let world = World::shared();
+    let world = World::new();
     both(&world, |kind, fence, gate| {
         let other = world.new_stream();
         fence.hold_up(&other).unwrap();
@@ -61,7 +61,7 @@ fn a_fence_holds_up_other_streams() {
 
 #[test]
 fn fences_of_one_line_are_reached_in_the_order_of_their_records() {
-    let world = World::shared();
+    let world = World::new();
     let (one, two) = (world.new_stream(), world.new_stream());
     let line = FenceLine::new(&world.context).unwrap();
     let gate = Gate::before(&one);
@@ -75,7 +75,7 @@ fn fences_of_one_line_are_reached_in_the_order_of_their_records() {
 
 #[test]
 fn poison_frees_everybody_and_tells_everybody() {
-    let world = World::shared();
+    let world = World::new();
     let (writer, waiting) = (world.new_stream(), world.new_stream());
     let line = FenceLine::new(&world.context).unwrap();
     let gate = Gate::before(&writer);
@@ -103,7 +103,7 @@ fn poison_frees_everybody_and_tells_everybody() {
 
 #[test]
 fn a_line_outlives_its_handle_for_as_long_as_streams_wait() {
-    let world = World::shared();
+    let world = World::new();
     let (writer, waiting) = (world.new_stream(), world.new_stream());
     let line = FenceLine::new(&world.context).unwrap();
     let gate = Gate::before(&writer);
@@ -118,7 +118,7 @@ fn a_line_outlives_its_handle_for_as_long_as_streams_wait() {
 
 #[test]
 fn a_line_that_goes_away_lets_its_waiters_go() {
-    let world = World::shared();
+    let world = World::new();
     let (writer, waiting) = (world.new_stream(), world.new_stream());
     let line = FenceLine::new(&world.context).unwrap();
     let gate = Gate::before(&writer);

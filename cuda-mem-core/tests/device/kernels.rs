@@ -13,7 +13,7 @@ const LEN: usize = COUNT as usize;
 
 #[test]
 fn kernels_of_several_streams_run_in_the_order_of_their_uses() {
-    let world = World::shared();
+    let world = World::new();
     let kernels = Kernels::load(&world.context);
     let (one, two, three) = (world.new_stream(), world.new_stream(), world.new_stream());
     let buffer = DeviceBuffer::<u32>::uninit(&world.stream, LEN).unwrap();
@@ -37,7 +37,7 @@ fn kernels_of_several_streams_run_in_the_order_of_their_uses() {
 
 #[test]
 fn a_buffer_dropped_in_use_is_freed_after_its_users() {
-    let world = World::shared();
+    let world = World::new();
     let kernels = Kernels::load(&world.context);
     let (one, two) = (world.new_stream(), world.new_stream());
     let source = DeviceBuffer::<u32>::uninit(&world.stream, LEN).unwrap();
@@ -63,7 +63,7 @@ fn a_buffer_dropped_in_use_is_freed_after_its_users() {
 
 #[test]
 fn a_kernel_writes_registered_memory_in_place() {
-    let world = World::shared();
+    let world = World::new();
     let kernels = Kernels::load(&world.context);
     let stream = world.new_stream();
     let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
@@ -78,7 +78,7 @@ fn a_kernel_writes_registered_memory_in_place() {
 
 #[test]
 fn a_kernel_writes_managed_memory() {
-    let world = World::shared();
+    let world = World::new();
     let kernels = Kernels::load(&world.context);
     let stream = world.new_stream();
     let mut managed = ManagedBuffer::<u32>::zeroed(&world.context, LEN).unwrap();
@@ -93,7 +93,7 @@ fn a_kernel_writes_managed_memory() {
 
 #[test]
 fn a_running_kernel_holds_up_the_free_and_not_the_host() {
-    let world = World::shared();
+    let world = World::new();
     let kernels = Kernels::load(&world.context);
     let stream = world.new_stream();
     let buffer = DeviceBuffer::<u32>::zeroed(&world.stream, LEN).unwrap();

@@ -11,7 +11,7 @@ use crate::common::{World, pattern};
 
 #[test]
 fn host_and_device_see_the_same_bytes() {
-    let world = World::shared();
+    let world = World::new();
     let mut managed = ManagedBuffer::<u8>::zeroed(&world.context, 5000).unwrap();
     assert_eq!(managed.as_slice().unwrap(), [0; 5000]);
     managed.as_mut_slice().unwrap().copy_from_slice(&pattern(5000, 1));
@@ -32,7 +32,7 @@ fn host_and_device_see_the_same_bytes() {
 
 #[test]
 fn a_slice_is_given_when_the_device_has_written() {
-    let world = World::shared();
+    let world = World::new();
     let concurrent = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
     record!("concurrent", &world.context.device().supports(concurrent).unwrap());
     let stream = world.new_stream();
@@ -55,7 +55,7 @@ fn a_slice_is_given_when_the_device_has_written() {
 
 #[test]
 fn of_no_bytes() {
-    let world = World::shared();
+    let world = World::new();
     let mut empty = ManagedBuffer::<u32>::zeroed(&world.context, 0).unwrap();
     assert!(empty.is_empty() && empty.as_raw() == 0);
     assert_eq!(empty.as_mut_slice().unwrap(), []);

@@ -25,7 +25,7 @@ fn register_and_copy(world: &World, mapping: FileMapping, expected: &[u8]) -> Re
 
 #[test]
 fn files_in_memory_can_be_registered() {
-    let world = World::shared();
+    let world = World::new();
     let bytes = pattern(LEN, 1);
     let file = TempFile::on_tmpfs(&bytes);
     let private = register_and_copy(&world, FileMapping::private(&file.open()).unwrap(), &bytes);
@@ -41,7 +41,7 @@ fn files_in_memory_can_be_registered() {
 
 #[test]
 fn files_on_a_disk_can_be_registered_where_the_kernel_lets_them() {
-    let world = World::shared();
+    let world = World::new();
     let bytes = pattern(LEN, 2);
     let file = TempFile::on_disk(&bytes);
     let private = register_and_copy(&world, FileMapping::private(&file.open()).unwrap(), &bytes);
@@ -60,7 +60,7 @@ fn files_on_a_disk_can_be_registered_where_the_kernel_lets_them() {
 
 #[test]
 fn a_file_that_shrank_is_an_error_and_no_signal() {
-    let world = World::shared();
+    let world = World::new();
     let file = TempFile::on_tmpfs(&pattern(LEN, 3));
     let writable = file.open_for_writing();
     let mapping = FileMapping::shared(&writable).unwrap();
@@ -73,7 +73,7 @@ fn a_file_that_shrank_is_an_error_and_no_signal() {
 
 #[test]
 fn a_file_that_shrinks_while_it_is_registered_hurts_nobody() {
-    let world = World::shared();
+    let world = World::new();
     // Small pieces the host would load, so they are read from the file; large ones the device reads from pages it holds.
     // The simulator cannot hold pages of a file that has become shorter: there a large piece is a fault of the device.
     let sizes = if backend() == Backend::Gpu {
@@ -104,7 +104,7 @@ fn a_file_that_shrinks_while_it_is_registered_hurts_nobody() {
 
 #[test]
 fn what_is_no_file_with_bytes_is_an_error_or_empty() {
-    let world = World::shared();
+    let world = World::new();
     let folder = FileMapping::read_only(&File::open("/").unwrap()).unwrap_err();
     assert!(matches!(&folder, Error::Io { call: "mmap", .. }), "{folder}");
     let empty = FileMapping::read_only(&TempFile::on_tmpfs(&[]).open()).unwrap();
@@ -122,7 +122,7 @@ fn what_is_no_file_with_bytes_is_an_error_or_empty() {
 
 #[test]
 fn a_private_mapping_does_not_write_the_file() {
-    let world = World::shared();
+    let world = World::new();
     let bytes = pattern(LEN, 5);
     let file = TempFile::on_tmpfs(&bytes);
     let mapping = FileMapping::private(&file.open()).unwrap();

@@ -23,7 +23,7 @@ fn second(world: &World) -> Option<(Context, Stream)> {
 
 #[test]
 fn copies_go_from_one_device_to_the_other() {
-    let world = World::shared();
+    let world = World::new();
     let Some((_, there)) = second(&world) else { return };
     let here = &world.stream;
     for len in [1, 4097, (1 << 20) + 3] {
@@ -41,7 +41,7 @@ fn copies_go_from_one_device_to_the_other() {
 
 #[test]
 fn uses_on_the_other_device_are_ordered() {
-    let world = World::shared();
+    let world = World::new();
     let Some((_, there)) = second(&world) else { return };
     let here = world.new_stream();
     let source = DeviceBuffer::<u8>::zeroed(&here, 5000).unwrap();
@@ -58,7 +58,7 @@ fn uses_on_the_other_device_are_ordered() {
 
 #[test]
 fn events_order_streams_of_two_devices_but_are_recorded_on_their_own() {
-    let world = World::shared();
+    let world = World::new();
     let Some((context, there)) = second(&world) else { return };
     let here = world.new_stream();
     let event = Event::new(&world.context).unwrap();
@@ -78,13 +78,13 @@ fn events_order_streams_of_two_devices_but_are_recorded_on_their_own() {
 
 #[test]
 fn portable_pinned_memory_serves_both() {
-    let world = World::shared();
+    let world = World::new();
     let Some((_, there)) = second(&world) else { return };
     let mut pinned = PinnedBuffer::<u8>::zeroed(&world.context, 5000, PinnedFlags::PORTABLE).unwrap();
     pinned.as_mut_slice().unwrap().copy_from_slice(&pattern(5000, 2));
     let device = DeviceBuffer::from_slice(&there, pinned.as_slice().unwrap()).unwrap();
     assert_eq!(device.to_vec(&there).unwrap(), pattern(5000, 2));
-    let known = pointer::attributes(world.driver, device.as_raw()).unwrap();
+    let known = pointer::attributes(&world.context, device.as_raw()).unwrap();
     assert_eq!(known.device, there.context().device().as_raw());
     assert_ne!(known.device, world.context.device().as_raw());
 }

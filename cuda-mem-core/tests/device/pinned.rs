@@ -14,7 +14,7 @@ use crate::common::{World, pattern};
 
 #[test]
 fn it_is_zero_and_can_be_written() {
-    let world = World::shared();
+    let world = World::new();
     let mut pinned = PinnedBuffer::<u32>::zeroed(&world.context, 5000, PinnedFlags::default()).unwrap();
     assert_eq!(pinned.as_slice().unwrap(), [0; 5000]);
     pinned.as_mut_slice().unwrap()[4999] = 7;
@@ -30,7 +30,7 @@ fn it_is_zero_and_can_be_written() {
 
 #[test]
 fn the_driver_gets_the_flags() {
-    let world = World::shared();
+    let world = World::new();
     let get = world.driver.table().cuMemHostGetFlags().unwrap();
     for flags in [
         PinnedFlags::empty(),
@@ -56,7 +56,7 @@ fn the_driver_gets_the_flags() {
 
 #[test]
 fn of_no_bytes() {
-    let world = World::shared();
+    let world = World::new();
     let empty = PinnedBuffer::<u64>::zeroed(&world.context, 0, PinnedFlags::default()).unwrap();
     assert!(empty.is_empty());
     assert_eq!(empty.as_slice().unwrap(), []);
@@ -66,7 +66,7 @@ fn of_no_bytes() {
 
 #[test]
 fn a_slice_is_given_when_the_device_has_written() {
-    let world = World::shared();
+    let world = World::new();
     let stream = world.new_stream();
     let device = DeviceBuffer::from_slice(&stream, &pattern(5000, 1)).unwrap();
     let mut pinned = PinnedBuffer::<u8>::zeroed(&world.context, 5000, PinnedFlags::default()).unwrap();
@@ -90,7 +90,7 @@ fn a_slice_is_given_when_the_device_has_written() {
 
 #[test]
 fn dropped_in_use_it_waits() {
-    let world = World::shared();
+    let world = World::new();
     let stream = world.new_stream();
     let device = DeviceBuffer::<u8>::zeroed(&stream, 5000).unwrap();
     let pinned = PinnedBuffer::<u8>::zeroed(&world.context, 5000, PinnedFlags::default()).unwrap();

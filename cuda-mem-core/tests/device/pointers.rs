@@ -8,14 +8,14 @@ use crate::common::World;
 use crate::common::outcome::record;
 
 fn of(world: &World, address: u64) -> Attributes {
-    let result = attributes(world.driver, address);
+    let result = attributes(&world.context, address);
     record!("lookup", &result);
     result.unwrap()
 }
 
 #[test]
 fn device_memory() {
-    let world = World::shared();
+    let world = World::new();
     let buffer = DeviceBuffer::<u8>::uninit(&world.stream, 5000).unwrap();
     let (start, inside) = (of(&world, buffer.as_raw()), of(&world, buffer.as_raw() + 4321));
     assert_eq!(start.kind, MemoryKind::Device);
@@ -29,7 +29,7 @@ fn device_memory() {
 
 #[test]
 fn two_allocations_have_two_identities() {
-    let world = World::shared();
+    let world = World::new();
     let buffers: Vec<_> =
         (0..3).map(|_| DeviceBuffer::<u8>::uninit(&world.stream, 4 << 20).unwrap()).collect();
     let ids: std::collections::HashSet<_> =
@@ -39,7 +39,7 @@ fn two_allocations_have_two_identities() {
 
 #[test]
 fn pinned_memory() {
-    let world = World::shared();
+    let world = World::new();
     let pinned = PinnedBuffer::<u8>::zeroed(&world.context, 5000, PinnedFlags::default()).unwrap();
     let known = of(&world, pinned.as_ptr().addr() as u64);
     assert_eq!(known.kind, MemoryKind::Host);
@@ -49,7 +49,7 @@ fn pinned_memory() {
 
 #[test]
 fn registered_memory_is_known_until_it_is_unregistered() {
-    let world = World::shared();
+    let world = World::new();
     let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
     let registered = Registered::new(&world.context, vec![0u8; 100_000], flags).unwrap();
     let address = registered.as_ptr().addr() as u64;
@@ -65,7 +65,7 @@ fn registered_memory_is_known_until_it_is_unregistered() {
 
 #[test]
 fn managed_memory() {
-    let world = World::shared();
+    let world = World::new();
     let managed = ManagedBuffer::<u8>::zeroed(&world.context, 5000).unwrap();
     let known = of(&world, managed.as_raw());
     assert!(known.managed);
@@ -75,7 +75,7 @@ fn managed_memory() {
 
 #[test]
 fn what_the_driver_does_not_know_is_no_error() {
-    let world = World::shared();
+    let world = World::new();
     let pageable = vec![0u8; 5000];
     for address in [pageable.as_ptr().addr() as u64, 0, 1, u64::MAX] {
         let known = of(&world, address);

@@ -109,7 +109,7 @@ fn is_of_no_use(mut all: Everything, driver: Driver) -> Result<(), String> {
             Registered::new(&context, vec![0u8; 1], RegisterFlags::default()).map(drop).map_err(Error::from),
         ),
         ("Registered::as_slice", all.registered.as_slice().map(drop)),
-        ("attributes", pointer::attributes(driver, all.device.as_raw()).map(drop)),
+        ("attributes", pointer::attributes(all.device.context(), all.device.as_raw()).map(drop)),
     ];
     for (call, result) in calls {
         if !matches!(result, Err(Error::Forked)) {
@@ -139,7 +139,7 @@ fn is_of_no_use(mut all: Everything, driver: Driver) -> Result<(), String> {
 
 #[test]
 fn a_forked_child_can_do_nothing_and_drop_everything() {
-    let world = World::alone();
+    let world = World::new();
     let (all, dropped) = (Everything::new(&world.context), Everything::new(&world.context));
     let driver = world.driver;
     let failures = driver.release_failures();

@@ -69,7 +69,7 @@ fn pages() -> Arc<Pages> {
 
 #[test]
 fn the_owner_stays_usable_and_comes_back() {
-    let world = World::shared();
+    let world = World::new();
     let vector = pattern(100_000, 1);
     let address = vector.as_ptr();
     let mut registered = Registered::new(&world.context, vector, RegisterFlags::default()).unwrap();
@@ -84,7 +84,7 @@ fn the_owner_stays_usable_and_comes_back() {
 
 #[test]
 fn boxed_slices_and_typed_vectors() {
-    let world = World::shared();
+    let world = World::new();
     let boxed: Box<[u32]> = (0..5000).collect();
     let registered = Registered::new(&world.context, boxed, RegisterFlags::default()).unwrap();
     assert_eq!(registered.as_slice().unwrap().len(), 5000);
@@ -96,7 +96,7 @@ fn boxed_slices_and_typed_vectors() {
 
 #[test]
 fn mapped_memory_is_written_by_the_device_in_place() {
-    let world = World::shared();
+    let world = World::new();
     let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
     let registered = Registered::new(&world.context, vec![0u8; 5000], flags).unwrap();
     assert_eq!(registered.flags(), flags);
@@ -120,21 +120,21 @@ fn mapped_memory_is_written_by_the_device_in_place() {
 
 #[test]
 fn a_range_inside_another_with_the_same_flags_is_shared() {
-    let world = World::shared();
+    let world = World::new();
     let (pages, flags) = (pages(), RegisterFlags::default());
     let outer = Registered::new(&world.context, Piece::of(&pages, 0, 16 * 4096), flags).unwrap();
     let inner = Registered::new(&world.context, Piece::of(&pages, 4096, 4096), flags).unwrap();
     drop(outer.close().unwrap());
-    let known = pointer::attributes(world.driver, inner.as_ptr().addr() as u64).unwrap();
+    let known = pointer::attributes(&world.context, inner.as_ptr().addr() as u64).unwrap();
     assert_eq!(known.kind, pointer::MemoryKind::Host, "the inner holder still needs the pages");
     let address = inner.as_ptr().addr() as u64;
     drop(inner);
-    assert_eq!(pointer::attributes(world.driver, address).unwrap().kind, pointer::MemoryKind::Unknown);
+    assert_eq!(pointer::attributes(&world.context, address).unwrap().kind, pointer::MemoryKind::Unknown);
 }
 
 #[test]
 fn overlaps_that_cannot_be_shared_name_what_is_in_the_way() {
-    let world = World::shared();
+    let world = World::new();
     let (pages, flags) = (pages(), RegisterFlags::default());
     let middle = Registered::new(&world.context, Piece::of(&pages, 4096, 8192), flags).unwrap();
     let ours = RegisteredBy::Ours { range: middle.as_ptr().addr()..middle.as_ptr().addr() + 8192 };
@@ -154,7 +154,7 @@ fn overlaps_that_cannot_be_shared_name_what_is_in_the_way() {
 
 #[test]
 fn memory_that_others_registered_is_an_error_that_says_so() {
-    let world = World::shared();
+    let world = World::new();
     let table = world.driver.table();
     let pages = pages();
     let address = pages.0.as_ptr().cast_mut().cast();
@@ -176,7 +176,7 @@ fn memory_that_others_registered_is_an_error_that_says_so() {
 
 #[test]
 fn addresses_without_memory_are_refused() {
-    let world = World::shared();
+    let world = World::new();
     for (name, address, len) in [("null", 0, 4096), ("never mapped", 0x1000, 4096)] {
         let result = Registered::new(&world.context, Nowhere { address, len }, RegisterFlags::default());
         record!(name, &result);
@@ -189,7 +189,7 @@ fn addresses_without_memory_are_refused() {
 
 #[test]
 fn memory_that_nobody_may_write_is_registered_read_only_or_not_at_all() {
-    let world = World::shared();
+    let world = World::new();
     let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
     let supported = world.context.device().supports(attribute).unwrap();
     let shared = Arc::new(pattern(8192, 3));
@@ -210,7 +210,7 @@ fn memory_that_nobody_may_write_is_registered_read_only_or_not_at_all() {
 
 #[test]
 fn a_copy_from_one_registration_into_the_next_is_refused_by_the_driver() {
-    let world = World::shared();
+    let world = World::new();
     let (pages, flags) = (pages(), RegisterFlags::default());
     let first = Registered::new(&world.context, Piece::of(&pages, 0, 4096), flags).unwrap();
     let second = Registered::new(&world.context, Piece::of(&pages, 4096, 4096), flags).unwrap();

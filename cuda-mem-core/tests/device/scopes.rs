@@ -25,7 +25,7 @@ fn opening<R>(gate: &Gate, body: impl FnOnce() -> R) -> R {
 
 #[test]
 fn two_streams_copy_there_and_back() {
-    let world = World::shared();
+    let world = World::new();
     let (one, two) = (&world.stream, world.new_stream());
     let source = pattern(LEN, 1);
     let mut target = vec![0; LEN];
@@ -42,7 +42,7 @@ fn two_streams_copy_there_and_back() {
 
 #[test]
 fn registered_borrowed_memory_is_copied_without_waiting_until_the_end() {
-    let world = World::shared();
+    let world = World::new();
     let stream = world.new_stream();
     let source = pattern(LEN, 2);
     let mut target = vec![0u8; LEN];
@@ -82,7 +82,7 @@ fn ends_early(world: &World, end: impl FnOnce(&Stream, &[u8], &mut [u8], &Device
 
 #[test]
 fn a_panic_inside_waits_and_goes_on() {
-    let world = World::shared();
+    let world = World::new();
     ends_early(&world, |stream, source, target, device| {
         let panicking = AssertUnwindSafe(|| {
             scope(&world.context, |scope| -> cuda_mem_core::Result<()> {
@@ -100,7 +100,7 @@ fn a_panic_inside_waits_and_goes_on() {
 
 #[test]
 fn an_error_inside_waits_and_is_returned() {
-    let world = World::shared();
+    let world = World::new();
     ends_early(&world, |stream, source, target, device| {
         let result = scope(&world.context, |scope| -> cuda_mem_core::Result<()> {
             scope.register(source)?;
@@ -115,7 +115,7 @@ fn an_error_inside_waits_and_is_returned() {
 
 #[test]
 fn scopes_nest() {
-    let world = World::shared();
+    let world = World::new();
     let source = pattern(LEN, 4);
     let mut target = vec![0; LEN];
     let device = DeviceBuffer::<u8>::uninit(&world.stream, LEN).unwrap();
@@ -129,7 +129,7 @@ fn scopes_nest() {
 
 #[test]
 fn parts_of_any_host_memory() {
-    let world = World::shared();
+    let world = World::new();
     let source = pattern(1000, 5);
     let device = DeviceBuffer::<u8>::zeroed(&world.stream, 100).unwrap();
     scope(&world.context, |scope| {
@@ -151,7 +151,7 @@ fn parts_of_any_host_memory() {
 #[test]
 fn memory_that_may_not_be_written_cannot_be_registered_as_if_it_could() {
     static CONSTANT: [u8; 8192] = [7; 8192];
-    let world = World::shared();
+    let world = World::new();
     let result = scope(&world.context, |scope| scope.register(&CONSTANT));
     record!("constant", &result);
     assert!(result.unwrap_err().code().is_some());

@@ -12,7 +12,7 @@ use crate::common::outcome::record;
 
 #[test]
 fn work_of_a_stream_runs_in_order() {
-    let world = World::shared();
+    let world = World::new();
     let buffer = DeviceBuffer::<u8>::zeroed(&world.stream, 1000).unwrap();
     for value in 0..200 {
         buffer.whole().fill_bytes(&world.stream, value).unwrap();
@@ -29,7 +29,7 @@ fn work_of_a_stream_runs_in_order() {
 
 #[test]
 fn a_stream_is_idle_when_its_work_is_done() {
-    let world = World::shared();
+    let world = World::new();
     let stream = world.new_stream();
     assert!(stream.is_idle().unwrap());
     let gate = Gate::before(&stream);
@@ -41,7 +41,7 @@ fn a_stream_is_idle_when_its_work_is_done() {
 
 #[test]
 fn ids_are_never_used_again() {
-    let world = World::shared();
+    let world = World::new();
     let mut ids = HashSet::new();
     for _ in 0..100 {
         let stream = world.new_stream();
@@ -51,7 +51,7 @@ fn ids_are_never_used_again() {
 
 #[test]
 fn clones_are_the_same_stream_and_keep_it_alive() {
-    let world = World::shared();
+    let world = World::new();
     let stream = world.new_stream();
     let clone = stream.clone();
     assert_eq!(stream, clone);
@@ -62,7 +62,7 @@ fn clones_are_the_same_stream_and_keep_it_alive() {
 
 #[test]
 fn a_destroyed_stream_finishes_its_work() {
-    let world = World::shared();
+    let world = World::new();
     let buffer = DeviceBuffer::<u8>::zeroed(&world.stream, 100).unwrap();
     let stream = world.new_stream();
     let gate = Gate::before(&stream);
@@ -74,7 +74,7 @@ fn a_destroyed_stream_finishes_its_work() {
 
 #[test]
 fn priorities_beyond_the_devices_range_are_clamped() {
-    let world = World::shared();
+    let world = World::new();
     for priority in [-100, -1, 0, 100] {
         let result = Stream::with_priority(&world.context, priority);
         record!(&format!("priority {priority}"), &result);
@@ -84,7 +84,7 @@ fn priorities_beyond_the_devices_range_are_clamped() {
 
 #[test]
 fn a_context_has_one_legacy_stream() {
-    let world = World::shared();
+    let world = World::new();
     let (one, two) = (Stream::legacy(&world.context).unwrap(), Stream::legacy(&world.context).unwrap());
     assert_eq!(one, two);
     assert_ne!(one, world.new_stream());
@@ -95,7 +95,7 @@ fn a_context_has_one_legacy_stream() {
 
 #[test]
 fn new_streams_do_not_wait_for_the_legacy_one() {
-    let world = World::shared();
+    let world = World::new();
     let (legacy, stream) = (Stream::legacy(&world.context).unwrap(), world.new_stream());
     let gate = Gate::before(&legacy);
     let buffer = DeviceBuffer::from_slice(&stream, &[4u8; 100]).unwrap();
@@ -105,7 +105,7 @@ fn new_streams_do_not_wait_for_the_legacy_one() {
 
 #[test]
 fn each_thread_has_a_default_stream_of_its_own() {
-    let world = World::shared();
+    let world = World::new();
     let here = Stream::per_thread(&world.context).unwrap();
     assert_eq!(here, Stream::per_thread(&world.context).unwrap());
     let there =
@@ -115,7 +115,7 @@ fn each_thread_has_a_default_stream_of_its_own() {
 
 #[test]
 fn another_threads_default_stream_is_an_error_and_not_another_stream() {
-    let world = World::shared();
+    let world = World::new();
     let stream = Stream::per_thread(&world.context).unwrap();
     let buffer = DeviceBuffer::from_slice(&stream, &[1u8; 100]).unwrap();
     std::thread::scope(|scope| {
@@ -139,7 +139,7 @@ fn another_threads_default_stream_is_an_error_and_not_another_stream() {
 
 #[test]
 fn handles_of_default_streams_are_recognised() {
-    let world = World::shared();
+    let world = World::new();
     // SAFETY: the names of default streams are always valid.
     let borrow = |raw| unsafe { Stream::borrow_raw(&world.context, raw) }.unwrap();
     let legacy = Stream::legacy(&world.context).unwrap();
@@ -150,7 +150,7 @@ fn handles_of_default_streams_are_recognised() {
 
 #[test]
 fn a_borrowed_stream_is_not_destroyed() {
-    let world = World::shared();
+    let world = World::new();
     let stream = world.new_stream();
     // SAFETY: the stream outlives what borrows it.
     let borrowed = unsafe { Stream::borrow_raw(&world.context, stream.as_raw()) }.unwrap();
@@ -161,7 +161,7 @@ fn a_borrowed_stream_is_not_destroyed() {
 
 #[test]
 fn wait_stream_orders_behind_what_the_other_was_given_so_far() {
-    let world = World::shared();
+    let world = World::new();
     let (one, two) = (world.new_stream(), world.new_stream());
     let gate = Gate::before(&one);
     two.wait_stream(&one).unwrap();

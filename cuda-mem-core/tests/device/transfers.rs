@@ -17,7 +17,7 @@ fn pinned(world: &World) -> PinnedBuffer<u8> {
 
 #[test]
 fn a_transfer_gives_its_memory_back_when_the_copy_is_done() {
-    let world = World::shared();
+    let world = World::new();
     let device = DeviceBuffer::<u8>::zeroed(&world.stream, LEN).unwrap();
     let source = pattern(LEN, 1);
     let address = source.as_ptr();
@@ -33,7 +33,7 @@ fn a_transfer_gives_its_memory_back_when_the_copy_is_done() {
 
 #[test]
 fn a_transfer_from_pinned_memory_does_not_wait_for_the_stream() {
-    let world = World::shared();
+    let world = World::new();
     let stream = world.new_stream();
     let device = DeviceBuffer::<u8>::zeroed(&stream, LEN).unwrap();
     let gate = Gate::before(&stream);
@@ -47,7 +47,7 @@ fn a_transfer_from_pinned_memory_does_not_wait_for_the_stream() {
 
 #[test]
 fn a_dropped_transfer_has_waited() {
-    let world = World::shared();
+    let world = World::new();
     let stream = world.new_stream();
     let device = DeviceBuffer::<u8>::zeroed(&stream, LEN).unwrap();
     let mut source = pinned(&world);
@@ -67,7 +67,7 @@ fn a_dropped_transfer_has_waited() {
 
 #[test]
 fn a_forgotten_transfer_leaks_its_memory_and_hurts_nobody() {
-    let world = World::shared();
+    let world = World::new();
     let device = DeviceBuffer::<u8>::zeroed(&world.stream, LEN).unwrap();
     // Its bytes must stay where they are, for ever: nobody knows when they are not needed any more.
     #[allow(clippy::mem_forget, reason = "it is what is tested")]
@@ -78,7 +78,7 @@ fn a_forgotten_transfer_leaks_its_memory_and_hurts_nobody() {
 
 #[test]
 fn what_is_refused_comes_back() {
-    let world = World::shared();
+    let world = World::new();
     let device = DeviceBuffer::<u8>::zeroed(&world.stream, LEN).unwrap();
     let refused = Transfer::upload(&world.stream, pattern(LEN - 1, 3), &device.whole()).unwrap_err();
     record!("short upload", &refused.error);
@@ -91,7 +91,7 @@ fn what_is_refused_comes_back() {
 
 #[test]
 fn shared_and_registered_memory_can_be_a_source() {
-    let world = World::shared();
+    let world = World::new();
     let device = DeviceBuffer::<u8>::zeroed(&world.stream, LEN).unwrap();
     let shared = Arc::new(pattern(LEN, 4));
     assert!(!shared.is_writable());
@@ -106,7 +106,7 @@ fn shared_and_registered_memory_can_be_a_source() {
 
 #[test]
 fn later_uses_of_the_device_side_are_ordered_behind_the_copy() {
-    let world = World::shared();
+    let world = World::new();
     let (stream, other) = (world.new_stream(), world.new_stream());
     let device = DeviceBuffer::<u8>::zeroed(&stream, LEN).unwrap();
     let mut source = pinned(&world);
@@ -122,7 +122,7 @@ fn later_uses_of_the_device_side_are_ordered_behind_the_copy() {
 
 #[test]
 fn of_no_bytes() {
-    let world = World::shared();
+    let world = World::new();
     let device = DeviceBuffer::<u8>::uninit(&world.stream, 0).unwrap();
     let empty = Transfer::upload(&world.stream, Vec::<u8>::new(), &device.whole()).unwrap();
     assert!(empty.wait().unwrap().is_empty());

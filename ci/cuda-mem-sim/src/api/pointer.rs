@@ -86,7 +86,10 @@ fn value(
             let kind = if lies_on_host(state, block) { host } else { CUmemorytype::CU_MEMORYTYPE_DEVICE };
             Value::Word(kind.0)
         }
-        Attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER if block.access.read.contains(device) => {
+        // Without a current context no device is asking, and the list form gives 0 (seen on hardware).
+        Attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER
+            if device.is_some() && block.access.read.contains(device) =>
+        {
             Value::Long(at)
         }
         Attribute::CU_POINTER_ATTRIBUTE_HOST_POINTER if block.access.host => Value::Long(at),
