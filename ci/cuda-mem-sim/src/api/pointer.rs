@@ -75,10 +75,10 @@ fn value(
     state: &State,
     block: &Block,
     at: u64,
-    device: Option<usize>,
+    current: Option<usize>,
     attribute: Attribute,
 ) -> Outcome<Value> {
-    let device = device.unwrap_or(block.device);
+    let device = current.unwrap_or(block.device);
     Ok(match attribute {
         Attribute::CU_POINTER_ATTRIBUTE_CONTEXT => Value::Long(block.context as u64),
         Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE => {
@@ -88,7 +88,7 @@ fn value(
         }
         // Without a current context no device is asking, and the list form gives 0 (seen on hardware).
         Attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER
-            if device.is_some() && block.access.read.contains(device) =>
+            if current.is_some() && block.access.read.contains(device) =>
         {
             Value::Long(at)
         }
