@@ -1,5 +1,7 @@
 //! The tour, as a newcomer runs it, on files that are ordinary and files that are not.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
