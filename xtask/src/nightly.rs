@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::gpu_test::Builder;
 use crate::steps::{Steps, cargo, limit_tests, succeeds};
 use crate::workspace::{Package, Workspace};
 
@@ -18,7 +19,7 @@ const LIMIT_SANITIZED: u32 = 1200;
 const MIRI: &[&str] = &["cuda-mem-sys", "cuda-mem-core"];
 
 /// Tests that reserve more addresses than ThreadSanitizer leaves free.
-const TOO_LARGE_FOR_THREADS: &[&str] = &["without_data_any_size_can_be_had"];
+const NOT_FOR_THREADS: &[&str] = &["without_data_any_size_can_be_had", "the_driver_answers_as_measured"];
 
 /// Cases that a property test tries, where it tries 256 by itself.
 const CASES: &str = "100000";
@@ -28,7 +29,10 @@ const CASES_QUICK: &str = "2000";
 pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
     let workspace = Workspace::read(root)?;
     let tests = tests(&workspace);
+    // Built once and plainly: the simulator's own tests open it, also from an instrumented process.
+    let simulator = Builder { workspace: &workspace, profile: "dev" }.simulator()?;
     let mut steps = Steps::new(root);
+    steps.env("CUDA_MEM_SIM_LIBRARY", &simulator);
 
     let (cases, limit) = if quick { (CASES_QUICK, LIMIT_QUICK) } else { (CASES, LIMIT) };
     let mut properties = cargo("test --release --no-fail-fast");
@@ -40,12 +44,15 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
     Ok(steps.finish())
 }
 
-/// Cargo's words for all tests of the libraries but those of error messages, which are the compiler's of one version.
+/// Integration tests that start cargo themselves: error messages of one compiler, and programs as users run them.
+const WITH_CARGO: &[&str] = &["ui", "tour"];
+
+/// Cargo's words for all tests of the libraries that are the same under every compiler.
 fn tests(workspace: &Workspace) -> Vec<String> {
     let mut words = ["--workspace", "--exclude", "xtask", "--lib"].map(str::to_owned).to_vec();
     let targets =
         workspace.packages.iter().filter(|package| package.name != "xtask").flat_map(Package::tests);
-    let mut names = targets.filter(|name| *name != "ui").collect::<Vec<_>>();
+    let mut names = targets.filter(|name| !WITH_CARGO.contains(name)).collect::<Vec<_>>();
     names.sort_unstable();
     names.dedup();
     words.extend(names.into_iter().flat_map(|name| ["--test".to_owned(), name.to_owned()]));
@@ -65,10 +72,12 @@ fn sanitizers(steps: &mut Steps, workspace: &Workspace, tests: &[String]) {
     if nightly && has_component("rust-src") {
         let folder = workspace.root.join("ci/sanitizers");
         let mut address = sanitized(workspace, "address", tests);
-        address.env("LSAN_OPTIONS", format!("suppressions={}", folder.join("leaks.txt").display()));
+        address.env("LSAN_OPTIONS", options(&folder.join("leaks.txt")));
         steps.command("address sanitizer", &mut address);
         let mut thread = sanitized(workspace, "thread", tests);
-        thread.arg("--").args(TOO_LARGE_FOR_THREADS.iter().flat_map(|name| ["--skip", name]));
+        // Tests fork with threads running, and start some in the child.
+        thread.env("TSAN_OPTIONS", options(&folder.join("races.txt")) + ":die_after_fork=0");
+        thread.arg("--").args(NOT_FOR_THREADS.iter().flat_map(|name| ["--skip", name]));
         steps.command("thread sanitizer", &mut thread);
         return;
     }
@@ -82,6 +91,11 @@ fn sanitizers(steps: &mut Steps, workspace: &Workspace, tests: &[String]) {
         steps.skip("address sanitizer", missing);
     }
     steps.skip("thread sanitizer", missing);
+}
+
+/// What is known, by file; a test may look at what its child printed, and finds nothing of ours there.
+fn options(known: &Path) -> String {
+    format!("suppressions={}:print_suppressions=0", known.display())
 }
 
 fn sanitized(workspace: &Workspace, sanitizer: &str, tests: &[String]) -> Command {

@@ -23,18 +23,25 @@ enum Outcome {
 pub(crate) struct Steps {
     /// Where commands run.
     root: PathBuf,
+    /// What each of them finds in its environment.
+    env: Vec<(&'static str, PathBuf)>,
     ended: Vec<(String, Outcome, Duration)>,
 }
 
 impl Steps {
     pub(crate) fn new(root: &Path) -> Self {
-        Self { root: root.to_path_buf(), ended: Vec::new() }
+        Self { root: root.to_path_buf(), env: Vec::new(), ended: Vec::new() }
+    }
+
+    /// Tells all commands from here on where something lies.
+    pub(crate) fn env(&mut self, name: &'static str, path: &Path) {
+        self.env.push((name, path.to_path_buf()));
     }
 
     /// Runs a command that shows its own output.
     pub(crate) fn command(&mut self, name: &str, command: &mut Command) {
-        command.current_dir(&self.root);
         let line = describe(command);
+        command.current_dir(&self.root).envs(self.env.iter().map(|(name, path)| (name, path)));
         self.check(name, &line, || {
             let status = command.status().with_context(|| format!("cannot start {line}"))?;
             Ok(status.success().then_some(()).ok_or_else(|| process::Ending::from(status).to_string()))

@@ -134,3 +134,24 @@ fn a_line_that_goes_away_lets_its_waiters_go() {
         assert!(writer.is_idle().unwrap() && waiting.is_idle().unwrap());
     });
 }
+
+#[test]
+fn poison_holds_against_a_writer_that_lives_on() {
+    let world = World::new();
+    let (dead, alive, waiting) = (world.new_stream(), world.new_stream(), world.new_stream());
+    let line = FenceLine::new(&world.context).unwrap();
+    let (of_alive, of_dead, of_waiting) = (Gate::before(&alive), Gate::before(&dead), Gate::before(&waiting));
+    line.record(&alive).unwrap();
+    let never = line.record(&dead).unwrap();
+    never.hold_up(&waiting).unwrap();
+    line.poison();
+    // Its write comes after the poison and moves the word back, before the wait has begun.
+    of_alive.open();
+    alive.synchronize().unwrap();
+    of_waiting.open();
+    // Whoever asks sets that right.
+    assert!(matches!(never.is_complete(), Err(Error::Poisoned)));
+    Fence::record(&waiting).unwrap().synchronize(Some(Duration::from_secs(20))).unwrap();
+    assert!(!dead.is_idle().unwrap());
+    of_dead.open();
+}

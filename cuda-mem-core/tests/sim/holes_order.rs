@@ -213,6 +213,26 @@ fn k2_the_host_waits_before_it_frees_pinned_memory() {
 }
 
 #[test]
+fn k2_the_host_waits_before_it_frees_managed_memory() {
+    on_simulator(|sim, context| {
+        let stream = stream(context);
+        let buffer = device(&stream);
+        for close in [true, false] {
+            let managed = ManagedBuffer::<u8>::zeroed(context, LEN).unwrap();
+            let records = log_of(&sim.log(), || {
+                {
+                    let (from, to) = (buffer.on_read(&stream).unwrap(), managed.on(&stream).unwrap());
+                    copy_on(&stream, to.address(), from.address());
+                }
+                if close { managed.close().unwrap() } else { drop(managed) }
+            });
+            let (copied, freed) = (position(&records, "cuMemcpyAsync"), position(&records, "cuMemFree"));
+            assert!(host_waited(&records, &stream, copied, freed), "{}", text(&records));
+        }
+    });
+}
+
+#[test]
 fn k3_a_slice_of_memory_that_the_device_wrote_comes_after_a_wait() {
     on_simulator(|sim, context| {
         let stream = stream(context);
