@@ -137,10 +137,10 @@ fn a_line_that_goes_away_lets_its_waiters_go() {
 
 #[test]
 fn poison_holds_against_a_writer_that_lives_on() {
-    let world = World::shared();
+    let world = World::new();
     let (dead, alive, waiting) = (world.new_stream(), world.new_stream(), world.new_stream());
-    let line = FenceLine::new(&world.context).unwrap();
     let (of_alive, of_dead, of_waiting) = (Gate::before(&alive), Gate::before(&dead), Gate::before(&waiting));
+    let line = FenceLine::new(&world.context).unwrap();
     line.record(&alive).unwrap();
     let never = line.record(&dead).unwrap();
     never.hold_up(&waiting).unwrap();
