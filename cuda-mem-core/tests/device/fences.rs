@@ -151,7 +151,9 @@ fn poison_holds_against_a_writer_that_lives_on() {
     of_waiting.open();
     // Whoever asks sets that right.
     assert!(matches!(never.is_complete(), Err(Error::Poisoned)));
-    Fence::record(&waiting).unwrap().synchronize(Some(Duration::from_secs(20))).unwrap();
-    assert!(!dead.is_idle().unwrap());
+    let waited = Fence::record(&waiting).unwrap().synchronize(Some(Duration::from_secs(20)));
+    let was_dead = !dead.is_idle().unwrap();
     of_dead.open();
+    waited.unwrap();
+    assert!(was_dead);
 }
