@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::steps::{Steps, cargo, succeeds};
+use crate::steps::{Steps, cargo, limit_tests, succeeds};
 use crate::workspace::Workspace;
 
 /// The checked version of cargo-deny: a newer one may bring new rules.
@@ -28,7 +28,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         let check = format!("publish --dry-run --allow-dirty --package {}", package.name);
         steps.command(&format!("publish {}", package.name), &mut cargo(&check));
     }
-    steps.command("tests", &mut cargo("test --workspace --no-fail-fast"));
+    steps.command("tests", limit_tests(&mut cargo("test --workspace --no-fail-fast"), 600, ""));
     steps.command("matrix", &mut cargo("xtask gpu-test"));
     Ok(steps.finish())
 }

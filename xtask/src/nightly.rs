@@ -6,14 +6,19 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::steps::{Steps, cargo, succeeds};
+use crate::steps::{Steps, cargo, limit_tests, succeeds};
 use crate::workspace::{Package, Workspace};
 
-/// Sanitizers need the target named, so that build scripts and macros are left as they are.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// Seconds for one test executable: with many cases, with few, and with instrumentation.
+const LIMIT: u32 = 4 * 3600;
+const LIMIT_QUICK: u32 = 300;
+const LIMIT_SANITIZED: u32 = 1200;
 
 /// The crates whose unit tests call no driver and map no memory, which Miri cannot follow.
 const MIRI: &[&str] = &["cuda-mem-sys", "cuda-mem-core"];
+
+/// Tests that reserve more addresses than ThreadSanitizer leaves free.
+const TOO_LARGE_FOR_THREADS: &[&str] = &["without_data_any_size_can_be_had"];
 
 /// Cases that a property test tries, where it tries 256 by itself.
 const CASES: &str = "100000";
@@ -25,10 +30,10 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
     let tests = tests(&workspace);
     let mut steps = Steps::new(root);
 
-    steps.command(
-        "properties",
-        cargo("test --release").args(&tests).env("PROPTEST_CASES", if quick { CASES_QUICK } else { CASES }),
-    );
+    let (cases, limit) = if quick { (CASES_QUICK, LIMIT_QUICK) } else { (CASES, LIMIT) };
+    let mut properties = cargo("test --release --no-fail-fast");
+    properties.args(&tests).env("PROPTEST_CASES", cases);
+    steps.command("properties", limit_tests(&mut properties, limit, ""));
     sanitizers(&mut steps, &workspace, &tests);
     loom(&mut steps, &workspace);
     miri(&mut steps, quick);
@@ -57,30 +62,39 @@ fn has_component(name: &str) -> bool {
 /// All tests with memory errors and data races made loud; the standard library is instrumented with them.
 fn sanitizers(steps: &mut Steps, workspace: &Workspace, tests: &[String]) {
     let nightly = succeeds(&mut cargo("+nightly --version"), Duration::from_secs(60));
-    let sources = nightly && has_component("rust-src");
-    for (name, sanitizer) in [("address sanitizer", "address"), ("thread sanitizer", "thread")] {
-        if sources {
-            let mut command = cargo("+nightly test -Zbuild-std");
-            command
-                .args(["--target", TARGET, "--target-dir"])
-                .arg(workspace.target_directory.join("nightly").join(sanitizer))
-                .args(tests)
-                .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"));
-            steps.command(name, &mut command);
-        } else if sanitizer == "address"
-            && succeeds(Command::new("valgrind").arg("--version"), Duration::from_secs(60))
-        {
-            // The next best witness of memory errors. Of data races there is none: helgrind does not know atomics.
-            let mut command = cargo("test");
-            command.args(tests).env(
-                "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER",
-                "valgrind --quiet --error-exitcode=1 --trace-children=no",
-            );
-            steps.command("valgrind", &mut command);
-        } else {
-            steps.skip(name, "there is no nightly toolchain with the component rust-src");
-        }
+    if nightly && has_component("rust-src") {
+        let folder = workspace.root.join("ci/sanitizers");
+        let mut address = sanitized(workspace, "address", tests);
+        address.env("LSAN_OPTIONS", format!("suppressions={}", folder.join("leaks.txt").display()));
+        steps.command("address sanitizer", &mut address);
+        let mut thread = sanitized(workspace, "thread", tests);
+        thread.arg("--").args(TOO_LARGE_FOR_THREADS.iter().flat_map(|name| ["--skip", name]));
+        steps.command("thread sanitizer", &mut thread);
+        return;
     }
+    let missing = "there is no nightly toolchain with the component rust-src";
+    if succeeds(Command::new("valgrind").arg("--version"), Duration::from_secs(60)) {
+        // The next best witness of memory errors. Of data races there is none: helgrind does not know atomics.
+        let mut command = cargo("test --no-fail-fast");
+        command.args(tests);
+        steps.command("valgrind", limit_tests(&mut command, LIMIT, "valgrind --quiet --error-exitcode=1"));
+    } else {
+        steps.skip("address sanitizer", missing);
+    }
+    steps.skip("thread sanitizer", missing);
+}
+
+fn sanitized(workspace: &Workspace, sanitizer: &str, tests: &[String]) -> Command {
+    let mut command = cargo("+nightly test -Zbuild-std --no-fail-fast");
+    // With the target named, build scripts and macros are left as they are.
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    command
+        .args(["--target", &target, "--target-dir"])
+        .arg(workspace.target_directory.join("nightly").join(sanitizer))
+        .args(tests)
+        .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"));
+    limit_tests(&mut command, LIMIT_SANITIZED, "");
+    command
 }
 
 /// Every interleaving of the concurrent parts, in the crates that model them.

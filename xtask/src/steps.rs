@@ -104,6 +104,15 @@ pub(crate) fn cargo(words: &str) -> Command {
     command
 }
 
+/// Ends each test executable that cargo starts after `seconds`: a hang is a failure, and not a wait.
+///
+/// `wrapper` is what else is put in front of an executable.
+pub(crate) fn limit_tests<'c>(command: &'c mut Command, seconds: u32, wrapper: &str) -> &'c mut Command {
+    let runner = format!("CARGO_TARGET_{}_UNKNOWN_LINUX_GNU_RUNNER", std::env::consts::ARCH.to_uppercase());
+    // In the foreground, so that Ctrl-C still reaches the tests.
+    command.env(runner, format!("timeout --foreground --kill-after=10 {seconds} {wrapper}").trim_end())
+}
+
 /// Whether a command succeeds within a time, its output thrown away: for questions, not for checks.
 pub(crate) fn succeeds(command: &mut Command, limit: Duration) -> bool {
     let Ok(nowhere) = File::options().write(true).open("/dev/null") else { return false };

@@ -39,6 +39,8 @@ pub(crate) struct Config {
     pub(crate) log: Option<PathBuf>,
     pub(crate) report: Option<Target>,
     pub(crate) faults: Vec<(String, u64, CUresult)>,
+    /// Copies that arrive damaged: which one, and at which byte.
+    pub(crate) flips: Vec<(u64, u64)>,
 }
 
 /// One simulated device.
@@ -112,6 +114,7 @@ impl Default for Builder {
                 log: None,
                 report: None,
                 faults: Vec::new(),
+                flips: Vec::new(),
             },
         }
     }
@@ -330,10 +333,19 @@ impl Builder {
                 }
                 Ok(self)
             }
+            "flip" => {
+                let accepted = "copy:byte, such as 2:4096";
+                let (nth, offset) = value.split_once(':').ok_or_else(|| refused(name, value, accepted))?;
+                let nth =
+                    nth.parse().ok().filter(|&nth| nth > 0).ok_or_else(|| refused(name, value, accepted))?;
+                let offset = offset.parse().map_err(|_| refused(name, value, accepted))?;
+                self.config.flips.push((nth, offset));
+                Ok(self)
+            }
             _ => Err(refused(
                 "a name of a setting",
                 name,
-                "devices, memory, host-memory, driver, missing, numa, peer, workers, no-data, no-misuse, backtraces, attribute, log, report, faults",
+                "devices, memory, host-memory, driver, missing, numa, peer, workers, no-data, no-misuse, backtraces, attribute, log, report, faults, flip",
             )),
         }
     }
@@ -438,6 +450,7 @@ mod tests {
             ("peer=some", "none"),
             ("no-data=yes", "no value"),
             ("faults=cuMemAlloc:0:2", "function:nth:code"),
+            ("flip=0:5", "copy:byte"),
             ("colour=blue", "devices, memory"),
         ] {
             let error = Builder::parse(text).unwrap_err().to_string();

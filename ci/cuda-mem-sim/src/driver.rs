@@ -40,6 +40,9 @@ impl Driver {
         for (function, nth, code) in &config.faults {
             faults.fail((function != "any").then_some(function), *nth, *code);
         }
+        for (nth, offset) in &config.flips {
+            faults.flip(*nth, *offset);
+        }
         if slot == dispatch::DEFAULT_SLOT {
             exit::watch();
         }

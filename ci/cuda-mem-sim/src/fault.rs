@@ -33,6 +33,7 @@ pub(crate) struct Faults {
 struct Plan {
     faults: Vec<Fault>,
     delays: Vec<(String, Duration)>,
+    flips: Vec<Flip>,
     struck: Vec<Struck>,
 }
 
@@ -43,6 +44,15 @@ struct Fault {
     /// How many more matching calls pass before one fails.
     passing: u64,
     code: CUresult,
+}
+
+/// A copy that is to arrive damaged.
+#[derive(Debug)]
+struct Flip {
+    /// How many more copies arrive whole before one does not.
+    passing: u64,
+    /// Which of its bytes.
+    offset: u64,
 }
 
 impl Faults {
@@ -63,6 +73,29 @@ impl Faults {
         plan.delays.retain(|(delayed, _)| delayed != function);
         plan.delays.push((function.to_owned(), by));
         self.armed.store(true, Ordering::Release);
+    }
+
+    /// The byte at `offset` of the `nth` copy from now arrives with one bit flipped; 1 is the next.
+    pub(crate) fn flip(&self, nth: u64, offset: u64) {
+        self.plan().flips.push(Flip { passing: nth.saturating_sub(1), offset });
+        self.armed.store(true, Ordering::Release);
+    }
+
+    /// Which byte of a copy of `len` bytes, that has just been made, is to be damaged.
+    pub(crate) fn damage(&self, len: u64) -> Option<u64> {
+        if !self.armed.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut damaged = None;
+        self.plan().flips.retain_mut(|flip| {
+            if flip.passing > 0 {
+                flip.passing -= 1;
+                return true;
+            }
+            damaged = Some(flip.offset).filter(|&offset| offset < len).or(damaged);
+            false
+        });
+        damaged
     }
 
     /// Nothing goes wrong any more.
@@ -124,6 +157,15 @@ mod tests {
         let failed: Vec<_> = (1..).zip(calls).map(|(number, call)| faults.strike(call, number)).collect();
         assert_eq!(failed, [None, None, Some(OUT_OF_MEMORY), None]);
         assert_eq!(faults.struck(), [Struck { function: "cuMemAlloc", number: 3, code: OUT_OF_MEMORY }]);
+    }
+
+    #[test]
+    fn the_nth_copy_is_damaged_once_and_only_where_it_has_bytes() {
+        let faults = Faults::default();
+        faults.flip(2, 5);
+        assert_eq!([faults.damage(10), faults.damage(10), faults.damage(10)], [None, Some(5), None]);
+        faults.flip(1, 10);
+        assert_eq!([faults.damage(10), faults.damage(11)], [None, None]);
     }
 
     #[test]

@@ -87,6 +87,11 @@ impl Sim {
         self.driver.faults.fail(None, nth, code);
     }
 
+    /// The byte at `offset` of the `nth` copy from now arrives with one bit flipped; 1 is the next copy, of any function.
+    pub fn flip_byte(&self, nth: u64, offset: u64) {
+        self.driver.faults.flip(nth, offset);
+    }
+
     /// The faults that struck so far.
     #[must_use]
     pub fn struck(&self) -> Vec<Struck> {

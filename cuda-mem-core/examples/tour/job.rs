@@ -159,18 +159,15 @@ impl Windows {
 
 /// Every byte that came back against the file's.
 fn compare(input: &Input, offset: usize, file: &[u8], returned: &[u8]) -> Result<()> {
-    match file.iter().zip(returned).position(|(expected, found)| expected != found) {
-        None => Ok(()),
-        Some(position) => {
-            let at = offset.saturating_add(position);
-            let (expected, found) = (file[position], returned[position]);
-            Err(format!(
-                "{} differs at byte {at}: {expected:#04x} in the file, {found:#04x} came back",
-                input.name()
-            )
-            .into())
-        }
+    if file == returned {
+        return Ok(());
     }
+    let position =
+        file.iter().zip(returned).position(|(expected, found)| expected != found).unwrap_or_default();
+    let at = offset.saturating_add(position);
+    let (expected, found) = (file[position], returned[position]);
+    let name = input.name();
+    Err(format!("{name} differs at byte {at}: {expected:#04x} in the file, {found:#04x} came back").into())
 }
 
 /// One line that is written over, on a terminal only.

@@ -1,8 +1,8 @@
 //! Contexts: which one is current to a thread, and how they begin and end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use cuda_mem_sys::CUresult;
 

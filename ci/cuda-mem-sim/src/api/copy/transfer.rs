@@ -149,7 +149,7 @@ impl Transfer {
                 let state = driver.memory.lock();
                 (self.place(&state, self.to, to)?, self.place(&state, self.from, from)?)
             };
-            let moved = self.rows(to_place, from_place);
+            let moved = self.rows(to_place, from_place).and_then(|()| self.damage(driver, to_place));
             if to == Sort::Pageable || from == Sort::Pageable {
                 // On real hardware the host itself would fault there; an error of the call is as near as it gets.
                 return moved.or_else(|_| {
@@ -173,7 +173,8 @@ impl Transfer {
         let out_of = Self { from: packed, ..self };
         let run = move |driver: &Driver| {
             let to = out_of.place(&driver.memory.lock(), out_of.to, Sort::Device { waits: false })?;
-            out_of.rows(to, Place::Own(buffer.as_ptr().cast_mut()))
+            out_of.rows(to, Place::Own(buffer.as_ptr().cast_mut()))?;
+            out_of.damage(driver, to)
         };
         let op = Op::new(name, CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY, run);
         Ok(op.writing(self.to.at, self.extent(self.to)?))
@@ -188,6 +189,18 @@ impl Transfer {
                 state.known_place(end.at, len).ok_or(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)
             }
         }
+    }
+
+    /// Flips a bit of what arrived, if a fault says so.
+    fn damage(&self, driver: &Driver, to: Place) -> Outcome<()> {
+        let Some(offset) = driver.faults.damage(self.width) else { return Ok(()) };
+        let mut byte = 0_u8;
+        let (arrived, buffer) = (to.offset(offset as usize), Place::Own(&raw mut byte));
+        // SAFETY: one byte of the place's first row, and a buffer of one byte.
+        unsafe { bytes::copy(buffer, arrived, 1) }?;
+        byte ^= 1;
+        // SAFETY: as above.
+        unsafe { bytes::copy(arrived, Place::Own(&raw mut byte), 1) }
     }
 
     fn rows(&self, to: Place, from: Place) -> Outcome<()> {

@@ -1,0 +1,104 @@
+//! The tour, as a newcomer runs it, on files that are ordinary and files that are not.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// The size of one window of the tour, and so of what has no edge in it.
+const WINDOW: u64 = 256 << 20;
+
+/// A file that is gone with its test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, len: u64) -> Self {
+        let path = std::env::temp_dir().join(format!("cuda-mem-tour-test-{}-{name}", std::process::id()));
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"the first bytes are not zero").unwrap();
+        file.set_len(len).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        fs::remove_file(&self.0).unwrap();
+    }
+}
+
+/// The tour, built as cargo would for a newcomer.
+fn tour(file: &Path, simulator: &str) -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["run", "--quiet", "--package", "cuda-mem-core", "--example", "tour", "--"]).arg(file);
+    command.current_dir(env!("CARGO_MANIFEST_DIR"));
+    // No library of that name: the simulated driver in the program itself is what runs.
+    command.env("CUDA_MEM_DRIVER", "/nonexistent/libcuda.so").env("CUDA_MEM_SIM", simulator);
+    command
+}
+
+fn run(file: &Path, simulator: &str) -> (Output, String, String) {
+    let output = tour(file, simulator).output().unwrap();
+    assert_eq!(output.status.signal(), None, "ended by a signal");
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(!err.contains("panicked"), "{err}");
+    (output, out, err)
+}
+
+#[test]
+fn a_file_that_ends_just_behind_a_window_is_verified() {
+    let file = Scratch::new("edge", WINDOW + 17);
+    let (output, out, err) = run(&file.0, "");
+    assert!(output.status.success(), "{err}");
+    assert!(out.contains("pinned    in place"), "{out}");
+    assert!(out.contains(&format!("verified  {} bytes", WINDOW + 17)), "{out}");
+}
+
+#[test]
+fn an_empty_file_is_no_error() {
+    let file = Scratch::new("empty", 0);
+    let (output, out, err) = run(&file.0, "");
+    assert!(output.status.success(), "{err}");
+    assert!(out.contains("verified  0 bytes"), "{out}");
+}
+
+#[test]
+fn what_is_no_file_is_a_clear_error() {
+    for (path, reason) in
+        [("/nonexistent/file", "No such file"), ("/tmp", "a directory"), ("/dev/null", "not a regular file")]
+    {
+        let (output, _, err) = run(Path::new(path), "");
+        assert_eq!(output.status.code(), Some(1), "{path}");
+        assert!(err.starts_with("tour: ") && err.contains(path) && err.contains(reason), "{err}");
+    }
+}
+
+#[test]
+fn a_flipped_byte_is_found() {
+    let file = Scratch::new("flipped", 1 << 20);
+    // The third copy is the first that comes back.
+    let (output, _, err) = run(&file.0, "flip=3:4096");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err.contains("differs at byte 4096: 0x00 in the file, 0x01 came back"), "{err}");
+}
+
+#[test]
+fn a_file_that_is_truncated_meanwhile_is_a_clear_error() {
+    let file = Scratch::new("truncated", 3 * WINDOW);
+    let mut child = tour(&file.0, "").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_line(&mut child, "file ");
+    OpenOptions::new().write(true).open(&file.0).unwrap().set_len(1000).unwrap();
+    let mut err = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!((status.code(), status.signal()), (Some(1), None), "{err}");
+    assert!(err.starts_with("tour: ") && !err.contains("panicked"), "{err}");
+}
+
+/// Reads the child's output up to a line that begins so. The pipe stays open behind it, and is large enough for the rest.
+fn wait_for_line(child: &mut Child, start: &str) {
+    let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().starts_with(start)));
+}
