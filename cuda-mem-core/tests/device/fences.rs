@@ -139,8 +139,8 @@ fn a_line_that_goes_away_lets_its_waiters_go() {
 fn poison_holds_against_a_writer_that_lives_on() {
     let world = World::new();
     let (dead, alive, waiting) = (world.new_stream(), world.new_stream(), world.new_stream());
-    let line = FenceLine::new(&world.context).unwrap();
     let (of_alive, of_dead, of_waiting) = (Gate::before(&alive), Gate::before(&dead), Gate::before(&waiting));
+    let line = FenceLine::new(&world.context).unwrap();
     line.record(&alive).unwrap();
     let never = line.record(&dead).unwrap();
     never.hold_up(&waiting).unwrap();
@@ -151,7 +151,9 @@ fn poison_holds_against_a_writer_that_lives_on() {
     of_waiting.open();
     // Whoever asks sets that right.
     assert!(matches!(never.is_complete(), Err(Error::Poisoned)));
-    Fence::record(&waiting).unwrap().synchronize(Some(Duration::from_secs(20))).unwrap();
-    assert!(!dead.is_idle().unwrap());
+    let waited = Fence::record(&waiting).unwrap().synchronize(Some(Duration::from_secs(20)));
+    let was_dead = !dead.is_idle().unwrap();
     of_dead.open();
+    waited.unwrap();
+    assert!(was_dead);
 }

@@ -48,17 +48,17 @@ fn registered_borrowed_memory_is_copied_without_waiting_until_the_end() {
     let mut target = vec![0u8; LEN];
     let device = DeviceBuffer::<u8>::uninit(&stream, LEN).unwrap();
     let gate = Gate::before(&stream);
-    opening(&gate, || {
-        scope(&world.context, |scope| {
-            scope.register(&source)?;
-            let target = scope.register_mut(&mut target)?;
-            scope.upload(&stream, &source, &device.whole())?;
-            scope.download(&stream, &device.whole(), target)?;
-            assert!(!stream.is_idle()?, "registered memory is copied by the device, in stream order");
-            Ok(())
-        })
-    })
-    .unwrap();
+    let was_idle = scope(&world.context, |scope| {
+        scope.register(&source)?;
+        let target = scope.register_mut(&mut target)?;
+        scope.upload(&stream, &source, &device.whole())?;
+        scope.download(&stream, &device.whole(), target)?;
+        let was_idle = stream.is_idle();
+        // Opened before anything can fail: the scope's end waits for the stream.
+        gate.open();
+        was_idle
+    });
+    assert!(!was_idle.unwrap(), "registered memory is copied by the device, in stream order");
     assert!(stream.is_idle().unwrap());
     assert_eq!(target, source);
     // With other flags: only memory that is not registered any more takes them.

@@ -89,7 +89,7 @@ fn n3_an_address_is_only_a_number_to_safe_code() {
         stream.synchronize().unwrap();
         // What it names may be gone; asking about it is all that safe code can do.
         for address in [address, address + 1, 0xdead_beef, u64::MAX] {
-            let known = pointer::attributes(&context, address).unwrap();
+            let known = pointer::attributes(context, address).unwrap();
             assert!(known.kind == MemoryKind::Unknown || known.range_size > 0, "{address:#x}: {known:?}");
         }
     });

@@ -95,7 +95,7 @@ pub(crate) fn cuCtxCreate(
     }
     let device = call.device(device)?;
     check_flags(flags)?;
-    let created = call.driver.runtime.create_context(call, device, flags);
+    let created = call.driver.runtime.create_context(call, device, flags)?;
     call.put(context, handle(created))
 }
 

@@ -13,7 +13,6 @@ const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 /// Takes PTX text only: there is no device code to be run.
 pub(crate) fn cuModuleLoadData(call: &Call<'_>, module: *mut CUmodule, image: *const c_void) -> Outcome<()> {
     let context = call.current()?;
-    ends_captures(call);
     if module.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -28,7 +27,7 @@ pub(crate) fn cuModuleUnload(call: &Call<'_>, module: CUmodule) -> Outcome<()> {
     call.driver.runtime.unload_module(module.addr())
 }
 
-/// Loading is unsafe beside a capture, and the capture says so when it ends; the call itself succeeds.
+/// Unloading is unsafe beside a capture, and the capture says so when it ends; the call itself succeeds.
 fn ends_captures(call: &Call<'_>) {
     let _ = call.not_capturing();
 }

@@ -152,16 +152,15 @@ impl Runtime {
     }
 
     /// Makes a context and makes it current; gives its handle.
-    pub(crate) fn create_context(&self, call: &Call<'_>, device: usize, flags: u32) -> usize {
+    pub(crate) fn create_context(&self, call: &Call<'_>, device: usize, flags: u32) -> Outcome<usize> {
         let handle = new_handle(HandleKind::Context);
         let mut state = self.lock();
-        let context = Context::new(handle, device, flags, Some(call.site()));
         if let Some(&code) = state.lost.get(&device) {
-            context.fail(code);
+            return Err(code);
         }
-        state.add_context(context);
+        state.add_context(Context::new(handle, device, flags, Some(call.site())));
         state.thread(call.thread).stack.push(handle);
-        handle
+        Ok(handle)
     }
 
     /// Destroys a context that [`create_context`](Self::create_context) made.

@@ -172,10 +172,6 @@ impl Runtime {
         let mut state = self.lock();
         let last = state.event(event)?.last.clone();
         state.refuse_implicit_use(stream)?;
-        let context = Arc::clone(&state.event(event)?.context);
-        if context.id != stream.context.id && context.device == stream.context.device {
-            return Err(INVALID_HANDLE);
-        }
         if let Last::Captured(point) = &last
             && !as_node
         {
@@ -184,6 +180,10 @@ impl Runtime {
         let foreign = state.event(event)?.foreign();
         if matches!(last, Last::Never) && foreign.is_none() && !as_node {
             return Ok(());
+        }
+        let context = Arc::clone(&state.event(event)?.context);
+        if context.id != stream.context.id && context.device == stream.context.device {
+            return Err(INVALID_HANDLE);
         }
         if state.is_capturing(stream) {
             return state.capture_outside_wait(stream, event, as_node);

@@ -2,7 +2,7 @@
 //!
 //! On the simulator, which is the default, each result must be the one in `hardware.tsv`. With `CUDA_MEM_BACKEND=gpu` the
 //! cases run on the system's driver, each in a process of its own because some are the end of it, and are compared just
-//! the same. `CUDA_MEM_RECORD=FILE` writes `case<TAB>result` lines to a file, whatever the backend.
+//! the same. `CUDA_MEM_RECORD=FILE` writes `conformance<TAB>case<TAB>result` lines to a file, whatever the backend.
 //!
 //! A line of `hardware.tsv` with a third column is a difference that is known: what the simulator answers, and in a fourth
 //! why.
@@ -90,7 +90,7 @@ fn the_driver_answers_as_measured() {
     let (mut record, mut wrong) = (String::new(), String::new());
     for (name, run) in cases() {
         let result = if gpu { in_own_process(name) } else { run(&Machine::simulated()) };
-        writeln!(record, "{name}\t{result}").unwrap();
+        writeln!(record, "conformance\t{name}\t{result}").unwrap();
         let expected = match measured.get(name) {
             Some(&(_, Some(simulated))) if !gpu => simulated,
             Some(&(hardware, _)) => hardware,
