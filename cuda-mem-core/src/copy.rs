@@ -38,7 +38,7 @@ pub unsafe fn memcpy_async(
     if bytes == 0 {
         return Ok(());
     }
-    let entered = stream.enter()?;
+    let entered = stream.enter_context()?;
     // SAFETY: the caller's promise; a live stream.
     unsafe { call!(stream.driver(), cuMemcpyAsync(target, source, bytes, entered.raw())) }.with_bytes(bytes)
 }

@@ -4,7 +4,9 @@
 //!
 //! Relies on `cuStreamDestroy` leaving pending work to finish, as its documentation states, and on the contract of
 //! [`Stream::borrow_raw`] for streams of others. Drivers from CUDA 13.0 take a created stream's handle whatever context is
-//! current, also none (seen on hardware); for older ones and for the two default streams the context is made current.
+//! current, also none (seen on hardware); for older ones and for the two default streams the context is made current. It
+//! always is for calls that take addresses: with another device's context current the driver does not know a pool's memory
+//! (seen on hardware).
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
@@ -367,17 +369,32 @@ impl Stream {
         until_quiet(self, || self.wait_until_idle())
     }
 
-    /// Ready for calls in the calling thread.
+    /// Ready for calls in the calling thread that take streams and events only.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
+        self.refuse_other_threads()?;
+        let by_handle = matches!(self.inner.kind, Kind::Owned | Kind::Borrowed);
+        if by_handle && self.driver().version() >= NEEDS_NO_CURRENT_CONTEXT {
+            return Ok(Entered { raw: self.inner.raw.raw(), _bound: None });
+        }
+        self.enter_context()
+    }
+
+    /// Ready for calls in the calling thread that take addresses as well.
+    #[inline]
+    pub(crate) fn enter_context(&self) -> Result<Entered<'_>> {
+        self.refuse_other_threads()?;
+        Ok(Entered { raw: self.inner.raw.raw(), _bound: Some(self.inner.context.bind()?) })
+    }
+
+    /// Whether its handle may be used here: not in a forked child, and that of a default stream only in its own thread.
+    #[inline]
+    pub(crate) fn refuse_other_threads(&self) -> Result<()> {
         refuse_forked()?;
-        let inner = &*self.inner;
-        let bound = match inner.kind {
-            Kind::Owned | Kind::Borrowed if self.driver().version() >= NEEDS_NO_CURRENT_CONTEXT => None,
-            Kind::PerThread(owner) if owner != Thread::current() => return Err(Error::WrongThread),
-            _ => Some(inner.context.bind()?),
-        };
-        Ok(Entered { raw: inner.raw.raw(), _bound: bound })
+        match self.inner.kind {
+            Kind::PerThread(owner) if owner != Thread::current() => Err(Error::WrongThread),
+            _ => Ok(()),
+        }
     }
 
     /// Whether its handle means the same stream in every thread.

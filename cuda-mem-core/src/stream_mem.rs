@@ -41,7 +41,7 @@ bitflags! {
 /// `address` must be that of 8 aligned bytes that the device can write (device memory, or pinned or registered host memory),
 /// until the stream has passed this point; whoever else reads them does so atomically.
 pub unsafe fn write_value64(stream: &Stream, address: CUdeviceptr, value: u64) -> Result<()> {
-    let entered = stream.enter()?;
+    let entered = stream.enter_context()?;
     // SAFETY: the caller's promise for the address; a live stream.
     unsafe { call!(stream.driver(), cuStreamWriteValue64(entered.raw(), address, value, 0)) }
 }
@@ -69,7 +69,7 @@ pub unsafe fn wait_value64(
     value: u64,
     flags: WaitFlags,
 ) -> Result<()> {
-    let entered = stream.enter()?;
+    let entered = stream.enter_context()?;
     // SAFETY: the caller's promise for the address; a live stream.
     unsafe { call!(stream.driver(), cuStreamWaitValue64(entered.raw(), address, value, flags.bits())) }
 }

@@ -57,7 +57,7 @@ impl Uses {
     /// Orders `stream` behind the uses that `access` has to wait for, and enters it as a user until the result is ended.
     pub(crate) fn begin<'u>(&'u self, stream: &'u Stream, access: Access) -> Result<OpenUse<'u>> {
         // Refuses a forked child before the lock, and a per-thread stream in a foreign thread.
-        drop(stream.enter()?);
+        stream.refuse_other_threads()?;
         let mut entries = self.lock();
         entries.hold_up(stream, access)?;
         let forgotten = entries.enter(stream, access);
@@ -69,7 +69,7 @@ impl Uses {
 
     /// Enters `stream` as a user without ordering it behind anything.
     pub(crate) fn note<'u>(&'u self, stream: &'u Stream) -> Result<OpenUse<'u>> {
-        drop(stream.enter()?);
+        stream.refuse_other_threads()?;
         let forgotten = self.lock().enter(stream, Access::Read);
         drop(forgotten);
         Ok(OpenUse { uses: self, stream })

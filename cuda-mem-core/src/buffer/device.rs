@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::{Bound, RangeBounds};
 
-use cuda_mem_sys::CUdeviceptr;
+use cuda_mem_sys::{CUdeviceptr, CUresult};
 
 use super::{DeviceRange, StreamUse};
 use crate::capture::Relaxed;
@@ -22,7 +22,7 @@ use crate::driver::refuse_forked;
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Error, Refused, Result, WithBytes, call};
 use crate::fork;
-use crate::stream::Stream;
+use crate::stream::{Entered, Stream};
 use crate::uses::{Access, OpenUse, Uses};
 
 /// Elements in device memory.
@@ -307,7 +307,16 @@ impl Release for Block {
                 self.uses.hold_up(&self.home)?;
                 let _relaxed = Relaxed::enter(driver)?;
                 // SAFETY: memory that this value owns, freed once, in an order behind every stream that used it.
-                match unsafe { call!(driver, cuMemFreeAsync(self.address, entered.raw())) } {
+                let free = |entered: Entered<'_>| unsafe {
+                    call!(driver, cuMemFreeAsync(self.address, entered.raw()))
+                };
+                // Unlike a copy it was never seen to need the context; if some driver thinks otherwise, it gets it.
+                let unknown = |error: &Error| error.code() == Some(CUresult::CUDA_ERROR_INVALID_VALUE);
+                let freed = match free(entered) {
+                    Err(error) if unknown(&error) => self.home.enter_context().and_then(free),
+                    freed => freed,
+                };
+                match freed {
                     // A capturing stream refuses memory from outside its graph, and the capture goes on (seen on hardware).
                     Err(Error::Driver(error)) if error.is_capture() || self.home.is_capturing()? => {
                         return Err(Error::Capturing { call: "freeing device memory" });

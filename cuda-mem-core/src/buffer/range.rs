@@ -166,7 +166,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         let read = source.buffer.begin(stream, Access::Read)?;
         let written = self.buffer.begin(stream, Access::Write)?;
         let (driver, to, from) = (stream.driver(), self.buffer.context(), source.buffer.context());
-        let entered = stream.enter()?;
+        let entered = stream.enter_context()?;
         let copied = if to == from {
             // SAFETY: both ranges lie in live buffers of `bytes` bytes, whose releases are ordered behind this stream.
             unsafe { call!(driver, cuMemcpyDtoDAsync(self.as_raw(), source.as_raw(), bytes, entered.raw())) }
@@ -209,7 +209,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
             return Ok(());
         }
         let written = self.buffer.begin(stream, Access::Write)?;
-        let entered = stream.enter()?;
+        let entered = stream.enter_context()?;
         // SAFETY: `bytes` bytes of a live buffer, whose release is ordered behind this stream.
         unsafe { call!(stream.driver(), cuMemsetD8Async(self.as_raw(), value, bytes, entered.raw())) }
             .with_bytes(bytes)?;
@@ -293,7 +293,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
             return Enqueued::Copy;
         }
         let (open, entered) =
-            match self.buffer.begin(stream, access).and_then(|open| Ok((open, stream.enter()?))) {
+            match self.buffer.begin(stream, access).and_then(|open| Ok((open, stream.enter_context()?))) {
                 Ok(begun) => begun,
                 Err(error) => return Enqueued::Nothing(error),
             };

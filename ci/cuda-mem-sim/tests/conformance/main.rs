@@ -91,13 +91,16 @@ fn the_driver_answers_as_measured() {
     for (name, run) in cases() {
         let result = if gpu { in_own_process(name) } else { run(&Machine::simulated()) };
         writeln!(record, "conformance\t{name}\t{result}").unwrap();
+        // Where the two are known to differ, hardware was also seen to do what the simulator does: it is a matter of luck
+        // whether what is left behind a destroyed handle ends the process.
         let expected = match measured.get(name) {
-            Some(&(_, Some(simulated))) if !gpu => simulated,
-            Some(&(hardware, _)) => hardware,
-            None => "(never measured)",
+            Some(&(hardware, Some(simulated))) if gpu => [hardware, simulated],
+            Some(&(_, Some(simulated))) => [simulated; 2],
+            Some(&(hardware, None)) => [hardware; 2],
+            None => ["(never measured)"; 2],
         };
-        if result != expected {
-            writeln!(wrong, "{name}: {result}, measured {expected}").unwrap();
+        if !expected.contains(&result.as_str()) {
+            writeln!(wrong, "{name}: {result}, measured {}", expected[0]).unwrap();
         }
     }
     if let Some(path) = std::env::var_os("CUDA_MEM_RECORD") {
