@@ -54,6 +54,16 @@ pub(crate) struct OpenUse<'u> {
 }
 
 impl Uses {
+    /// The uses of memory that was just allocated on `stream`, for whom the allocation is the first: others wait for it.
+    pub(crate) fn starting_on(stream: &Stream) -> Result<Self> {
+        let writer = Some(Use { stream: stream.clone(), event: None, open: 0 });
+        let uses = Self { entries: Mutex::new(Entries { writer, readers: Vec::new() }) };
+        if stream.is_per_thread() {
+            uses.end(stream)?;
+        }
+        Ok(uses)
+    }
+
     /// Orders `stream` behind the uses that `access` has to wait for, and enters it as a user until the result is ended.
     pub(crate) fn begin<'u>(&'u self, stream: &'u Stream, access: Access) -> Result<OpenUse<'u>> {
         // Refuses a forked child before the lock, and a per-thread stream in a foreign thread.
@@ -79,6 +89,12 @@ impl Uses {
     pub(crate) fn hold_up(&self, stream: &Stream) -> Result<()> {
         refuse_forked()?;
         self.lock().hold_up(stream, Access::Write)
+    }
+
+    /// As [`Uses::hold_up`], for an owner that nobody else can reach any more.
+    pub(crate) fn hold_up_last(&mut self, stream: &Stream) -> Result<()> {
+        let entries = self.entries.get_mut().unwrap_or_else(PoisonError::into_inner);
+        entries.hold_up(stream, Access::Write)
     }
 
     fn end(&self, stream: &Stream) -> Result<()> {
@@ -172,6 +188,15 @@ impl Entries {
                 forgotten = done;
             }
             self.readers.push(Use { stream: stream.clone(), event: None, open: 1 });
+            return forgotten;
+        }
+        // The usual case, without a detour over the heap: memory that stays on one stream.
+        if self.readers.is_empty()
+            && let Some(writer) = &mut self.writer
+            && writer.stream == *stream
+            && writer.event.is_none()
+        {
+            writer.open = writer.open.saturating_add(1);
             return forgotten;
         }
         // Everything that has ended is ordered before `stream` now, which stands for it. What is still open may get work

@@ -87,9 +87,8 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
                 .with_bytes(bytes)?;
         }
         let block = Block { address, home: stream.clone(), uses: Uses::default() };
-        let buffer = Self { block: ManuallyDrop::new(block), len, _elements: PhantomData };
-        // The allocation is the first use: other streams wait for it.
-        buffer.begin(stream, Access::Write)?.end()?;
+        let mut buffer = Self { block: ManuallyDrop::new(block), len, _elements: PhantomData };
+        buffer.block.uses = Uses::starting_on(stream)?;
         Ok(buffer)
     }
 
@@ -304,7 +303,7 @@ impl Release for Block {
         let driver = self.home.driver();
         match self.home.enter() {
             Ok(entered) => {
-                self.uses.hold_up(&self.home)?;
+                self.uses.hold_up_last(&self.home)?;
                 let _relaxed = Relaxed::enter(driver)?;
                 // SAFETY: memory that this value owns, freed once, in an order behind every stream that used it.
                 let free = |entered: Entered<'_>| unsafe {
