@@ -16,6 +16,7 @@ use cuda_mem_sys::CUstreamCaptureMode;
 
 use crate::driver::{Driver, refuse_forked};
 use crate::error::{Result, call};
+use crate::fork;
 
 /// The calling thread is in the relaxed capture mode while this lives.
 #[derive(Debug)]
@@ -36,7 +37,9 @@ impl Relaxed {
 
 impl Drop for Relaxed {
     fn drop(&mut self) {
-        self.driver.release(|| exchange(self.driver, self.previous).map(drop));
+        if !fork::forked() {
+            self.driver.release(|| exchange(self.driver, self.previous).map(drop));
+        }
     }
 }
 

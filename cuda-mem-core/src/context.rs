@@ -230,7 +230,7 @@ pub(crate) struct Bound<'c> {
 
 impl Drop for Bound<'_> {
     fn drop(&mut self) {
-        if self.pushed {
+        if self.pushed && !fork::forked() {
             self.driver.release(|| {
                 let mut popped: CUcontext = ptr::null_mut();
                 // SAFETY: one handle to write; this thread pushed a context when the guard was made.

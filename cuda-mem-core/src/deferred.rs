@@ -28,7 +28,8 @@ impl Driver {
     /// Releases memory whose owner was dropped at a moment when the driver would not take it, and returns how many owners'
     /// memory still waits.
     ///
-    /// That is the case while a stream that used the memory captures a graph. Every allocation and every release does this by
+    /// That is the case while a stream that used the memory captures a graph, and while only another thread can name a default
+    /// stream that used it. Every allocation and every release does this by
     /// itself. A stream of somebody else ([`Stream::borrow_raw`](crate::Stream::borrow_raw)) that memory was used on may be
     /// destroyed when this returns 0 and the memory's owners are gone.
     ///
@@ -44,7 +45,7 @@ impl Driver {
         self.deferred().reclaim(self);
         match self.attempt(|| owned.release()) {
             Ok(()) => {}
-            Err(Error::Capturing { .. }) => self.deferred().push(Box::new(owned)),
+            Err(Error::Capturing { .. } | Error::WrongThread) => self.deferred().push(Box::new(owned)),
             Err(error) => self.give_up(owned, &error),
         }
     }
@@ -74,7 +75,7 @@ impl Deferred {
         for mut owned in taken {
             match driver.attempt(|| owned.release()) {
                 Ok(()) => {}
-                Err(Error::Capturing { .. }) => still.push(owned),
+                Err(Error::Capturing { .. } | Error::WrongThread) => still.push(owned),
                 Err(error) => {
                     let _ = std::mem::ManuallyDrop::new(owned);
                     driver.report_release_failure(&error);

@@ -184,7 +184,7 @@ impl<O> std::error::Error for Refused<O> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegisteredBy {
-    /// A registration of ours, with other flags.
+    /// A registration of ours that cannot be shared: it has other flags, or only a part of the range.
     Ours {
         /// Its addresses.
         range: Range<usize>,
@@ -197,7 +197,7 @@ impl fmt::Display for RegisteredBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ours { range } => {
-                write!(f, "by a registration of {:#x}..{:#x} with other flags", range.start, range.end)
+                write!(f, "by a registration of {:#x}..{:#x} that cannot be shared", range.start, range.end)
             }
             Self::Others => {
                 f.write_str("by other code in this process, with cuMemHostRegister or cuMemHostAlloc")

@@ -158,7 +158,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// # Errors
     ///
-    /// As [`Scope::upload`], and [`Error::OutOfRange`].
+    /// As [`Scope::upload`], [`Error::OutOfRange`], and [`Error::Io`] if a file cannot be read: small pieces of a registered
+    /// file mapping, and any of one that is not registered, are, and waited for.
     pub fn upload_bytes<M: HostMemory>(
         &'scope self,
         stream: &Stream,

@@ -403,6 +403,12 @@ impl Stream {
         matches!(self.inner.kind, Kind::PerThread(_))
     }
 
+    /// Whether it is its context's legacy default stream.
+    #[inline]
+    pub(crate) fn is_legacy(&self) -> bool {
+        self.inner.kind == Kind::Legacy
+    }
+
     #[inline]
     pub(crate) fn driver(&self) -> Driver {
         self.inner.context.driver()
@@ -442,9 +448,11 @@ pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Res
             Err(Error::Driver(error)) if error.context_is_lost() => return Err(first.unwrap_or(error.into())),
             Err(error) => {
                 let captured = matches!(&error, Error::Driver(error) if error.is_capture());
+                // In a host function the driver refuses because of where it is asked, and everything runs on.
+                let elsewhere = error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED);
                 first.get_or_insert(error);
                 // A driver that keeps refusing to wait, without a capture, has lost the context: see docs/soundness.md.
-                refusals = if captured { 0 } else { refusals + 1 };
+                refusals = if captured || elsewhere { 0 } else { refusals + 1 };
                 if refusals == REFUSALS {
                     return first.map_or(Ok(()), Err);
                 }

@@ -49,7 +49,9 @@ pub struct Transfer<M: HostMemory> {
 impl<M: HostMemory> Transfer<M> {
     /// Copies all bytes of `source` to `target`, which must have as many.
     ///
-    /// Wraps [`cuMemcpyHtoDAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`.
+    /// Wraps [`cuMemcpyHtoDAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`. A
+    /// file mapping that is not registered, or a piece of a registered one below 64 KiB, is read from the file, and the call
+    /// waits for the stream.
     ///
     /// # Capture
     ///
@@ -58,7 +60,7 @@ impl<M: HostMemory> Transfer<M> {
     /// # Errors
     ///
     /// The memory comes back with the error: [`Error::LengthMismatch`], those of
-    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on), [`Error::Driver`].
+    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on), [`Error::Io`] if a file cannot be read, [`Error::Driver`].
     pub fn upload<T: DeviceCopy>(
         stream: &Stream,
         source: M,

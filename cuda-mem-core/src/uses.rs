@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::capture::Relaxed;
 use crate::driver::refuse_forked;
 use crate::error::Result;
 use crate::event::Event;
@@ -37,6 +38,8 @@ struct Use {
     event: Option<Arc<Event>>,
     /// How many uses have begun and not ended: their work may be enqueued yet.
     open: usize,
+    /// Whether it is what is left of a writer that was open when the next one began, which is not behind all of it.
+    wrote: bool,
 }
 
 /// How memory is used.
@@ -56,7 +59,7 @@ pub(crate) struct OpenUse<'u> {
 impl Uses {
     /// The uses of memory that was just allocated on `stream`, for whom the allocation is the first: others wait for it.
     pub(crate) fn starting_on(stream: &Stream) -> Result<Self> {
-        let writer = Some(Use { stream: stream.clone(), event: None, open: 0 });
+        let writer = Some(Use { stream: stream.clone(), event: None, open: 0, wrote: false });
         let uses = Self { entries: Mutex::new(Entries { writer, readers: Vec::new() }) };
         if stream.is_per_thread() {
             uses.end(stream)?;
@@ -98,7 +101,8 @@ impl Uses {
     }
 
     fn end(&self, stream: &Stream) -> Result<()> {
-        let event = if stream.is_per_thread() {
+        // Not while it captures: the event would stand for a point of the graph, which nobody can wait for.
+        let event = if stream.is_per_thread() && !stream.is_capturing()? {
             let event = Event::pooled(stream.context())?;
             stream.record(&event)?;
             Some(Arc::new(event))
@@ -162,9 +166,8 @@ impl Entries {
     /// Orders `stream` behind the uses that `access` conflicts with.
     pub(crate) fn hold_up(&self, stream: &Stream, access: Access) -> Result<()> {
         let readers = if access == Access::Write { self.readers.as_slice() } else { &[] };
-        // A reader may be what is left of a writer that was open when the next one began.
         let unfinished = if access == Access::Read { self.readers.as_slice() } else { &[] };
-        let unfinished = unfinished.iter().filter(|entry| entry.open > 0);
+        let unfinished = unfinished.iter().filter(|entry| entry.wrote);
         self.writer.iter().chain(readers).chain(unfinished).try_for_each(|entry| entry.hold_up(stream))
     }
 
@@ -187,7 +190,7 @@ impl Entries {
                 self.readers = kept;
                 forgotten = done;
             }
-            self.readers.push(Use { stream: stream.clone(), event: None, open: 1 });
+            self.readers.push(Use { stream: stream.clone(), event: None, open: 1, wrote: false });
             return forgotten;
         }
         // The usual case, without a detour over the heap: memory that stays on one stream.
@@ -201,7 +204,8 @@ impl Entries {
         }
         // Everything that has ended is ordered before `stream` now, which stands for it. What is still open may get work
         // after this: it stays.
-        let before = self.writer.take().into_iter().chain(self.readers.drain(..)).collect::<Vec<_>>();
+        let writer = self.writer.take().map(|writer| Use { wrote: true, ..writer });
+        let before = writer.into_iter().chain(self.readers.drain(..)).collect::<Vec<_>>();
         let mut open = 1usize;
         for entry in before {
             if entry.stream == *stream {
@@ -213,7 +217,7 @@ impl Entries {
                 forgotten.push(entry);
             }
         }
-        self.writer = Some(Use { stream: stream.clone(), event: None, open });
+        self.writer = Some(Use { stream: stream.clone(), event: None, open, wrote: false });
         forgotten
     }
 }
@@ -249,7 +253,10 @@ impl Use {
 
     fn synchronize(&self) -> Result<()> {
         match &self.event {
-            Some(event) => until_quiet(&self.stream, || event.synchronize()),
+            Some(event) => {
+                let _relaxed = Relaxed::enter(self.stream.driver()).ok();
+                until_quiet(&self.stream, || event.synchronize())
+            }
             None => self.stream.drain(),
         }
     }

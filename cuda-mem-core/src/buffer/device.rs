@@ -28,7 +28,8 @@ use crate::uses::{Access, OpenUse, Uses};
 /// Elements in device memory.
 ///
 /// Allocated on a stream, from the pool that is current for the stream's device, and freed on it when dropped: after the
-/// work of every stream that used the buffer, without the host waiting for any.
+/// work of every stream that used the buffer, without the host waiting for any. (Only a buffer of a per-thread default stream that
+/// is dropped in another thread waits there: the stream has no name in it.)
 ///
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
@@ -304,6 +305,10 @@ impl Release for Block {
         match self.home.enter() {
             Ok(entered) => {
                 self.uses.hold_up_last(&self.home)?;
+                if self.home.is_legacy() {
+                    // Asked and not tried: beside a blocking stream's capture the mere mention of it ends that capture.
+                    self.home.refuse_capturing("freeing device memory")?;
+                }
                 let _relaxed = Relaxed::enter(driver)?;
                 // SAFETY: memory that this value owns, freed once, in an order behind every stream that used it.
                 let free = |entered: Entered<'_>| unsafe {

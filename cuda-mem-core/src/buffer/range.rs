@@ -228,8 +228,16 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         offset: usize,
         bytes: usize,
     ) -> Enqueued {
+        if let Err(error) = expect_equal(bytes, self.size_bytes()) {
+            return Enqueued::Nothing(error);
+        }
         match source.file() {
             Some((file, below)) if bytes < below => {
+                // The wait below would fail captures of others.
+                let _relaxed = match Relaxed::enter(stream.driver()) {
+                    Ok(relaxed) => relaxed,
+                    Err(error) => return Enqueued::Nothing(error),
+                };
                 let mut piece = vec![0; bytes];
                 if let Err(error) = file.read_exact_at(&mut piece, offset as u64) {
                     return Enqueued::Nothing(Error::Io { call: "pread", source: error.into() });

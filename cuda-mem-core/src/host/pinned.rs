@@ -113,7 +113,8 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`], also for device work that failed; [`Error::Forked`].
+    /// [`Error::Capturing`] if a stream that used it captures; [`Error::Driver`], also for device work that failed;
+    /// [`Error::Forked`].
     pub fn as_slice(&self) -> Result<&[T]> {
         self.block.uses.synchronize()?;
         // SAFETY: `len` initialised elements (zeroed first, and any bytes are values), which no device writes now; safe

@@ -214,7 +214,7 @@ impl<M: HostElements> Registered<M> {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`], also for device work that failed; [`Error::Forked`].
+    /// As [`Registered::memory`].
     pub fn as_slice(&self) -> Result<&[M::Element]> {
         let memory = self.memory()?;
         let len = memory.byte_len().checked_div(size_of::<M::Element>()).unwrap_or(0);
