@@ -299,3 +299,45 @@ fn s1_a_panic_inside_a_scope_waits_for_every_copy() {
         assert_eq!(target, source);
     });
 }
+
+#[test]
+fn a_writer_that_was_open_when_the_next_began_is_waited_for_by_readers() {
+    on_simulator(|sim, context| {
+        let (home, late, next, reader) = (stream(context), stream(context), stream(context), stream(context));
+        let (buffer, source, target) = (device(&home), device(&late), device(&reader));
+        let records = log_of(&sim.log(), || {
+            let open = buffer.on(&late).unwrap();
+            drop(buffer.on(&next).unwrap());
+            let read = source.on_read(&late).unwrap();
+            copy_on(&late, open.address(), read.address());
+            drop(read);
+            drop(open);
+            read_on(&buffer, &reader, &target);
+        });
+        let copied = |stream: &Stream| {
+            let id = stream.id().as_raw();
+            let is_copy = |record: &cuda_mem_sim::Record| {
+                record.function.starts_with("cuMemcpy") && record.stream == id
+            };
+            records.iter().position(is_copy).unwrap()
+        };
+        assert!(waited(&records, &late, &reader, copied(&late), copied(&reader)), "{}", text(&records));
+    });
+}
+
+#[test]
+fn readers_that_are_open_do_not_hold_each_other_up() {
+    on_simulator(|sim, context| {
+        let (home, one, two) = (stream(context), stream(context), stream(context));
+        let buffer = device(&home);
+        let open = buffer.on_read(&one).unwrap();
+        let records = log_of(&sim.log(), || drop(buffer.on_read(&two).unwrap()));
+        let recorded = |stream: &Stream| {
+            let id = stream.id().as_raw();
+            records.iter().filter(|record| record.function == "cuEventRecord" && record.stream == id).count()
+        };
+        // The second waits for the allocation's stream, and not for the first.
+        assert_eq!((recorded(&home), recorded(&one)), (1, 0), "{}", text(&records));
+        drop(open);
+    });
+}
