@@ -51,7 +51,7 @@ impl Driver {
     }
 
     /// Leaks what the driver refuses to take: whatever is behind it may still be in use.
-    fn give_up<R: Release>(self, owned: R, error: &Error) {
+    fn give_up<O>(self, owned: O, error: &Error) {
         let _ = std::mem::ManuallyDrop::new(owned);
         self.report_release_failure(error);
     }
@@ -76,10 +76,7 @@ impl Deferred {
             match driver.attempt(|| owned.release()) {
                 Ok(()) => {}
                 Err(Error::Capturing { .. } | Error::WrongThread) => still.push(owned),
-                Err(error) => {
-                    let _ = std::mem::ManuallyDrop::new(owned);
-                    driver.report_release_failure(&error);
-                }
+                Err(error) => driver.give_up(owned, &error),
             }
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);

@@ -20,7 +20,7 @@ pub(crate) struct Machine {
     /// The GPU driver and its devices, or why there is none.
     pub(crate) gpu: Result<Gpu, String>,
     /// The library that stands in for the system's driver, if the environment names one.
-    pub(crate) library: Option<String>,
+    pub(crate) stand_in: Option<String>,
     pub(crate) host: Host,
 }
 
@@ -71,7 +71,7 @@ impl Machine {
         } else {
             Err(format!("the probe of the driver {ending}"))
         };
-        Ok(Self { gpu, library: std::env::var("CUDA_MEM_DRIVER").ok(), host: Host::read() })
+        Ok(Self { gpu, stand_in: std::env::var("CUDA_MEM_DRIVER").ok(), host: Host::read() })
     }
 
     /// One line for people.
@@ -87,8 +87,9 @@ impl Machine {
         match &self.gpu {
             Ok(gpu) => {
                 let names = gpu.devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>();
-                let library = self.library.as_ref().map_or_else(String::new, |path| format!(" from {path}"));
-                format!("{} with CUDA {}{library}; {host}", names.join(", "), Version(gpu.driver))
+                let stand_in =
+                    self.stand_in.as_ref().map_or_else(String::new, |path| format!(" from {path}"));
+                format!("{} with CUDA {}{stand_in}; {host}", names.join(", "), Version(gpu.driver))
             }
             Err(reason) => format!("no GPU: {reason}; {host}"),
         }

@@ -99,7 +99,7 @@ mod tests {
             gpu: gpus
                 .map(|count| Gpu { driver: 13000, devices: vec![device; count] })
                 .ok_or_else(|| "no library".to_owned()),
-            library: None,
+            stand_in: None,
             host: Host {
                 processors: 1,
                 numa_nodes: 1,
