@@ -9,7 +9,9 @@ const BYTES: u32 = 40;
 /// How many things there are and how many bytes they have, now and at most. Sizes are multiples of [`GRANULE`].
 ///
 /// Both numbers lie in one word, so that every sum that ever was is seen by whoever made it: no peak is missed.
+/// They have their cache lines to themselves, because every thread writes them.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct Gauge {
     current: AtomicU64,
     peak_count: AtomicU64,

@@ -90,8 +90,8 @@ impl PinnedBlock {
 
     /// The NUMA node that it was asked to lie on.
     #[must_use]
-    pub fn numa_id(&self) -> Option<u32> {
-        self.block.as_ref().and_then(|block| block.arena().numa_id())
+    pub fn numa_node(&self) -> Option<u32> {
+        self.block.as_ref().and_then(|block| block.arena().numa_node())
     }
 
     /// Where the bytes start. Whether a device writes them at the moment, it does not tell.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use cuda_mem_core::Error;
+
 use super::arena::{Arena, FreeBlock};
 use super::error::PinnedCacheError;
 use super::grower;
@@ -30,7 +32,7 @@ pub(super) fn allocate(
     let held = usize::try_from(shared.counters().held.current().bytes).unwrap_or(usize::MAX);
     let segment = match arena.pin(growth::segment_for(size, held)) {
         Ok(segment) => segment,
-        Err(cuda_mem_core::Error::Driver(_) | cuda_mem_core::Error::Io { .. }) => {
+        Err(error) if is_shortage(&error) => {
             shared.trim_to(0);
             if let Some(block) = arena.take(size) {
                 return Ok(block);
@@ -49,20 +51,18 @@ pub(super) fn allocate(
 fn pin_least(arena: &Arc<Arena>, size: usize, requested: usize) -> Result<Segment, PinnedCacheError> {
     let segment = size.next_multiple_of(classes::PAGE);
     arena.pin(segment).map_err(|source| {
-        let counters = arena.shared().counters();
-        match source {
-            cuda_mem_core::Error::Driver(_) | cuda_mem_core::Error::Io { .. } => {
-                PinnedCacheError::OutOfHostMemory {
-                    requested,
-                    segment,
-                    held: counters.held.current().bytes,
-                    in_use: counters.active.current().bytes,
-                    source,
-                }
-            }
-            other => other.into(),
+        if !is_shortage(&source) {
+            return source.into();
         }
+        let counters = arena.shared().counters();
+        let (held, in_use) = (counters.held.current().bytes, counters.active.current().bytes);
+        PinnedCacheError::OutOfHostMemory { requested, segment, held, in_use, source }
     })
+}
+
+/// Whether less memory in use could help. The driver has several codes for pages that it cannot pin.
+fn is_shortage(error: &Error) -> bool {
+    matches!(error, Error::Driver(_) | Error::Io { .. } | Error::NoPage { .. } | Error::LockLimit { .. })
 }
 
 fn want_more(arena: &Arc<Arena>, size: usize) {

@@ -2,8 +2,7 @@
 //!
 //! # Safety
 //!
-//! Relies on the memory of a [`PinnedBuffer`] staying where it is, all of it initialised, until the buffer is dropped, and on
-//! the buffer not being touched between the moment its address is taken and its drop, but to be told of uses.
+//! Relies on a [`HostMapping`] being zeroed memory that stays where it is until it is dropped, and on its owner not being touched between the moment its address is taken and its drop, but to be told of uses.
 
 #![allow(unsafe_code, reason = "shares the address of memory that it owns")]
 
@@ -11,9 +10,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cuda_mem_core::host::{HostElements, PinnedFlags};
+use cuda_mem_core::host::{HostElements, HostMapping, MappingOptions, Pages, RegisterOptions, Registered};
 use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{Context, PinnedBuffer, Result, Uses, forked, pointer};
+use cuda_mem_core::{Context, Result, Uses, forked, pointer};
 
 use super::arena::Arena;
 
@@ -21,7 +20,7 @@ use super::arena::Arena;
 #[derive(Debug)]
 pub(super) struct Segment {
     /// None only while it is dropped.
-    memory: Option<PinnedBuffer<u8>>,
+    memory: Option<Registered<HostMapping>>,
     start: NonNull<u8>,
     bytes: usize,
     arena: Arc<Arena>,
@@ -32,7 +31,12 @@ impl Segment {
     pub(super) fn new(arena: &Arc<Arena>, bytes: usize) -> Result<Self> {
         let shared = arena.shared();
         let began = Instant::now();
-        let mut memory = PinnedBuffer::<u8>::zeroed(shared.context(), bytes, PinnedFlags::PORTABLE)?;
+        let mut options = MappingOptions::new().pages(Pages::Transparent);
+        if let Some(node) = arena.numa_node() {
+            options = options.numa_node(node);
+        }
+        let memory = HostMapping::new(bytes, &options)?;
+        let mut memory = Registered::with_options(shared.context(), memory, &RegisterOptions::new())?;
         let start = NonNull::new(memory.as_mut_ptr()).unwrap_or(NonNull::dangling());
         shared.counters().pinned(bytes, began.elapsed());
         Ok(Self { memory: Some(memory), start, bytes, arena: Arc::clone(arena) })

@@ -88,12 +88,12 @@ impl Shared {
     }
 
     /// The default pool's arena on a node.
-    pub(super) fn arena(self: &Arc<Self>, numa_id: Option<u32>) -> Arc<Arena> {
-        if let Some(arena) = self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&numa_id) {
+    pub(super) fn arena(self: &Arc<Self>, numa_node: Option<u32>) -> Arc<Arena> {
+        if let Some(arena) = self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&numa_node) {
             return Arc::clone(arena);
         }
         let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(nodes.entry(numa_id).or_insert_with(|| Arena::new(self, None, numa_id)))
+        Arc::clone(nodes.entry(numa_node).or_insert_with(|| Arena::new(self, None, numa_node)))
     }
 
     pub(super) fn add_cache(&self, cache: Arc<ThreadCache>) {
