@@ -220,7 +220,8 @@ impl Mapped {
         // SAFETY: a new mapping at an address of the kernel's choice.
         let address = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
         if address == libc::MAP_FAILED {
-            return Err(Error::last_os("mmap"));
+            let huge = flags & libc::MAP_HUGETLB != 0;
+            return Err(Error::last_os(if huge { "mmap(MAP_HUGETLB)" } else { "mmap" }));
         }
         Ok(Self { address: Handle::new(address.cast::<u8>()), len })
     }
