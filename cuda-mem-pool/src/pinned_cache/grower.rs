@@ -105,7 +105,7 @@ fn run(signal: &Signal, shared: &Weak<Shared>) {
         let task = signal.next(interval);
         let Some(shared) = shared.upgrade() else { return };
         match task {
-            Task::Grow => grow_ahead(&shared.arena(shared.options().numa_node)),
+            Task::Grow => grow_ahead(&shared.arena(shared.options().numa_id)),
             Task::Poll => shared.poll(),
             Task::Stop => return,
         }
