@@ -21,14 +21,14 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 
 pub(crate) use build::{Builder, MANIFEST, Programs};
-pub(crate) use matrix::Matrix;
-pub(crate) use plan::portable;
+pub(crate) use machine::Machine;
+pub(crate) use matrix::{Matrix, matches};
+pub(crate) use plan::{Backend, portable};
 
 use crate::workspace::Workspace;
 use compare::Compared;
-use machine::Machine;
 use matrix::Row;
-use plan::{Backend, Decision, Planned};
+use plan::{Decision, Planned};
 use progress::Progress;
 use report::Tally;
 use run::{Done, Outcome, Runner};
@@ -74,7 +74,7 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
         rows = portable(&rows);
     }
     if let Some(pattern) = &arguments.row {
-        rows.retain(|row| matrix::matches(pattern, &row.name()));
+        rows.retain(|row| matches(pattern, &row.name()));
         ensure!(!rows.is_empty(), "no row matches `{pattern}`; `--list` shows them all");
     }
 
