@@ -50,6 +50,18 @@ pub unsafe trait HostMemory: Send + 'static {
     fn is_copy_on_write(&self) -> bool {
         false
     }
+
+    /// The size of the pages in bytes, where its owner has chosen it.
+    #[doc(hidden)]
+    fn page_size(&self) -> usize {
+        super::system::page_size()
+    }
+
+    /// Where the bytes start, if any of them may be read and written while the owner is borrowed: nobody else does.
+    #[doc(hidden)]
+    fn touch(&mut self) -> Option<*mut u8> {
+        None
+    }
 }
 
 /// An owner of host memory that is nothing but initialised elements, which the owner itself has no other way to change
@@ -81,6 +93,10 @@ unsafe impl<T: DeviceCopy> HostMemory for Vec<T> {
     fn is_writable(&self) -> bool {
         true
     }
+
+    fn touch(&mut self) -> Option<*mut u8> {
+        Some(Vec::as_mut_ptr(self).cast::<u8>())
+    }
 }
 
 // SAFETY: `len` initialised elements that the vector owns alone.
@@ -104,6 +120,10 @@ unsafe impl<T: DeviceCopy> HostMemory for Box<[T]> {
 
     fn is_writable(&self) -> bool {
         true
+    }
+
+    fn touch(&mut self) -> Option<*mut u8> {
+        Some(<[T]>::as_mut_ptr(self).cast::<u8>())
     }
 }
 
@@ -141,5 +161,9 @@ unsafe impl<M: HostMemory + Sync> HostMemory for Arc<M> {
 
     fn is_copy_on_write(&self) -> bool {
         M::is_copy_on_write(self)
+    }
+
+    fn page_size(&self) -> usize {
+        M::page_size(self)
     }
 }
