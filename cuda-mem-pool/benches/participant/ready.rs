@@ -6,7 +6,9 @@ use std::ptr;
 use std::time::Instant;
 
 use cuda_mem_pool::cuda_mem_core::Context;
-use cuda_mem_pool::cuda_mem_core::host::{HostMemory, RegisterFlags, Registered};
+use cuda_mem_pool::cuda_mem_core::host::{
+    HostMapping, HostMemory, MappingOptions, Pages, RegisterOptions, Registered,
+};
 use cuda_mem_pool::cuda_mem_core::sys::{CU_MEMHOSTALLOC_PORTABLE, CUresult};
 
 use crate::machine::Machine;
@@ -18,28 +20,41 @@ pub(crate) fn measure(machine: &Machine, request: &Request) -> Outcome {
     let context = &machine.context;
     match request.participant.as_str() {
         "ours" => {
-            let make = || Ok(Registered::new(context, vec![1u8; bytes], RegisterFlags::default())?);
-            block(machine, bytes, make, |block| block.as_ptr().cast_mut())
+            let make = || {
+                let memory = HostMapping::new(bytes, &MappingOptions::new().pages(Pages::Transparent))?;
+                Ok(Registered::with_options(context, memory, &RegisterOptions::new())?)
+            };
+            block(machine, bytes, make, |block| {
+                let huge = block.memory()?.residency()?.huge;
+                Ok((block.as_ptr().cast_mut(), vec![("huge", huge as f64 / bytes as f64)]))
+            })
         }
-        "cuMemHostAlloc" => block(machine, bytes, || Allocated::new(context, bytes), |block| block.0.cast()),
+        "cuMemHostAlloc" => {
+            block(machine, bytes, || Allocated::new(context, bytes), |block| Ok((block.0.cast(), vec![])))
+        }
         other => Ok(Answer::Skip(format!("{other} makes nothing ready"))),
     }
 }
+
+/// Where a block is, and what else there is to tell of it.
+type Look = (*mut u8, Vec<(&'static str, f64)>);
 
 /// Makes a block, looks at it and gives it back.
 fn block<B>(
     machine: &Machine,
     bytes: usize,
     make: impl FnOnce() -> Result<B, Box<dyn Error>>,
-    address: impl FnOnce(&B) -> *mut u8,
+    look: impl FnOnce(&B) -> Result<Look, Box<dyn Error>>,
 ) -> Outcome {
     let before = Reading::now()?;
     let started = Instant::now();
     let block = make()?;
     let ready = started.elapsed();
     let mut figures = Reading::now()?.since(before, bytes as u64);
+    let (address, more) = look(&block)?;
+    figures.extend(more);
     // SAFETY: the block holds `bytes` bytes of its own, and lives until after this call.
-    unsafe { machine.check(address(&block), bytes)? };
+    unsafe { machine.check(address, bytes)? };
     let started = Instant::now();
     drop(block);
     figures.extend([("ready", ready.as_secs_f64()), ("release", started.elapsed().as_secs_f64())]);

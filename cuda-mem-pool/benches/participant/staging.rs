@@ -127,9 +127,11 @@ impl Sides {
     }
 }
 
-/// No page, and no piece of any power of two bytes, is like another.
+/// Bytes that look random, so that a piece in the wrong place does not pass.
 fn pattern(index: usize) -> u8 {
-    (index ^ (index >> 8) * 7 ^ (index >> 16) * 13 ^ (index >> 24) * 29) as u8
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mixed = (index as u64).wrapping_mul(ODD);
+    ((mixed ^ (mixed >> 29)).wrapping_mul(ODD) >> 56) as u8
 }
 
 fn fill(bytes: &mut [u8]) {

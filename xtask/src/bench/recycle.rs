@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-use super::suite::size;
 use super::system::available_memory;
 
 /// What one thread has at a time: large enough for the C library to give it back to the kernel.
@@ -25,10 +24,11 @@ pub(crate) fn touch_and_free(bytes: u64) -> Result<()> {
     let started = Instant::now();
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let pieces = wanted.div_ceil(PIECE);
+    let length = usize::try_from(PIECE.min(wanted)).unwrap_or(0);
     let mine = |index: usize| {
         let share = (index as u64..pieces).step_by(threads);
         // Written, because zeroed memory costs the kernel nothing until then; held until all have theirs.
-        share.map(|_| vec![1u8; usize::try_from(PIECE.min(wanted)).unwrap_or(0)]).collect::<Vec<_>>()
+        share.map(|_| vec![1u8; length]).collect::<Vec<_>>()
     };
     let held = thread::scope(|scope| {
         let workers = (0..threads).map(|index| scope.spawn(move || mine(index))).collect::<Vec<_>>();
@@ -36,11 +36,12 @@ pub(crate) fn touch_and_free(bytes: u64) -> Result<()> {
     });
     let touched = held.iter().map(|piece| piece.len() as u64).sum::<u64>();
     drop(held);
-    println!("memory: {} touched and freed in {:.1} s", size(touched), started.elapsed().as_secs_f64());
+    let seconds = started.elapsed().as_secs_f64();
+    println!("memory: {:.2} GiB touched and freed in {seconds:.1} s", gib(touched));
     Ok(())
 }
 
-#[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
+#[expect(clippy::cast_precision_loss, reason = "shown with few digits")]
 fn gib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 30)
 }

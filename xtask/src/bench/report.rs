@@ -70,12 +70,12 @@ impl Report<'_> {
             let median = self.run.figures.median(&series.case, name, &series.metric)?;
             (series.participant != name).then_some(median)
         })?;
-        Some(series.summary().median / ours)
+        Some(series.summary().median / ours).filter(|ratio| ratio.is_finite())
     }
 
     /// Prints the figures, the verdicts, the absences and, last, one line that says it all.
     pub(crate) fn show(&self, files: &[PathBuf]) {
-        let rows = self.run.figures.iter().map(|series| {
+        let rows = self.in_order().into_iter().map(|series| {
             let summary = series.summary();
             let ratio = self.of_ours(series).map_or_else(String::new, short);
             vec![
@@ -90,16 +90,7 @@ impl Report<'_> {
             ]
         });
         let heading = ["case", "metric", "participant", "median", "min", "max", "unit", "÷ ours"];
-        let mut rows = rows.collect::<Vec<_>>();
-        // By case and metric, in the order in which they first came.
-        let mut order = Vec::new();
-        for row in &rows {
-            let key = (row[0].clone(), row[1].clone());
-            if !order.contains(&key) {
-                order.push(key);
-            }
-        }
-        rows.sort_by_key(|row| order.iter().position(|(case, metric)| (case, metric) == (&row[0], &row[1])));
+        let rows = rows.collect::<Vec<_>>();
         println!("\n{}", table::render(&heading, &rows, &[3, 4, 5, 7]));
         if !self.verdicts.is_empty() {
             let rows = self.verdicts.iter().map(|verdict| {
@@ -120,6 +111,18 @@ impl Report<'_> {
             println!("written: {}", file.display());
         }
         println!("{}", self.tally());
+    }
+
+    /// The series by case, metric and participant, as the suite lists them.
+    fn in_order(&self) -> Vec<&Series> {
+        let mut all = self.run.figures.iter().collect::<Vec<_>>();
+        let place = |series: &Series| {
+            let case = self.suite.cases.iter().position(|case| case.name == series.case)?;
+            let players = self.suite.cases.get(case)?.participants;
+            Some((case, series.metric.clone(), players.iter().position(|name| *name == series.participant)))
+        };
+        all.sort_by_key(|series| place(series));
+        all
     }
 
     fn tally(&self) -> String {
