@@ -78,16 +78,26 @@ impl Series {
     }
 }
 
-/// The unit that a metric's name ends in.
+/// All metrics with their units, in the order in which they are shown.
+const METRICS: [(&str, &str); 9] = [
+    ("ready", "s"),
+    ("release", "s"),
+    ("resident", "× requested"),
+    ("taken", "× requested"),
+    ("huge", "× requested"),
+    ("held", "× requested"),
+    ("pair", "ns"),
+    ("again", "µs/GiB"),
+    ("rate", "GB/s"),
+];
+
 pub(crate) fn unit(metric: &str) -> &'static str {
-    match metric {
-        "ready" | "release" => "s",
-        "pair" => "ns",
-        "rate" => "GB/s",
-        "again" => "µs/GiB",
-        // Ratios to the bytes that were asked for.
-        _ => "× requested",
-    }
+    METRICS.iter().find(|(name, _)| *name == metric).map_or("", |(_, unit)| unit)
+}
+
+/// Where a metric is shown; one that nobody knows comes last.
+pub(crate) fn place(metric: &str) -> usize {
+    METRICS.iter().position(|(name, _)| *name == metric).unwrap_or(METRICS.len())
 }
 
 #[cfg(test)]

@@ -80,14 +80,15 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
     println!("machine: {}", machine.describe());
     println!("backend: {}", if on_gpu { "GPU" } else { "simulator: no figure means anything" });
 
-    let scale = Scale { quick: arguments.quick, gib: arguments.gib };
+    let available = system::available_memory().unwrap_or(0);
+    let scale = Scale { quick: arguments.quick, gib: arguments.gib, available };
     let mut suite = match arguments.which {
         Which::Pinned => pinned::suite(scale)?,
         Which::Staging => staging::suite(scale),
     };
     narrow(&mut suite, arguments)?;
     let system = system::State::read(machine);
-    recycle::touch_and_free(suite.memory)?;
+    recycle::touch_and_free(suite.memory())?;
 
     let launcher = peers::Launcher::new(&ours, &peers, on_gpu)?;
     let run = rounds::run(&suite, &launcher, &out)?;

@@ -28,8 +28,7 @@ const CUDA_CORE: Kind = Kind::Python { script: "cuda_core_host.py", native: None
 
 pub(crate) fn suite(scale: Scale) -> Result<Suite> {
     let ready = ready_bytes(scale);
-    let sizes = mix(if scale.quick { 8 << 20 } else { MIX })?;
-    let total = sizes.iter().sum::<u64>();
+    let sizes = mix(mix_bytes(scale))?;
     let rounds = |full| if scale.quick { 2 } else { full };
     let mut cases = vec![Case {
         name: ready_case(scale),
@@ -38,6 +37,7 @@ pub(crate) fn suite(scale: Scale) -> Result<Suite> {
         // Contexts, modules and code pages come with the first block, however small.
         warm_up: Some(format!("ready bytes={}", ready.min(64 << 20))),
         rounds: rounds(5),
+        memory: ready,
     }];
     for threads in THREADS {
         for bytes in PAIRS {
@@ -53,17 +53,20 @@ pub(crate) fn suite(scale: Scale) -> Result<Suite> {
                 warm_up: Some(request.clone()),
                 request,
                 rounds: rounds(15),
+                memory: threads * bytes,
             });
         }
     }
     let list = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
     cases.push(Case {
-        name: mix_case(),
+        name: mix_case(scale),
         participants: &["ours", "pytorch"],
         request: format!("mix sizes={list}"),
         warm_up: None,
         // What is held is the same in every round.
         rounds: 1,
+        // Rounded up by who rounds, at most to twice its bytes.
+        memory: 2 * sizes.iter().sum::<u64>(),
     });
     let again = if scale.quick { 4 << 20 } else { 1 << 30 };
     cases.push(Case {
@@ -72,6 +75,8 @@ pub(crate) fn suite(scale: Scale) -> Result<Suite> {
         request: format!("again bytes={again}"),
         warm_up: Some(format!("again bytes={again}")),
         rounds: rounds(9),
+        // A pool of each.
+        memory: 2 * again,
     });
     Ok(Suite {
         name: "pinned",
@@ -82,8 +87,6 @@ pub(crate) fn suite(scale: Scale) -> Result<Suite> {
             Seat { kind: CUDA_CORE, participants: &["cuda.core"] },
         ],
         cases,
-        // The mix is held once, rounded up by who rounds: at most to twice its bytes.
-        memory: ready.max(2 * total),
         goals,
         plot: None,
     })
@@ -101,8 +104,13 @@ fn pair_case(bytes: u64, threads: u64) -> String {
     format!("cached pair, {}, {threads} thread{}", size(bytes), if threads == 1 { "" } else { "s" })
 }
 
-fn mix_case() -> String {
-    "mix of sizes".to_owned()
+/// Twice as much must fit into the machine, in whole GiB.
+fn mix_bytes(scale: Scale) -> u64 {
+    if scale.quick { 8 << 20 } else { MIX.min(((scale.available / 5 * 2) >> 30).max(1) << 30) }
+}
+
+fn mix_case(scale: Scale) -> String {
+    format!("mix of sizes, {}", size(mix_bytes(scale)))
 }
 
 fn again_case() -> String {
@@ -138,7 +146,7 @@ fn mix(total: u64) -> Result<Vec<u64>> {
 
 fn goals(figures: &Figures, scale: Scale) -> Vec<Verdict> {
     use Wanted::{AtLeast, AtMost};
-    let ready = ready_case(scale);
+    let (ready, mix) = (ready_case(scale), mix_case(scale));
     let seconds = |who| figures.median(&ready, who, "ready");
     let faster = |than: Option<f64>| Some(than? / seconds("ours")?);
     let torch = least([seconds("pytorch"), seconds("pytorch-registered")]);
@@ -194,16 +202,16 @@ fn goals(figures: &Figures, scale: Scale) -> Vec<Verdict> {
         ),
         Verdict::new("cached pair, worst size: above the floor", AtMost(40.0), "ns", above_floor),
         Verdict::new(
-            "mix of sizes: held, as counted",
+            format!("{mix}: held, as counted"),
             AtMost(1.03),
             "× requested",
-            figures.median(&mix_case(), "ours", "held"),
+            figures.median(&mix, "ours", "held"),
         ),
         Verdict::new(
-            "mix of sizes: held, as the kernel counts",
+            format!("{mix}: held, as the kernel counts"),
             AtMost(1.03),
             "× requested",
-            figures.median(&mix_case(), "ours", "resident"),
+            figures.median(&mix, "ours", "resident"),
         ),
         Verdict::new(
             "pool freed and allocated again",
@@ -227,11 +235,13 @@ mod tests {
         assert!(sizes.iter().any(|bytes| *bytes < 2 << 10) && sizes.iter().any(|bytes| *bytes > 1 << 30));
         assert_eq!(sizes, mix(MIX).unwrap());
         assert!(mix(16 << 10).is_err());
+        let bytes = |available| mix_bytes(Scale { quick: false, gib: 16, available });
+        assert_eq!([bytes(120 << 30), bytes(22 << 30), bytes(0)], [24 << 30, 8 << 30, 1 << 30]);
     }
 
     #[test]
     fn goals_compare_what_was_measured() {
-        let scale = Scale { quick: false, gib: 16 };
+        let scale = Scale { quick: false, gib: 16, available: 120 << 30 };
         let mut figures = Figures::default();
         for (who, seconds) in
             [("ours", 1.0), ("cuMemHostAlloc", 6.0), ("pytorch", 6.5), ("pytorch-registered", 3.0)]
@@ -249,7 +259,7 @@ mod tests {
     #[test]
     fn every_participant_has_a_seat() {
         for quick in [true, false] {
-            let suite = suite(Scale { quick, gib: 16 }).unwrap();
+            let suite = suite(Scale { quick, gib: 16, available: 0 }).unwrap();
             let seated = |name: &&str| suite.programs.iter().any(|seat| seat.participants.contains(name));
             assert!(suite.cases.iter().all(|case| case.participants.iter().all(seated)));
         }

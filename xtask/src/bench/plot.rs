@@ -9,6 +9,8 @@ use super::suite::size;
 #[derive(Debug)]
 pub(crate) struct Plot {
     pub(crate) title: &'static str,
+    /// What a reader has to know, in small letters.
+    pub(crate) note: &'static str,
     pub(crate) x: &'static str,
     pub(crate) y: &'static str,
     pub(crate) panels: Vec<Panel>,
@@ -37,19 +39,20 @@ const LEFT: f64 = 56.0;
 const TOP: f64 = 64.0;
 const BOTTOM: f64 = 60.0;
 /// Room for the labels at the ends of lines.
-const LABELS: f64 = 140.0;
+const LABELS: f64 = 156.0;
 const LABEL_HEIGHT: f64 = 15.0;
 
-/// Colours that those who see fewer of them tell apart, for both kinds of page.
-const STYLE: &str = "\
-text{font:12px system-ui,sans-serif;fill:#1f2328}.title{font-size:15px;font-weight:600}.panel{font-weight:600}\
-.note{fill:#59636e}.grid{stroke:#d1d9e0;stroke-width:1}.axis{stroke:#59636e;stroke-width:1}\
-.line{fill:none;stroke-width:2;stroke-linejoin:round}.range{stroke-width:1}.dot{stroke:none}\
-.staged{--c:#0067b5}.pinned{--c:#00795a}.direct{--c:#c04f00}.peer{--c:#6e7781}\
-.line,.range{stroke:var(--c)}.dot,text.label{fill:var(--c)}.peer.line{stroke-dasharray:5 4;stroke-width:1.5}\
-.staged.line{stroke-width:3}.page{fill:#fff}\
-@media(prefers-color-scheme:dark){text{fill:#e6edf3}.note{fill:#9198a1}.grid{stroke:#30363d}.axis{stroke:#9198a1}\
-.page{fill:#0d1117}.staged{--c:#58b0ff}.pinned{--c:#3fc79a}.direct{--c:#ff9d5c}.peer{--c:#9198a1}}";
+/// What is drawn, on light and on dark pages: colours that those who see fewer of them tell apart.
+const COLOURS: [(&str, &str, &str); 4] = [
+    ("staged", "#0067b5", "#58b0ff"),
+    ("pinned", "#00795a", "#3fc79a"),
+    ("direct", "#c04f00", "#ff9d5c"),
+    ("peer", "#6e7781", "#9198a1"),
+];
+
+/// Text, notes, grid and page, in the same two ways.
+const PAPER: [[&str; 4]; 2] =
+    [["#1f2328", "#59636e", "#d1d9e0", "#ffffff"], ["#e6edf3", "#9198a1", "#30363d", "#0d1117"]];
 
 /// From figures to pixels.
 struct Scales {
@@ -67,10 +70,13 @@ impl Plot {
         let (width, height) = (stride * self.panels.len() as f64, TOP + HEIGHT + BOTTOM);
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
-             height=\"{height}\" role=\"img\" aria-label=\"{title}\">\n<style>{STYLE}</style>\n\
+             height=\"{height}\" role=\"img\" aria-label=\"{title}\">\n<style>{style}</style>\n\
              <rect class=\"page\" width=\"100%\" height=\"100%\"/>\n<text class=\"title\" x=\"{LEFT}\" \
-             y=\"24\">{title}</text>\n",
-            title = escape(self.title)
+             y=\"24\">{title}</text>\n<text class=\"note\" x=\"{}\" y=\"24\" text-anchor=\"end\">{}</text>\n",
+            width - LABELS,
+            escape(self.note),
+            title = escape(self.title),
+            style = style()
         );
         let mut left = LEFT;
         for panel in &self.panels {
@@ -173,6 +179,30 @@ impl Panel {
     }
 }
 
+/// Plain rules, without variables: not everything that shows SVG is a browser.
+fn style() -> String {
+    let mut rules = "text{font:12px system-ui,sans-serif}.title{font-size:15px;font-weight:600}\
+                     .panel{font-weight:600}.line{fill:none;stroke-width:2;stroke-linejoin:round}\
+                     .line.staged{stroke-width:3}.line.peer{stroke-width:1.5;stroke-dasharray:5 4}"
+        .to_owned();
+    let colours = |dark: bool| {
+        let [text, note, grid, page] = PAPER[usize::from(dark)];
+        let mut rules = format!(
+            "text{{fill:{text}}}.note{{fill:{note}}}.grid{{stroke:{grid}}}.axis{{stroke:{note}}}.page{{fill:{page}}}"
+        );
+        for (class, light_colour, dark_colour) in COLOURS {
+            let colour = if dark { dark_colour } else { light_colour };
+            rules += &format!(
+                ".line.{class},.range.{class}{{stroke:{colour}}}.dot.{class},text.{class}{{fill:{colour}}}"
+            );
+        }
+        rules
+    };
+    rules += &colours(false);
+    rules += &format!("@media(prefers-color-scheme:dark){{{}}}", colours(true));
+    rules
+}
+
 /// Heights of labels, in order, moved apart so that none covers another, and up again where they would leave the panel.
 fn spread(wanted: &[f64]) -> Vec<f64> {
     let mut places = wanted.to_vec();
@@ -242,7 +272,13 @@ mod tests {
     }
 
     fn plot(lines: Vec<Line>) -> Plot {
-        Plot { title: "a < b", x: "bytes", y: "GB/s", panels: vec![Panel { title: "up & down", lines }] }
+        Plot {
+            title: "a < b",
+            note: "",
+            x: "bytes",
+            y: "GB/s",
+            panels: vec![Panel { title: "up & down", lines }],
+        }
     }
 
     #[test]

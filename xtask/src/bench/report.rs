@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::figures::{Series, unit};
+use super::figures::{self, Series, unit};
 use super::goal::Verdict;
 use super::rounds::Run;
 use super::suite::Suite;
@@ -119,7 +119,11 @@ impl Report<'_> {
         let place = |series: &Series| {
             let case = self.suite.cases.iter().position(|case| case.name == series.case)?;
             let players = self.suite.cases.get(case)?.participants;
-            Some((case, series.metric.clone(), players.iter().position(|name| *name == series.participant)))
+            Some((
+                case,
+                figures::place(&series.metric),
+                players.iter().position(|name| *name == series.participant),
+            ))
         };
         all.sort_by_key(|series| place(series));
         all

@@ -15,7 +15,7 @@ const LARGEST: u64 = 2 << 30;
 const PARTICIPANTS: &[&str] = &["staged", "direct", "pinned", "pytorch-pageable", "pytorch-pinned"];
 
 pub(crate) fn suite(scale: Scale) -> Suite {
-    let sizes = sizes(scale);
+    let sizes = sizes(scale.quick);
     let largest = sizes.last().copied().unwrap_or(0);
     let case = |direction: &str, bytes: u64| {
         // About as many bytes in each round, between one copy and what shows the middle of many.
@@ -27,6 +27,8 @@ pub(crate) fn suite(scale: Scale) -> Suite {
             warm_up: Some(format!("{request} verify=1")),
             request,
             rounds: if scale.quick { 2 } else { 9 },
+            // Pageable and pinned memory, ours and PyTorch's, and the copies that are verified.
+            memory: 6 * largest,
         }
     };
     Suite {
@@ -43,16 +45,14 @@ pub(crate) fn suite(scale: Scale) -> Suite {
             .iter()
             .flat_map(|direction| sizes.iter().map(|bytes| case(direction, *bytes)))
             .collect(),
-        // Pageable and pinned memory, ours and PyTorch's, and the copies that are verified.
-        memory: 6 * largest,
         goals,
         plot: Some(|figures| plot(figures).to_svg()),
     }
 }
 
 /// 4 KiB to 2 GiB, by fours.
-fn sizes(scale: Scale) -> Vec<u64> {
-    let largest = if scale.quick { 1 << 20 } else { LARGEST };
+fn sizes(quick: bool) -> Vec<u64> {
+    let largest = if quick { 1 << 20 } else { LARGEST };
     let mut sizes =
         (0..).map(|step| 4096 << (2 * step)).take_while(|bytes| *bytes < largest).collect::<Vec<_>>();
     sizes.push(largest);
@@ -81,7 +81,7 @@ fn goals(figures: &Figures, scale: Scale) -> Vec<Verdict> {
             "×",
             against("direct"),
         ));
-        let small = sizes(scale).into_iter().filter(|bytes| *bytes <= SMALL);
+        let small = sizes(scale.quick).into_iter().filter(|bytes| *bytes <= SMALL);
         let worst =
             least(small.map(|bytes| figures.ratio(&case_name(direction, bytes), "rate", "staged", "direct")));
         let goal = format!("{direction}, {} and less, worst size: of the direct copy", size(SMALL));
@@ -91,7 +91,7 @@ fn goals(figures: &Figures, scale: Scale) -> Vec<Verdict> {
 }
 
 fn plot(figures: &Figures) -> Plot {
-    let all = sizes(Scale { quick: false, gib: 1 });
+    let all = sizes(false);
     let line =
         |direction: &'static str, participant: &'static str, label: &'static str, class: &'static str| {
             let point = |bytes: &u64| {
@@ -111,6 +111,7 @@ fn plot(figures: &Figures) -> Plot {
     };
     Plot {
         title: "Rate of one copy over its size",
+        note: "medians; bars from the slowest to the fastest round",
         x: "bytes in one copy",
         y: "GB/s",
         panels: vec![panel("H2D", "host to device"), panel("D2H", "device to host")],
@@ -121,11 +122,11 @@ fn plot(figures: &Figures) -> Plot {
 mod tests {
     use super::*;
 
-    const FULL: Scale = Scale { quick: false, gib: 16 };
+    const FULL: Scale = Scale { quick: false, gib: 16, available: 0 };
 
     #[test]
     fn sizes_go_by_fours_and_end_with_the_largest() {
-        let sizes = sizes(FULL);
+        let sizes = sizes(false);
         assert_eq!(
             (sizes.len(), sizes[0], sizes[1], sizes[9], sizes[10]),
             (11, 4096, 16_384, 1 << 30, 2 << 30)

@@ -10,6 +10,8 @@ pub(crate) struct Scale {
     pub(crate) quick: bool,
     /// GiB that are made ready at once.
     pub(crate) gib: u64,
+    /// Bytes of memory that the machine has to give.
+    pub(crate) available: u64,
 }
 
 /// A benchmark.
@@ -18,8 +20,6 @@ pub(crate) struct Suite {
     pub(crate) name: &'static str,
     pub(crate) programs: Vec<Seat>,
     pub(crate) cases: Vec<Case>,
-    /// Bytes that the cases need at once, which are touched before any clock runs.
-    pub(crate) memory: u64,
     pub(crate) goals: fn(&Figures, Scale) -> Vec<Verdict>,
     pub(crate) plot: Option<fn(&Figures) -> String>,
 }
@@ -55,6 +55,15 @@ pub(crate) struct Case {
     /// What each is told before the first round, where that is not counted.
     pub(crate) warm_up: Option<String>,
     pub(crate) rounds: u32,
+    /// Bytes that it needs at once, which are touched before any clock runs.
+    pub(crate) memory: u64,
+}
+
+impl Suite {
+    /// What its largest case needs.
+    pub(crate) fn memory(&self) -> u64 {
+        self.cases.iter().map(|case| case.memory).max().unwrap_or(0)
+    }
 }
 
 /// A size as people write it.
