@@ -1,7 +1,6 @@
 //! Memory resources and caching allocators for GPU and pinned host memory.
 //!
-//! This release has the crate's place in the stack and nothing of its own yet. The layer below is re-exported, so that this
-//! crate serves as a project's only dependency:
+//! The layer below is re-exported, so that this crate serves as a project's only dependency:
 //!
 //! ```
 //! use cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};
@@ -15,4 +14,9 @@
 
 #![deny(unsafe_code)]
 
+mod engine;
+pub mod pinned_cache;
+mod primitive;
+
 pub use cuda_mem_core;
+pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator};
