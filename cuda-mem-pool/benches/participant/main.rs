@@ -7,6 +7,7 @@
 
 mod machine;
 mod memory;
+mod mix;
 mod pair;
 mod protocol;
 mod ready;
@@ -29,15 +30,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Err(error) => return Ok(protocol::say(&Answer::Error(error.to_string()))?),
     };
     let mut staging = Staging::default();
-    let mut pairs = Pairs::default();
-    protocol::serve(&machine.versions()?, |request| answer(&machine, &mut pairs, &mut staging, request))
+    let pairs = Pairs::new(&machine);
+    protocol::serve(&machine.versions()?, |request| answer(&machine, &pairs, &mut staging, request))
 }
 
-fn answer(machine: &Machine, pairs: &mut Pairs, staging: &mut Staging, request: &Request) -> Outcome {
+fn answer(machine: &Machine, pairs: &Pairs, staging: &mut Staging, request: &Request) -> Outcome {
     match request.case.as_str() {
         "ready" => ready::measure(machine, request),
-        "pair" => pairs.measure(machine, request),
+        "pair" => pairs.measure(request),
         "h2d" | "d2h" => staging.measure(machine, request),
-        other => Ok(Answer::Skip(format!("{other} is not there yet"))),
+        "mix" => mix::measure(machine, request),
+        other => Err(format!("nobody measures {other} here").into()),
     }
 }

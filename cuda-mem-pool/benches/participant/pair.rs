@@ -8,22 +8,38 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use cuda_mem_pool::PinnedCachingAllocator;
+
 use crate::machine::Machine;
 use crate::protocol::{Answer, Outcome, Request};
 
 /// The allocator, kept from one round to the next.
-#[derive(Debug, Default)]
-pub(crate) struct Pairs {}
+pub(crate) struct Pairs {
+    allocator: PinnedCachingAllocator,
+}
 
 impl Pairs {
-    pub(crate) fn measure(&mut self, _machine: &Machine, request: &Request) -> Outcome {
-        let (threads, pairs) = (request.number("threads")?, request.number("pairs")?);
+    pub(crate) fn new(machine: &Machine) -> Self {
+        Self { allocator: PinnedCachingAllocator::new(&machine.context) }
+    }
+
+    pub(crate) fn measure(&self, request: &Request) -> Outcome {
+        let (threads, pairs, bytes) =
+            (request.number("threads")?, request.number("pairs")?, request.number("bytes")?);
+        let ours = || match self.allocator.allocate(black_box(bytes)) {
+            Ok(block) => {
+                drop(black_box(block));
+                Ok(())
+            }
+            Err(error) => Err(error.to_string()),
+        };
         let nanoseconds = match request.participant.as_str() {
+            "ours" => in_threads(threads, pairs, ours)?,
             "floor" => in_threads(threads, pairs, || {
                 floor();
                 Ok(())
             })?,
-            other => return Ok(Answer::Skip(format!("{other} has no cache yet"))),
+            other => return Err(format!("{other} has no cache").into()),
         };
         Ok(Answer::Figures(vec![("pair", nanoseconds)]))
     }
