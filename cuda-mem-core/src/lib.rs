@@ -27,6 +27,7 @@
 #![deny(unsafe_code)]
 
 mod buffer;
+mod cancel;
 mod capture;
 mod context;
 pub mod copy;
@@ -49,6 +50,7 @@ mod transfer;
 mod uses;
 
 pub use buffer::{DeviceBuffer, DeviceRange, ManagedBuffer, StreamUse};
+pub use cancel::CancelToken;
 pub use context::{Context, MemoryInfo};
 pub use cuda_mem_sys as sys;
 pub use device::Device;

@@ -23,5 +23,7 @@ mod pointers;
 mod process;
 mod registered;
 mod scopes;
+mod stager;
+mod stager_sources;
 mod streams;
 mod transfers;
