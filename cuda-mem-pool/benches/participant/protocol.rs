@@ -21,7 +21,6 @@ pub(crate) struct Request {
 pub(crate) enum Answer {
     Ready(BTreeMap<&'static str, String>),
     Figures(Vec<(&'static str, f64)>),
-    Skip(String),
     Error(String),
 }
 
@@ -84,7 +83,6 @@ pub(crate) fn say(answer: &Answer) -> io::Result<()> {
             let pairs = figures.iter().map(|(metric, value)| format!("{}:{value:e}", quote(metric)));
             format!("{{\"figures\":{{{}}}}}", pairs.collect::<Vec<_>>().join(","))
         }
-        Answer::Skip(reason) => format!("{{\"skip\":{}}}", quote(reason)),
         Answer::Error(reason) => format!("{{\"error\":{}}}", quote(reason)),
     };
     let mut output = io::stdout().lock();

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+use cuda_mem_pool::cuda_mem_core::copy::Stager;
 use cuda_mem_pool::cuda_mem_core::host::PinnedFlags;
 use cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_pool::cuda_mem_core::{DeviceBuffer, PinnedBuffer};
@@ -11,13 +12,13 @@ use crate::machine::Machine;
 use crate::protocol::{Answer, Outcome, Request};
 
 /// The memory that is copied, kept from one round to the next.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Staging {
     sides: Option<Sides>,
 }
 
-#[derive(Debug)]
 struct Sides {
+    stager: Stager,
     pageable: Vec<u8>,
     pinned: PinnedBuffer<u8>,
     device: DeviceBuffer<u8>,
@@ -33,11 +34,13 @@ impl Staging {
         };
         let up = request.case == "h2d";
         let copy = match (request.participant.as_str(), up) {
+            ("staged", true) => Sides::staged_up,
+            ("staged", false) => Sides::staged_down,
             ("direct", true) => Sides::direct_up,
             ("direct", false) => Sides::direct_down,
             ("pinned", true) => Sides::pinned_up,
             ("pinned", false) => Sides::pinned_down,
-            (other, _) => return Ok(Answer::Skip(format!("{other} is not there yet"))),
+            (other, _) => return Err(format!("{other} copies nothing").into()),
         };
         if request.has("verify") {
             sides.prepare(machine, up, bytes)?;
@@ -60,10 +63,22 @@ impl Staging {
 impl Sides {
     fn new(machine: &Machine, room: usize) -> Result<Self, Box<dyn Error>> {
         Ok(Self {
+            stager: Stager::new(&machine.context)?,
             pageable: vec![1; room],
             pinned: PinnedBuffer::zeroed(&machine.context, room, PinnedFlags::default())?,
             device: DeviceBuffer::zeroed(&machine.stream, room)?,
         })
+    }
+
+    fn staged_up(&mut self, machine: &Machine, bytes: usize) -> Result<(), Box<dyn Error>> {
+        let target = self.device.range(..bytes)?;
+        self.stager.upload(&machine.stream, &self.pageable[..bytes], &target)?;
+        Ok(machine.stream.synchronize()?)
+    }
+
+    fn staged_down(&mut self, machine: &Machine, bytes: usize) -> Result<(), Box<dyn Error>> {
+        let source = self.device.range(..bytes)?;
+        Ok(self.stager.download(&machine.stream, &source, &mut self.pageable[..bytes])?)
     }
 
     /// One copy of the driver's, and a wait: to the device the call may return before the bytes are there.

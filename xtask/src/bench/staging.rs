@@ -52,7 +52,7 @@ pub(crate) fn suite(scale: Scale) -> Suite {
 
 /// 4 KiB to 2 GiB, by fours.
 fn sizes(quick: bool) -> Vec<u64> {
-    let largest = if quick { 1 << 20 } else { LARGEST };
+    let largest = if quick { 16 << 20 } else { LARGEST };
     let mut sizes =
         (0..).map(|step| 4096 << (2 * step)).take_while(|bytes| *bytes < largest).collect::<Vec<_>>();
     sizes.push(largest);
