@@ -50,7 +50,7 @@ fn parse(list: &str) -> Vec<u32> {
 }
 
 /// On which nodes pages lie.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeReport {
     /// Nodes, in ascending order, and how many of the pages that were looked at lie on each.
@@ -82,9 +82,8 @@ impl NodeReport {
 pub fn nodes_of_pages(start: *const u8, len: usize) -> Result<NodeReport> {
     let pages = system::pages_around(&system::range_of(start, len)?);
     let addresses = sample(&pages, page_size(), SAMPLE);
-    let mut report =
-        NodeReport { asked: addresses.len(), complete: addresses.len() <= SAMPLE, ..NodeReport::default() };
-    report.complete = addresses.len() == pages.len().div_ceil(page_size());
+    let complete = addresses.len() == pages.len().div_ceil(page_size());
+    let mut report = NodeReport { pages: Vec::new(), asked: addresses.len(), complete };
     let mut found = vec![-1; addresses.len()];
     query(&addresses, &mut found)?;
     for node in found.into_iter().filter_map(|status| u32::try_from(status).ok()) {

@@ -62,10 +62,6 @@ impl<'a> RegisterOptions<'a> {
             tell(progress);
         }
     }
-
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.cancel.is_some_and(CancelToken::is_cancelled)
-    }
 }
 
 impl fmt::Debug for RegisterOptions<'_> {

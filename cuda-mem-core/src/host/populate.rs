@@ -17,7 +17,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use super::memory::HostMemory;
-use super::options::{Progress, RegisterOptions};
+use super::options::{CancelToken, Progress, RegisterOptions};
 use super::registered::RegisterFlags;
 use super::system::{self, page_size};
 use crate::error::{Error, Result};
@@ -30,8 +30,17 @@ const PIECE: usize = 32 << 20;
 /// More threads than this were not seen to bring pages in any faster: they wait for memory.
 const MOST_THREADS: usize = 16;
 
-/// Whether the registration starts when the last pieces were taken, or when they are there.
-const REGISTER_BESIDE_THE_LAST_PIECES: bool = false;
+/// When the registration starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Register {
+    /// When all pieces are there.
+    Afterwards,
+    /// When all pieces are taken, and the calling thread has nothing else to do: the driver goes through the pages in the
+    /// order in which they come.
+    BesideTheLastPieces,
+}
+
+const REGISTER: Register = Register::Afterwards;
 
 /// The pages of some memory, and how to have them.
 #[derive(Debug)]
@@ -78,14 +87,29 @@ impl Population {
         wanted.then(|| Self { bytes: bytes.clone(), pieces, how: How::Advice(libc::MADV_POPULATE_WRITE) })
     }
 
-    /// Brings all pages in, then calls `register`.
+    /// Brings all pages in, and calls `register`.
     pub(super) fn populate_and(
         &self,
         options: &RegisterOptions<'_>,
         register: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
-        let team = Team::new(self, options);
-        let registered = thread::scope(|scope| {
+        self.populate(options, REGISTER, register)
+    }
+
+    fn populate(
+        &self,
+        options: &RegisterOptions<'_>,
+        when: Register,
+        register: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        let total = self.bytes.len();
+        let team = Team::new(self, options.cancel);
+        let register = || {
+            team.result()?;
+            options.tell(Progress::Registering);
+            register()
+        };
+        thread::scope(|scope| {
             let _stop = Stop(&team);
             for _ in 1..self.threads(options.threads) {
                 // A thread that the system does not give is one fewer.
@@ -93,17 +117,13 @@ impl Population {
                     break;
                 }
             }
-            team.work(&|bytes| options.tell(Progress::Populating { bytes, total: self.bytes.len() }));
-            let go = REGISTER_BESIDE_THE_LAST_PIECES && team.result(options).is_ok();
-            go.then(|| {
-                options.tell(Progress::Registering);
-                register()
-            })
-        });
-        registered.unwrap_or_else(|| {
-            team.result(options)?;
-            options.tell(Progress::Populating { bytes: self.bytes.len(), total: self.bytes.len() });
-            options.tell(Progress::Registering);
+            team.work(&|bytes| options.tell(Progress::Populating { bytes, total }));
+            (when == Register::BesideTheLastPieces).then(register)
+        })
+        .unwrap_or_else(|| {
+            if team.result().is_ok() {
+                options.tell(Progress::Populating { bytes: total, total });
+            }
             register()
         })
     }
@@ -130,20 +150,21 @@ impl Population {
 /// The threads that bring pages in, and what became of their work.
 struct Team<'p> {
     pages: &'p Population,
-    cancel: Option<&'p super::CancelToken>,
+    cancel: Option<&'p CancelToken>,
     /// The next piece to take. In ascending order, as the driver comes after.
     next: AtomicUsize,
     /// Bytes that are there.
     done: AtomicUsize,
+    /// Set after the failure, if there is one.
     stop: AtomicBool,
     failure: Mutex<Option<Error>>,
 }
 
 impl<'p> Team<'p> {
-    fn new(pages: &'p Population, options: &RegisterOptions<'p>) -> Self {
+    fn new(pages: &'p Population, cancel: Option<&'p CancelToken>) -> Self {
         Self {
             pages,
-            cancel: options.cancel,
+            cancel,
             next: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
@@ -153,14 +174,14 @@ impl<'p> Team<'p> {
 
     /// Takes pieces until there are none.
     fn work(&self, tell: &dyn Fn(usize)) {
-        while !self.stop.load(Ordering::Relaxed) && !self.is_cancelled() {
+        while !self.stop.load(Ordering::Acquire) && !self.is_cancelled() {
             let Some(piece) = self.pages.pieces.get(self.next.fetch_add(1, Ordering::Relaxed)) else {
                 return;
             };
             let bytes = overlap(&piece, &self.pages.bytes).len();
             if let Err(error) = self.pages.bring_in(piece) {
                 self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-                self.stop.store(true, Ordering::Relaxed);
+                self.stop.store(true, Ordering::Release);
                 return;
             }
             let before = self.done.fetch_add(bytes, Ordering::Relaxed);
@@ -169,13 +190,13 @@ impl<'p> Team<'p> {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.cancel.is_some_and(super::CancelToken::is_cancelled)
+        self.cancel.is_some_and(CancelToken::is_cancelled)
     }
 
-    fn result(&self, options: &RegisterOptions<'_>) -> Result<()> {
-        match self.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            Some(error) => Err(error),
-            None if options.is_cancelled() => Err(Error::Cancelled),
+    fn result(&self) -> Result<()> {
+        match &*self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error.clone()),
+            None if self.is_cancelled() => Err(Error::Cancelled),
             None => Ok(()),
         }
     }
@@ -186,7 +207,7 @@ struct Stop<'t, 'p>(&'t Team<'p>);
 
 impl Drop for Stop<'_, '_> {
     fn drop(&mut self) {
-        self.0.stop.store(true, Ordering::Relaxed);
+        self.0.stop.store(true, Ordering::Release);
     }
 }
 
@@ -265,5 +286,121 @@ fn touch(start: Handle<u8>, bytes: &Range<usize>, piece: &Range<usize>) {
         // SAFETY: as above; no other thread here has this page.
         unsafe { byte.write_volatile(value) };
         at = system::pages_around(&(at..at.saturating_add(1))).end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn population(memory: &[u8], piece: usize, how: How) -> Population {
+        let bytes = system::range_of(memory.as_ptr(), memory.len()).unwrap();
+        let pieces = Pieces::new(system::pages_around(&bytes), piece);
+        Population { bytes, pieces, how }
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_are_the_range_cut_at_multiples(start in 0..100_000usize, len in 0..100_000usize, size in 1..5000usize) {
+            let pieces = Pieces::new(start..start + len, size);
+            let all: Vec<_> = (0..pieces.count()).map(|index| pieces.get(index).unwrap()).collect();
+            prop_assert_eq!(pieces.get(pieces.count()), None);
+            let mut at = start;
+            for piece in &all {
+                prop_assert_eq!(piece.start, at);
+                prop_assert!(!piece.is_empty() && piece.len() <= size);
+                prop_assert!(piece.end.is_multiple_of(size) || piece.end == start + len);
+                at = piece.end;
+            }
+            prop_assert_eq!(at, start + len);
+        }
+    }
+
+    #[test]
+    fn pieces_at_the_end_of_the_address_space() {
+        let last = usize::MAX - 4095..usize::MAX;
+        let pieces = Pieces::new(last.clone(), 1 << 20);
+        assert_eq!((pieces.count(), pieces.get(0), pieces.get(1)), (1, Some(last), None));
+    }
+
+    #[test]
+    fn the_last_report_comes_before_the_registration_whichever_the_order() {
+        for when in [Register::Afterwards, Register::BesideTheLastPieces] {
+            let memory = vec![1u8; 1_000_001];
+            let population = population(&memory, 4096, How::Leave);
+            let (seen, registered) = (RefCell::new(Vec::new()), Cell::new(false));
+            let tell = |progress| seen.borrow_mut().push((progress, registered.get()));
+            let options = RegisterOptions::new().progress(&tell);
+            let register = || {
+                registered.set(true);
+                Ok(())
+            };
+            population.populate(&options, when, &register).unwrap();
+            assert!(registered.get());
+            let seen = seen.into_inner();
+            assert!(seen.iter().all(|&(_, registered)| !registered));
+            assert_eq!(seen.last().unwrap().0, Progress::Registering);
+            let before = seen[seen.len() - 2].0;
+            assert_eq!(before, Progress::Populating { bytes: 1_000_001, total: 1_000_001 });
+        }
+    }
+
+    #[test]
+    fn a_failure_or_a_cancellation_stops_before_the_registration() {
+        let never = || panic!("it must not be registered");
+        for when in [Register::Afterwards, Register::BesideTheLastPieces] {
+            // Nothing is mapped at the lowest addresses.
+            let bytes = page_size()..1 << 16;
+            let pieces = Pieces::new(bytes.clone(), page_size());
+            let population = Population { bytes, pieces, how: How::Advice(libc::MADV_POPULATE_READ) };
+            let error = population.populate(&RegisterOptions::new().threads(4), when, &never).unwrap_err();
+            assert!(matches!(error, Error::NotMapped { .. }), "{error}");
+
+            let memory = vec![1u8; 1_000_000];
+            let population = self::population(&memory, 4096, How::Leave);
+            let (token, pieces) = (CancelToken::new(), Cell::new(0));
+            let tell = |_| {
+                pieces.set(pieces.get() + 1);
+                token.cancel();
+            };
+            let options = RegisterOptions::new().progress(&tell).cancel(&token);
+            let error = population.populate(&options, when, &never).unwrap_err();
+            assert!(matches!(error, Error::Cancelled), "{error}");
+            assert_eq!(pieces.get(), 1, "it is heard before the next piece");
+        }
+    }
+
+    #[test]
+    fn a_panic_in_the_callback_goes_on_and_stops_the_others() {
+        let mut memory = vec![1u8; 64 << 20];
+        let start = Handle::new(memory.as_mut_ptr());
+        let population = population(&memory, 4096, How::Touch(start));
+        let tell = |_| panic!("of the callback");
+        let options = RegisterOptions::new().threads(4).progress(&tell);
+        let run = || population.populate_and(&options, &|| panic!("it must not be registered"));
+        let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"of the callback"));
+    }
+
+    #[test]
+    fn touching_changes_nothing_and_brings_every_page_in() {
+        let options = super::super::MappingOptions::new();
+        let mut memory = super::super::HostMapping::new(3_000_001, &options).unwrap();
+        memory.as_mut_slice()[5000..6000].fill(7);
+        let expected = memory.as_slice()[..10_000].to_vec();
+        let bytes = system::range_of(HostMemory::as_ptr(&memory), 3_000_001).unwrap();
+        let pieces = Pieces::new(system::pages_around(&bytes), 1 << 16);
+        let how = How::Touch(Handle::new(memory.touch().unwrap()));
+        let population = Population { bytes, pieces, how };
+        population.populate_and(&RegisterOptions::new().threads(3), &|| Ok(())).unwrap();
+        let report = memory.residency().unwrap();
+        assert_eq!(report.resident, report.mapped);
+        assert_eq!(memory.as_slice()[..10_000], expected);
+        assert!(memory.as_slice()[10_000..].iter().all(|&byte| byte == 0));
     }
 }

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use cuda_mem_sys::CUresult;
+
 use crate::context::Context;
 use crate::error::{Error, RegisteredBy, Result};
 use crate::host::RegisterFlags;
@@ -130,7 +132,7 @@ impl Registry {
     }
 
     /// Gives up what [`Registry::pin`] had registered from `start` on; `unregister` is called for the last holder. None if
-    /// nothing of ours starts there. After an error it is still pinned.
+    /// nothing of ours starts there. After an error it is still pinned, unless the driver says that it is not.
     pub(crate) fn unpin(&self, start: usize, unregister: impl FnOnce() -> Result<()>) -> Option<Result<()>> {
         let mut ranges = self.lock();
         loop {
@@ -147,14 +149,22 @@ impl Registry {
             }
         }
         drop(ranges);
-        let released = self.release(Claim { start }, unregister);
+        let mut gone = Ok(());
+        let released = self.release(Claim { start }, || match unregister() {
+            // Somebody unregistered it behind our back: there is nothing left to hold.
+            Err(error) if error.code() == Some(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) => {
+                gone = Err(error);
+                Ok(())
+            }
+            unregistered => unregistered,
+        });
         if released.is_err() {
             // Nobody else can have taken its place: it is registered still.
             if let Some(entry) = self.lock().get_mut(&start) {
                 entry.is_pinned = true;
             }
         }
-        Some(released)
+        Some(released.and(gone))
     }
 
     /// Gives a claim up whose memory the driver would not unregister.

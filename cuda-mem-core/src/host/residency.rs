@@ -143,3 +143,44 @@ fn sum(smaps: &str, pages: &Range<usize>) -> (usize, usize) {
     }
     (resident, huge)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::{HostMapping, HostMemory, MappingOptions};
+
+    const SMAPS: &str = "\
+1000-2000 rw-p 00000000 00:00 0
+Rss:                   4 kB
+AnonHugePages:         0 kB
+2000-6000 rw-p 00000000 00:00 0   [heap]
+Rss:                  12 kB
+AnonHugePages:         8 kB
+Private_Hugetlb:       4 kB
+VmFlags: rd wr mr
+6000-9000 rw-p 00000000 00:00 0
+Rss:                  12 kB
+";
+
+    #[test]
+    fn entries_inside_the_range_are_summed() {
+        assert_eq!(sum(SMAPS, &(0x2000..0x6000)), (16 << 10, 12 << 10));
+        assert_eq!(sum(SMAPS, &(0x1000..0x6000)), (20 << 10, 12 << 10));
+        assert_eq!(sum(SMAPS, &(0x2000..0x5000)), (0, 0), "not the mapping's own");
+    }
+
+    #[test]
+    fn both_ways_to_ask_agree() {
+        let mut memory = HostMapping::new(1_000_000, &MappingOptions::new()).unwrap();
+        let start = HostMemory::as_ptr(&memory).addr();
+        let pages = start..start + 1_000_000_usize.next_multiple_of(crate::host::system::page_size());
+        assert_eq!(read_entry(&pages).unwrap(), (0, 0));
+        memory.as_mut_slice()[100_000..200_000].fill(1);
+        let asked = read_entry(&pages).unwrap();
+        assert!((100_000..=1_000_000).contains(&asked.0), "{asked:?}");
+        // A kernel before Linux 6.7 knows one of the ways.
+        if let Ok(scanned) = scan(&pages) {
+            assert_eq!(scanned, asked);
+        }
+    }
+}

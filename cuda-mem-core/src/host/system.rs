@@ -31,7 +31,7 @@ pub(super) fn range_of(start: *const u8, len: usize) -> Result<Range<usize>> {
 /// The pages that `range` has bytes in.
 pub(super) fn pages_around(range: &Range<usize>) -> Range<usize> {
     let mask = page_size().wrapping_sub(1);
-    let end = range.end.checked_add(mask).unwrap_or(usize::MAX) & !mask;
+    let end = range.end.saturating_add(mask) & !mask;
     range.start & !mask..end
 }
 
@@ -52,7 +52,7 @@ fn first_hole(maps: &str, range: &Range<usize>) -> Option<Range<usize>> {
         }
         from = mapping.end;
     }
-    (from < range.end).then(|| from..range.end)
+    (from < range.end).then_some(from..range.end)
 }
 
 /// Whether all of `range` is mapped, for this process alone, to read and write.
@@ -157,6 +157,15 @@ mod tests {
         let bytes = vec![1u8; 100_000];
         assert_eq!(hole_in(&range_of(bytes.as_ptr(), bytes.len()).unwrap()), None);
         assert_eq!(hole_in(&(0..4096)), Some(0..4096));
+    }
+
+    #[test]
+    fn only_private_writable_memory_is_taken_for_that() {
+        let bytes = vec![1u8; 100_000];
+        assert!(is_private_and_writable(&pages_around(&range_of(bytes.as_ptr(), bytes.len()).unwrap())));
+        let constant = "of the program's text";
+        assert!(!is_private_and_writable(&pages_around(&range_of(constant.as_ptr(), 1).unwrap())));
+        assert!(has_access("1000-2000 rw-p 0", "rw", 'p') && !has_access("1000-2000 rw-s 0", "rw", 'p'));
     }
 
     #[test]

@@ -22,12 +22,14 @@ pub struct UsePoint {
 
 impl Uses {
     /// No uses.
+    #[inline]
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Whether no use was ever recorded. Makes no call and takes no lock.
+    #[inline]
     #[must_use]
     pub fn is_empty(&mut self) -> bool {
         let entries = self.entries.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);

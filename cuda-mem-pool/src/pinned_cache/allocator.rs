@@ -61,7 +61,7 @@ impl PinnedCachingAllocator {
     }
 
     /// A block of at least `len` bytes on the allocator's own node, of the default pool unless a private pool's filter takes
-    /// it. Nothing is allocated for zero bytes.
+    /// it.
     ///
     /// If the calling thread has freed a block of this size, that is all there is to it: no lock, no driver call. Otherwise the
     /// blocks of the other threads' streams that are done come back, and memory is pinned only if nothing free fits.
@@ -77,8 +77,7 @@ impl PinnedCachingAllocator {
     #[inline]
     pub fn allocate(&self, len: usize) -> Result<PinnedBlock, PinnedCacheError> {
         let shared = self.shared();
-        if len > 0
-            && len <= thread_cache::LARGEST
+        if len <= thread_cache::LARGEST
             && !forked()
             && !shared.pools().any_route()
             && let Some(size) = classes::block_size(len)
@@ -103,9 +102,6 @@ impl PinnedCachingAllocator {
     ) -> Result<PinnedBlock, PinnedCacheError> {
         if forked() {
             return Err(Error::Forked.into());
-        }
-        if len == 0 {
-            return Ok(PinnedBlock::empty());
         }
         let too_large = PinnedCacheError::TooLarge { requested: len, most: classes::MAX };
         let size = classes::block_size(len).ok_or(too_large)?;

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use cuda_mem_core::{Result, Uses};
+use cuda_mem_core::Result;
 
+use super::body::FreeBlock;
 use super::pools::MempoolId;
 use super::segment::Segment;
 use super::shared::Shared;
 use crate::engine::stats::Gauge;
-use crate::engine::{BlockId, Grant, Heap, classes};
+use crate::engine::{Heap, classes};
 use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
 
 /// Memory that is never used for another pool or on another node.
@@ -26,18 +27,9 @@ pub(super) struct Arena {
     /// Nobody will ask for blocks any more: what is wholly free goes back at once.
     closed: AtomicBool,
     /// Blocks that a graph may use whenever it runs: they stay until the pool is released.
-    parked: Mutex<Vec<(FreeBlock, Uses)>>,
+    parked: Mutex<Vec<FreeBlock>>,
     /// The blocks that somebody has, of a private pool.
     active: Gauge,
-}
-
-/// A block that belongs to nobody, with all that is needed to hand it out or to take it back.
-#[derive(Debug)]
-pub(super) struct FreeBlock {
-    pub(super) segment: Arc<Segment>,
-    pub(super) id: BlockId,
-    pub(super) offset: usize,
-    pub(super) capacity: usize,
 }
 
 impl Arena {
@@ -120,8 +112,8 @@ impl Arena {
     }
 
     /// Keeps a block of a private pool away from everybody until the pool is released.
-    pub(super) fn park(&self, block: FreeBlock, uses: Uses) {
-        lock(&self.parked).push((block, uses));
+    pub(super) fn park(&self, block: FreeBlock) {
+        lock(&self.parked).push(block);
         if self.is_closed() {
             self.unpark();
         }
@@ -148,9 +140,7 @@ impl Arena {
 
     fn unpark(&self) {
         let parked = std::mem::take(&mut *lock(&self.parked));
-        for (block, uses) in parked {
-            self.shared.await_uses(block, uses);
-        }
+        parked.into_iter().for_each(|block| self.shared.await_uses(block));
     }
 
     /// The heap for blocks of this size.
@@ -161,16 +151,5 @@ impl Arena {
     /// Pins the segment that a block of `size` bytes needs. Calls the driver.
     pub(super) fn pin(self: &Arc<Self>, bytes: usize) -> Result<Segment> {
         Segment::new(self, bytes)
-    }
-}
-
-impl FreeBlock {
-    fn new(grant: &Grant<'_, Arc<Segment>>, size: usize) -> Self {
-        Self { segment: Arc::clone(grant.segment), id: grant.block, offset: grant.offset, capacity: size }
-    }
-
-    #[inline]
-    pub(super) fn arena(&self) -> &Arc<Arena> {
-        self.segment.arena()
     }
 }

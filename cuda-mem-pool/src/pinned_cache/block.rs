@@ -4,7 +4,7 @@
 //!
 //! Relies on the engine giving no byte to two blocks at a time, on all bytes of a segment being initialised (the system
 //! hands out zeroes, and whatever is written over them are values too), and on the segment staying where it is while a
-//! block of it exists. Device uses are in the block's [`Uses`]: every way to the bytes waits for them, and the allocator
+//! block of it exists. Device uses are in the block's `Uses`: every way to the bytes waits for them, and the allocator
 //! gives the bytes to nobody else before they have ended.
 
 #![allow(unsafe_code, reason = "hands out slices over pinned memory")]
@@ -12,13 +12,13 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_mem_core::host::{HostElements, HostMemory};
-use cuda_mem_core::{Error, Result, Stream, StreamUse, Uses, forked};
+use cuda_mem_core::{Error, Result, Stream, StreamUse, forked};
 
-use super::arena::FreeBlock;
+use super::body::{Body, FreeBlock};
 use super::free;
+use crate::primitive::Ordering;
 
 /// A block of pinned memory out of a [`PinnedCachingAllocator`](super::PinnedCachingAllocator). Dropped, it goes back there.
 ///
@@ -45,28 +45,15 @@ use super::free;
 pub struct PinnedBlock {
     start: NonNull<u8>,
     len: usize,
-    /// None for no bytes.
-    block: Option<FreeBlock>,
-    uses: Uses,
-    /// Whether a graph was told of it.
-    captured: AtomicBool,
+    /// Taken out when the block is dropped.
+    block: ManuallyDrop<FreeBlock>,
 }
 
 impl PinnedBlock {
     #[inline]
     pub(super) fn new(block: FreeBlock, len: usize) -> Self {
         let start = block.segment.address(block.offset);
-        Self { start, len, block: Some(block), uses: Uses::new(), captured: AtomicBool::new(false) }
-    }
-
-    pub(super) fn empty() -> Self {
-        Self {
-            start: NonNull::dangling(),
-            len: 0,
-            block: None,
-            uses: Uses::new(),
-            captured: AtomicBool::new(false),
-        }
+        Self { start, len, block: ManuallyDrop::new(block) }
     }
 
     /// The bytes that were asked for.
@@ -85,13 +72,13 @@ impl PinnedBlock {
     /// The bytes that the block takes: its size class, or whole pages from 1 MiB on.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.block.as_ref().map_or(0, |block| block.capacity)
+        self.block.capacity
     }
 
     /// The NUMA node that it was asked to lie on.
     #[must_use]
     pub fn numa_node(&self) -> Option<u32> {
-        self.block.as_ref().and_then(|block| block.arena().numa_node())
+        self.block.arena().numa_node()
     }
 
     /// Where the bytes start. Whether a device writes them at the moment, it does not tell.
@@ -108,7 +95,7 @@ impl PinnedBlock {
     /// [`Error::Capturing`] if a stream that used it captures; [`Error::Driver`], also for device work that failed;
     /// [`Error::Forked`].
     pub fn as_slice(&self) -> Result<&[u8]> {
-        self.uses.wait()?;
+        self.block.uses.wait()?;
         // SAFETY: `len` initialised bytes of a block that this value alone has; no device writes them now, and safe device
         // operations that write them take `&mut` of the block or of this slice.
         Ok(unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) })
@@ -120,7 +107,7 @@ impl PinnedBlock {
     ///
     /// As [`PinnedBlock::as_slice`].
     pub fn as_mut_slice(&mut self) -> Result<&mut [u8]> {
-        self.uses.wait()?;
+        self.block.uses.wait()?;
         // SAFETY: as in `as_slice`, and `&mut self` makes it the only reference.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) })
     }
@@ -139,12 +126,8 @@ impl PinnedBlock {
     /// [`Error::ForeignContext`] for a stream of another driver, [`Error::Capturing`], [`Error::WrongThread`],
     /// [`Error::Driver`], [`Error::Forked`].
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
-        self.admit(stream, "PinnedBlock::on")?;
-        let address = match &self.block {
-            Some(block) => block.segment.device_address(stream.context(), block.offset)?,
-            None => 0,
-        };
-        self.uses.on(address, stream)
+        let block = self.admit(stream, "PinnedBlock::on")?;
+        block.uses.on(block.segment.device_address(stream.context(), block.offset)?, stream)
     }
 
     /// Says that `stream` was given work that uses the memory, so that the memory is handed out again only behind it. Orders
@@ -158,14 +141,12 @@ impl PinnedBlock {
     ///
     /// As [`PinnedBlock::on`].
     pub fn record_stream(&self, stream: &Stream) -> Result<()> {
-        self.admit(stream, "PinnedBlock::record_stream")?;
-        self.uses.record_stream(stream)
+        self.admit(stream, "PinnedBlock::record_stream")?.uses.record_stream(stream)
     }
 
-    /// Whether `stream` may use the block.
-    fn admit(&self, stream: &Stream, call: &'static str) -> Result<()> {
-        let Some(block) = &self.block else { return Ok(()) };
-        let arena = block.arena();
+    /// What there is for `stream` to use, if it may.
+    fn admit(&self, stream: &Stream, call: &'static str) -> Result<&Body> {
+        let arena = self.block.arena();
         if stream.context().driver() != arena.shared().context().driver() {
             return Err(Error::ForeignContext { what: "the stream" });
         }
@@ -173,26 +154,25 @@ impl PinnedBlock {
             if !arena.is_private() {
                 return Err(Error::Capturing { call });
             }
-            self.captured.store(true, Ordering::Relaxed);
+            self.block.captured.store(true, Ordering::Relaxed);
         }
-        Ok(())
+        Ok(&self.block)
     }
 }
 
 impl Drop for PinnedBlock {
     #[inline]
     fn drop(&mut self) {
-        let Some(block) = self.block.take() else { return };
         if forked() {
             // It is the parent's.
-            let _ = ManuallyDrop::new(block);
             return;
         }
-        let captured = *self.captured.get_mut();
-        if self.uses.is_empty() && !captured {
+        // SAFETY: taken once; the value is not used after its drop.
+        let mut block = unsafe { ManuallyDrop::take(&mut self.block) };
+        if block.uses.is_empty() && !*block.captured.get_mut() {
             free::unused(block);
         } else {
-            free::used(block, std::mem::take(&mut self.uses), captured);
+            free::used(block);
         }
     }
 }
@@ -213,7 +193,7 @@ unsafe impl HostMemory for PinnedBlock {
     }
 
     fn order_behind_uses(&self, stream: &Stream) -> Result<()> {
-        self.uses.order(stream)
+        self.block.uses.order(stream)
     }
 }
 

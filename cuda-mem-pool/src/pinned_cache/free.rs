@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use cuda_mem_core::Uses;
-
-use super::arena::FreeBlock;
+use super::body::FreeBlock;
 use super::thread_cache::{self, Kept};
 
 /// Takes back a block that no stream has used since it was handed out.
@@ -22,15 +20,16 @@ pub(super) fn unused(block: FreeBlock) {
     }
 }
 
-/// Takes back a block that streams may still use, a graph's among them if `captured`.
-pub(super) fn used(block: FreeBlock, uses: Uses, captured: bool) {
+/// Takes back a block that streams may still use, or a graph.
+pub(super) fn used(mut block: FreeBlock) {
+    let captured = std::mem::take(block.captured.get_mut());
     let arena = Arc::clone(block.arena());
     let shared = arena.shared();
     shared.counters().active.subtract(block.capacity);
     if arena.is_private() {
         arena.active().subtract(block.capacity);
     }
-    if captured { arena.park(block, uses) } else { shared.await_uses(block, uses) }
+    if captured { arena.park(block) } else { shared.await_uses(block) }
 }
 
 fn past_cache(block: FreeBlock) {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use cuda_mem_core::Error;
 
-use super::arena::{Arena, FreeBlock};
+use super::arena::Arena;
+use super::body::FreeBlock;
 use super::error::PinnedCacheError;
 use super::grower;
 use super::segment::Segment;

@@ -7,6 +7,7 @@
 mod allocator;
 mod arena;
 mod block;
+mod body;
 mod counters;
 mod error;
 mod free;

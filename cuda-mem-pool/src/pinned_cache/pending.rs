@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cuda_mem_core::{StreamId, UsePoint, Uses};
+use cuda_mem_core::{StreamId, UsePoint};
 
-use super::arena::FreeBlock;
+use super::body::FreeBlock;
 use super::queue::StreamQueue;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 
@@ -17,16 +17,16 @@ pub(super) struct Pending {
     waiting: AtomicUsize,
     queues: Mutex<HashMap<StreamId, Arc<Queue>>>,
     /// Blocks whose streams capture: no point can be recorded in them yet.
-    unmarked: Mutex<Vec<(FreeBlock, Uses)>>,
+    unmarked: Mutex<Vec<FreeBlock>>,
 }
 
 type Queue = StreamQueue<UsePoint, Arc<FreeBlock>>;
 
 impl Pending {
     /// Has `block` wait until no use runs any more. It comes back if none does.
-    pub(super) fn push(&self, block: FreeBlock, uses: Uses) -> Option<FreeBlock> {
+    pub(super) fn push(&self, block: FreeBlock) -> Option<FreeBlock> {
         self.waiting.fetch_add(1, Ordering::Release);
-        self.mark(block, uses)
+        self.mark(block)
     }
 
     /// The blocks that nothing uses any more. Asks the driver, once a stream if nothing is ready.
@@ -35,8 +35,8 @@ impl Pending {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return ready;
         }
-        for (block, uses) in std::mem::take(&mut *lock(&self.unmarked)) {
-            ready.extend(self.mark(block, uses));
+        for block in std::mem::take(&mut *lock(&self.unmarked)) {
+            ready.extend(self.mark(block));
         }
         let queues: Vec<Arc<Queue>> = lock(&self.queues).values().cloned().collect();
         for queue in &queues {
@@ -49,13 +49,13 @@ impl Pending {
     }
 
     /// Waits for every block that has a point in each of its streams. All blocks, those without points with their uses.
-    pub(super) fn drain(&self) -> Vec<(FreeBlock, Uses)> {
+    pub(super) fn drain(&self) -> Vec<FreeBlock> {
         let mut drained = Vec::new();
         let queues = std::mem::take(&mut *lock(&self.queues));
         for (point, share) in queues.values().flat_map(|queue| queue.take_all()) {
             // Whatever a wait says: nothing of it runs any more.
             let _ = point.wait();
-            drained.extend(self.give_up(share).map(|block| (block, Uses::new())));
+            drained.extend(self.give_up(share));
         }
         let unmarked = std::mem::take(&mut *lock(&self.unmarked));
         self.waiting.fetch_sub(unmarked.len(), Ordering::Release);
@@ -64,15 +64,17 @@ impl Pending {
     }
 
     /// Records the points that a block has to wait for.
-    fn mark(&self, block: FreeBlock, mut uses: Uses) -> Option<FreeBlock> {
-        let points = match uses.points() {
+    fn mark(&self, mut block: FreeBlock) -> Option<FreeBlock> {
+        let points = match block.uses.points() {
             Ok(points) => points,
             // A stream captures, or the driver refused for once.
             Err(_) => {
-                lock(&self.unmarked).push((block, uses));
+                lock(&self.unmarked).push(block);
                 return None;
             }
         };
+        // The points stand for them from here on.
+        let forgotten = std::mem::take(&mut block.uses);
         let share = Arc::new(block);
         let mut queues = lock(&self.queues);
         for point in points {
@@ -80,6 +82,7 @@ impl Pending {
             queue.push(point, Arc::clone(&share));
         }
         drop(queues);
+        drop(forgotten);
         self.give_up(share)
     }
 

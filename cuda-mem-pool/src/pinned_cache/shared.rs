@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use cuda_mem_core::{Context, Uses};
+use cuda_mem_core::Context;
 
-use super::arena::{Arena, FreeBlock};
+use super::arena::Arena;
+use super::body::FreeBlock;
 use super::counters::Counters;
 use super::grower::Grower;
 use super::options::PinnedCacheOptions;
@@ -110,11 +111,11 @@ impl Shared {
     }
 
     /// Puts a block back into its arena once nothing uses it any more.
-    pub(super) fn await_uses(&self, block: FreeBlock, uses: Uses) {
+    pub(super) fn await_uses(&self, block: FreeBlock) {
         if self.is_closed() {
-            return self.put_behind(block, uses);
+            return self.put_behind(block);
         }
-        let ready = self.pending.push(block, uses);
+        let ready = self.pending.push(block);
         self.put_all(ready);
         if self.is_closed() {
             // The last handle went just now, and may have missed it.
@@ -189,13 +190,14 @@ impl Shared {
     }
 
     fn drain_pending(&self) {
-        for (block, uses) in self.pending.drain() {
-            self.put_behind(block, uses);
+        for block in self.pending.drain() {
+            self.put_behind(block);
         }
     }
 
     /// Puts a block back that streams may still use: nobody will be given it, and its segment's release waits for them.
-    fn put_behind(&self, block: FreeBlock, uses: Uses) {
+    fn put_behind(&self, mut block: FreeBlock) {
+        let uses = std::mem::take(&mut block.uses);
         block.segment.absorb(uses);
         put([block]);
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use cuda_mem_core::forked;
 
-use super::arena::FreeBlock;
+use super::body::FreeBlock;
 use super::counters::Total;
 use super::shared::Shared;
 use super::try_cell::TryCell;
