@@ -5,6 +5,7 @@
 
 #![allow(clippy::print_stdout, reason = "answers go to the standard output")]
 
+mod again;
 mod machine;
 mod memory;
 mod mix;
@@ -15,6 +16,7 @@ mod staging;
 
 use cuda_mem_pool::cuda_mem_core::Driver;
 
+use again::Again;
 use machine::Machine;
 use pair::Pairs;
 use protocol::{Answer, Outcome, Request};
@@ -29,17 +31,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok(machine) => machine,
         Err(error) => return Ok(protocol::say(&Answer::Error(error.to_string()))?),
     };
-    let mut staging = Staging::default();
-    let pairs = Pairs::new(&machine);
-    protocol::serve(&machine.versions()?, |request| answer(&machine, &pairs, &mut staging, request))
+    let mut kept = Kept { pairs: Pairs::new(&machine), again: Again::default(), staging: Staging::default() };
+    protocol::serve(&machine.versions()?, |request| kept.answer(&machine, request))
 }
 
-fn answer(machine: &Machine, pairs: &Pairs, staging: &mut Staging, request: &Request) -> Outcome {
-    match request.case.as_str() {
-        "ready" => ready::measure(machine, request),
-        "pair" => pairs.measure(request),
-        "h2d" | "d2h" => staging.measure(machine, request),
-        "mix" => mix::measure(machine, request),
-        other => Err(format!("nobody measures {other} here").into()),
+/// What lives from one round to the next.
+struct Kept {
+    pairs: Pairs,
+    again: Again,
+    staging: Staging,
+}
+
+impl Kept {
+    fn answer(&mut self, machine: &Machine, request: &Request) -> Outcome {
+        match request.case.as_str() {
+            "ready" => ready::measure(machine, request),
+            "pair" => self.pairs.measure(request),
+            "mix" => mix::measure(machine, request),
+            "again" => self.again.measure(machine, request),
+            "h2d" | "d2h" => self.staging.measure(machine, request),
+            other => Err(format!("nobody measures {other} here").into()),
+        }
     }
 }
