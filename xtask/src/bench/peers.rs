@@ -70,14 +70,17 @@ impl<'a> Launcher<'a> {
         let flags = String::from_utf8(flags.stdout).context("folders that are no text")?;
         let library = self.scratch.0.join(source.file_name().context("a source without a name")?);
         let library = library.with_extension("so");
-        let mut compiler = Command::new("c++");
-        compiler.args(["-O2", "-std=c++17", "-shared", "-fPIC", "-pthread", "-w"]).arg(source);
-        compiler.arg("-o").arg(&library).args(flags.lines());
-        for include in cuda_headers() {
-            compiler.arg("-I").arg(include);
-        }
-        compiler.args(["-lc10", "-ltorch_cpu", "-ltorch_cuda"]);
-        let output = compiler.output().context("cannot start c++")?;
+        let compile = |compiler: &str| {
+            let mut command = Command::new(compiler);
+            command.args(["-O2", "-std=c++17", "-shared", "-fPIC", "-pthread", "-w"]).arg(source);
+            command.arg("-o").arg(&library).args(flags.lines());
+            for include in cuda_headers() {
+                command.arg("-I").arg(include);
+            }
+            command.args(["-lc10", "-ltorch_cpu", "-ltorch_cuda"]).output()
+        };
+        let output = ["c++", "g++", "clang++"].into_iter().find_map(|compiler| compile(compiler).ok());
+        let output = output.context("there is no C++ compiler")?;
         ensure!(output.status.success(), "{}", complaint(&output.stderr));
         Ok(library)
     }
