@@ -43,3 +43,4 @@ mod holes_registration;
 mod holes_values;
 mod rig;
 mod rules;
+mod stager;

@@ -104,7 +104,8 @@ fn copy_parts(board: &Board<Task>) {
 }
 
 impl Stager {
-    /// A stager with the usual number of threads and slots: 12, or as many as the machine has processors, and 8 of 4 MiB.
+    /// A stager with the usual number of threads and slots: 9 threads, or as many as the machine has
+    /// processors, and 8 slots of 4 MiB.
     ///
     /// # Errors
     ///

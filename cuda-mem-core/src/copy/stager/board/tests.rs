@@ -56,9 +56,7 @@ mod plain {
         let board = Board::<()>::new(1);
         let load = Turn::new(&board).take().unwrap().post((), 10, 2);
         let (one, two) = (load.claim().unwrap(), load.claim().unwrap());
-        let failing = |at| {
-            move |_: &(), _| Err(Failure { at, source: std::sync::Arc::new(io::ErrorKind::Other.into()) })
-        };
+        let failing = |at| move |_: &(), _| Err(Failure { at, source: io::ErrorKind::Other.into() });
         two.copy(failing(3));
         assert!(load.claim().is_none());
         one.copy(failing(1));
