@@ -127,7 +127,7 @@ impl HostMapping {
         if let Some(node) = options.numa_node {
             numa::bind(mapping.pages(), node)?;
             if matches!(options.pages, Pages::HugeTlb { .. }) {
-                populate::advise(mapping.pages(), libc::MADV_POPULATE_WRITE)?;
+                populate::advise(&mapping.pages(), libc::MADV_POPULATE_WRITE, &mapping.pages())?;
             }
         }
         Ok(mapping)
