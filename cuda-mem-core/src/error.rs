@@ -65,6 +65,14 @@ pub enum Error {
         /// Bytes of one element.
         size: usize,
     },
+    /// Memory is not aligned for what is to be in it.
+    #[error("the address {address:#x} is not a multiple of {align}, which the element type needs")]
+    Misaligned {
+        /// The address.
+        address: u64,
+        /// What it has to be a multiple of, in bytes.
+        align: usize,
+    },
     /// Source and target of a copy share bytes.
     #[error("the source and the target of a copy overlap")]
     Overlapping,
