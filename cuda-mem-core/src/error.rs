@@ -100,6 +100,15 @@ pub enum Error {
         /// By whom, as far as it is known.
         by: RegisteredBy,
     },
+    /// Memory was to be unpinned that was not pinned by itself: its owner unregisters it.
+    #[error(
+        "{:#x}..{:#x} was registered with an owner, which unregisters it; it was not pinned by pin_memory",
+        range.start, range.end
+    )]
+    HeldByOwner {
+        /// The addresses of the registration.
+        range: Range<usize>,
+    },
     /// A copy was to write memory that is only readable.
     #[error("the memory is read-only and cannot be the target of a copy")]
     ReadOnly,
@@ -132,7 +141,7 @@ pub enum Error {
         /// What it takes.
         accepted: RangeInclusive<usize>,
     },
-    /// A copy was cancelled by its [`CancelToken`](crate::CancelToken).
+    /// A copy was cancelled by its [`CancelToken`](crate::host::CancelToken).
     #[error("the copy was cancelled when {done} of its {total} bytes had been copied")]
     CopyCancelled {
         /// Bytes from the start on that had been sent to the device, or had come from it.
@@ -150,7 +159,71 @@ pub enum Error {
         /// The source's reason; [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof) if it has ended.
         source: Arc<std::io::Error>,
     },
-    /// A file could not be mapped or read.
+    /// Some of the memory is not there.
+    #[error(
+        "{:#x}..{:#x} cannot be registered: nothing is mapped at {:#x}..{:#x}",
+        range.start, range.end, hole.start, hole.end
+    )]
+    NotMapped {
+        /// The addresses that were to be registered.
+        range: Range<usize>,
+        /// The first addresses among their pages at which nothing is mapped.
+        hole: Range<usize>,
+    },
+    /// Some pages are mapped but cannot be had.
+    #[error(
+        "the system has no page for some address in {:#x}..{:#x}: a mapped file ends before it, or there is no free huge page",
+        range.start, range.end
+    )]
+    NoPage {
+        /// The addresses whose pages were asked for.
+        range: Range<usize>,
+    },
+    /// The process may not lock that much memory.
+    #[error(
+        "{bytes} bytes more than the {locked} that are locked already exceed the limit of {limit} bytes on locked memory; \
+         raise it (ulimit -l, LimitMEMLOCK=)"
+    )]
+    LockLimit {
+        /// Bytes that were to be registered.
+        bytes: usize,
+        /// The limit (`RLIMIT_MEMLOCK`).
+        limit: u64,
+        /// Bytes that the process had locked and pinned before.
+        locked: u64,
+        /// What the driver said.
+        code: CUresult,
+    },
+    /// A size does not go with the pages it is made of.
+    #[error("{what} is {value} bytes, which is no multiple of {multiple}")]
+    Misaligned {
+        /// What was passed.
+        what: &'static str,
+        /// Its bytes.
+        value: usize,
+        /// What they must be a multiple of.
+        multiple: usize,
+    },
+    /// The system has no huge pages of this size.
+    #[error("there are no huge pages of {size} bytes; this system has {sizes:?}")]
+    NoSuchPageSize {
+        /// The size that was asked for.
+        size: usize,
+        /// Those there are.
+        sizes: Vec<usize>,
+    },
+    /// There is no such NUMA node.
+    #[error("there is no NUMA node {node}; this system has {nodes:?}")]
+    NoSuchNumaNode {
+        /// The node that was asked for.
+        node: u32,
+        /// Those there are.
+        nodes: Vec<u32>,
+    },
+    /// The call was cancelled by a [`CancelToken`](crate::host::CancelToken).
+    #[error("the call was cancelled")]
+    Cancelled,
+    /// The system refused a call.
     #[error("{call} failed: {source}")]
     Io {
         /// The system call.
@@ -161,11 +234,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// The driver's result code, if the driver refused.
+    /// The driver's result code, if the driver refused, or would.
     #[must_use]
     pub fn code(&self) -> Option<CUresult> {
         match self {
             Self::Driver(error) => Some(error.code()),
+            Self::NotMapped { .. } | Self::NoPage { .. } => Some(CUresult::CUDA_ERROR_INVALID_VALUE),
+            Self::LockLimit { code, .. } => Some(*code),
             _ => None,
         }
     }

@@ -4,7 +4,8 @@ use std::io::{self, Read, Seek};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cuda_mem_core::copy::Stager;
-use cuda_mem_core::{CancelToken, DeviceBuffer, Error};
+use cuda_mem_core::host::CancelToken;
+use cuda_mem_core::{DeviceBuffer, Error};
 
 use crate::common::files::TempFile;
 use crate::common::outcome::record;

@@ -7,6 +7,7 @@
 mod common;
 
 mod device_pool;
+mod kernels;
 mod managed_pool;
 mod pinned_pool;
 mod resources;

@@ -47,11 +47,11 @@ use self::tuning::STRAIGHT;
 use self::upload::Upload;
 use self::way::Way;
 use crate::buffer::{DeviceBytes, DeviceRange, expect_equal};
-use crate::cancel::CancelToken;
 use crate::context::Context;
 use crate::driver::refuse_forked;
 use crate::element::DeviceCopy;
 use crate::error::{Error, Result};
+use crate::host::CancelToken;
 use crate::stream::Stream;
 
 /// Copies between pageable memory, or files, and devices at the speed of the link, through a ring of pinned memory.
