@@ -31,7 +31,9 @@ pub(crate) fn print(outcome: &Outcome) {
     println!();
     let up = ratio(outcome.pageable.to_device, outcome.staged.to_device);
     let down = ratio(outcome.pageable.to_host, outcome.staged.to_host);
-    println!("staged    {up} the rate of the driver's copies from the same pageable memory, {down} to it");
+    println!(
+        "staged    {up} the rate of cuMemcpy to the device and {down} back, in the same pageable memory"
+    );
     println!("verified  {} bytes, each four times, all equal to the file", outcome.bytes);
 }
 

@@ -65,14 +65,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunks_fit_their_slot_and_end(total in 0usize..1 << 40, slots in 1usize..1024) {
-            let slot_bytes = slots * PAGE;
-            let total = total % (slot_bytes * 1000);
+        fn chunks_fit_their_slot_and_end(total in 0usize..1 << 30, pages in 1usize..1024, threads in 1usize..20) {
+            let slot_bytes = pages * PAGE;
+            let total = total % (slot_bytes * 20);
             let (mut done, mut chunks) = (0, 0);
             while done < total {
                 let len = chunk(done, total - done, slot_bytes);
                 prop_assert!(0 < len && len <= slot_bytes && len <= total - done);
-                prop_assert!(part(len, slots) > 0);
+                prop_assert!(part(len, threads) > 0 && part(len, threads) % PAGE == 0);
                 (done, chunks) = (done + len, chunks + 1);
             }
             prop_assert!(chunks <= total / slot_bytes.min(LEAST_CHUNK) + 2, "{chunks} chunks");
