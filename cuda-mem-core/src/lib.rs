@@ -27,7 +27,6 @@
 #![deny(unsafe_code)]
 
 mod buffer;
-mod cancel;
 mod capture;
 mod context;
 pub mod copy;
@@ -52,7 +51,6 @@ mod transfer;
 mod uses;
 
 pub use buffer::{DeviceBuffer, DeviceRange, ManagedBuffer, StreamUse};
-pub use cancel::CancelToken;
 pub use context::{Context, MemoryInfo};
 pub use cuda_mem_sys as sys;
 pub use device::Device;

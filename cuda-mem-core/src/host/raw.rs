@@ -130,14 +130,11 @@ pub unsafe fn unpin_memory(ptr: *mut c_void) -> Result<(), PinError> {
 /// As for [`unpin_memory`].
 pub unsafe fn unpin_memory_with(driver: Driver, ptr: *mut c_void) -> Result<(), PinError> {
     let unregister = || {
-        refuse_forked()?;
         // SAFETY: the caller's promise; if it is no start of a registration, the driver says so.
         unsafe { unregister(driver, ptr.cast::<u8>()) }
     };
-    let unpinned = match refuse_forked() {
-        Ok(()) => driver.registry().unpin(ptr.addr(), unregister).unwrap_or_else(unregister),
-        Err(forked) => Err(forked),
-    };
+    let unpinned = refuse_forked()
+        .and_then(|()| driver.registry().unpin(ptr.addr(), unregister).unwrap_or_else(unregister));
     unpinned.map_err(|error| PinError::new("unregistering", ptr, error))
 }
 

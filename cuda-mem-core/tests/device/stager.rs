@@ -1,7 +1,8 @@
 //! Staged copies of slices and batches: the bytes, their order, and many threads on one ring.
 
 use cuda_mem_core::copy::Stager;
-use cuda_mem_core::{CancelToken, DeviceBuffer, DeviceRange, Error};
+use cuda_mem_core::host::CancelToken;
+use cuda_mem_core::{DeviceBuffer, DeviceRange, Error};
 
 use crate::common::gate::Gate;
 use crate::common::kernels::Kernels;

@@ -4,7 +4,8 @@ use std::io::{self, Read, Seek};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cuda_mem_core::copy::Stager;
-use cuda_mem_core::{CancelToken, DeviceBuffer, Error};
+use cuda_mem_core::host::CancelToken;
+use cuda_mem_core::{DeviceBuffer, Error};
 
 use crate::common::files::TempFile;
 use crate::common::outcome::record;
@@ -58,12 +59,15 @@ fn a_file_that_ends_early_says_where_and_the_stager_goes_on() {
     assert!(device.to_vec(stream).unwrap()[..bytes.len()] == bytes);
 }
 
+/// What a read does when all bytes were read.
+type End = fn() -> io::Result<usize>;
+
 /// Yields `bytes` in reads of at most `step`, and then does what `end` does.
 struct Source<'s> {
     bytes: &'s [u8],
     step: usize,
     interrupt: bool,
-    end: fn() -> io::Result<usize>,
+    end: End,
 }
 
 impl Read for Source<'_> {
@@ -80,7 +84,7 @@ impl Read for Source<'_> {
     }
 }
 
-fn source(bytes: &[u8], end: fn() -> io::Result<usize>) -> Source<'_> {
+fn source(bytes: &[u8], end: End) -> Source<'_> {
     Source { bytes, step: 1009, interrupt: false, end }
 }
 
@@ -104,7 +108,7 @@ fn a_reader_that_fails_half_way_says_where() {
     let (stager, stream) = (small(&world), &world.stream);
     let bytes = pattern(4 * SLOT + 5, 4);
     let device = DeviceBuffer::<u8>::zeroed(stream, 9 * SLOT).unwrap();
-    let ends: [(fn() -> io::Result<usize>, io::ErrorKind); 3] = [
+    let ends: [(End, io::ErrorKind); 3] = [
         (|| Ok(0), io::ErrorKind::UnexpectedEof),
         (|| Err(io::ErrorKind::ConnectionReset.into()), io::ErrorKind::ConnectionReset),
         (|| Ok(usize::MAX), io::ErrorKind::InvalidData),

@@ -25,6 +25,9 @@ pub(super) struct Board<W> {
     finishes: AtomicUsize,
 }
 
+/// A board that several hold.
+pub(super) type Shared<W> = Arc<Board<W>>;
+
 struct State<W> {
     free: Vec<usize>,
     /// What was posted, by slot.
@@ -54,11 +57,11 @@ struct Load<W> {
 }
 
 /// Why a part could not be copied.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Failure {
     /// The first byte of the whole copy that is missing.
     pub(super) at: usize,
-    pub(super) source: std::sync::Arc<io::Error>,
+    pub(super) source: io::Error,
 }
 
 impl<W: Clone> Board<W> {
@@ -265,7 +268,7 @@ impl<W: Clone> Posted<W> {
             (None, Some(slot)) => Ok(slot),
             (Some(failure), _) => Err(failure),
             // It is taken out here alone.
-            (None, None) => Err(Failure { at: 0, source: std::sync::Arc::new(io::ErrorKind::Other.into()) }),
+            (None, None) => Err(Failure { at: 0, source: io::ErrorKind::Other.into() }),
         }
     }
 

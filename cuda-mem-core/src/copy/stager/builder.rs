@@ -41,7 +41,7 @@ impl<'c> StagerBuilder<'c> {
         Self { context, threads, slots: SLOTS, slot_bytes: SLOT_BYTES }
     }
 
-    /// How many threads copy, the one that calls among them: with 1, none is started. By default 12, or as many as the process
+    /// How many threads copy, the one that calls among them: with 1, none is started. By default 9, or as many as the process
     /// may run at once if that is less.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;

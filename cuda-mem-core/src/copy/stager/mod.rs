@@ -47,11 +47,11 @@ use self::tuning::STRAIGHT;
 use self::upload::Upload;
 use self::way::Way;
 use crate::buffer::{DeviceBytes, DeviceRange, expect_equal};
-use crate::cancel::CancelToken;
 use crate::context::Context;
 use crate::driver::refuse_forked;
 use crate::element::DeviceCopy;
 use crate::error::{Error, Result};
+use crate::host::CancelToken;
 use crate::stream::Stream;
 
 /// Copies between pageable memory, or files, and devices at the speed of the link, through a ring of pinned memory.
@@ -104,7 +104,8 @@ fn copy_parts(board: &Board<Task>) {
 }
 
 impl Stager {
-    /// A stager with the usual number of threads and slots: 12, or as many as the machine has processors, and 8 of 4 MiB.
+    /// A stager with the usual number of threads and slots: 9 threads, or as many as the machine has
+    /// processors, and 8 slots of 4 MiB.
     ///
     /// # Errors
     ///

@@ -11,10 +11,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use super::board::{Board, Slot, Turn};
+use super::board::{Board, Shared, Slot, Turn};
 use super::line::Line;
 use super::patience::Patience;
-use super::primitive;
 use super::task::{Host, Task};
 use super::tuning::STALLED;
 use crate::buffer::{DeviceBytes, Enqueued};
@@ -29,7 +28,7 @@ use crate::stream::Stream;
 
 /// One pinned allocation, cut into slots of one size.
 pub(super) struct Ring {
-    board: primitive::Arc<Board<Task>>,
+    board: Shared<Task>,
     /// What the link still reads or writes though its caller has gone on. Dropped before the memory.
     flights: Mutex<VecDeque<Flight>>,
     base: Handle<u8>,
@@ -86,7 +85,7 @@ impl Ring {
         Ok(Self { board: Board::new(slots), flights: Mutex::default(), base, slot_bytes, memory })
     }
 
-    pub(super) fn board(&self) -> &primitive::Arc<Board<Task>> {
+    pub(super) fn board(&self) -> &Shared<Task> {
         &self.board
     }
 

@@ -69,10 +69,7 @@ impl Task {
                 let offset = offset.saturating_add(place as u64);
                 // SAFETY: an open file, and bytes of the slot that are this part's alone.
                 let read = unsafe { read(*descriptor, offset, slot, part.len()) };
-                read.map_err(|(done, source)| Failure {
-                    at: place.saturating_add(done),
-                    source: Arc::new(source),
-                })
+                read.map_err(|(done, source)| Failure { at: place.saturating_add(done), source })
             }
         }
     }

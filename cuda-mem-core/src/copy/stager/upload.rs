@@ -111,10 +111,7 @@ impl Upload<'_> {
                     // SAFETY: `len` writable bytes.
                     let read = unsafe { read(*descriptor, offset, bytes.as_mut_ptr(), len) };
                     read.map_err(|(done, source)| {
-                        self.source_error(Failure {
-                            at: start.saturating_add(done),
-                            source: Arc::new(source),
-                        })
+                        self.source_error(Failure { at: start.saturating_add(done), source })
                     })?;
                     // SAFETY: the vector lives until the call has waited.
                     unsafe { self.straight_from(bytes.as_ptr(), start..start.saturating_add(len)) }?;
@@ -182,13 +179,13 @@ impl Upload<'_> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => error,
             };
-            return Err(self.source_error(Failure { at, source: Arc::new(failure) }));
+            return Err(self.source_error(Failure { at, source: failure }));
         }
         Ok(())
     }
 
     fn source_error(&self, failure: Failure) -> Error {
         let Failure { at, source } = failure;
-        Error::Source { at: at as u64, total: self.targets.len() as u64, source }
+        Error::Source { at: at as u64, total: self.targets.len() as u64, source: source.into() }
     }
 }

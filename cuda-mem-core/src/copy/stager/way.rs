@@ -1,8 +1,8 @@
 //! What a copy has on its way: the ring, its stream, its cancellation.
 
 use super::ring::Ring;
-use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
+use crate::host::CancelToken;
 use crate::stream::Stream;
 
 /// Where a copy goes along.
