@@ -166,15 +166,13 @@ pub enum Error {
         /// What the driver said.
         code: CUresult,
     },
-    /// A size does not go with the pages it is made of.
-    #[error("{what} is {value} bytes, which is no multiple of {multiple}")]
-    Misaligned {
-        /// What was passed.
-        what: &'static str,
-        /// Its bytes.
-        value: usize,
-        /// What they must be a multiple of.
-        multiple: usize,
+    /// A mapping of huge pages must have whole ones.
+    #[error("{len} bytes are no whole number of huge pages of {page_size} bytes; ask for a multiple")]
+    NotWholePages {
+        /// Bytes that were asked for.
+        len: usize,
+        /// Bytes of a page.
+        page_size: usize,
     },
     /// The system has no huge pages of this size.
     #[error("there are no huge pages of {size} bytes; this system has {sizes:?}")]

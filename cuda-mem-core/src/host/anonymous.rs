@@ -93,7 +93,7 @@ impl HostMapping {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`], [`Error::NoSuchNumaNode`], [`Error::NoSuchPageSize`], [`Error::Misaligned`] for a length that is no
+    /// [`Error::TooLarge`], [`Error::NoSuchNumaNode`], [`Error::NoSuchPageSize`], [`Error::NotWholePages`] for a length that is no
     /// multiple of the pages of a reserve, [`Error::NoPage`], and [`Error::Io`] if the system has no memory or refuses to
     /// bind it (containers may forbid `mbind`).
     pub fn new(len: usize, options: &MappingOptions) -> Result<Self> {
@@ -176,7 +176,7 @@ fn reserved_page_size(size: usize, len: usize) -> Result<usize> {
         return Err(Error::NoSuchPageSize { size, sizes });
     }
     if !len.is_multiple_of(size) {
-        return Err(Error::Misaligned { what: "a mapping of huge pages", value: len, multiple: size });
+        return Err(Error::NotWholePages { len, page_size: size });
     }
     Ok(size)
 }
