@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::blocks::Access;
+use super::pool_file::PoolFile;
 use super::vmm::Location;
 use crate::order::Clock;
 use crate::site::Site;
@@ -87,6 +88,8 @@ pub(crate) struct Pool {
     /// Whether its memory is managed: reachable by the host and all devices from the start.
     pub(crate) managed: bool,
     pub(crate) exportable: bool,
+    /// The file that other processes may map, or that this one was given.
+    pub(crate) file: Option<PoolFile>,
     /// 0 for no limit of its own.
     pub(crate) max_size: u64,
     pub(crate) policy: Policy,
@@ -132,6 +135,7 @@ impl Pool {
             location,
             managed: false,
             exportable: false,
+            file: None,
             max_size: 0,
             policy: Policy::default(),
             access,
@@ -245,6 +249,25 @@ impl Pool {
             given.push((start, len));
         }
         given
+    }
+
+    /// Whether it is another process's: its blocks are that process's to allocate.
+    pub(crate) fn is_imported(&self) -> bool {
+        self.file.as_ref().is_some_and(PoolFile::is_imported)
+    }
+
+    /// Adds the pages of an imported block, `used` bytes of which are the block's.
+    pub(crate) fn add_imported(&mut self, start: u64, len: u64, used: u64) {
+        self.segments.insert(start, len);
+        self.reserved.add(len);
+        self.used.add(used);
+    }
+
+    /// Takes the pages of an imported block out again that start at `start`.
+    pub(crate) fn remove_imported(&mut self, start: u64) -> Option<u64> {
+        let len = self.segments.remove(&start)?;
+        self.reserved.current -= len;
+        Some(len)
     }
 
     /// Whether one of its segments holds `at .. at + len`, allocated or free.

@@ -7,6 +7,7 @@ use cuda_mem_sys::{
 
 use super::{handle_of, id_of, location_of};
 use crate::call::Call;
+use crate::memory::pool_file::PoolFile;
 use crate::memory::pool_state::first_access;
 use crate::memory::pools::{Pool, SEGMENT};
 use crate::memory::vmm::Location;
@@ -64,6 +65,10 @@ pub(crate) fn cuMemPoolCreate(
     let mut pool = Pool::new(location, first_access(location, managed));
     pool.managed = managed;
     pool.exportable = exportable;
+    if exportable && call.driver.config.has_data {
+        let file = PoolFile::create(location, room_at(call, location));
+        pool.file = Some(file.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?);
+    }
     // A limit holds for segments.
     pool.max_size = (properties.maxSize as u64).next_multiple_of(SEGMENT);
     pool.made_by = Some(call.site());
@@ -153,11 +158,11 @@ pub(crate) fn cuMemSetMemPool(
     set_current(call, location, managed, pool)
 }
 
-/// A pool can only stand in for one that lies where it lies itself.
+/// A pool can only stand in for one that lies where it lies itself, and those of other processes for none.
 fn set_current(call: &Call<'_>, location: Location, managed: bool, pool: CUmemoryPool) -> Outcome<()> {
     let mut state = call.memory().lock();
     let found = state.pool(id_of(pool))?;
-    if found.location != location || found.managed != managed {
+    if found.location != location || found.managed != managed || found.is_imported() {
         return Err(INVALID_VALUE);
     }
     state.current_pools.insert((location, managed), id_of(pool));
