@@ -12,7 +12,7 @@ use cuda_mem_sys::CUresult;
 use super::blocks::{Block, Kind};
 use super::misuse::{Act, History};
 use super::pool_state::first_access;
-use super::pools::{Pool, PoolId, SEGMENT};
+use super::pools::{Freed, Pool, PoolId, SEGMENT};
 use super::space::Space;
 use super::vmm::Location;
 use super::{State, os, wire};
@@ -42,8 +42,8 @@ pub(crate) struct PoolFile {
 enum Role {
     /// Segments are cut off it one behind the other, and never given back while the pool lives.
     Exporter { taken: u64, offsets: BTreeMap<u64, u64> },
-    /// Blocks are mapped here, by their place in the file.
-    Importer { blocks: BTreeMap<u64, u64> },
+    /// Blocks are mapped here, by their place in the file. Freed ones stay mapped until the host synchronises.
+    Importer { blocks: BTreeMap<u64, u64>, ended: Vec<(u64, Freed)> },
 }
 
 /// A block as it travels: eight words.
@@ -81,7 +81,7 @@ impl PoolFile {
         let (location, len) = wire::recognise_pool(file)?;
         let number = wire::number(file).ok()?;
         let file = file.try_clone_to_owned().ok()?;
-        Some((Self { file, number, len, role: Role::Importer { blocks: BTreeMap::new() } }, location))
+        Some((Self { file, number, len, role: Role::Importer { blocks: BTreeMap::new(), ended: Vec::new() } }, location))
     }
 
     pub(crate) fn is_imported(&self) -> bool {
@@ -127,13 +127,28 @@ fn attach(
 }
 
 impl Pool {
-    /// Forgets an imported block that the program has freed. Its pages stay until the stream comes to the free.
-    pub(super) fn forget_imported(&mut self, start: u64, len: u64) {
+    /// Forgets an imported block that the program has freed. Its address ends once the stream has come to that.
+    pub(super) fn give_back_imported(&mut self, start: u64, len: u64, freed: Freed) {
         self.used.current -= len;
-        if let Some(PoolFile { role: Role::Importer { blocks }, .. }) = &mut self.file {
+        if let Some(PoolFile { role: Role::Importer { blocks, ended }, .. }) = &mut self.file {
             blocks.retain(|_, at| *at != start);
+            ended.push((page_of(start), freed));
         }
     }
+
+    /// The pages of freed blocks whose frees have been reached: start and length of each.
+    fn ended_imports(&mut self) -> Vec<(u64, u64)> {
+        let Some(PoolFile { role: Role::Importer { ended, .. }, .. }) = &mut self.file else {
+            return Vec::new();
+        };
+        let reached: Vec<u64> = ended.extract_if(.., |(_, freed)| freed.is_reached()).map(|(at, _)| at).collect();
+        reached.into_iter().filter_map(|at| Some((at, self.remove_imported(at)?))).collect()
+    }
+}
+
+/// Where the page begins that an address lies in.
+fn page_of(at: u64) -> u64 {
+    at - at % os::page_size() as u64
 }
 
 impl State {
@@ -191,7 +206,7 @@ impl State {
         let pool = self.pools.get(&id).filter(|pool| !pool.destroyed).ok_or(INVALID_VALUE)?;
         let (access, location) = (pool.access, pool.location);
         let file = pool.file.as_ref().filter(|file| file.number == number).ok_or(INVALID_VALUE)?;
-        let Role::Importer { blocks } = &file.role else { return Err(INVALID_VALUE) };
+        let Role::Importer { blocks, .. } = &file.role else { return Err(INVALID_VALUE) };
         if offset.checked_add(len).is_none_or(|end| end > file.len) {
             return Err(INVALID_VALUE);
         }
@@ -210,7 +225,7 @@ impl State {
         let start = base + before;
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.add_imported(base, room, len);
-            if let Some(PoolFile { role: Role::Importer { blocks }, .. }) = &mut pool.file {
+            if let Some(PoolFile { role: Role::Importer { blocks, .. }, .. }) = &mut pool.file {
                 blocks.insert(offset, start);
             }
         }
@@ -230,21 +245,22 @@ impl State {
         Ok(start)
     }
 
-    /// Ends the address of an imported block; whether it was one.
-    pub(super) fn unmap_imported(&mut self, start: u64) -> bool {
-        let base = start - start % os::page_size() as u64;
-        let mut imported = self.pools.values_mut().filter(|pool| pool.is_imported());
-        let Some((len, on_host)) =
-            imported.find_map(|pool| Some((pool.remove_imported(base)?, pool.access.host)))
-        else {
-            return false;
-        };
-        if on_host {
-            self.space.hide(base, len);
+    /// Whether an address lies in a block of another process's pool, freed or not.
+    pub(super) fn is_imported(&self, at: u64) -> bool {
+        self.pools.values().any(|pool| pool.is_imported() && pool.holds(at, 1))
+    }
+
+    /// Ends the addresses of imported blocks that were freed, and a destroyed pool with its last block.
+    pub(super) fn end_imports(&mut self, id: PoolId) {
+        let Some(pool) = self.pools.get_mut(&id) else { return };
+        for (start, len) in pool.ended_imports() {
+            self.space.hide(start, len);
+            self.space.detach(start, len);
+            self.space.give_back(start, len);
         }
-        self.space.detach(base, len);
-        self.space.give_back(base, len);
-        true
+        if pool.destroyed && pool.reserved.current == 0 {
+            self.pools.remove(&id);
+        }
     }
 }
 

@@ -41,7 +41,10 @@ impl Memory {
         let mut state = self.lock();
         let pools: Vec<(PoolId, u64)> =
             state.pools.iter().map(|(&id, pool)| (id, pool.policy.release_threshold)).collect();
-        pools.into_iter().for_each(|(id, threshold)| state.shrink_pool(id, threshold));
+        for (id, threshold) in pools {
+            state.shrink_pool(id, threshold);
+            state.end_imports(id);
+        }
     }
 }
 
@@ -120,7 +123,7 @@ impl State {
         };
         if let Some(block) = self.blocks.remove(start) {
             match self.pools.get_mut(&id) {
-                Some(pool) if pool.is_imported() => pool.forget_imported(start, block.len),
+                Some(pool) if pool.is_imported() => pool.give_back_imported(start, block.len, freed),
                 Some(pool) => pool.give_back(start, block.room, block.len, freed),
                 None => {}
             }
@@ -131,8 +134,8 @@ impl State {
 
     /// Poisons memory whose free has been reached, and ends a destroyed pool with its last block.
     pub(crate) fn pool_memory_is_free(&mut self, start: u64, len: u64, freed: &Freed) {
-        // The memory of another process stays what it is: only its address here ends.
-        if !self.unmap_imported(start) {
+        // The memory of another process stays what it is.
+        if !self.is_imported(start) {
             // Somebody who asked on the same stream may have it already, but has not come to use it; others may have it
             // once the flag is set.
             self.poison(start, len);
