@@ -81,7 +81,10 @@ impl PoolFile {
         let (location, len) = wire::recognise_pool(file)?;
         let number = wire::number(file).ok()?;
         let file = file.try_clone_to_owned().ok()?;
-        Some((Self { file, number, len, role: Role::Importer { blocks: BTreeMap::new(), ended: Vec::new() } }, location))
+        Some((
+            Self { file, number, len, role: Role::Importer { blocks: BTreeMap::new(), ended: Vec::new() } },
+            location,
+        ))
     }
 
     pub(crate) fn is_imported(&self) -> bool {
@@ -141,7 +144,8 @@ impl Pool {
         let Some(PoolFile { role: Role::Importer { ended, .. }, .. }) = &mut self.file else {
             return Vec::new();
         };
-        let reached: Vec<u64> = ended.extract_if(.., |(_, freed)| freed.is_reached()).map(|(at, _)| at).collect();
+        let reached: Vec<u64> =
+            ended.extract_if(.., |(_, freed)| freed.is_reached()).map(|(at, _)| at).collect();
         reached.into_iter().filter_map(|at| Some((at, self.remove_imported(at)?))).collect()
     }
 }

@@ -127,6 +127,9 @@ impl State {
                 Some(pool) => pool.give_back(start, block.room, block.len, freed),
                 None => {}
             }
+            if self.pools.get(&id).is_some_and(|pool| pool.managed) {
+                self.advice.forget(start, block.len);
+            }
             self.note_free(&block, by);
         }
         Ok(())

@@ -15,6 +15,9 @@ use crate::runtime::op::Outcome;
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
+/// The CUDA version that brought pools of managed memory.
+const MANAGED_POOLS: i32 = 13000;
+
 /// Whether a type of allocation is managed; error 1 for types that pools do not have.
 fn is_managed(kind: CUmemAllocationType) -> Outcome<bool> {
     match kind {
@@ -51,6 +54,9 @@ pub(crate) fn cuMemPoolCreate(
         return Err(INVALID_VALUE);
     }
     let managed = is_managed(properties.allocType)?;
+    if managed && (call.driver.config.driver_version < MANAGED_POOLS || properties.maxSize != 0) {
+        return Err(INVALID_VALUE);
+    }
     let location = place_of(call, properties.location, managed)?;
     let wanted = properties.handleTypes.0;
     let fd = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
