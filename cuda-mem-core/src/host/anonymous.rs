@@ -93,7 +93,7 @@ impl HostMapping {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`], [`Error::NoSuchNumaNode`], [`Error::NoSuchPageSize`], [`Error::PartialPages`] for a length that is no
+    /// [`Error::TooLarge`], [`Error::NoSuchNumaNode`], [`Error::NoSuchPageSize`], [`Error::NotWholePages`] for a length that is no
     /// multiple of the pages of a reserve, [`Error::NoPage`], and [`Error::Io`] if the system has no memory or refuses to
     /// bind it (containers may forbid `mbind`).
     pub fn new(len: usize, options: &MappingOptions) -> Result<Self> {
@@ -127,7 +127,7 @@ impl HostMapping {
         if let Some(node) = options.numa_node {
             numa::bind(mapping.pages(), node)?;
             if matches!(options.pages, Pages::HugeTlb { .. }) {
-                populate::advise(mapping.pages(), libc::MADV_POPULATE_WRITE)?;
+                populate::advise(&mapping.pages(), libc::MADV_POPULATE_WRITE, &mapping.pages())?;
             }
         }
         Ok(mapping)
@@ -176,7 +176,7 @@ fn reserved_page_size(size: usize, len: usize) -> Result<usize> {
         return Err(Error::NoSuchPageSize { size, sizes });
     }
     if !len.is_multiple_of(size) {
-        return Err(Error::PartialPages { what: "a mapping of huge pages", value: len, multiple: size });
+        return Err(Error::NotWholePages { len, page_size: size });
     }
     Ok(size)
 }

@@ -21,7 +21,7 @@ use crate::stream::Stream;
 /// While the owner exists, and until a method with `&mut self` is called on it, [`as_ptr`](HostMemory::as_ptr) returns the
 /// same address, and [`byte_len`](HostMemory::byte_len) bytes from there stay mapped. If
 /// [`is_writable`](HostMemory::is_writable), the pages may be written, and nothing that safe code can do with a `&Self`
-/// reads or writes the bytes while a device writes them. Reading the bytes through a device must be harmless at any time:
+/// reads or writes the bytes while a device writes them. What `touch` returns is good for that. Reading the bytes through a device must be harmless at any time:
 /// what a mapping's pages hold may change or vanish.
 pub unsafe trait HostMemory: Send + 'static {
     /// Where the bytes start.
@@ -57,7 +57,7 @@ pub unsafe trait HostMemory: Send + 'static {
         super::system::page_size()
     }
 
-    /// Where the bytes start, if any of them may be read and written while the owner is borrowed: nobody else does.
+    /// Where the bytes start, if all of them may be read and written through it while the owner is borrowed. Moves nothing.
     #[doc(hidden)]
     fn touch(&mut self) -> Option<*mut u8> {
         None

@@ -5,6 +5,7 @@ mod mapping;
 mod memory;
 pub mod numa;
 mod options;
+mod pieces;
 mod pinned;
 mod populate;
 pub mod raw;

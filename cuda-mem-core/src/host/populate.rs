@@ -18,6 +18,7 @@ use std::thread;
 
 use super::memory::HostMemory;
 use super::options::{CancelToken, Progress, RegisterOptions};
+use super::pieces::{Pieces, overlap};
 use super::registered::RegisterFlags;
 use super::system::{self, page_size};
 use crate::error::{Error, Result};
@@ -35,9 +36,10 @@ const MOST_THREADS: usize = 16;
 enum Register {
     /// When all pieces are there.
     Afterwards,
-    /// When all pieces are taken, and the calling thread has nothing else to do: the driver goes through the pages in the
-    /// order in which they come.
-    BesideTheLastPieces,
+    /// When so many eighths of the pieces were taken, beside the threads that bring the rest in: the driver goes through the
+    /// pages in the order in which they come, and brings in itself what is not there yet.
+    #[cfg_attr(not(test), expect(dead_code, reason = "which is faster is to be measured on hardware"))]
+    Beside { eighths: usize },
 }
 
 const REGISTER: Register = Register::Afterwards;
@@ -62,7 +64,7 @@ enum How {
 }
 
 impl Population {
-    /// The pages of `memory`, which nobody else may touch while they are brought in.
+    /// The pages of `memory`, to be brought in while it is borrowed.
     pub(super) fn of<M: HostMemory>(memory: &mut M, flags: RegisterFlags) -> Result<Self> {
         let bytes = system::range_of(memory.as_ptr(), memory.byte_len())?;
         // A shared file that is written would be written back, also if the driver then refuses its pages.
@@ -104,6 +106,13 @@ impl Population {
     ) -> Result<()> {
         let total = self.bytes.len();
         let team = Team::new(self, options.cancel);
+        let threads = self.threads(options.threads);
+        let eighth = self.pieces.count().div_ceil(8);
+        // After how many pieces this thread leaves the rest to the others. It does not if there are none.
+        let leave = match when {
+            Register::Beside { eighths } if threads > 1 => Some(eighth.saturating_mul(eighths)),
+            _ => None,
+        };
         let register = || {
             team.result()?;
             options.tell(Progress::Registering);
@@ -111,14 +120,14 @@ impl Population {
         };
         thread::scope(|scope| {
             let _stop = Stop(&team);
-            for _ in 1..self.threads(options.threads) {
+            for _ in 1..threads {
                 // A thread that the system does not give is one fewer.
-                if thread::Builder::new().spawn_scoped(scope, || team.work(&|_| {})).is_err() {
+                if thread::Builder::new().spawn_scoped(scope, || team.work(None, &|_| {})).is_err() {
                     break;
                 }
             }
-            team.work(&|bytes| options.tell(Progress::Populating { bytes, total }));
-            (when == Register::BesideTheLastPieces).then(register)
+            team.work(leave, &|bytes| options.tell(Progress::Populating { bytes, total }));
+            leave.map(|_| register())
         })
         .unwrap_or_else(|| {
             if team.result().is_ok() {
@@ -137,7 +146,7 @@ impl Population {
 
     fn bring_in(&self, piece: Range<usize>) -> Result<()> {
         match self.how {
-            How::Advice(advice) => advise(piece, advice),
+            How::Advice(advice) => advise(&piece, advice, &self.bytes),
             How::Touch(start) => {
                 touch(start, &self.bytes, &piece);
                 Ok(())
@@ -172,9 +181,12 @@ impl<'p> Team<'p> {
         }
     }
 
-    /// Takes pieces until there are none.
-    fn work(&self, tell: &dyn Fn(usize)) {
+    /// Takes pieces until so many are taken, or all.
+    fn work(&self, leave: Option<usize>, tell: &dyn Fn(usize)) {
         while !self.stop.load(Ordering::Acquire) && !self.is_cancelled() {
+            if leave.is_some_and(|pieces| self.next.load(Ordering::Relaxed) >= pieces) {
+                return;
+            }
             let Some(piece) = self.pages.pieces.get(self.next.fetch_add(1, Ordering::Relaxed)) else {
                 return;
             };
@@ -202,45 +214,13 @@ impl<'p> Team<'p> {
     }
 }
 
-/// Ends the work of the others when the calling thread's has ended: no piece is left then, or its callback has panicked.
+/// Ends the work of the others with the calling thread's: no piece is left then, or all are registered, or it has panicked.
 struct Stop<'t, 'p>(&'t Team<'p>);
 
 impl Drop for Stop<'_, '_> {
     fn drop(&mut self) {
         self.0.stop.store(true, Ordering::Release);
     }
-}
-
-/// A range of whole pages in pieces, cut where addresses are multiples of the pieces' size.
-#[derive(Debug, Clone)]
-struct Pieces {
-    range: Range<usize>,
-    size: usize,
-}
-
-impl Pieces {
-    fn new(range: Range<usize>, size: usize) -> Self {
-        Self { range, size: size.max(1) }
-    }
-
-    fn count(&self) -> usize {
-        let Range { start, end } = self.range;
-        if self.range.is_empty() {
-            return 0;
-        }
-        end.div_ceil(self.size).saturating_sub(start.div_euclid(self.size))
-    }
-
-    fn get(&self, index: usize) -> Option<Range<usize>> {
-        let number = self.range.start.div_euclid(self.size).checked_add(index)?;
-        let start = number.checked_mul(self.size)?;
-        let piece = overlap(&(start..start.saturating_add(self.size)), &self.range);
-        (!piece.is_empty()).then_some(piece)
-    }
-}
-
-fn overlap(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
-    one.start.max(other.start)..one.end.min(other.end)
 }
 
 /// Whether the kernel knows the populating advices; asked with an empty range, which any known advice is right for.
@@ -253,23 +233,25 @@ fn advice_is_known() -> bool {
     })
 }
 
-pub(super) fn advise(range: Range<usize>, advice: libc::c_int) -> Result<()> {
-    let start = std::ptr::without_provenance_mut(range.start);
+/// Gives the advice for some pages of a `whole`.
+pub(super) fn advise(pages: &Range<usize>, advice: libc::c_int, whole: &Range<usize>) -> Result<()> {
+    let start = std::ptr::without_provenance_mut(pages.start);
     loop {
         // SAFETY: these advices change no byte; addresses that are not mapped are an error.
-        if unsafe { libc::madvise(start, range.len(), advice) } == 0 {
+        if unsafe { libc::madvise(start, pages.len(), advice) } == 0 {
             return Ok(());
         }
         let source = io::Error::last_os_error();
         match source.raw_os_error() {
             Some(libc::EINTR | libc::EAGAIN) => {}
             // The access would have raised SIGBUS.
-            Some(libc::EFAULT) => return Err(Error::NoPage { range }),
+            Some(libc::EFAULT) => return Err(Error::NoPage { range: pages.clone() }),
             Some(libc::ENOMEM | libc::EHWPOISON) => {
                 let failed = Error::Io { call: "madvise(MADV_POPULATE)", source: source.into() };
-                return Err(system::hole_in(&range).map_or(failed, |hole| Error::NotMapped { range, hole }));
+                let range = whole.clone();
+                return Err(system::hole_in(whole).map_or(failed, |hole| Error::NotMapped { range, hole }));
             }
-            // Population of a device, say, which cannot be populated. What can be registered is the driver's to judge.
+            // Pages of a device, say, which cannot be populated. What can be registered is the driver's to judge.
             _ => return Ok(()),
         }
     }
@@ -290,117 +272,4 @@ fn touch(start: Handle<u8>, bytes: &Range<usize>, piece: &Range<usize>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::cell::{Cell, RefCell};
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn population(memory: &[u8], piece: usize, how: How) -> Population {
-        let bytes = system::range_of(memory.as_ptr(), memory.len()).unwrap();
-        let pieces = Pieces::new(system::pages_around(&bytes), piece);
-        Population { bytes, pieces, how }
-    }
-
-    proptest! {
-        #[test]
-        fn pieces_are_the_range_cut_at_multiples(start in 0..100_000usize, len in 0..100_000usize, size in 1..5000usize) {
-            let pieces = Pieces::new(start..start + len, size);
-            let all: Vec<_> = (0..pieces.count()).map(|index| pieces.get(index).unwrap()).collect();
-            prop_assert_eq!(pieces.get(pieces.count()), None);
-            let mut at = start;
-            for piece in &all {
-                prop_assert_eq!(piece.start, at);
-                prop_assert!(!piece.is_empty() && piece.len() <= size);
-                prop_assert!(piece.end.is_multiple_of(size) || piece.end == start + len);
-                at = piece.end;
-            }
-            prop_assert_eq!(at, start + len);
-        }
-    }
-
-    #[test]
-    fn pieces_at_the_end_of_the_address_space() {
-        let last = usize::MAX - 4095..usize::MAX;
-        let pieces = Pieces::new(last.clone(), 1 << 20);
-        assert_eq!((pieces.count(), pieces.get(0), pieces.get(1)), (1, Some(last), None));
-    }
-
-    #[test]
-    fn the_last_report_comes_before_the_registration_whichever_the_order() {
-        for when in [Register::Afterwards, Register::BesideTheLastPieces] {
-            let memory = vec![1u8; 1_000_001];
-            let population = population(&memory, 4096, How::Leave);
-            let (seen, registered) = (RefCell::new(Vec::new()), Cell::new(false));
-            let tell = |progress| seen.borrow_mut().push((progress, registered.get()));
-            let options = RegisterOptions::new().progress(&tell);
-            let register = || {
-                registered.set(true);
-                Ok(())
-            };
-            population.populate(&options, when, &register).unwrap();
-            assert!(registered.get());
-            let seen = seen.into_inner();
-            assert!(seen.iter().all(|&(_, registered)| !registered));
-            assert_eq!(seen.last().unwrap().0, Progress::Registering);
-            let before = seen[seen.len() - 2].0;
-            assert_eq!(before, Progress::Populating { bytes: 1_000_001, total: 1_000_001 });
-        }
-    }
-
-    #[test]
-    fn a_failure_or_a_cancellation_stops_before_the_registration() {
-        let never = || panic!("it must not be registered");
-        for when in [Register::Afterwards, Register::BesideTheLastPieces] {
-            // Nothing is mapped at the lowest addresses.
-            let bytes = page_size()..1 << 16;
-            let pieces = Pieces::new(bytes.clone(), page_size());
-            let population = Population { bytes, pieces, how: How::Advice(libc::MADV_POPULATE_READ) };
-            let error = population.populate(&RegisterOptions::new().threads(4), when, &never).unwrap_err();
-            assert!(matches!(error, Error::NotMapped { .. }), "{error}");
-
-            let memory = vec![1u8; 1_000_000];
-            let population = self::population(&memory, 4096, How::Leave);
-            let (token, pieces) = (CancelToken::new(), Cell::new(0));
-            let tell = |_| {
-                pieces.set(pieces.get() + 1);
-                token.cancel();
-            };
-            let options = RegisterOptions::new().progress(&tell).cancel(&token);
-            let error = population.populate(&options, when, &never).unwrap_err();
-            assert!(matches!(error, Error::Cancelled), "{error}");
-            assert_eq!(pieces.get(), 1, "it is heard before the next piece");
-        }
-    }
-
-    #[test]
-    fn a_panic_in_the_callback_goes_on_and_stops_the_others() {
-        let mut memory = vec![1u8; 64 << 20];
-        let start = Handle::new(memory.as_mut_ptr());
-        let population = population(&memory, 4096, How::Touch(start));
-        let tell = |_| panic!("of the callback");
-        let options = RegisterOptions::new().threads(4).progress(&tell);
-        let run = || population.populate_and(&options, &|| panic!("it must not be registered"));
-        let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
-        assert_eq!(panic.downcast_ref::<&str>(), Some(&"of the callback"));
-    }
-
-    #[test]
-    fn touching_changes_nothing_and_brings_every_page_in() {
-        let options = super::super::MappingOptions::new();
-        let mut memory = super::super::HostMapping::new(3_000_001, &options).unwrap();
-        memory.as_mut_slice()[5000..6000].fill(7);
-        let expected = memory.as_slice()[..10_000].to_vec();
-        let bytes = system::range_of(HostMemory::as_ptr(&memory), 3_000_001).unwrap();
-        let pieces = Pieces::new(system::pages_around(&bytes), 1 << 16);
-        let how = How::Touch(Handle::new(memory.touch().unwrap()));
-        let population = Population { bytes, pieces, how };
-        population.populate_and(&RegisterOptions::new().threads(3), &|| Ok(())).unwrap();
-        let report = memory.residency().unwrap();
-        assert_eq!(report.resident, report.mapped);
-        assert_eq!(memory.as_slice()[..10_000], expected);
-        assert!(memory.as_slice()[10_000..].iter().all(|&byte| byte == 0));
-    }
-}
+mod tests;

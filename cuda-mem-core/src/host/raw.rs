@@ -9,9 +9,8 @@
 
 use std::ffi::c_void;
 use std::fmt;
-use std::ptr;
 
-use cuda_mem_sys::{CUcontext, CUresult};
+use cuda_mem_sys::CUresult;
 
 use super::options::RegisterOptions;
 use super::populate::Population;
@@ -19,9 +18,8 @@ use super::registered::RegisterFlags;
 use super::registration::{register, unregister};
 use super::system;
 use crate::context::Context;
-use crate::device::Device;
 use crate::driver::{Driver, refuse_forked};
-use crate::error::{Error, Result, call};
+use crate::error::{Error, Result};
 
 /// Pins `size` bytes at `ptr` for all contexts, with the system's driver, which is initialised if nobody has done so.
 ///
@@ -130,29 +128,20 @@ pub unsafe fn unpin_memory(ptr: *mut c_void) -> Result<(), PinError> {
 /// As for [`unpin_memory`].
 pub unsafe fn unpin_memory_with(driver: Driver, ptr: *mut c_void) -> Result<(), PinError> {
     let unregister = || {
-        refuse_forked()?;
         // SAFETY: the caller's promise; if it is no start of a registration, the driver says so.
         unsafe { unregister(driver, ptr.cast::<u8>()) }
     };
-    let unpinned = match refuse_forked() {
-        Ok(()) => driver.registry().unpin(ptr.addr(), unregister).unwrap_or_else(unregister),
-        Err(forked) => Err(forked),
-    };
+    let unpinned = refuse_forked()
+        .and_then(|()| driver.registry().unpin(ptr.addr(), unregister).unwrap_or_else(unregister));
     unpinned.map_err(|error| PinError::new("unregistering", ptr, error))
 }
 
 /// The primary context of the current context's device, or of the first.
 fn current_or_first(driver: Driver) -> Result<Context> {
-    let mut current: CUcontext = ptr::null_mut();
-    // SAFETY: one handle to write.
-    unsafe { call!(driver, cuCtxGetCurrent(&mut current)) }?;
-    if current.is_null() {
-        return driver.device(0)?.primary_context();
+    match driver.current_device()? {
+        Some(device) => device.primary_context(),
+        None => driver.device(0)?.primary_context(),
     }
-    let mut device = 0;
-    // SAFETY: a context is current; one number to write.
-    unsafe { call!(driver, cuCtxGetDevice(&mut device)) }?;
-    Device::new(driver, device).primary_context()
 }
 
 /// Why memory was not pinned or unpinned.

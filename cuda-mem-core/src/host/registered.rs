@@ -111,7 +111,9 @@ impl<M: HostMemory> Registered<M> {
     /// fast. Memory whose pages are all there gains nothing from it.
     ///
     /// The pages of writable memory are made ready to be written, those of other memory and of shared files to be read. That
-    /// changes no byte. It is one registration whatever the size, because a copy may not run from one into the next.
+    /// changes no byte. New pages of memory that is bound to no NUMA node come from those on which the threads run. It is one
+    /// registration whatever the size, because a copy may not run from one into the next; if the range lies in another
+    /// registration made through this crate, it shares that at once and brings nothing in.
     ///
     /// Wraps [`madvise`](https://man7.org/linux/man-pages/man2/madvise.2.html) with `MADV_POPULATE_WRITE` or
     /// `MADV_POPULATE_READ`, and [`cuMemHostRegister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).

@@ -62,9 +62,7 @@ fn pages_of_a_reserve_are_had_whole_or_refused() {
         let options = MappingOptions::new().pages(Pages::HugeTlb { size });
         let error = HostMapping::new(size + 1, &options).unwrap_err();
         let expected = (size + 1, size);
-        assert!(
-            matches!(&error, Error::PartialPages { value, multiple, .. } if (*value, *multiple) == expected)
-        );
+        assert!(matches!(&error, Error::NotWholePages { len, page_size } if (*len, *page_size) == expected));
         assert!(error.to_string().contains(&size.to_string()), "{error}");
         if size > 2 << 20 {
             continue;

@@ -102,12 +102,15 @@ fn a_file_that_shrank_is_an_error_that_says_so() {
     let world = World::new();
     let file = TempFile::on_tmpfs(&pattern(3 * 4096, 3));
     let writable = file.open_for_writing();
-    for mapping in [FileMapping::shared(&writable).unwrap(), FileMapping::private(&writable).unwrap()] {
+    for (name, mapping) in [
+        ("shared", FileMapping::shared(&writable).unwrap()),
+        ("private", FileMapping::private(&writable).unwrap()),
+    ] {
         writable.set_len(4096).unwrap();
         let address = mapping.as_ptr();
         let refused = Registered::with_options(&world.context, mapping, &RegisterOptions::new()).unwrap_err();
         // A kernel that populates nothing leaves it to the driver, which has the same code for it.
-        record!("shrunk", &refused.error);
+        record!(name, &refused.error);
         assert!(matches!(refused.error, Error::NoPage { .. } | Error::Driver(_)), "{}", refused.error);
         assert_eq!(refused.owner.as_ptr(), address);
         writable.set_len(3 * 4096).unwrap();
@@ -175,9 +178,8 @@ fn a_hole_is_named() {
     };
     let new =
         |memory| Registered::new(&world.context, memory, RegisterFlags::default()).map(drop).unwrap_err();
-    for register in [&with_options as &dyn Fn(WithHole) -> cuda_mem_core::Refused<WithHole>, &new] {
-        let refused = register(WithHole::new());
-        record!("hole", &refused.error);
+    for (name, refused) in [("with options", with_options(WithHole::new())), ("new", new(WithHole::new()))] {
+        record!(name, &refused.error);
         let start = refused.owner.as_ptr().addr();
         let expected = start + HOLE.start * PAGE..start + HOLE.end * PAGE;
         assert!(

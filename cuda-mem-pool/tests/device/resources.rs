@@ -54,13 +54,13 @@ fn by_address_the_stream_is_remembered_until_the_free() {
     let other = resource.allocate_raw(4096, None).unwrap();
     assert_ne!(address, other);
     assert!(resource.attributes().used_mem_current().unwrap() >= 8192);
-    // SAFETY: allocated above and not used; the second free of an address is refused.
-    unsafe {
-        resource.deallocate(address, 4096, None).unwrap();
-        resource.deallocate(other, 4096, &world.stream).unwrap();
-        let again = resource.deallocate(address, 4096, None);
-        assert!(matches!(again, Err(Error::UnknownAddress { address: named }) if named == address));
-    }
+    // SAFETY: allocated above and not used.
+    unsafe { resource.deallocate(address, 4096, None) }.unwrap();
+    // SAFETY: as above.
+    unsafe { resource.deallocate(other, 4096, &world.stream) }.unwrap();
+    // SAFETY: the second free of an address is refused.
+    let again = unsafe { resource.deallocate(address, 4096, None) };
+    assert!(matches!(again, Err(Error::UnknownAddress { address: named }) if named == address));
     world.context.synchronize().unwrap();
     assert_eq!(resource.attributes().used_mem_current().unwrap(), 0);
 }
