@@ -6,6 +6,7 @@
 mod common;
 
 mod pinned_cache;
+mod pinned_cache_model;
 mod pinned_cache_soak;
 #[path = "../../../cuda-mem-core/tests/sim/rig.rs"]
 #[allow(dead_code, reason = "shared with another crate's tests")]
