@@ -25,8 +25,11 @@ pub(crate) fn measure(machine: &Machine, request: &Request) -> Outcome {
                 Ok(Registered::with_options(context, memory, &RegisterOptions::new())?)
             };
             block(machine, bytes, make, |block| {
-                let huge = block.memory()?.residency()?.huge;
-                Ok((block.as_ptr().cast_mut(), vec![("huge", huge as f64 / bytes as f64)]))
+                let pages = block.memory()?.residency()?;
+                if pages.resident < pages.mapped {
+                    return Err(format!("of {} bytes only {} are there", pages.mapped, pages.resident).into());
+                }
+                Ok((block.as_ptr().cast_mut(), vec![("huge", pages.huge as f64 / bytes as f64)]))
             })
         }
         "cuMemHostAlloc" => {
