@@ -9,6 +9,7 @@ use cuda_mem_sim::{Record, Sim};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::common::gate::Gate;
 use crate::common::pattern;
 use crate::rig::{argument, log_of, on_simulator, text};
 
@@ -47,6 +48,24 @@ fn expect_slots_were_free(records: &[Record], copy: &str, slot: &str) -> usize {
     copies
 }
 
+/// The calls of a copy whose stream is held up until the copy has asked for its slots in vain.
+fn held_up(sim: &Sim, stream: &Stream, copy: impl FnOnce() + Send) -> Vec<Record> {
+    let gate = Gate::before(stream);
+    sim.log().clear();
+    let unready = |record: &Record| record.result == CUresult::CUDA_ERROR_NOT_READY;
+    std::thread::scope(|scope| {
+        let copying = scope.spawn(copy);
+        while sim.log().filter(unready).len() < 5 {
+            std::thread::yield_now();
+        }
+        let copies = sim.log().filter(|record| record.function.starts_with("cuMemcpy"));
+        assert_eq!(copies.len(), SLOTS, "{}", text(&copies));
+        gate.open();
+        copying.join().unwrap();
+    });
+    sim.log().records()
+}
+
 #[test]
 fn a_slot_is_used_again_after_its_event_and_the_ring_never_grows() {
     on_simulator(|sim, context| {
@@ -54,17 +73,18 @@ fn a_slot_is_used_again_after_its_event_and_the_ring_never_grows() {
         let len = 9 * SLOT;
         let (source, mut target) = (pattern(len, 1), vec![0; len]);
         let device = DeviceBuffer::<u8>::zeroed(&stream, len).unwrap();
-        let up = log_of(&sim.log(), || stager.upload(&stream, &source, &device.whole()).unwrap());
+        let whole = device.whole();
+        let up = held_up(sim, &stream, || stager.upload(&stream, &source, &whole).unwrap());
         assert_eq!(expect_slots_were_free(&up, "cuMemcpyHtoDAsync", "src_host"), 9);
         stream.synchronize().unwrap();
-        let down = log_of(&sim.log(), || stager.download(&stream, &device.whole(), &mut target).unwrap());
+        let down = held_up(sim, &stream, || stager.download(&stream, &whole, &mut target).unwrap());
         assert_eq!(expect_slots_were_free(&down, "cuMemcpyDtoHAsync", "dst_host"), 9);
         assert!(target == source);
         for records in [up, down] {
             assert_eq!(count(&records, "cuMemHostAlloc"), 0);
             assert_eq!(count(&records, "cuStreamSynchronize"), 0, "{}", text(&records));
             // Threads of the stager call no driver.
-            assert!(records.iter().all(|record| record.thread == records[0].thread));
+            assert!(records.iter().all(|record| record.thread == records[0].thread), "{}", text(&records));
         }
     });
 }

@@ -277,7 +277,7 @@ impl Stager {
     /// # Errors
     ///
     /// As [`Stager::upload`]; and [`Error::Source`] if the file cannot be read or ends too early, with the first byte that is
-    /// missing. Some of the bytes before it may be in `target` then.
+    /// missing. What lies before it may be in `target` then, up to the slot that it belongs to.
     pub fn upload_file(
         &self,
         stream: &Stream,

@@ -14,10 +14,8 @@ pub(super) use std::sync::{
 /// Looks for a while whether something has come to pass, for less than it costs to be put to sleep and woken.
 #[cfg(not(all(loom, test)))]
 pub(super) fn look(happened: impl Fn() -> bool) {
-    for _ in 0..super::tuning::LOOKS {
-        if happened() {
-            return;
-        }
+    let start = std::time::Instant::now();
+    while !happened() && start.elapsed() < super::tuning::LOOK {
         std::hint::spin_loop();
     }
 }

@@ -30,9 +30,10 @@ const LEAST_CHUNK: usize = 256 << 10;
 /// The part of a chunk that one thread copies at a time: small, so that all end together, but worth taking a lock for.
 const PART: RangeInclusive<usize> = 32 << 10..=256 << 10;
 
-/// How often a thread looks for work before it sleeps: some tens of microseconds, which is what waking it costs.
+/// How long a thread looks for work before it sleeps: longer than the link takes for a slot, so that threads that are ahead of it
+/// are there when the next one is free. Waking them costs about as long.
 #[cfg(not(all(loom, test)))]
-pub(super) const LOOKS: u32 = 1000;
+pub(super) const LOOK: Duration = Duration::from_micros(100);
 
 /// How long a wait for the device is busy before it sleeps.
 pub(super) const BUSY: Duration = Duration::from_micros(300);
