@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::gpu_test::{Builder, MANIFEST, Matrix, Programs, portable};
+use crate::gpu_test::{Builder, Kind, MANIFEST, Matrix, Programs, SCRIPTS, portable};
 use crate::table;
 use crate::workspace::Workspace;
 
@@ -28,7 +28,7 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
     if let Some(((package, features), error)) = broken.first_key_value() {
         bail!("{package} with features {features}: {error}");
     }
-    for row in &rows {
+    for row in rows.iter().filter(|row| row.kind == Kind::Tests) {
         for target in &row.targets {
             let built = tests.iter().any(|test| test.is_for(row, target));
             ensure!(
@@ -68,6 +68,7 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
     for name in ["gpu-matrix.toml", "known-differences.tsv"] {
         bundle.add(&root.join("ci").join(name), name)?;
     }
+    bundle.add_folder(&root.join("ci").join(SCRIPTS), SCRIPTS)?;
     bundle.write(MANIFEST, &serde_json::to_string_pretty(&programs)?)?;
     let launcher = bundle.write("gpu-test", LAUNCHER)?;
     fs::set_permissions(launcher, fs::Permissions::from_mode(0o755))?;
