@@ -9,6 +9,8 @@ mod common;
 mod device_pool;
 mod kernels;
 mod managed_pool;
+mod pinned_cache;
+mod pinned_cache_pools;
 mod pinned_pool;
 mod resources;
 mod support;
