@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::gpu_test::{Builder, MANIFEST, Matrix, Programs, portable};
+use crate::gpu_test::{Builder, Kind, MANIFEST, Matrix, Programs, SCRIPTS, portable};
 use crate::table;
 use crate::workspace::Workspace;
 
@@ -28,7 +28,7 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
     if let Some(((package, features), error)) = broken.first_key_value() {
         bail!("{package} with features {features}: {error}");
     }
-    for row in &rows {
+    for row in rows.iter().filter(|row| row.kind == Kind::Tests) {
         for target in &row.targets {
             let built = tests.iter().any(|test| test.is_for(row, target));
             ensure!(
@@ -64,9 +64,11 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
         test.path = bundle.add(&test.path, &name)?;
     }
     programs.tests = tests;
+    bundle.add_folder(&root.join("ci/peers"), "peers")?;
     for name in ["gpu-matrix.toml", "known-differences.tsv"] {
         bundle.add(&root.join("ci").join(name), name)?;
     }
+    bundle.add_folder(&root.join("ci").join(SCRIPTS), SCRIPTS)?;
     bundle.write(MANIFEST, &serde_json::to_string_pretty(&programs)?)?;
     let launcher = bundle.write("gpu-test", LAUNCHER)?;
     fs::set_permissions(launcher, fs::Permissions::from_mode(0o755))?;
@@ -107,6 +109,20 @@ impl<'a> Bundle<'a> {
             .with_context(|| format!("cannot copy {} to the bundle", file.display()))?;
         self.files.push((name.to_owned(), size));
         Ok(PathBuf::from(name))
+    }
+
+    /// Copies the files of a folder that has no folders.
+    fn add_folder(&mut self, folder: &Path, name: &str) -> Result<()> {
+        let target = self.folder.join(name);
+        fs::create_dir(&target).with_context(|| format!("cannot create {}", target.display()))?;
+        let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+        let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        files.sort();
+        for file in files.iter().filter(|file| file.is_file()) {
+            let own = file.file_name().context("a file without a name")?.to_string_lossy();
+            self.add(file, &format!("{name}/{own}"))?;
+        }
+        Ok(())
     }
 
     fn write(&mut self, name: &str, text: &str) -> Result<PathBuf> {
