@@ -64,8 +64,9 @@ pub(crate) fn cuGetProcAddress(
     let bound = bound.map(|function| (wanted, function.version));
     let newer = NEWER.iter().filter(|newer| newer.0 == wanted).map(|&(_, since, listed)| (listed, since));
     // A driver does not know functions that are newer than itself. A negative version asks for the newest.
-    let known = newer.chain(bound).filter(|&(_, since)| since <= config.driver_version);
-    let function = known.clone().find(|&(_, since)| version < 0 || since <= version).or_else(|| known.last());
+    let mut known = newer.chain(bound).filter(|&(_, since)| since <= config.driver_version);
+    let function =
+        known.clone().find(|&(_, since)| version < 0 || since <= version).or_else(|| known.next_back());
     let lookup_itself = || {
         let itself = entries::lookup::V2.get(door.slot).filter(|_| wanted == "cuGetProcAddress");
         itself.map(|&function| (function as *const c_void, 12000))
