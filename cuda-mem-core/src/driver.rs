@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use cuda_mem_sys::{CUresult, Table};
+use cuda_mem_sys::{CUcontext, CUresult, Table};
 
 use crate::deferred::Deferred;
 use crate::device::Device;
@@ -170,6 +170,31 @@ impl Driver {
     /// As [`Driver::device`].
     pub fn devices(self) -> Result<Vec<Device>> {
         (0..self.device_count()?).map(|ordinal| self.device(ordinal)).collect()
+    }
+
+    /// The device of the context that is current in the calling thread; none if no context is.
+    ///
+    /// Wraps [`cuCtxGetCurrent` and `cuCtxGetDevice`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], [`Error::Forked`].
+    pub fn current_device(self) -> Result<Option<Device>> {
+        refuse_forked()?;
+        let mut context: CUcontext = ptr::null_mut();
+        // SAFETY: one handle to write.
+        unsafe { call!(self, cuCtxGetCurrent(&mut context)) }?;
+        if context.is_null() {
+            return Ok(None);
+        }
+        let mut raw = 0;
+        // SAFETY: one device number to write; a context is current.
+        unsafe { call!(self, cuCtxGetDevice(&mut raw)) }?;
+        Ok(Some(Device::new(self, raw)))
     }
 
     /// How many releases have failed so far: frees, unregistrations and destructions in `Drop`, which has nobody to

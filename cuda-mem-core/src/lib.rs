@@ -16,8 +16,8 @@
 //! # What holds everywhere
 //!
 //! - **Memory under an asynchronous copy is never freed or seen too early.** A copy owns its host memory ([`Transfer`]), runs
-//!   in a closure that always waits ([`scope()`]), waits before it returns ([`DeviceRange`]), or is an `unsafe fn`
-//!   ([`copy`]). `mem::forget` breaks none of them.
+//!   in a closure that always waits ([`scope()`]), is done with it before it returns ([`DeviceRange`], [`copy::Stager`]), or is an
+//!   `unsafe fn` ([`copy::memcpy_async`]). `mem::forget` breaks none of them.
 //! - **A buffer remembers every stream that used it.** Uses on other streams, and its release, are ordered behind all of
 //!   them, on the device.
 //! - **The caller's world stays as it was**: the current context, the thread's capture mode, captures of other threads.
@@ -42,7 +42,9 @@ mod handle;
 pub mod host;
 mod marker;
 pub mod pointer;
+pub mod raw_pool;
 mod scope;
+mod source;
 mod stream;
 pub mod stream_mem;
 mod transfer;
@@ -57,7 +59,10 @@ pub use element::DeviceCopy;
 pub use error::{DriverError, Error, Refused, RegisteredBy, Result};
 pub use event::Event;
 pub use fence::{Fence, FenceLine};
+pub use fork::forked;
 pub use host::PinnedBuffer;
 pub use scope::{Scope, scope};
+pub use source::MemorySource;
 pub use stream::{Stream, StreamId};
 pub use transfer::Transfer;
+pub use uses::{UsePoint, Uses};

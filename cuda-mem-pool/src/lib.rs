@@ -1,18 +1,41 @@
 //! Memory resources and caching allocators for GPU and pinned host memory.
 //!
-//! This release has the crate's place in the stack and nothing of its own yet. The layer below is re-exported, so that this
-//! crate serves as a project's only dependency:
-//!
 //! ```
-//! use cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};
+//! use cuda_mem_core::{Driver, Stream};
+//! use cuda_mem_pool::{MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions};
 //!
 //! let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 //! let context = driver.device(0)?.primary_context()?;
-//! let buffer = DeviceBuffer::<f32>::zeroed(&Stream::new(&context)?, 1024)?;
-//! assert_eq!(buffer.size_bytes(), 4096);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! let stream = Stream::new(&context)?;
+//!
+//! let pinned = PinnedMemoryResource::new(&context, &PinnedMemoryResourceOptions::default())?;
+//! let mut block = pinned.allocate(1 << 20, &stream)?;
+//! block.as_mut_slice()?.fill(42);
+//! # Ok::<(), cuda_mem_pool::Error>(())
 //! ```
+//!
+//! The layer below is [`cuda_mem_core`], re-exported so that this crate serves as a project's only dependency.
 
 #![deny(unsafe_code)]
 
+mod driver_pool;
+mod engine;
+mod error;
+mod ipc;
+pub mod pinned_cache;
+mod primitive;
+mod resource;
+
 pub use cuda_mem_core;
+pub use driver_pool::{
+    Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Effect, ManagedMemoryResource,
+    ManagedMemoryResourceOptions, PinnedMemoryResource, PinnedMemoryResourceOptions,
+};
+pub use error::{Error, Result};
+pub use ipc::{AllocationHandleSource, IpcAllocationHandle};
+pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator};
+pub use resource::{
+    Accessibility, Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, DeviceReachable, Home,
+    HostDeviceAccessible, HostReachable, MemoryResource, RawResource,
+};
+pub use uuid::Uuid;

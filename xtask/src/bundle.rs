@@ -64,10 +64,11 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
         test.path = bundle.add(&test.path, &name)?;
     }
     programs.tests = tests;
+    bundle.add_folder(&root.join("ci/peers"), "peers")?;
     for name in ["gpu-matrix.toml", "known-differences.tsv"] {
         bundle.add(&root.join("ci").join(name), name)?;
     }
-    bundle.add_scripts(&root.join("ci").join(SCRIPTS))?;
+    bundle.add_folder(&root.join("ci").join(SCRIPTS), SCRIPTS)?;
     bundle.write(MANIFEST, &serde_json::to_string_pretty(&programs)?)?;
     let launcher = bundle.write("gpu-test", LAUNCHER)?;
     fs::set_permissions(launcher, fs::Permissions::from_mode(0o755))?;
@@ -110,15 +111,16 @@ impl<'a> Bundle<'a> {
         Ok(PathBuf::from(name))
     }
 
-    /// Copies the scripts in Python.
-    fn add_scripts(&mut self, from: &Path) -> Result<()> {
-        fs::create_dir(self.folder.join(SCRIPTS))?;
-        let entries = fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))?;
-        for entry in entries {
-            let file = entry?.path();
-            if let Some(name) = file.file_name().filter(|_| file.is_file()) {
-                self.add(&file, &format!("{SCRIPTS}/{}", name.to_string_lossy()))?;
-            }
+    /// Copies the files of a folder that has no folders.
+    fn add_folder(&mut self, folder: &Path, name: &str) -> Result<()> {
+        let target = self.folder.join(name);
+        fs::create_dir(&target).with_context(|| format!("cannot create {}", target.display()))?;
+        let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+        let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        files.sort();
+        for file in files.iter().filter(|file| file.is_file()) {
+            let own = file.file_name().context("a file without a name")?.to_string_lossy();
+            self.add(file, &format!("{name}/{own}"))?;
         }
         Ok(())
     }
@@ -143,4 +145,24 @@ impl<'a> Bundle<'a> {
 #[expect(clippy::cast_precision_loss, reason = "shown with two digits")]
 fn mebibytes(bytes: u64) -> String {
     format!("{:.2} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_carried_with_its_files() {
+        let scratch = std::env::temp_dir().join(format!("xtask-bundle-{}", std::process::id()));
+        let source = scratch.join("source");
+        fs::create_dir_all(source.join("__pycache__")).unwrap();
+        fs::write(source.join("b.py"), "bb").unwrap();
+        fs::write(source.join("a.cpp"), "a").unwrap();
+        let target = scratch.join("bundle");
+        let mut bundle = Bundle::create(&target).unwrap();
+        bundle.add_folder(&source, "peers").unwrap();
+        assert_eq!(bundle.files, [("peers/a.cpp".to_owned(), 1), ("peers/b.py".to_owned(), 2)]);
+        assert_eq!(fs::read_to_string(target.join("peers/b.py")).unwrap(), "bb");
+        fs::remove_dir_all(&scratch).unwrap();
+    }
 }

@@ -7,10 +7,12 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
+use std::alloc::Layout;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
 
 use cuda_mem_sys::{CUdeviceptr, CUresult};
 
@@ -22,6 +24,7 @@ use crate::driver::refuse_forked;
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Error, Refused, Result, WithBytes, call};
 use crate::fork;
+use crate::source::MemorySource;
 use crate::stream::{Entered, Stream};
 use crate::uses::{Access, OpenUse, Uses};
 
@@ -50,12 +53,14 @@ pub struct DeviceBuffer<T: DeviceCopy> {
 
 /// Device memory without its type: what there is to free.
 #[derive(Debug)]
-struct Block {
+pub(super) struct Block {
     /// 0 if there are no bytes.
     address: CUdeviceptr,
     /// The stream that it was allocated on and is freed on.
     home: Stream,
     uses: Uses,
+    /// Who takes it back, and with which layout; the driver if nobody else gave it.
+    source: Option<(Arc<dyn MemorySource>, Layout)>,
 }
 
 impl<T: DeviceCopy> DeviceBuffer<T> {
@@ -87,7 +92,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
             unsafe { call!(stream.driver(), cuMemAllocAsync(&mut address, bytes, entered.raw())) }
                 .with_bytes(bytes)?;
         }
-        let block = Block { address, home: stream.clone(), uses: Uses::default() };
+        let block = Block { address, home: stream.clone(), uses: Uses::default(), source: None };
         let mut buffer = Self { block: ManuallyDrop::new(block), len, _elements: PhantomData };
         buffer.block.uses = Uses::starting_on(stream)?;
         Ok(buffer)
@@ -125,6 +130,79 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         let buffer = Self::allocate(stream, source.len(), &relaxed)?;
         buffer.whole().copy_from_slice_checked(stream, source, &relaxed)?;
         Ok(buffer)
+    }
+
+    /// The elements that fit into memory of somebody else's ([`MemorySource`]), who takes it back when the buffer is dropped:
+    /// behind the work of every stream that used it.
+    ///
+    /// `stream` is the one that the memory was allocated on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`] if a point of a per-thread default stream could not be remembered, [`Error::WrongThread`],
+    /// [`Error::Forked`]. The memory was given back then.
+    ///
+    /// # Safety
+    ///
+    /// `address` is memory of `layout`, allocated on `stream` from `source` and reachable from the stream's device, aligned
+    /// for `T`, and nobody else frees it.
+    pub unsafe fn from_source(
+        stream: &Stream,
+        address: CUdeviceptr,
+        layout: Layout,
+        source: Arc<dyn MemorySource>,
+    ) -> Result<Self> {
+        let len = layout.size().checked_div(size_of::<T>()).unwrap_or(0);
+        let block =
+            Block { address, home: stream.clone(), uses: Uses::default(), source: Some((source, layout)) };
+        let mut buffer = Self { block: ManuallyDrop::new(block), len, _elements: PhantomData };
+        buffer.block.uses = Uses::starting_on(stream)?;
+        Ok(buffer)
+    }
+
+    /// The same memory as elements of another type; as many as fit, and the bytes behind them stay unused.
+    ///
+    /// # Errors
+    ///
+    /// The buffer comes back with [`Error::Misaligned`] if the memory is not aligned for the type.
+    pub fn cast<U: DeviceCopy>(mut self) -> Result<DeviceBuffer<U>, Refused<Self>> {
+        let align = align_of::<U>();
+        if !usize::try_from(self.block.address).is_ok_and(|address| address.is_multiple_of(align)) {
+            let error = Error::Misaligned { address: self.block.address, align };
+            return Err(Refused::new(error, self));
+        }
+        let len = self.size_bytes().checked_div(size_of::<U>()).unwrap_or(0);
+        // SAFETY: taken once; `self` is not dropped below.
+        let block = unsafe { ManuallyDrop::take(&mut self.block) };
+        let _ = ManuallyDrop::new(self);
+        Ok(DeviceBuffer { block: ManuallyDrop::new(block), len, _elements: PhantomData })
+    }
+
+    /// Takes the memory out, without waiting for or freeing anything: address, and the stream that it was allocated on. For
+    /// memory of a [`MemorySource`], who must get it back some other way.
+    #[must_use = "the memory is leaked unless it is freed by its address"]
+    pub fn into_raw(mut self) -> (CUdeviceptr, Stream) {
+        // SAFETY: taken once; `self` is not dropped below.
+        let block = unsafe { ManuallyDrop::take(&mut self.block) };
+        let _ = ManuallyDrop::new(self);
+        (block.address, block.home)
+    }
+
+    /// Waits until no recorded use of the memory runs any more, its allocation included. Blocks the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Capturing`] if a stream that used it captures; [`Error::Driver`], also for device work that failed;
+    /// [`Error::Forked`].
+    pub fn synchronize(&self) -> Result<()> {
+        self.block.uses.synchronize()
+    }
+
+    /// Orders `stream` behind all recorded uses, without recording one.
+    #[doc(hidden)]
+    pub fn order_behind_uses(&self, stream: &Stream) -> Result<()> {
+        self.block.expect_same_driver(stream)?;
+        self.block.uses.hold_up(stream)
     }
 
     /// Number of elements.
@@ -180,7 +258,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// [`Error::ForeignContext`] for another driver's stream, [`Error::Capturing`] if an earlier user captures now,
     /// [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
-        self.expect_same_driver(stream)?;
+        self.block.expect_same_driver(stream)?;
         StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
     }
 
@@ -190,21 +268,12 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// As [`DeviceBuffer::on`].
     pub fn on_read<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
-        self.expect_same_driver(stream)?;
+        self.block.expect_same_driver(stream)?;
         StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Read)
     }
 
-    pub(super) fn begin<'b>(&'b self, stream: &'b Stream, access: Access) -> Result<OpenUse<'b>> {
-        self.expect_same_driver(stream)?;
-        self.block.uses.begin(stream, access)
-    }
-
-    fn expect_same_driver(&self, stream: &Stream) -> Result<()> {
-        if stream.driver() == self.block.home.driver() {
-            Ok(())
-        } else {
-            Err(Error::ForeignContext { what: "the stream" })
-        }
+    pub(super) fn block(&self) -> &Block {
+        &self.block
     }
 
     /// A part of it, by element numbers.
@@ -284,6 +353,22 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     }
 }
 
+impl Block {
+    /// Orders `stream` behind the uses that `access` has to wait for, and enters it as a user until the result is ended.
+    pub(super) fn begin<'b>(&'b self, stream: &'b Stream, access: Access) -> Result<OpenUse<'b>> {
+        self.expect_same_driver(stream)?;
+        self.uses.begin(stream, access)
+    }
+
+    fn expect_same_driver(&self, stream: &Stream) -> Result<()> {
+        if stream.driver() == self.home.driver() {
+            Ok(())
+        } else {
+            Err(Error::ForeignContext { what: "the stream" })
+        }
+    }
+}
+
 impl<T: DeviceCopy> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         // SAFETY: taken once; the buffer is not used after its drop.
@@ -300,6 +385,10 @@ impl Release for Block {
         refuse_forked()?;
         if self.address == 0 {
             return Ok(());
+        }
+        if let Some((source, layout)) = &self.source {
+            let (source, layout) = (Arc::clone(source), *layout);
+            return self.give_back(&*source, layout);
         }
         let driver = self.home.driver();
         match self.home.enter() {
@@ -334,6 +423,29 @@ impl Release for Block {
                 let (_relaxed, _bound) = self.home.context().bind_relaxed()?;
                 // SAFETY: memory that this value owns, freed once; no use of it runs any more.
                 unsafe { call!(driver, cuMemFree(self.address)) }?;
+            }
+            Err(error) => return Err(error),
+        }
+        self.address = 0;
+        Ok(())
+    }
+}
+
+impl Block {
+    /// Gives the memory back to who allocated it, behind all its uses.
+    fn give_back(&mut self, source: &dyn MemorySource, layout: Layout) -> Result<()> {
+        match self.home.refuse_other_threads() {
+            Ok(()) => {
+                self.uses.hold_up_last(&self.home)?;
+                // SAFETY: memory that this value owns, given back once, on a stream that is behind every use.
+                unsafe { source.deallocate(self.address, layout, &self.home) }?;
+            }
+            Err(Error::WrongThread) => {
+                // Another thread's default stream has no name here: wait, after which any stream will do.
+                self.uses.synchronize()?;
+                let stream = Stream::per_thread(self.home.context())?;
+                // SAFETY: memory that this value owns, given back once; no use of it runs any more.
+                unsafe { source.deallocate(self.address, layout, &stream) }?;
             }
             Err(error) => return Err(error),
         }

@@ -17,7 +17,7 @@ use bitflags::bitflags;
 use cuda_mem_sys::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED};
 
 use super::memory::{HostElements, HostMemory};
-use super::registered::device_address;
+use super::registration::device_address;
 use crate::buffer::StreamUse;
 use crate::context::Context;
 use crate::deferred::Release;
@@ -169,6 +169,11 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// Enters `stream` as a user of words that every party accesses atomically, and which therefore needs no order.
     pub(crate) fn note<'b>(&'b self, stream: &'b Stream) -> Result<OpenUse<'b>> {
         self.block.uses.note(stream)
+    }
+
+    /// Takes over the uses of a part of the memory, whose own owner is gone: the release waits for them too.
+    pub fn absorb_uses(&self, uses: Uses) {
+        self.block.uses.absorb(uses);
     }
 
     /// Frees it now, and tells whether the driver took it. Waits for the device uses that it knows of, and the driver for all

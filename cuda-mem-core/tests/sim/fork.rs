@@ -4,7 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cuda_mem_core::host::{PinnedFlags, RegisterFlags, Registered};
+use cuda_mem_core::copy::Stager;
+use cuda_mem_core::host::{
+    HostMapping, MappingOptions, PinnedFlags, RegisterFlags, RegisterOptions, Registered, raw,
+};
+use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, ManagedBuffer, PinnedBuffer, Stream};
 
 use crate::common::child;
@@ -12,6 +16,17 @@ use crate::rig::on_simulator;
 
 /// How long a call is made to take: the fork happens in its middle.
 const SLOW: Duration = Duration::from_millis(300);
+
+/// What pinning and unpinning some memory fail with.
+fn pinned_codes(driver: Driver) -> [Option<CUresult>; 2] {
+    let memory = vec![0u8; 5000];
+    let start = memory.as_ptr().cast_mut().cast();
+    // SAFETY: the vector lives; what is pinned is unpinned below.
+    let pinned = unsafe { raw::pin_memory_with(driver, start, 5000) };
+    // SAFETY: no device uses it.
+    let unpinned = unsafe { raw::unpin_memory_with(driver, start) };
+    [pinned, unpinned].map(|result| result.err().and_then(|error| error.code()))
+}
 
 /// Runs `busy` in another thread, forks while its call of `function` is under way, and has the child drop things.
 fn fork_during(function: &str, busy: impl Fn(&Context) + Sync) {
@@ -23,6 +38,7 @@ fn fork_during(function: &str, busy: impl Fn(&Context) + Sync) {
             ManagedBuffer::<u8>::zeroed(context, 5000).unwrap(),
             Registered::new(context, vec![0u8; 5000], RegisterFlags::default()).unwrap(),
             Stream::new(context).unwrap(),
+            Stager::builder(context).threads(3).build().unwrap(),
             context.clone(),
         ));
         sim.delay(function, SLOW);
@@ -50,6 +66,15 @@ fn fork_during(function: &str, busy: impl Fn(&Context) + Sync) {
                 let memory = vec![0u8; 5000];
                 if Registered::new(context, memory, RegisterFlags::default()).is_ok() {
                     return Err("a registration in a forked child".to_owned());
+                }
+                let memory =
+                    HostMapping::new(5000, &MappingOptions::new()).map_err(|error| error.to_string())?;
+                if Registered::with_options(context, memory, &RegisterOptions::new()).is_ok() {
+                    return Err("a registration with options in a forked child".to_owned());
+                }
+                let pinned = pinned_codes(context.driver());
+                if pinned != [Some(CUresult::CUDA_ERROR_NOT_INITIALIZED); 2] {
+                    return Err(format!("pinning in a forked child gave {pinned:?}"));
                 }
                 context.driver().reclaim();
                 match context.driver().release_failures() {
@@ -82,6 +107,21 @@ fn during_a_registration() {
 }
 
 #[test]
+fn during_a_registration_whose_pages_are_brought_in() {
+    fork_during("cuMemHostRegister", |context| {
+        let memory = HostMapping::new(100 << 20, &MappingOptions::new()).unwrap();
+        drop(Registered::with_options(context, memory, &RegisterOptions::new().threads(4)).unwrap());
+    });
+}
+
+#[test]
+fn during_a_raw_pin() {
+    fork_during("cuMemHostRegister", |context| {
+        assert_eq!(pinned_codes(context.driver()), [None; 2]);
+    });
+}
+
+#[test]
 fn during_an_unregistration() {
     fork_during("cuMemHostUnregister", |context| {
         drop(Registered::new(context, vec![0u8; 100_000], RegisterFlags::default()).unwrap());
@@ -95,6 +135,17 @@ fn during_a_wait_under_the_lock_of_a_buffers_uses() {
         let pinned = PinnedBuffer::<u8>::zeroed(context, 100, PinnedFlags::MAPPED).unwrap();
         drop(pinned.on(&stream).unwrap());
         assert_eq!(pinned.as_slice().unwrap(), [0; 100]);
+    });
+}
+
+#[test]
+fn during_a_staged_copy() {
+    fork_during("cuMemcpyHtoDAsync", |context| {
+        let stream = Stream::new(context).unwrap();
+        let device = DeviceBuffer::<u8>::zeroed(&stream, 100_000).unwrap();
+        let stager = Stager::builder(context).threads(3).build().unwrap();
+        stager.upload(&stream, &[5; 100_000], &device.whole()).unwrap();
+        assert!(device.to_vec(&stream).unwrap() == [5; 100_000]);
     });
 }
 

@@ -1,0 +1,49 @@
+//! Where memory lies.
+
+use cuda_mem_sys::{CUmemAllocationType, CUmemLocation, CUmemLocationType};
+
+/// Where the memory of a pool lies, and who reaches it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MemoryLocation {
+    /// No place of its own, for managed memory (`CU_MEM_LOCATION_TYPE_NONE`).
+    None,
+    /// A device, by the driver's number.
+    Device(i32),
+    /// Host memory wherever the system puts it (`CU_MEM_LOCATION_TYPE_HOST`). Pools take it from CUDA 13.0 on.
+    Host,
+    /// One node of the host's memory (`CU_MEM_LOCATION_TYPE_HOST_NUMA`).
+    HostNuma(i32),
+}
+
+impl MemoryLocation {
+    pub(super) fn as_raw(self) -> CUmemLocation {
+        let (kind, id) = match self {
+            Self::None => (CUmemLocationType::CU_MEM_LOCATION_TYPE_NONE, 0),
+            Self::Device(ordinal) => (CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, ordinal),
+            Self::Host => (CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST, -1),
+            Self::HostNuma(node) => (CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, node),
+        };
+        CUmemLocation { type_: kind, id }
+    }
+}
+
+/// What kind of memory a pool has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum AllocationType {
+    /// Memory that stays where it is: a device's, or pinned host memory.
+    #[default]
+    Pinned,
+    /// Memory that moves to where it is used. Pools take it from CUDA 13.0 on.
+    Managed,
+}
+
+impl AllocationType {
+    pub(super) fn as_raw(self) -> CUmemAllocationType {
+        match self {
+            Self::Pinned => CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+            Self::Managed => CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_MANAGED,
+        }
+    }
+}

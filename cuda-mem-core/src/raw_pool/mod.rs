@@ -1,0 +1,391 @@
+//! The driver's memory pools, one function a call: what the pool crate builds its resources on.
+//!
+//! # Safety
+//!
+//! Relies on `cuMemPoolDestroy` leaving the allocations that are still out intact, as its documentation states (and hardware
+//! does), so a pool may be dropped before what came from it.
+
+#![allow(unsafe_code, reason = "calls driver functions")]
+
+mod attributes;
+mod location;
+mod share;
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr;
+
+use cuda_mem_sys::{
+    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc_v1, CUmemAllocationHandleType, CUmemPoolHandle_st,
+    CUmemPoolProps_v1, CUmemoryPool,
+};
+
+use crate::capture::Relaxed;
+use crate::device::Device;
+use crate::driver::{Driver, refuse_forked};
+use crate::error::{Error, Refused, Result, WithBytes, call};
+use crate::fork;
+use crate::handle::Handle;
+use crate::stream::Stream;
+
+pub use attributes::PoolAttributes;
+pub use location::{AllocationType, MemoryLocation};
+pub use share::PointerExport;
+
+/// How a pool is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolProperties {
+    /// The kind of its memory.
+    pub allocation_type: AllocationType,
+    /// Where its memory lies.
+    pub location: MemoryLocation,
+    /// Whether other processes may be given the pool, as a POSIX file descriptor.
+    pub shareable: bool,
+    /// The most bytes it may reserve; 0 for what the system has.
+    pub max_size: usize,
+}
+
+/// A memory pool of the driver.
+///
+/// ```
+/// use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
+/// use cuda_mem_core::{Driver, Stream};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let properties = PoolProperties {
+///     allocation_type: AllocationType::Pinned,
+///     location: MemoryLocation::Device(0),
+///     shareable: false,
+///     max_size: 0,
+/// };
+/// let pool = MemoryPool::create(driver, &properties)?;
+/// let address = pool.allocate(1 << 20, &stream)?;
+/// assert_eq!(pool.attributes()?.used_mem_current, 1 << 20);
+/// // SAFETY: from a pool, not used, freed once.
+/// unsafe { cuda_mem_core::raw_pool::free(address, &stream)? };
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+pub struct MemoryPool {
+    driver: Driver,
+    raw: Handle<CUmemPoolHandle_st>,
+    /// Whether it was made here and is to be destroyed.
+    owned: bool,
+}
+
+impl MemoryPool {
+    /// A new pool.
+    ///
+    /// Wraps [`cuMemPoolCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Needs no
+    /// context.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`]: code 1 for a location or kind that the driver has no pools of, 2 if `max_size` is more than there
+    /// is; [`Error::Forked`].
+    pub fn create(driver: Driver, properties: &PoolProperties) -> Result<Self> {
+        let _relaxed = Relaxed::enter(driver)?;
+        let handles = if properties.shareable {
+            CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        } else {
+            CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE
+        };
+        let raw_properties = CUmemPoolProps_v1 {
+            allocType: properties.allocation_type.as_raw(),
+            handleTypes: handles,
+            location: properties.location.as_raw(),
+            win32SecurityAttributes: ptr::null_mut(),
+            maxSize: properties.max_size,
+            usage: 0,
+            reserved: [0; 54],
+        };
+        let mut raw: CUmemoryPool = ptr::null_mut();
+        // SAFETY: one handle to write; the properties are read during the call.
+        unsafe { call!(driver, cuMemPoolCreate(&mut raw, &raw_properties)) }?;
+        Ok(Self { driver, raw: Handle::new(raw), owned: true })
+    }
+
+    /// The pool that `cuMemAllocAsync` takes memory from on this device, or its default one if no other was made current.
+    ///
+    /// Wraps [`cuDeviceGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html). The pool stays its
+    /// owner's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], [`Error::Forked`].
+    pub fn current_of_device(device: Device) -> Result<Self> {
+        refuse_forked()?;
+        let driver = device.driver();
+        let mut raw: CUmemoryPool = ptr::null_mut();
+        // SAFETY: one handle to write, a valid device.
+        unsafe { call!(driver, cuDeviceGetMemPool(&mut raw, device.as_raw())) }?;
+        Ok(Self { driver, raw: Handle::new(raw), owned: false })
+    }
+
+    /// The pool that is current for a place and a kind of memory, or the default one if no other was made current.
+    ///
+    /// Wraps [`cuMemGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). The pool stays
+    /// its owner's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Missing`] before CUDA 13.0, [`Error::Driver`], [`Error::Forked`].
+    pub fn current(driver: Driver, location: MemoryLocation, kind: AllocationType) -> Result<Self> {
+        let _relaxed = Relaxed::enter(driver)?;
+        let mut place = location.as_raw();
+        let mut raw: CUmemoryPool = ptr::null_mut();
+        // SAFETY: one handle to write; the location is read during the call.
+        unsafe { call!(driver, cuMemGetMemPool(&mut raw, &mut place, kind.as_raw())) }?;
+        Ok(Self { driver, raw: Handle::new(raw), owned: false })
+    }
+
+    /// The default pool for a place and a kind of memory.
+    ///
+    /// Wraps [`cuMemGetDefaultMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Errors
+    ///
+    /// As [`MemoryPool::current`].
+    pub fn default_of(driver: Driver, location: MemoryLocation, kind: AllocationType) -> Result<Self> {
+        let _relaxed = Relaxed::enter(driver)?;
+        let mut place = location.as_raw();
+        let mut raw: CUmemoryPool = ptr::null_mut();
+        // SAFETY: one handle to write; the location is read during the call.
+        unsafe { call!(driver, cuMemGetDefaultMemPool(&mut raw, &mut place, kind.as_raw())) }?;
+        Ok(Self { driver, raw: Handle::new(raw), owned: false })
+    }
+
+    /// Makes this pool the current one for a place and a kind of memory: what [`MemoryPool::current`] gives from now on, for
+    /// all of the process. When it is destroyed, the default one is current again.
+    ///
+    /// Wraps [`cuMemSetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Missing`] before CUDA 13.0; [`Error::Driver`] if the pool's memory is elsewhere or of another kind, or the pool
+    /// is imported; [`Error::Forked`].
+    pub fn make_current(&self, location: MemoryLocation, kind: AllocationType) -> Result<()> {
+        let _relaxed = Relaxed::enter(self.driver)?;
+        let mut place = location.as_raw();
+        // SAFETY: the location is read during the call; a live pool.
+        unsafe { call!(self.driver, cuMemSetMemPool(&mut place, kind.as_raw(), self.raw.raw())) }
+    }
+
+    pub(super) fn imported(driver: Driver, raw: CUmemoryPool) -> Self {
+        Self { driver, raw: Handle::new(raw), owned: true }
+    }
+
+    /// The driver it belongs to.
+    #[must_use]
+    pub fn driver(&self) -> Driver {
+        self.driver
+    }
+
+    /// The driver's handle, a `CUmemoryPool`. It is valid while this value lives.
+    #[must_use]
+    pub fn as_raw(&self) -> *mut std::ffi::c_void {
+        self.raw.raw().cast()
+    }
+
+    /// Whether the pool is destroyed with this value.
+    #[must_use]
+    pub fn is_owned(&self) -> bool {
+        self.owned
+    }
+
+    /// Memory of the pool, to be freed with [`free`]; 0 for 0 bytes.
+    ///
+    /// Wraps [`cuMemAllocFromPoolAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Ordered
+    /// on `stream`; the address is known at once, the memory may be used after this point of the stream.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if the stream captures: the driver would make the memory part of the graph.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`] for another driver's stream, [`Error::Driver`] (out of memory among others),
+    /// [`Error::WrongThread`], [`Error::Forked`].
+    pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<CUdeviceptr> {
+        if stream.driver() != self.driver {
+            return Err(Error::ForeignContext { what: "the stream" });
+        }
+        let _relaxed = Relaxed::enter(self.driver)?;
+        stream.refuse_capturing("allocating from a memory pool")?;
+        if bytes == 0 {
+            return Ok(0);
+        }
+        self.driver.reclaim();
+        let entered = stream.enter()?;
+        let mut address = 0;
+        // SAFETY: one address to write; a live pool and a live stream of the same driver.
+        unsafe {
+            call!(self.driver, cuMemAllocFromPoolAsync(&mut address, bytes, self.raw.raw(), entered.raw()))
+        }
+        .with_bytes(bytes)?;
+        Ok(address)
+    }
+
+    /// Gives memory back to the system until no more than `bytes_to_keep` bytes are reserved, or all that is left is in use.
+    /// What was freed but not synchronised with counts as in use.
+    ///
+    /// Wraps [`cuMemPoolTrimTo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Without effect
+    /// on shareable and imported pools.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], [`Error::Forked`].
+    pub fn trim_to(&self, bytes_to_keep: usize) -> Result<()> {
+        let _relaxed = Relaxed::enter(self.driver)?;
+        // SAFETY: a live pool.
+        unsafe { call!(self.driver, cuMemPoolTrimTo(self.raw.raw(), bytes_to_keep)) }
+    }
+
+    /// Whether a device reads and writes the pool's memory.
+    ///
+    /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`] for another driver's device, [`Error::Driver`], [`Error::Forked`].
+    pub fn is_accessible_from(&self, device: Device) -> Result<bool> {
+        refuse_forked()?;
+        if device.driver() != self.driver {
+            return Err(Error::ForeignContext { what: "the device" });
+        }
+        let mut place = MemoryLocation::Device(device.as_raw()).as_raw();
+        let mut flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        // SAFETY: one value to write; the location is read during the call; a live pool.
+        unsafe { call!(self.driver, cuMemPoolGetAccess(&mut flags, self.raw.raw(), &mut place)) }?;
+        Ok(flags == CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+    }
+
+    /// Lets devices read and write all memory of the pool, or no longer: what is allocated now and later.
+    ///
+    /// Wraps [`cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once for all
+    /// devices. It takes longer the more memory is allocated (8.5 ms for 1 GiB of host memory, seen on hardware).
+    ///
+    /// Work that uses the memory from a device that loses access faults.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`] for another driver's device; [`Error::Driver`]: code 101 for a device that cannot reach the
+    /// memory, or for taking access from the device that the memory lies on; [`Error::Forked`].
+    pub fn set_access(&self, devices: &[Device], accessible: bool) -> Result<()> {
+        let _relaxed = Relaxed::enter(self.driver)?;
+        if devices.iter().any(|device| device.driver() != self.driver) {
+            return Err(Error::ForeignContext { what: "the device" });
+        }
+        if devices.is_empty() {
+            return Ok(());
+        }
+        let flags = if accessible {
+            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        } else {
+            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE
+        };
+        let entry = |device: &Device| CUmemAccessDesc_v1 {
+            location: MemoryLocation::Device(device.as_raw()).as_raw(),
+            flags,
+        };
+        let table = devices.iter().map(entry).collect::<Vec<_>>();
+        // SAFETY: as many entries as said, read during the call; a live pool.
+        unsafe { call!(self.driver, cuMemPoolSetAccess(self.raw.raw(), table.as_ptr(), table.len())) }
+    }
+
+    /// Destroys the pool if it is owned, and tells whether the driver did. What was allocated from it stays valid until it is
+    /// freed, and then goes back to the system.
+    ///
+    /// # Errors
+    ///
+    /// The pool comes back with the error.
+    pub fn close(self) -> Result<(), Refused<Self>> {
+        if let Err(error) = self.destroy() {
+            return Err(Refused::new(error, self));
+        }
+        // Destroyed: not once more by the drop.
+        let _ = ManuallyDrop::new(self);
+        Ok(())
+    }
+
+    /// Wraps [`cuMemPoolDestroy`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    fn destroy(&self) -> Result<()> {
+        refuse_forked()?;
+        if !self.owned {
+            return Ok(());
+        }
+        let _relaxed = Relaxed::enter(self.driver)?;
+        // SAFETY: a pool that this value owns, destroyed once: after a success nobody calls again.
+        unsafe { call!(self.driver, cuMemPoolDestroy(self.raw.raw())) }
+    }
+}
+
+/// Frees memory that came from a pool, whichever. Nothing is done for address 0.
+///
+/// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Ordered on `stream`;
+/// the host waits for nothing.
+///
+/// # Capture
+///
+/// [`Error::Capturing`] if the stream captures.
+///
+/// # Errors
+///
+/// [`Error::Driver`], [`Error::WrongThread`], [`Error::Forked`]. The memory is still allocated then.
+///
+/// # Safety
+///
+/// The memory was allocated from a pool of the stream's driver and is freed once; all work that uses it is ordered before this
+/// point of `stream`.
+pub unsafe fn free(address: CUdeviceptr, stream: &Stream) -> Result<()> {
+    if address == 0 {
+        return refuse_forked();
+    }
+    let driver = stream.driver();
+    let entered = stream.enter()?;
+    if stream.is_legacy() {
+        // Asked and not tried: beside a blocking stream's capture the mere mention of it ends that capture.
+        stream.refuse_capturing("freeing memory")?;
+    }
+    let _relaxed = Relaxed::enter(driver)?;
+    // SAFETY: the caller's promise; a live stream.
+    let freed = unsafe { call!(driver, cuMemFreeAsync(address, entered.raw())) };
+    match freed {
+        // A capturing stream refuses memory from outside its graph, and the capture goes on (seen on hardware).
+        Err(Error::Driver(error)) if error.is_capture() || stream.is_capturing()? => {
+            Err(Error::Capturing { call: "freeing memory" })
+        }
+        freed => freed,
+    }
+}
+
+impl Drop for MemoryPool {
+    fn drop(&mut self) {
+        if !fork::forked() {
+            self.driver.release(|| self.destroy());
+        }
+    }
+}
+
+impl PartialEq for MemoryPool {
+    /// Whether both are the same pool of the same driver.
+    fn eq(&self, other: &Self) -> bool {
+        self.driver == other.driver && self.raw == other.raw
+    }
+}
+
+impl Eq for MemoryPool {}
+
+impl fmt::Debug for MemoryPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryPool").field("raw", &self.raw.raw()).field("owned", &self.owned).finish()
+    }
+}

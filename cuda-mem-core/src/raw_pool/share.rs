@@ -1,0 +1,121 @@
+//! Pools in other processes: descriptors of pools, and names of what was allocated from them.
+
+use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use cuda_mem_sys::{CUdeviceptr, CUmemAllocationHandleType, CUmemPoolPtrExportData_v1, CUmemoryPool};
+
+use super::MemoryPool;
+use crate::capture::Relaxed;
+use crate::driver::Driver;
+use crate::error::{Result, call};
+
+const DESCRIPTOR: CUmemAllocationHandleType =
+    CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+/// What another process needs, besides the pool, to find an allocation: 64 bytes that may travel over any channel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PointerExport {
+    bytes: [u8; 64],
+}
+
+impl PointerExport {
+    /// From the bytes that an exporter sent.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 64]) -> Self {
+        Self { bytes }
+    }
+
+    /// The bytes to send.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 64] {
+        &self.bytes
+    }
+}
+
+impl fmt::Debug for PointerExport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PointerExport").finish_non_exhaustive()
+    }
+}
+
+impl MemoryPool {
+    /// A descriptor of the pool for other processes. Each call makes a new one.
+    ///
+    /// Wraps [`cuMemPoolExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`](crate::Error::Driver): code 1 if the pool was not made shareable; [`Error::Forked`](crate::Error::Forked).
+    pub fn export(&self) -> Result<OwnedFd> {
+        let _relaxed = Relaxed::enter(self.driver)?;
+        let mut descriptor: std::ffi::c_int = -1;
+        // SAFETY: for this handle type the driver writes one int; a live pool; no flags exist.
+        unsafe {
+            call!(
+                self.driver,
+                cuMemPoolExportToShareableHandle((&raw mut descriptor).cast(), self.raw.raw(), DESCRIPTOR, 0)
+            )
+        }?;
+        // SAFETY: a descriptor that the driver just opened for us and nobody else owns.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    }
+
+    /// The pool behind a descriptor of another process. Nothing can be allocated from it.
+    ///
+    /// Wraps [`cuMemPoolImportFromShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    /// The descriptor stays the caller's and may be closed afterwards.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`](crate::Error::Driver) if the descriptor is no pool's; [`Error::Forked`](crate::Error::Forked).
+    pub fn import(driver: Driver, descriptor: BorrowedFd<'_>) -> Result<Self> {
+        let _relaxed = Relaxed::enter(driver)?;
+        let mut raw: CUmemoryPool = ptr::null_mut();
+        let number = usize::try_from(descriptor.as_raw_fd()).unwrap_or(usize::MAX);
+        // The driver takes the number of the descriptor in place of a pointer.
+        let handle = ptr::without_provenance_mut(number);
+        // SAFETY: one handle to write; an open descriptor; no flags exist.
+        unsafe { call!(driver, cuMemPoolImportFromShareableHandle(&mut raw, handle, DESCRIPTOR, 0)) }?;
+        Ok(Self::imported(driver, raw))
+    }
+
+    /// What another process needs to find the allocation at `address`.
+    ///
+    /// Wraps [`cuMemPoolExportPointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`](crate::Error::Driver): code 1 if it is no allocation of a shareable pool; [`Error::Forked`](crate::Error::Forked).
+    pub fn export_pointer(driver: Driver, address: CUdeviceptr) -> Result<PointerExport> {
+        let _relaxed = Relaxed::enter(driver)?;
+        let mut data = CUmemPoolPtrExportData_v1 { reserved: [0; 64] };
+        // SAFETY: 64 bytes to write; the driver checks the address.
+        unsafe { call!(driver, cuMemPoolExportPointer(&mut data, address)) }?;
+        Ok(PointerExport { bytes: data.reserved })
+    }
+
+    /// The address here of an allocation of the process that this pool was imported from. It is freed with
+    /// [`free`](super::free), before the exporter's own free is done.
+    ///
+    /// Wraps [`cuMemPoolImportPointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Not ordered
+    /// behind the allocation: that takes an event.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`](crate::Error::Driver) if the bytes are no allocation's of this pool; [`Error::Forked`](crate::Error::Forked).
+    ///
+    /// # Safety
+    ///
+    /// An allocation is imported once at a time in a process: on some drivers a second import succeeds, and the first free
+    /// then takes the memory from both. The bytes come from the process that exported the pool.
+    pub unsafe fn import_pointer(&self, export: &PointerExport) -> Result<CUdeviceptr> {
+        let _relaxed = Relaxed::enter(self.driver)?;
+        let mut data = CUmemPoolPtrExportData_v1 { reserved: export.bytes };
+        let mut address = 0;
+        // SAFETY: one address to write, 64 bytes to read; a live pool; the caller's promise.
+        unsafe { call!(self.driver, cuMemPoolImportPointer(&mut address, self.raw.raw(), &mut data)) }?;
+        Ok(address)
+    }
+}

@@ -1,0 +1,138 @@
+//! The attributes of a driver pool, as they are when they are asked for.
+
+use cuda_mem_core::sys::CUmemPool_attribute as Name;
+
+use super::pool::DriverPool;
+use crate::error::Result;
+
+/// Whether a setting has an effect. The driver ignores some on pools that are, or come from, another process's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "an IPC-enabled pool ignores it"]
+pub enum Effect {
+    /// It has.
+    Applied,
+    /// It has none: an IPC-enabled pool never gives memory back before it is destroyed.
+    IgnoredByIpcPool,
+}
+
+/// The attributes of a pool. Each call asks the driver; sizes are in bytes.
+///
+/// Wraps [`cuMemPoolGetAttribute` and `cuMemPoolSetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+/// May be used while streams capture. Every error is the driver's.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Effect};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let resource = DeviceMemoryResource::new(&context, &DeviceMemoryResourceOptions::default())?;
+/// assert_eq!(resource.attributes().release_threshold()?, u64::MAX);
+/// assert_eq!(resource.attributes().set_release_threshold(1 << 30)?, Effect::Applied);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Attributes<'r> {
+    pool: &'r DriverPool,
+}
+
+macro_rules! flags {
+    ($($(#[$doc:meta])* $get:ident, $set:ident, $name:ident;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Errors
+        ///
+        /// The driver's.
+        pub fn $get(&self) -> Result<bool> {
+            Ok(self.pool.pool().flag(Name::$name)?)
+        }
+
+        #[doc = concat!("Sets [`", stringify!($get), "`](Attributes::", stringify!($get), ").")]
+        ///
+        /// # Errors
+        ///
+        /// The driver's.
+        pub fn $set(&self, value: bool) -> Result<()> {
+            Ok(self.pool.pool().set_flag(Name::$name, value)?)
+        }
+    )*};
+}
+
+macro_rules! sizes {
+    ($($(#[$doc:meta])* $get:ident, $name:ident;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Errors
+        ///
+        /// The driver's.
+        pub fn $get(&self) -> Result<u64> {
+            Ok(self.pool.pool().number(Name::$name)?)
+        }
+    )*};
+}
+
+impl<'r> Attributes<'r> {
+    pub(crate) fn new(pool: &'r DriverPool) -> Self {
+        Self { pool }
+    }
+
+    flags! {
+        /// Whether memory freed on one stream is reused on another that waits for an event recorded after the free.
+        reuse_follow_event_dependencies, set_reuse_follow_event_dependencies,
+            CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES;
+        /// Whether memory is reused on another stream if its free happens to be done already.
+        reuse_allow_opportunistic, set_reuse_allow_opportunistic, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC;
+        /// Whether the driver may make a stream wait for another so that memory can be reused.
+        reuse_allow_internal_dependencies, set_reuse_allow_internal_dependencies,
+            CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
+    }
+
+    sizes! {
+        /// How much unused memory stays with the pool when a stream, an event or a context is synchronised with; what is above
+        /// goes back to the system. Pools that are made here keep everything (`u64::MAX`).
+        release_threshold, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        /// What the pool holds.
+        reserved_mem_current, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+        /// The most that it held since [`Attributes::reset_reserved_mem_high`].
+        reserved_mem_high, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
+        /// What is allocated.
+        used_mem_current, CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
+        /// The most that was allocated since [`Attributes::reset_used_mem_high`].
+        used_mem_high, CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+    }
+
+    /// Sets [`release_threshold`](Attributes::release_threshold). IPC-enabled pools ignore it.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub fn set_release_threshold(&self, bytes: u64) -> Result<Effect> {
+        self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes)?;
+        Ok(self.pool.effect())
+    }
+
+    /// Sets [`reserved_mem_high`](Attributes::reserved_mem_high) to what is held now.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub fn reset_reserved_mem_high(&self) -> Result<()> {
+        Ok(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?)
+    }
+
+    /// Sets [`used_mem_high`](Attributes::used_mem_high) to what is allocated now.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub fn reset_used_mem_high(&self) -> Result<()> {
+        Ok(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)?)
+    }
+}
+
+impl DriverPool {
+    /// What trimming and thresholds do to this pool.
+    pub(super) fn effect(&self) -> Effect {
+        if self.is_ipc_enabled() { Effect::IgnoredByIpcPool } else { Effect::Applied }
+    }
+}

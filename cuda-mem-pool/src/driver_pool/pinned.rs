@@ -1,0 +1,318 @@
+//! Pinned host memory from a pool of the driver.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Context, Device, Driver};
+
+use super::numa;
+use super::pool::DriverPool;
+use super::share::{ipc_members, pool_members};
+use crate::error::{Error, Result};
+use crate::ipc::{AllocationHandleSource, Entry, Registered};
+use crate::resource::{Home, HostDeviceAccessible, MemoryResource, RawResource};
+
+/// The first driver with pools of host memory that is on no node in particular, and with a current pool a location.
+const HOST_POOLS: i32 = 13000;
+
+/// How a [`PinnedMemoryResource`] of its own is made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PinnedMemoryResourceOptions {
+    /// Whether other processes may be given the pool. Without `numa_id` it then lies on the node next to the device.
+    pub ipc_enabled: bool,
+    /// The most bytes the pool may hold; 0 for no limit. The driver rounds it up.
+    pub max_size: usize,
+    /// The NUMA node that the memory lies on; none leaves it to the system (or to the device, with `ipc_enabled`).
+    pub numa_id: Option<i32>,
+}
+
+impl PinnedMemoryResourceOptions {
+    /// Sets [`ipc_enabled`](Self::ipc_enabled).
+    #[must_use]
+    pub fn with_ipc_enabled(self, ipc_enabled: bool) -> Self {
+        Self { ipc_enabled, ..self }
+    }
+
+    /// Sets [`max_size`](Self::max_size), in bytes.
+    #[must_use]
+    pub fn with_max_size(self, max_size: usize) -> Self {
+        Self { max_size, ..self }
+    }
+
+    /// Sets [`numa_id`](Self::numa_id).
+    #[must_use]
+    pub fn with_numa_id(self, numa_id: impl Into<Option<i32>>) -> Self {
+        Self { numa_id: numa_id.into(), ..self }
+    }
+
+    /// Sets [`numa_id`](Self::numa_id) to the node next to a device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoNumaNode`] if the device does not tell.
+    pub fn near(self, device: Device) -> Result<Self> {
+        Ok(self.with_numa_id(numa::node_of(device)?))
+    }
+}
+
+/// Pinned host memory from a stream-ordered pool of the driver, which host and devices reach.
+///
+/// A pool of its own keeps what is freed, so the next allocation costs microseconds: see
+/// [`Attributes::release_threshold`](crate::Attributes::release_threshold) and [`trim_to`](Self::trim_to). All devices of the
+/// driver are let in; a pool of the driver lets none in by itself.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::{MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let options = PinnedMemoryResourceOptions::default().with_numa_id(0);
+/// let resource = PinnedMemoryResource::new(&context, &options)?;
+/// let mut block = resource.allocate(4096, None)?;
+/// block.as_mut_slice()?[0] = 7;
+/// assert_eq!(resource.numa_id(), 0);
+/// assert!(resource.is_device_accessible()?);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct PinnedMemoryResource {
+    inner: Arc<PinnedInner>,
+}
+
+pub(crate) struct PinnedInner {
+    pool: Arc<DriverPool>,
+    /// -1 for placement by the system.
+    numa_id: i32,
+}
+
+impl PinnedMemoryResource {
+    /// With options, a pool of its own; without, the pool that is current for host memory, or the default one if none was made
+    /// current: that one stays its owner's, and is only made reachable from the devices.
+    ///
+    /// `context` is where the internal stream runs, and its device the one that an IPC-enabled pool without a node lies next
+    /// to.
+    ///
+    /// Wraps [`cuMemPoolCreate`, `cuMemGetMemPool` and `cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NeedsDriver`] before CUDA 13.0 without options or without a node, [`Error::NegativeNumaId`],
+    /// [`Error::NoSuchNumaNode`], [`Error::NoNumaNode`], [`Error::NoSuchPool`], and the driver's.
+    pub fn new<'o>(
+        context: &Context,
+        options: impl Into<Option<&'o PinnedMemoryResourceOptions>>,
+    ) -> Result<Self> {
+        match options.into() {
+            None => Self::current(context),
+            Some(options) => Self::create(context, options),
+        }
+    }
+
+    /// As [`PinnedMemoryResource::new`], on the device whose context is current in the calling thread. If none is, it works in
+    /// the primary context of device 0.
+    ///
+    /// # Errors
+    ///
+    /// As there; [`Error::NoCurrentContext`] for an IPC-enabled pool without a node if no context is current.
+    pub fn on_current_device<'o>(
+        driver: Driver,
+        options: impl Into<Option<&'o PinnedMemoryResourceOptions>>,
+    ) -> Result<Self> {
+        let options = options.into();
+        let device = match driver.current_device()? {
+            Some(device) => device,
+            None if options.is_some_and(|options| options.ipc_enabled && options.numa_id.is_none()) => {
+                return Err(Error::NoCurrentContext { what: "an IPC-enabled pinned pool" });
+            }
+            None => driver.device(0)?,
+        };
+        Self::new(&device.primary_context()?, options)
+    }
+
+    fn current(context: &Context) -> Result<Self> {
+        expect_host_pools(
+            context.driver(),
+            "the current pool of host memory",
+            "pass options with a numa_id",
+        )?;
+        let pool = MemoryPool::current(context.driver(), MemoryLocation::Host, AllocationType::Pinned)?;
+        Self::over(DriverPool::borrowed(context, pool), -1)
+    }
+
+    fn create(context: &Context, options: &PinnedMemoryResourceOptions) -> Result<Self> {
+        let numa_id = match options.numa_id {
+            Some(numa_id) => {
+                numa::expect_number(numa_id)?;
+                Some(numa_id)
+            }
+            None if options.ipc_enabled => Some(numa::node_of(context.device())?),
+            None => None,
+        };
+        if numa_id.is_none() {
+            expect_host_pools(
+                context.driver(),
+                "a pool of host memory on no node in particular",
+                "set numa_id",
+            )?;
+        }
+        let properties = PoolProperties {
+            allocation_type: AllocationType::Pinned,
+            location: numa_id.map_or(MemoryLocation::Host, MemoryLocation::HostNuma),
+            shareable: options.ipc_enabled,
+            max_size: options.max_size,
+        };
+        let pool = DriverPool::create(context, &properties).map_err(|error| match numa_id {
+            Some(numa_id) => numa::explain(context.driver(), numa_id, error),
+            None => refused("of host memory", error),
+        })?;
+        Self::over(pool, numa_id.unwrap_or(-1))
+    }
+
+    /// The pool of another process, from its handle or a descriptor of it. Nothing can be allocated from it here; the devices of
+    /// this process are let in.
+    ///
+    /// A bare descriptor stays the caller's, who closes it; it is duplicated for the time it is needed.
+    ///
+    /// Wraps [`cuMemPoolImportFromShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadDescriptor`], and the driver's.
+    pub fn from_allocation_handle<'h>(
+        context: &Context,
+        handle: impl Into<AllocationHandleSource<'h>>,
+    ) -> Result<Self> {
+        Self::over(DriverPool::import(context, handle.into())?, -1)
+    }
+
+    fn over(pool: DriverPool, numa_id: i32) -> Result<Self> {
+        pool.grant_all()?;
+        Ok(Self { inner: Arc::new(PinnedInner { pool: Arc::new(pool), numa_id }) })
+    }
+
+    /// Always -1: host memory is on no device.
+    #[must_use]
+    pub fn device_id(&self) -> i32 {
+        -1
+    }
+
+    /// The NUMA node that the memory was asked to lie on; -1 if the system chooses, and for another process's pool.
+    #[must_use]
+    pub fn numa_id(&self) -> i32 {
+        self.inner.numa_id
+    }
+
+    /// Whether every device of the driver reaches the memory, as the driver tells.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub fn is_device_accessible(&self) -> Result<bool> {
+        Ok(self.accessible_by()?.len() == self.inner.pool.driver().device_count()?)
+    }
+
+    /// Always true.
+    #[must_use]
+    pub fn is_host_accessible(&self) -> bool {
+        true
+    }
+
+    /// The devices that reach the memory.
+    ///
+    /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub fn accessible_by(&self) -> Result<Vec<Device>> {
+        self.inner.pool.accessible_by()
+    }
+
+    pool_members!();
+    ipc_members!();
+}
+
+fn expect_host_pools(driver: Driver, what: &'static str, instead: &'static str) -> Result<()> {
+    let has = driver.version();
+    if has < HOST_POOLS {
+        return Err(Error::NeedsDriver { what, needs: HOST_POOLS, has, instead });
+    }
+    Ok(())
+}
+
+/// Names the kind of pool that the driver knows nothing of.
+pub(super) fn refused(place: &'static str, error: cuda_mem_core::Error) -> Error {
+    match error {
+        cuda_mem_core::Error::Driver(source)
+            if matches!(
+                source.code(),
+                CUresult::CUDA_ERROR_INVALID_VALUE | CUresult::CUDA_ERROR_NOT_SUPPORTED
+            ) =>
+        {
+            Error::NoSuchPool { place, source }
+        }
+        other => other.into(),
+    }
+}
+
+impl MemoryResource for PinnedMemoryResource {
+    type Access = HostDeviceAccessible;
+
+    fn raw(&self) -> Arc<dyn RawResource> {
+        Arc::clone(&self.inner.pool) as Arc<dyn RawResource>
+    }
+
+    fn home(&self) -> &Home {
+        self.inner.pool.home()
+    }
+}
+
+impl Registered for PinnedMemoryResource {
+    type Inner = PinnedInner;
+    const KIND: &'static str = "PinnedMemoryResource";
+
+    fn upgrade(inner: &Weak<PinnedInner>) -> Option<Self> {
+        inner.upgrade().map(|inner| Self { inner })
+    }
+
+    fn downgrade(&self) -> Weak<PinnedInner> {
+        Arc::downgrade(&self.inner)
+    }
+
+    fn entry(entry: &Entry) -> Option<&Weak<PinnedInner>> {
+        match entry {
+            Entry::Pinned(inner) => Some(inner),
+            Entry::Device(_) => None,
+        }
+    }
+
+    fn into_entry(inner: Weak<PinnedInner>) -> Entry {
+        Entry::Pinned(inner)
+    }
+}
+
+impl PartialEq for PinnedMemoryResource {
+    /// Whether both are handles to the same resource.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Eq for PinnedMemoryResource {}
+
+impl fmt::Debug for PinnedMemoryResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PinnedMemoryResource")
+            .field("pool", &self.inner.pool)
+            .field("numa_id", &self.inner.numa_id)
+            .finish()
+    }
+}

@@ -1,0 +1,192 @@
+//! Errors: what was asked for, what is accepted, and what to do instead.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cuda_mem_core::{Device, DriverError};
+use uuid::Uuid;
+
+/// The result of whatever can fail here.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The layer below refused.
+    #[error(transparent)]
+    Core(#[from] cuda_mem_core::Error),
+    /// The driver is too old.
+    #[error("{what} needs a driver of CUDA {}, this one is of {}: {instead}", Version(*.needs), Version(*.has))]
+    NeedsDriver {
+        /// What was asked for.
+        what: &'static str,
+        /// The first driver that has it: 1000 × major + 10 × minor.
+        needs: i32,
+        /// The driver that is here.
+        has: i32,
+        /// What this driver does have.
+        instead: &'static str,
+    },
+    /// The driver has no pools of this kind.
+    #[error("this driver has no memory pools {place}: {source}")]
+    NoSuchPool {
+        /// Which.
+        place: &'static str,
+        /// What it said.
+        source: DriverError,
+    },
+    /// A NUMA node's number is below zero.
+    #[error("numa_id is {numa_id}; it must be 0 or more, or None for placement by the system")]
+    NegativeNumaId {
+        /// What was passed.
+        numa_id: i32,
+    },
+    /// There is no such NUMA node.
+    #[error("there is no NUMA node {numa_id}; the nodes that pools can be on: {}", List(.nodes))]
+    NoSuchNumaNode {
+        /// What was passed.
+        numa_id: i32,
+        /// The nodes that the driver takes.
+        nodes: Vec<i32>,
+    },
+    /// The device does not say which NUMA node is next to it.
+    #[error("{device:?} has no NUMA node of its own (the system may not support NUMA); set numa_id")]
+    NoNumaNode {
+        /// The device.
+        device: Device,
+    },
+    /// No context is current in the calling thread.
+    #[error(
+        "no CUDA context is current in this thread, which {what} takes the device from; make one current, pass a context, or set numa_id"
+    )]
+    NoCurrentContext {
+        /// What needs it.
+        what: &'static str,
+    },
+    /// The stream captures a graph.
+    #[error(
+        "the stream is capturing a graph, in which memory of a pool would end with the graph: allocate before the capture, \
+         or add an allocation node to the graph (cuGraphAddMemAllocNode)"
+    )]
+    Capturing,
+    /// There is no more memory, or the resource's own limit is reached.
+    #[error("out of memory: {requested} bytes were asked for, {used} are in use{}", Limit(*.limit))]
+    OutOfMemory {
+        /// What was asked for, in bytes.
+        requested: usize,
+        /// What is in use of the resource, in bytes.
+        used: u64,
+        /// The most that the resource may have, in bytes; 0 for no limit of its own.
+        limit: u64,
+        /// What the driver said, if it was asked.
+        source: Option<DriverError>,
+    },
+    /// An alignment that the resource does not give.
+    #[error("an alignment of {asked} bytes was asked for; this resource aligns to {most} at the most")]
+    Alignment {
+        /// What was asked for.
+        asked: usize,
+        /// What there is.
+        most: usize,
+    },
+    /// A size that does not fit the address space.
+    #[error("{bytes} bytes do not fit the address space")]
+    TooLarge {
+        /// What was asked for.
+        bytes: usize,
+    },
+    /// The pool is another process's.
+    #[error("this is a mapping of another process's pool: only that process can allocate from it")]
+    Mapped,
+    /// The resource is not for other processes.
+    #[error("this memory resource is not IPC-enabled: create it with ipc_enabled")]
+    NotIpcEnabled,
+    /// An address that this resource did not hand out without a stream.
+    #[error(
+        "{address:#x} was not allocated by its address here, or is freed already: its stream is not known"
+    )]
+    UnknownAddress {
+        /// What was passed.
+        address: u64,
+    },
+    /// No resource is registered under the UUID.
+    #[error("no memory resource is registered under {uuid}")]
+    NotRegistered {
+        /// What was passed.
+        uuid: Uuid,
+    },
+    /// The resource under the UUID is of another kind.
+    #[error("the memory resource under {uuid} is a {found}, not a {asked}")]
+    OtherKind {
+        /// What was passed.
+        uuid: Uuid,
+        /// What is registered.
+        found: &'static str,
+        /// What was asked for.
+        asked: &'static str,
+    },
+    /// A number is no open descriptor.
+    #[error("{descriptor} is no open file descriptor of a memory pool: {source}")]
+    BadDescriptor {
+        /// What was passed.
+        descriptor: i32,
+        /// The system's reason.
+        source: Arc<std::io::Error>,
+    },
+    /// A device cannot reach the memory of another.
+    #[error("{device:?} cannot reach the memory of {owner:?}")]
+    NoPeerAccess {
+        /// The device that was to be let in.
+        device: Device,
+        /// The device that the memory lies on.
+        owner: Device,
+    },
+    /// The device cannot do this.
+    #[error("{device:?} does not support {what}")]
+    Unsupported {
+        /// The device.
+        device: Device,
+        /// What was asked for.
+        what: &'static str,
+    },
+}
+
+impl Error {
+    /// The driver's refusal, if that is what it was.
+    #[must_use]
+    pub fn driver_error(&self) -> Option<&DriverError> {
+        match self {
+            Self::Core(cuda_mem_core::Error::Driver(error)) => Some(error),
+            Self::NoSuchPool { source, .. } => Some(source),
+            Self::OutOfMemory { source, .. } => source.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+struct Version(i32);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
+    }
+}
+
+struct List<'a>(&'a [i32]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.0.iter().map(i32::to_string).collect::<Vec<_>>();
+        f.write_str(if names.is_empty() { "none" } else { "" })?;
+        f.write_str(&names.join(", "))
+    }
+}
+
+struct Limit(u64);
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 { Ok(()) } else { write!(f, ", and the limit is {}", self.0) }
+    }
+}

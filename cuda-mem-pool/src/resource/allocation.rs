@@ -1,0 +1,194 @@
+//! Memory of a resource, owned.
+//!
+//! # Safety
+//!
+//! Relies on [`HostReachable`] being true of what the resource gives, and on every use of the memory being recorded in its
+//! buffer or borrowing it mutably: work that is put into a stream without [`Allocation::on`] is its author's `unsafe`
+//! responsibility.
+
+#![allow(unsafe_code, reason = "hands out slices over memory that the host reaches")]
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr;
+
+use cuda_mem_core::host::{HostElements, HostMemory};
+use cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_core::{DeviceBuffer, DeviceCopy, DeviceRange, Refused, Stream, StreamUse};
+
+use super::{Accessibility, DeviceAccessible, HostReachable};
+
+/// Memory that a [`MemoryResource`](super::MemoryResource) gave.
+///
+/// It remembers every stream that uses it. Dropped, it goes back to its resource behind all of them, and keeps the resource
+/// alive until then.
+///
+/// Memory that the host reaches is a source and a target of copies ([`HostElements`]) and is read as a slice once its uses
+/// have ended; memory of devices alone is a [`DeviceBuffer`].
+pub struct Allocation<A: Accessibility> {
+    buffer: DeviceBuffer<u8>,
+    _access: PhantomData<A>,
+}
+
+impl<A: Accessibility> Allocation<A> {
+    pub(crate) fn new(buffer: DeviceBuffer<u8>) -> Self {
+        Self { buffer, _access: PhantomData }
+    }
+
+    /// Its size in bytes: what was asked for.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.buffer.is_empty()
+    }
+
+    /// Its address; 0 if it has no bytes. Host and devices use the same.
+    #[must_use]
+    pub fn address(&self) -> CUdeviceptr {
+        self.buffer.as_raw()
+    }
+
+    /// The stream that it was allocated on and goes back on.
+    #[must_use]
+    pub fn stream(&self) -> &Stream {
+        self.buffer.stream()
+    }
+
+    /// Says that work which reads or writes the memory is about to be put into `stream`. See [`DeviceBuffer::on`]. Work that
+    /// writes while a slice is borrowed is its author's responsibility.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn on<'b>(&'b self, stream: &'b Stream) -> cuda_mem_core::Result<StreamUse<'b>> {
+        self.buffer.on(stream)
+    }
+
+    /// As [`Allocation::on`], for work that only reads: readers on several streams do not wait for each other.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn on_read<'b>(&'b self, stream: &'b Stream) -> cuda_mem_core::Result<StreamUse<'b>> {
+        self.buffer.on_read(stream)
+    }
+
+    /// The memory as a buffer of elements, as many as fit, which still goes back to its resource.
+    ///
+    /// # Errors
+    ///
+    /// The allocation comes back with the error if it is not aligned for the elements.
+    pub fn into_buffer<T: DeviceCopy>(self) -> Result<DeviceBuffer<T>, Refused<Self>> {
+        self.buffer
+            .cast()
+            .map_err(|refused| Refused { error: refused.error, owner: Self::new(refused.owner) })
+    }
+
+    /// The memory for operations of a device: fills, and copies from and to other device memory.
+    #[must_use]
+    pub fn as_device_range(&mut self) -> DeviceRange<'_, u8> {
+        self.buffer.whole()
+    }
+
+    /// Gives it back now, and tells whether its resource took it.
+    ///
+    /// # Capture
+    ///
+    /// [`cuda_mem_core::Error::Capturing`] if a stream that used it captures; dropping it gives it back after the capture.
+    ///
+    /// # Errors
+    ///
+    /// The allocation comes back with the error.
+    pub fn close(self) -> Result<(), Refused<Self>> {
+        self.buffer
+            .close()
+            .map_err(|refused| Refused { error: refused.error, owner: Self::new(refused.owner) })
+    }
+}
+
+impl Allocation<DeviceAccessible> {
+    /// The memory as a device buffer, to copy from and to.
+    #[must_use]
+    pub fn buffer(&self) -> &DeviceBuffer<u8> {
+        &self.buffer
+    }
+}
+
+impl<A: HostReachable> Allocation<A> {
+    /// The bytes, once every use that is known of has ended, its allocation among them. They are whatever is there until
+    /// they are written.
+    ///
+    /// # Errors
+    ///
+    /// [`cuda_mem_core::Error::Capturing`] if a stream that used it captures; [`cuda_mem_core::Error::Driver`], also for
+    /// device work that failed.
+    pub fn as_slice(&self) -> cuda_mem_core::Result<&[u8]> {
+        self.buffer.synchronize()?;
+        // SAFETY: the memory lives as long as `self`, the host reaches it, and no device writes it now; no safe operation can
+        // make one start while this borrow lives: those that write take `&mut self`.
+        Ok(unsafe { std::slice::from_raw_parts(self.host_address(), self.len()) })
+    }
+
+    /// The bytes, to change, once every use that is known of has ended.
+    ///
+    /// # Errors
+    ///
+    /// As [`Allocation::as_slice`].
+    pub fn as_mut_slice(&mut self) -> cuda_mem_core::Result<&mut [u8]> {
+        self.buffer.synchronize()?;
+        // SAFETY: as in `as_slice`; `&mut self` makes it the only reference.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.host_address(), self.len()) })
+    }
+
+    fn host_address(&self) -> *mut u8 {
+        match usize::try_from(self.address()) {
+            Ok(address) if address != 0 => ptr::with_exposed_provenance_mut(address),
+            _ => ptr::NonNull::dangling().as_ptr(),
+        }
+    }
+}
+
+// SAFETY: the memory stays where it is while the value exists. What a device writes into it goes through `&mut` of this
+// value or is recorded in its buffer, which every way to the bytes waits for.
+unsafe impl<A: HostReachable> HostMemory for Allocation<A> {
+    fn as_ptr(&self) -> *const u8 {
+        self.host_address()
+    }
+
+    fn byte_len(&self) -> usize {
+        self.len()
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    fn order_behind_uses(&self, stream: &Stream) -> cuda_mem_core::Result<()> {
+        self.buffer.order_behind_uses(stream)
+    }
+}
+
+// SAFETY: bytes that the allocation owns alone. They are memory of the driver's, so whatever is there counts as initialised.
+unsafe impl<A: HostReachable> HostElements for Allocation<A> {
+    type Element = u8;
+
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.host_address()
+    }
+}
+
+impl<A: Accessibility> fmt::Debug for Allocation<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Allocation")
+            .field("address", &format_args!("{:#x}", self.address()))
+            .field("len", &self.len())
+            .field("host", &A::HOST)
+            .field("device", &A::DEVICE)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,157 @@
+//! What every resource does, by address and by owner.
+//!
+//! # Safety
+//!
+//! Declares an unsafe trait, and hands what comes from it to owners that give it back once.
+
+#![allow(unsafe_code, reason = "declares an unsafe trait and wraps what it gives in owners")]
+
+use std::alloc::Layout;
+use std::sync::Arc;
+
+use cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_core::{DeviceBuffer, MemorySource, Stream};
+
+use super::{Accessibility, Allocation, DEFAULT_ALIGNMENT, Home};
+use crate::error::{Error, Result};
+
+/// What gives memory by address, size, alignment and stream, and takes it back ([`MemorySource`]). Object-safe: adaptors hold
+/// others as `Arc<dyn RawResource>`.
+///
+/// # Safety
+///
+/// [`allocate`](RawResource::allocate) gives memory of the layout that nobody else has, until
+/// [`deallocate`](MemorySource::deallocate) takes it back; reachable by whom the [`MemoryResource`] over it says, on work that
+/// is ordered behind the allocation on its stream.
+pub unsafe trait RawResource: MemorySource {
+    /// Memory of this layout, ordered on `stream`. A size of 0 gives address 0, which is never given back.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`], [`Error::Alignment`], [`Error::Capturing`] and those of the resource.
+    fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr>;
+}
+
+/// A source of memory whose type says who reaches what it gives. Clones are handles to the same one.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::{DeviceMemoryResource, MemoryResource};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let resource = DeviceMemoryResource::new(&context, None)?;
+/// let block = resource.allocate(1 << 20, &stream)?;
+/// assert_eq!(block.len(), 1 << 20);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+pub trait MemoryResource: Clone + Send + Sync + 'static {
+    /// Who reaches the memory.
+    type Access: Accessibility;
+
+    /// What gives the memory.
+    fn raw(&self) -> Arc<dyn RawResource>;
+
+    /// Where it works when it is told no stream.
+    fn home(&self) -> &Home;
+
+    /// Memory of `bytes` bytes, aligned to 256, with whatever bytes are there. Dropped, it goes back behind everything that
+    /// used it.
+    ///
+    /// Ordered on `stream`, or on an internal stream of the resource if none is given; uses on other streams wait for it.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if the stream captures.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`], and those of the resource.
+    fn allocate<'s>(
+        &self,
+        bytes: usize,
+        stream: impl Into<Option<&'s Stream>>,
+    ) -> Result<Allocation<Self::Access>> {
+        self.allocate_aligned(bytes, DEFAULT_ALIGNMENT, stream)
+    }
+
+    /// As [`MemoryResource::allocate`], with an alignment: a power of two.
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`Error::Alignment`].
+    fn allocate_aligned<'s>(
+        &self,
+        bytes: usize,
+        alignment: usize,
+        stream: impl Into<Option<&'s Stream>>,
+    ) -> Result<Allocation<Self::Access>> {
+        let layout = layout(bytes, alignment)?;
+        let stream = match stream.into() {
+            Some(stream) => stream,
+            None => self.home().stream()?,
+        };
+        let raw = self.raw();
+        let address = raw.allocate(layout, stream)?;
+        // SAFETY: memory that was just allocated on this stream from this source, with this layout; bytes need no alignment.
+        let buffer = unsafe { DeviceBuffer::from_source(stream, address, layout, raw) }?;
+        Ok(Allocation::new(buffer))
+    }
+
+    /// As [`MemoryResource::allocate`], by address: for callers that keep nothing else, such as C interfaces. The memory is
+    /// leaked unless [`MemoryResource::deallocate`] gets it.
+    ///
+    /// # Errors
+    ///
+    /// As [`MemoryResource::allocate`].
+    fn allocate_raw<'s>(&self, bytes: usize, stream: impl Into<Option<&'s Stream>>) -> Result<CUdeviceptr> {
+        let layout = layout(bytes, DEFAULT_ALIGNMENT)?;
+        let stream = match stream.into() {
+            Some(stream) => stream,
+            None => self.home().stream()?,
+        };
+        let address = self.raw().allocate(layout, stream)?;
+        if address != 0 {
+            self.home().remember(address, stream);
+        }
+        Ok(address)
+    }
+
+    /// Takes memory back that [`MemoryResource::allocate_raw`] gave, ordered on `stream`, or on the stream of the allocation if
+    /// none is given. Nothing is done for address 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`] for memory that is not out, and those of the resource. The memory is still allocated then.
+    ///
+    /// # Safety
+    ///
+    /// The memory was allocated with this size and is not used any more: all work with it is ordered before this point of the
+    /// stream.
+    unsafe fn deallocate<'s>(
+        &self,
+        address: CUdeviceptr,
+        bytes: usize,
+        stream: impl Into<Option<&'s Stream>>,
+    ) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let layout = layout(bytes, DEFAULT_ALIGNMENT)?;
+        let home = self.home().recall(address)?;
+        // SAFETY: the caller's promise; taken out of what is remembered, so given back once.
+        let freed = unsafe { self.raw().deallocate(address, layout, stream.into().unwrap_or(&home)) };
+        if freed.is_err() {
+            self.home().remember(address, &home);
+        }
+        Ok(freed?)
+    }
+}
+
+fn layout(bytes: usize, alignment: usize) -> Result<Layout> {
+    if !alignment.is_power_of_two() {
+        return Err(Error::Alignment { asked: alignment, most: DEFAULT_ALIGNMENT });
+    }
+    Layout::from_size_align(bytes, alignment).map_err(|_| Error::TooLarge { bytes })
+}

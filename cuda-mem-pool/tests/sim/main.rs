@@ -1,0 +1,12 @@
+//! What the crate promises and only a simulator can show: on machines of every kind, and when driver calls fail.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(clippy::print_stdout, reason = "figures that a test was asked to show")]
+
+#[path = "../../../cuda-mem-core/tests/common/mod.rs"]
+mod common;
+
+mod pinned_cache;
+mod pinned_cache_soak;
+#[path = "../../../cuda-mem-core/tests/sim/rig.rs"]
+#[allow(dead_code, reason = "shared with another crate's tests")]
+mod rig;
