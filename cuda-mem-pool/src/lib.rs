@@ -18,11 +18,16 @@
 
 #![deny(unsafe_code)]
 
+mod adaptor;
 mod driver_pool;
 mod error;
 mod ipc;
 mod resource;
 
+pub use adaptor::{
+    AlignedAdaptor, Counter, FailureCallbackAdaptor, LimitingAdaptor, LoggingAdaptor, OutstandingAllocation,
+    Statistics, StatisticsAdaptor, TrackingAdaptor,
+};
 pub use cuda_mem_core;
 pub use driver_pool::{
     Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Effect, ManagedMemoryResource,

@@ -1,4 +1,10 @@
 //! Device memory from a pool of the driver.
+//!
+//! # Safety
+//!
+//! Says that devices reach the memory; pools of a device have no other.
+
+#![allow(unsafe_code, reason = "is a resource, whose type says who reaches its memory")]
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -209,7 +215,8 @@ impl Drop for DeviceInner {
     }
 }
 
-impl MemoryResource for DeviceMemoryResource {
+// SAFETY: the pool is one of a device's memory.
+unsafe impl MemoryResource for DeviceMemoryResource {
     type Access = DeviceAccessible;
 
     fn raw(&self) -> Arc<dyn RawResource> {
