@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::gpu_test::{Builder, MANIFEST, Matrix, Programs, portable};
+use crate::gpu_test::{Builder, Kind, MANIFEST, Matrix, Programs, SCRIPTS, portable};
 use crate::table;
 use crate::workspace::Workspace;
 
@@ -28,7 +28,7 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
     if let Some(((package, features), error)) = broken.first_key_value() {
         bail!("{package} with features {features}: {error}");
     }
-    for row in &rows {
+    for row in rows.iter().filter(|row| row.kind == Kind::Tests) {
         for target in &row.targets {
             let built = tests.iter().any(|test| test.is_for(row, target));
             ensure!(
@@ -67,6 +67,7 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
     for name in ["gpu-matrix.toml", "known-differences.tsv"] {
         bundle.add(&root.join("ci").join(name), name)?;
     }
+    bundle.add_scripts(&root.join("ci").join(SCRIPTS))?;
     bundle.write(MANIFEST, &serde_json::to_string_pretty(&programs)?)?;
     let launcher = bundle.write("gpu-test", LAUNCHER)?;
     fs::set_permissions(launcher, fs::Permissions::from_mode(0o755))?;
@@ -107,6 +108,19 @@ impl<'a> Bundle<'a> {
             .with_context(|| format!("cannot copy {} to the bundle", file.display()))?;
         self.files.push((name.to_owned(), size));
         Ok(PathBuf::from(name))
+    }
+
+    /// Copies the scripts in Python.
+    fn add_scripts(&mut self, from: &Path) -> Result<()> {
+        fs::create_dir(self.folder.join(SCRIPTS))?;
+        let entries = fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))?;
+        for entry in entries {
+            let file = entry?.path();
+            if let Some(name) = file.file_name().filter(|_| file.is_file()) {
+                self.add(&file, &format!("{SCRIPTS}/{}", name.to_string_lossy()))?;
+            }
+        }
+        Ok(())
     }
 
     fn write(&mut self, name: &str, text: &str) -> Result<PathBuf> {

@@ -50,10 +50,13 @@ struct Group {
     crates: Vec<String>,
     #[serde(default = "default_features")]
     features: Vec<FeatureSet>,
-    /// Not an axis: a row runs all of them, `lib` meaning the unit tests.
+    /// Not an axis: a row runs all of them, `lib` meaning the unit tests; for Python the names of scripts.
     #[serde(default)]
     targets: Vec<String>,
     drivers: Vec<Driver>,
+    /// More settings of the simulator, such as `numa=2`; hardware has what it has.
+    #[serde(default = "no_settings")]
+    simulator: Vec<String>,
     #[serde(default = "one_device")]
     devices: Vec<usize>,
     #[serde(default = "legacy")]
@@ -65,6 +68,10 @@ struct Group {
 
 fn default_features() -> Vec<FeatureSet> {
     vec![FeatureSet::Default]
+}
+
+fn no_settings() -> Vec<String> {
+    vec![String::new()]
 }
 
 fn one_device() -> Vec<usize> {
@@ -85,6 +92,8 @@ pub(crate) enum Kind {
     Doctests,
     /// Builds and runs a program outside the workspace whose only dependency is the crate.
     OutsideProject,
+    /// Runs scripts of `ci/cuda-core` with cuda.core as it is published.
+    Python,
     /// Copies the crate as a user would vendor it and runs its tests there.
     Vendored,
 }
@@ -95,6 +104,7 @@ impl Kind {
             Self::Tests => "tests",
             Self::Doctests => "doctests",
             Self::OutsideProject => "outside-project",
+            Self::Python => "python",
             Self::Vendored => "vendored",
         }
     }
@@ -175,6 +185,8 @@ pub(crate) struct Row {
     pub(crate) features: FeatureSet,
     pub(crate) targets: Vec<String>,
     pub(crate) driver: Driver,
+    /// More settings of the simulator; empty on hardware.
+    pub(crate) simulator: String,
     pub(crate) devices: usize,
     pub(crate) default_stream: DefaultStream,
     pub(crate) env: BTreeMap<String, String>,
@@ -184,12 +196,14 @@ pub(crate) struct Row {
 impl Row {
     /// Its name: unique in the matrix, and what `--row` is matched against.
     pub(crate) fn name(&self) -> String {
+        let separator = if self.simulator.is_empty() { "" } else { "," };
         format!(
-            "{}/{}/{}/{}/x{}/{}",
+            "{}/{}/{}/{}{separator}{}/x{}/{}",
             self.short_package(),
             self.what,
             self.features,
             self.driver,
+            self.simulator,
             self.devices,
             self.default_stream.name()
         )
@@ -238,18 +252,18 @@ impl Matrix {
 impl Group {
     fn check(&self) -> Result<()> {
         let what = format!("the {} rows of {}", self.kind.name(), self.crates.join(", "));
-        let tests = self.kind == Kind::Tests;
+        let has_targets = matches!(self.kind, Kind::Tests | Kind::Python);
         ensure!(
-            tests != self.targets.is_empty(),
-            "{what}: `targets` belong to rows of kind `tests`, and only there"
+            has_targets != self.targets.is_empty(),
+            "{what}: `targets` belong to rows of kind `tests` or `python`, and only there"
         );
         ensure!(
-            matches!(self.kind, Kind::Tests | Kind::OutsideProject) || !self.drivers.contains(&Driver::Gpu),
-            "{what}: only `tests` and `outside-project` run on a GPU, whose host may have no cargo"
+            has_targets || self.kind == Kind::OutsideProject || !self.drivers.contains(&Driver::Gpu),
+            "{what}: only `tests`, `python` and `outside-project` run on a GPU, whose host may have no cargo"
         );
         let axes = [self.crates.len(), self.features.len(), self.drivers.len(), self.devices.len()];
         ensure!(
-            !axes.contains(&0) && !self.default_stream.is_empty(),
+            !axes.contains(&0) && !self.simulator.is_empty() && !self.default_stream.is_empty(),
             "{what}: an empty list makes no rows: leave it out or fill it"
         );
         ensure!(!self.devices.contains(&0), "{what}: a row needs at least one device");
@@ -264,7 +278,7 @@ impl Group {
         let mut rows = Vec::new();
         for package in &self.crates {
             for features in &self.features {
-                for driver in &self.drivers {
+                for (driver, simulator) in self.drivers() {
                     for devices in &self.devices {
                         for default_stream in &self.default_stream {
                             rows.push(Row {
@@ -273,7 +287,8 @@ impl Group {
                                 package: package.clone(),
                                 features: features.clone(),
                                 targets: self.targets.clone(),
-                                driver: *driver,
+                                driver,
+                                simulator: simulator.to_owned(),
                                 devices: *devices,
                                 default_stream: *default_stream,
                                 env: self.env.clone(),
@@ -285,6 +300,17 @@ impl Group {
             }
         }
         rows
+    }
+
+    /// Each driver with each of its settings.
+    fn drivers(&self) -> impl Iterator<Item = (Driver, &str)> {
+        self.drivers.iter().flat_map(|&driver| {
+            let settings = self.simulator.iter().map(String::as_str);
+            // Hardware takes none, and runs once.
+            settings
+                .take(if driver == Driver::Gpu { 1 } else { usize::MAX })
+                .map(move |settings| (driver, if driver == Driver::Gpu { "" } else { settings }))
+        })
     }
 }
 
@@ -304,84 +330,4 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SMALL: &str = r#"
-        time-limit = 60
-        [[row]]
-        kind = "tests"
-        crates = ["cuda-mem-core", "cuda-mem-pool"]
-        targets = ["lib", "device"]
-        features = ["default", "tracing"]
-        drivers = ["sim-13.0", "gpu"]
-        devices = [1, 2]
-        default-stream = ["legacy", "per_thread"]
-        [[row]]
-        kind = "vendored"
-        name = "copied"
-        crates = ["cuda-mem-sys"]
-        drivers = ["sim-12.2"]
-        time-limit = 600
-        env = { A = "b" }
-    "#;
-
-    #[test]
-    fn a_group_expands_to_the_product_of_its_lists() {
-        let matrix = Matrix::parse(SMALL).unwrap();
-        let names = matrix.rows.iter().map(Row::name).collect::<Vec<_>>();
-        assert_eq!(names.len(), 2 * 2 * 2 * 2 * 2 + 1);
-        assert_eq!(names[0], "core/lib+device/default/sim-13.0/x1/legacy");
-        assert_eq!(names[1], "core/lib+device/default/sim-13.0/x1/per_thread");
-        assert_eq!(names[31], "pool/lib+device/tracing/gpu/x2/per_thread");
-        assert_eq!(names[32], "sys/copied/default/sim-12.2/x1/legacy");
-        let vendored = &matrix.rows[32];
-        assert_eq!((vendored.driver, vendored.limit.as_secs()), (Driver::Simulator(12020), 600));
-        assert_eq!(vendored.env["A"], "b");
-        assert_eq!(matrix.rows[0].limit.as_secs(), 60);
-    }
-
-    fn error(text: &str) -> String {
-        format!("{:#}", Matrix::parse(text).unwrap_err())
-    }
-
-    #[test]
-    fn mistakes_are_named() {
-        let row = |lines: &str| error(&format!("time-limit = 1\n[[row]]\ncrates = [\"c\"]\n{lines}"));
-        let unknown = row("kind = 'doctests'\ndrivers = ['sim-13.0']\ndevice = [1]");
-        assert!(unknown.contains("unknown field `device`"), "{unknown}");
-        let driver = row("kind = 'doctests'\ndrivers = ['13.0']");
-        assert!(driver.contains("`13.0` is no driver: write `gpu`, or `sim-` and a version"), "{driver}");
-        assert!(
-            row("kind = 'tests'\ndrivers = ['gpu']").contains("`targets` belong to rows of kind `tests`")
-        );
-        assert!(
-            row("kind = 'doctests'\ndrivers = ['gpu']")
-                .contains("only `tests` and `outside-project` run on a GPU")
-        );
-        assert!(row("kind = 'doctests'\ndrivers = []").contains("an empty list"));
-        assert!(
-            row("kind = 'doctests'\ndrivers = ['sim-13.0']\ndevices = [0]").contains("at least one device")
-        );
-        let twice = row("kind = 'doctests'\ndrivers = ['sim-13.0', 'sim-13.0']");
-        assert_eq!(twice, "two rows are named c/doctests/default/sim-13.0/x1/legacy");
-    }
-
-    #[test]
-    fn a_twin_differs_in_its_driver_only() {
-        let matrix = Matrix::parse(SMALL).unwrap();
-        let gpu = matrix.rows.iter().find(|row| row.driver == Driver::Gpu).unwrap();
-        assert_eq!(gpu.twin(12080).name(), gpu.name().replace("/gpu/", "/sim-12.8/"));
-    }
-
-    #[test]
-    fn patterns() {
-        let name = "core/device/default/sim-13.0/x2/legacy";
-        for pattern in ["core", "x2", name, "core/*", "*legacy", "core/*/x2/*", "*", "*device*"] {
-            assert!(matches(pattern, name), "{pattern}");
-        }
-        for pattern in ["pool", "pool*", "*per_thread", "core/*/x4/*", "core*legacy*x2"] {
-            assert!(!matches(pattern, name), "{pattern}");
-        }
-    }
-}
+mod tests;

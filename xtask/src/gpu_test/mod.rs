@@ -10,8 +10,10 @@ mod matrix;
 mod plan;
 mod progress;
 mod projects;
+mod python;
 mod report;
 mod run;
+mod script;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,8 +23,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 
 pub(crate) use build::{Builder, MANIFEST, Programs};
-pub(crate) use matrix::Matrix;
+pub(crate) use matrix::{Kind, Matrix};
 pub(crate) use plan::portable;
+pub(crate) use python::FOLDER as SCRIPTS;
 
 use crate::workspace::Workspace;
 use compare::Compared;
@@ -106,8 +109,13 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
         (programs.tests, broken) = builder.tests(runnable.map(|planned| &planned.row));
     }
     let gpu = machine.gpu.as_ref().map_or("-", |gpu| &gpu.devices[0].name);
-    let runner =
-        Runner { workspace: workspace.as_ref(), programs: &programs, reports: &reports, gpu: gpu.to_owned() };
+    let runner = Runner {
+        workspace: workspace.as_ref(),
+        programs: &programs,
+        reports: &reports,
+        scripts: files.join(SCRIPTS),
+        gpu: gpu.to_owned(),
+    };
     let mut done = run_rows(&plan, &runner, &broken);
     if let Some(comparison) = compare_rows(&plan, &done, &runner, &files.join("known-differences.tsv"))? {
         done.push(comparison);
@@ -171,7 +179,7 @@ fn run_rows(
         let ended = match (decision, broken.get(&(row.package.clone(), row.features.clone()))) {
             (Decision::Skip(reason), _) => unstarted(Outcome::Skipped(reason.clone())),
             (Decision::Fail(reason), _) => unstarted(Outcome::Failed(reason.clone())),
-            (Decision::Run, Some(error)) if row.kind == matrix::Kind::Tests => {
+            (Decision::Run, Some(error)) if row.kind == Kind::Tests => {
                 unstarted(Outcome::Failed(error.clone()))
             }
             (Decision::Run, _) => {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::build::Programs;
 use super::libtest::{self, Case, Counts};
 use super::matrix::{Driver, Kind, Row};
-use super::projects;
+use super::{projects, python, script};
 use crate::process::{self, Ending};
 use crate::workspace::Workspace;
 
@@ -60,6 +60,8 @@ pub(crate) struct Runner<'a> {
     pub(crate) workspace: Option<&'a Workspace>,
     pub(crate) programs: &'a Programs,
     pub(crate) reports: &'a Path,
+    /// The scripts in Python.
+    pub(crate) scripts: PathBuf,
     /// What a row on hardware is said to have run on.
     pub(crate) gpu: String,
 }
@@ -68,17 +70,31 @@ pub(crate) struct Runner<'a> {
 pub(crate) struct Step {
     name: String,
     command: Command,
-    /// Without a test harness the process counts as one test, passed if it exits with 0.
-    harness: bool,
+    output: Output,
+}
+
+/// What a process prints.
+#[derive(Debug, Clone, Copy)]
+enum Output {
+    /// What a test executable prints.
+    Libtest,
+    /// What a script of steps prints.
+    Script,
+    /// Anything: the process counts as one test, passed if it exits with 0.
+    Free,
 }
 
 impl Step {
     pub(crate) fn tests(name: &str, command: Command) -> Self {
-        Self { name: name.to_owned(), command, harness: true }
+        Self { name: name.to_owned(), command, output: Output::Libtest }
+    }
+
+    pub(crate) fn script(name: &str, command: Command) -> Self {
+        Self { name: name.to_owned(), command, output: Output::Script }
     }
 
     pub(crate) fn program(name: &str, command: Command) -> Self {
-        Self { name: name.to_owned(), command, harness: false }
+        Self { name: name.to_owned(), command, output: Output::Free }
     }
 }
 
@@ -96,6 +112,9 @@ impl Runner<'_> {
             Driver::Simulator(_) => "simulator".to_owned(),
             Driver::Gpu => self.gpu.clone(),
         };
+        if let Some(reason) = self.lacks(row) {
+            return Done::unstarted(row.name(), Outcome::Skipped(reason));
+        }
         let log = self.reports.join("logs").join(file_name(&done.name)).with_extension("log");
         let ended = self.steps(row).and_then(|steps| execute(steps, row, &log, &mut done, tick));
         done.time = started.elapsed();
@@ -110,6 +129,12 @@ impl Runner<'_> {
         done
     }
 
+    /// What the machine lacks for a row, which only shows when the row is about to run.
+    fn lacks(&self, row: &Row) -> Option<String> {
+        let on_machines_python = self.workspace.is_none() || row.driver == Driver::Gpu;
+        if row.kind == Kind::Python && on_machines_python { python::lacks() } else { None }
+    }
+
     fn steps(&self, row: &Row) -> Result<Vec<Step>> {
         let mut steps = match row.kind {
             Kind::Tests => self.test_programs(row),
@@ -118,6 +143,10 @@ impl Runner<'_> {
                 Some(workspace) => projects::outside(workspace, row),
                 None => self.carried_project(row),
             },
+            Kind::Python => {
+                let simulator = &self.programs.simulator;
+                python::steps(self.workspace, &self.scripts, simulator, self.reports, row)
+            }
             Kind::Vendored => projects::vendored(self.sources()?, row),
         }?;
         for step in &mut steps {
@@ -132,7 +161,10 @@ impl Runner<'_> {
             Driver::Simulator(version) => {
                 command
                     .env("CUDA_MEM_BACKEND", "sim")
-                    .env("CUDA_MEM_SIM", format!("devices={},driver={version}", row.devices))
+                    .env(
+                        "CUDA_MEM_SIM",
+                        format!("devices={},driver={version},{}", row.devices, row.simulator),
+                    )
                     // Whoever opens the system's driver finds the simulator too, also on a machine with a GPU.
                     .env("CUDA_MEM_DRIVER", &self.programs.simulator)
                     // The simulator's own tests are told where it lies, and may leave it alone.
@@ -207,12 +239,12 @@ fn execute(steps: Vec<Step>, row: &Row, log: &Path, done: &mut Done, tick: &mut 
         let left = row.limit.saturating_sub(started.elapsed());
         let ending = process::run(&mut step.command, &file, left, tick)?;
 
-        let report = if step.harness {
-            let output = fs::read(log)?;
-            let output = output.get(usize::try_from(before)?..).unwrap_or_default();
-            libtest::parse(&String::from_utf8_lossy(output))
-        } else {
-            libtest::Report::of_program(step.name.clone(), ending.is_success())
+        let printed = fs::read(log)?;
+        let printed = String::from_utf8_lossy(printed.get(usize::try_from(before)?..).unwrap_or_default());
+        let report = match step.output {
+            Output::Libtest => libtest::parse(&printed),
+            Output::Script => script::parse(&printed),
+            Output::Free => libtest::Report::of_program(step.name.clone(), ending.is_success()),
         };
         done.counts.add(report.counts);
         done.cases.extend(report.cases);

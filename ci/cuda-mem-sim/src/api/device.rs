@@ -32,6 +32,19 @@ const ATTRIBUTES: [c_int; 147] = [
     1, 1, 0, 1, 1, 0, 0, // 141…
 ];
 
+/// The driver version that brought an attribute; older ones refuse it. (From the headers of 12.2 to 13.0.)
+fn known_since(attribute: u32) -> i32 {
+    match attribute {
+        130 | 131 | 134 => 12020,
+        128 | 133 => 12030,
+        135 => 12050,
+        136 | 137 | 139 | 140 | 143 => 12080,
+        138 | 141 | 142 => 12090,
+        144.. => 13000,
+        _ => 0,
+    }
+}
+
 pub(crate) fn cuDeviceGetCount(call: &Call<'_>, count: *mut c_int) -> Outcome<()> {
     call.put(count, call.driver.config.devices.len() as c_int)
 }
@@ -61,14 +74,35 @@ pub(crate) fn cuDeviceGetAttribute(
     }
     let index = (attribute.0 as usize).checked_sub(1).ok_or(INVALID_VALUE)?;
     let &usual = ATTRIBUTES.get(index).ok_or(INVALID_VALUE)?;
+    if known_since(attribute.0) > config.driver_version {
+        return Err(INVALID_VALUE);
+    }
     call.put(
         value,
         match attribute {
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID => pci_device(ordinal),
-            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID => ordinal as c_int % config.numa_nodes,
+            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID => host_node(call, ordinal),
+            // Without nodes nothing can be put on one.
+            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+            | CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED
+                if config.numa_nodes == 0 =>
+            {
+                0
+            }
             _ => usual,
         },
     )
+}
+
+/// The node of host memory next to a device; -1 where the host has no nodes.
+fn host_node(call: &Call<'_>, ordinal: usize) -> c_int {
+    let config = &call.driver.config;
+    let told = config.devices.get(ordinal).and_then(|device| device.node);
+    match (config.numa_nodes, told) {
+        (0, _) => -1,
+        (_, Some(node)) => node,
+        (nodes, None) => ordinal as c_int % nodes,
+    }
 }
 
 /// Cuts what does not fit.

@@ -97,7 +97,7 @@ fn value(
         Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID | Attribute::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => {
             Value::Long(block.id)
         }
-        Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED => Value::flag(block.kind == Kind::Managed),
+        Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED => Value::flag(state.is_managed(block)),
         Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Value::Word(block.device as u32),
         Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => Value::flag(block.kind == Kind::Device),
         Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Value::Long(range(state, block).0),
@@ -110,7 +110,7 @@ fn value(
         }
         Attribute::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => Value::flag(match block.kind {
             Kind::Mapped(id) => state.handles.get(&id).is_some_and(|physical| physical.rdma),
-            Kind::Managed => false,
+            _ if state.is_managed(block) => false,
             _ => !lies_on_host(state, block),
         }),
         Attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
@@ -164,7 +164,7 @@ fn lies_on_host(state: &State, block: &Block) -> bool {
     let host = |location: Location| !matches!(location, Location::Device(_));
     match block.kind {
         Kind::Host(_) | Kind::Registered(_) => true,
-        Kind::Pooled(id) => state.pools.get(&id).is_some_and(|pool| host(pool.location)),
+        Kind::Pooled(id) => state.pools.get(&id).is_some_and(|pool| host(pool.location) && !pool.managed),
         Kind::Mapped(id) => state.handles.get(&id).is_some_and(|physical| host(physical.location)),
         Kind::Device | Kind::Managed | Kind::Opened => false,
     }

@@ -43,7 +43,9 @@ fn location_of(call: &Call<'_>, properties: &CUmemAllocationProp_v1) -> Outcome<
         {
             Ok(Location::Node(id))
         }
-        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Ok(Location::Node(0)),
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT if call.memory().setup().nodes > 0 => {
+            Ok(Location::Node(0))
+        }
         CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST => Ok(Location::Host),
         _ => Err(INVALID_VALUE),
     }

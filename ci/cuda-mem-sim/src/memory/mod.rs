@@ -12,6 +12,7 @@ pub(crate) mod managed;
 mod maps;
 pub(crate) mod misuse;
 pub(crate) mod os;
+pub(crate) mod pool_file;
 pub(crate) mod pool_state;
 pub(crate) mod pools;
 mod ranges;

@@ -41,7 +41,10 @@ impl Memory {
         let mut state = self.lock();
         let pools: Vec<(PoolId, u64)> =
             state.pools.iter().map(|(&id, pool)| (id, pool.policy.release_threshold)).collect();
-        pools.into_iter().for_each(|(id, threshold)| state.shrink_pool(id, threshold));
+        for (id, threshold) in pools {
+            state.shrink_pool(id, threshold);
+            state.end_imports(id);
+        }
     }
 }
 
@@ -119,8 +122,13 @@ impl State {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         };
         if let Some(block) = self.blocks.remove(start) {
-            if let Some(pool) = self.pools.get_mut(&id) {
-                pool.give_back(start, block.room, block.len, freed);
+            match self.pools.get_mut(&id) {
+                Some(pool) if pool.is_imported() => pool.give_back_imported(start, block.len, freed),
+                Some(pool) => pool.give_back(start, block.room, block.len, freed),
+                None => {}
+            }
+            if self.pools.get(&id).is_some_and(|pool| pool.managed) {
+                self.advice.forget(start, block.len);
             }
             self.note_free(&block, by);
         }
@@ -129,9 +137,12 @@ impl State {
 
     /// Poisons memory whose free has been reached, and ends a destroyed pool with its last block.
     pub(crate) fn pool_memory_is_free(&mut self, start: u64, len: u64, freed: &Freed) {
-        // Somebody who asked on the same stream may have it already, but has not come to use it; others may have it once
-        // the flag is set.
-        self.poison(start, len);
+        // The memory of another process stays what it is.
+        if !self.is_imported(start) {
+            // Somebody who asked on the same stream may have it already, but has not come to use it; others may have it
+            // once the flag is set.
+            self.poison(start, len);
+        }
         freed.reached.store(true, Ordering::Release);
         let over: Vec<PoolId> = self
             .pools
@@ -165,10 +176,18 @@ impl State {
     /// Gives free segments of a pool back to the system until no more than `keep` bytes are reserved.
     pub(crate) fn shrink_pool(&mut self, id: PoolId, keep: u64) {
         let Some(pool) = self.pools.get_mut(&id) else { return };
-        let (location, on_host) = (pool.location, pool.access.host);
+        // Memory that other processes may have mapped stays until the pool ends.
+        if pool.exportable && !pool.destroyed {
+            pool.settle();
+            return;
+        }
+        let (location, on_host, has_file) = (pool.location, pool.access.host, pool.file.is_some());
         for (start, len) in pool.shrink(keep) {
             if on_host {
                 self.space.hide(start, len);
+            }
+            if has_file {
+                self.space.detach(start, len);
             }
             self.space.give_back(start, len);
             self.refund(location, len);
@@ -184,10 +203,14 @@ impl State {
         let usual = room.checked_next_multiple_of(SEGMENT).ok_or(OUT_OF_MEMORY)?;
         let wanted = [usual, tight].into_iter().filter(|&len| len <= limit.saturating_sub(reserved));
         let len = self.first_charged(location, wanted)?;
+        let file = self.pools.get_mut(&id).and_then(|pool| pool.file.as_mut());
         let taken = self.space.take(len, LARGE_PAGE, None).and_then(|start| {
-            if on_host {
-                self.space.show(start, len, true)?;
-            }
+            let shown = match file {
+                Some(file) => file.attach_segment(&self.space, start, len, on_host),
+                None if on_host => self.space.show(start, len, true),
+                None => Ok(()),
+            };
+            shown.inspect_err(|_| self.space.give_back(start, len))?;
             Ok(start)
         });
         let Ok(start) = taken else {

@@ -20,6 +20,15 @@ impl State {
         self.blocks.at(at)
     }
 
+    /// Whether a block is managed memory, from a pool or on its own.
+    pub(crate) fn is_managed(&self, block: &Block) -> bool {
+        match block.kind {
+            Kind::Managed => true,
+            Kind::Pooled(id) => self.pools.get(&id).is_some_and(|pool| pool.managed),
+            _ => false,
+        }
+    }
+
     /// Whether the driver's copies may read or write `len` bytes at an address: somebody must be able to.
     pub(crate) fn copy_may_use(&self, at: u64, len: u64, write: bool) -> bool {
         let somebody = |block: &&Block| {

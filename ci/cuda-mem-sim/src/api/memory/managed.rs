@@ -50,7 +50,7 @@ pub(crate) fn cuMemAllocManaged(
 fn managed(call: &Call<'_>, at: CUdeviceptr, len: usize) -> Outcome<()> {
     let state = call.memory().lock();
     let blocks = state.blocks.covering(at, (len as u64).max(1)).ok_or(INVALID_VALUE)?;
-    let is_managed = blocks.iter().all(|block| block.kind == Kind::Managed);
+    let is_managed = blocks.iter().all(|block| state.is_managed(block));
     if is_managed && len > 0 { Ok(()) } else { Err(INVALID_VALUE) }
 }
 
@@ -215,7 +215,8 @@ pub(crate) fn cuStreamAttachMemAsync(
 ) -> Outcome<()> {
     call.current()?;
     call.stream(stream)?;
-    let whole = call.memory().lock().blocks.starting_at(at).is_some_and(|block| block.kind == Kind::Managed);
+    let state = call.memory().lock();
+    let whole = state.blocks.starting_at(at).is_some_and(|block| state.is_managed(block));
     if whole && matches!(flags, 1 | 2 | 4) { Ok(()) } else { Err(INVALID_VALUE) }
 }
 

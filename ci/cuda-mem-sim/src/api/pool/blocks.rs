@@ -48,8 +48,12 @@ fn allocate(
     stream: CUstream,
 ) -> Outcome<()> {
     let stream = call.stream(stream)?;
-    let location = call.memory().lock().pool(pool)?.location;
-    if dptr.is_null() {
+    let (location, is_imported) = {
+        let mut state = call.memory().lock();
+        let pool = state.pool(pool)?;
+        (pool.location, pool.is_imported())
+    };
+    if dptr.is_null() || is_imported {
         return Err(INVALID_VALUE);
     }
     if call.is_capturing(&stream) {

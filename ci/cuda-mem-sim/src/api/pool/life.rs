@@ -7,12 +7,16 @@ use cuda_mem_sys::{
 
 use super::{handle_of, id_of, location_of};
 use crate::call::Call;
+use crate::memory::pool_file::PoolFile;
 use crate::memory::pool_state::first_access;
 use crate::memory::pools::{Pool, SEGMENT};
 use crate::memory::vmm::Location;
 use crate::runtime::op::Outcome;
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+
+/// The CUDA version that brought pools of managed memory.
+const MANAGED_POOLS: i32 = 13000;
 
 /// Whether a type of allocation is managed; error 1 for types that pools do not have.
 fn is_managed(kind: CUmemAllocationType) -> Outcome<bool> {
@@ -50,6 +54,9 @@ pub(crate) fn cuMemPoolCreate(
         return Err(INVALID_VALUE);
     }
     let managed = is_managed(properties.allocType)?;
+    if managed && (call.driver.config.driver_version < MANAGED_POOLS || properties.maxSize != 0) {
+        return Err(INVALID_VALUE);
+    }
     let location = place_of(call, properties.location, managed)?;
     let wanted = properties.handleTypes.0;
     let fd = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
@@ -64,6 +71,10 @@ pub(crate) fn cuMemPoolCreate(
     let mut pool = Pool::new(location, first_access(location, managed));
     pool.managed = managed;
     pool.exportable = exportable;
+    if exportable && call.driver.config.has_data {
+        let file = PoolFile::create(location, room_at(call, location));
+        pool.file = Some(file.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?);
+    }
     // A limit holds for segments.
     pool.max_size = (properties.maxSize as u64).next_multiple_of(SEGMENT);
     pool.made_by = Some(call.site());
@@ -153,11 +164,11 @@ pub(crate) fn cuMemSetMemPool(
     set_current(call, location, managed, pool)
 }
 
-/// A pool can only stand in for one that lies where it lies itself.
+/// A pool can only stand in for one that lies where it lies itself, and those of other processes for none.
 fn set_current(call: &Call<'_>, location: Location, managed: bool, pool: CUmemoryPool) -> Outcome<()> {
     let mut state = call.memory().lock();
     let found = state.pool(id_of(pool))?;
-    if found.location != location || found.managed != managed {
+    if found.location != location || found.managed != managed || found.is_imported() {
         return Err(INVALID_VALUE);
     }
     state.current_pools.insert((location, managed), id_of(pool));

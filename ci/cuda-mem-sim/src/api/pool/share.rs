@@ -1,18 +1,23 @@
-//! Pools and their blocks in other processes: arguments are checked, the rest is not modelled yet.
+//! Pools and their blocks in other processes.
+//!
+//! # Safety
+//!
+//! The one descriptor that a caller names by number is borrowed for the duration of the call, and never closed.
 
-use std::ffi::c_void;
+use std::ffi::{c_uchar, c_void};
+use std::os::fd::{BorrowedFd, IntoRawFd};
 
 use cuda_mem_sys::{
     CUdeviceptr, CUmemAllocationHandleType, CUmemPoolPtrExportData_v1, CUmemoryPool, CUresult,
 };
 
-use super::id_of;
+use super::{handle_of, id_of};
 use crate::call::Call;
-use crate::memory::blocks::Kind;
+use crate::memory::misuse::Act;
+use crate::memory::pool_file::Parcel;
 use crate::runtime::op::Outcome;
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
-const NOT_SUPPORTED: CUresult = CUresult::CUDA_ERROR_NOT_SUPPORTED;
 
 fn is_descriptor(kind: CUmemAllocationHandleType) -> bool {
     kind == CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -25,24 +30,31 @@ pub(crate) fn cuMemPoolExportToShareableHandle(
     kind: CUmemAllocationHandleType,
     flags: u64,
 ) -> Outcome<()> {
-    let exportable = call.memory().lock().pool(id_of(pool))?.exportable;
-    if handle.is_null() || flags != 0 || !is_descriptor(kind) || !exportable {
+    if handle.is_null() || flags != 0 || !is_descriptor(kind) {
         return Err(INVALID_VALUE);
     }
-    Err(NOT_SUPPORTED)
+    let file = call.memory().lock().export_pool(id_of(pool))?;
+    call.put(handle.cast::<i32>(), file.into_raw_fd())
 }
 
+/// The descriptor stays the caller's, who closes it when it likes.
 pub(crate) fn cuMemPoolImportFromShareableHandle(
-    _call: &Call<'_>,
+    call: &Call<'_>,
     pool: *mut CUmemoryPool,
-    _handle: *mut c_void,
+    handle: *mut c_void,
     kind: CUmemAllocationHandleType,
     flags: u64,
 ) -> Outcome<()> {
     if pool.is_null() || flags != 0 || !is_descriptor(kind) {
         return Err(INVALID_VALUE);
     }
-    Err(NOT_SUPPORTED)
+    let number = i32::try_from(handle.addr()).ok().filter(|&number| number >= 0);
+    let number = number.ok_or(CUresult::CUDA_ERROR_UNKNOWN)?;
+    // SAFETY: not -1. The caller promised an open descriptor for the duration of the call; for any other number the
+    // system calls below fail, and nothing here closes it.
+    let file = unsafe { BorrowedFd::borrow_raw(number) };
+    let id = call.memory().lock().import_pool(file, call.site())?;
+    call.put(pool, handle_of(id))
 }
 
 pub(crate) fn cuMemPoolExportPointer(
@@ -50,13 +62,14 @@ pub(crate) fn cuMemPoolExportPointer(
     data: *mut CUmemPoolPtrExportData_v1,
     dptr: CUdeviceptr,
 ) -> Outcome<()> {
-    let state = call.memory().lock();
-    let block = state.known(dptr).ok_or(INVALID_VALUE)?;
-    let Kind::Pooled(pool) = block.kind else { return Err(INVALID_VALUE) };
-    if data.is_null() || !state.pools.get(&pool).is_some_and(|pool| pool.exportable) {
+    if data.is_null() {
         return Err(INVALID_VALUE);
     }
-    Err(NOT_SUPPORTED)
+    let words = call.memory().lock().export_pool_block(dptr)?.to_words();
+    let mut travelling = CUmemPoolPtrExportData_v1::default();
+    let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+    travelling.reserved.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte as c_uchar);
+    call.put(data, travelling)
 }
 
 pub(crate) fn cuMemPoolImportPointer(
@@ -65,9 +78,18 @@ pub(crate) fn cuMemPoolImportPointer(
     pool: CUmemoryPool,
     data: *mut CUmemPoolPtrExportData_v1,
 ) -> Outcome<()> {
-    call.memory().lock().pool(id_of(pool))?;
-    if dptr.is_null() || data.is_null() {
+    let travelled = call.get(data)?;
+    if dptr.is_null() {
         return Err(INVALID_VALUE);
     }
-    Err(NOT_SUPPORTED)
+    let mut words = [0_u64; 8];
+    for (word, bytes) in words.iter_mut().zip(travelled.reserved.chunks_exact(8)) {
+        *word = bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+    }
+    let parcel = Parcel::from_words(words).ok_or(INVALID_VALUE)?;
+    // Host memory has no device; no context needs to be current.
+    let device = call.current().map_or(0, |context| context.device);
+    let by = Act::by_host(call);
+    let start = call.memory().lock().import_pool_block(id_of(pool), parcel, device, by)?;
+    call.put(dptr, start)
 }
