@@ -116,6 +116,15 @@ pub enum Error {
         /// Bytes that it has.
         allocated: usize,
     },
+    /// Memory was to be unpinned that was not pinned by itself: its owner unregisters it.
+    #[error(
+        "{:#x}..{:#x} was registered with an owner, which unregisters it; it was not pinned by pin_memory",
+        range.start, range.end
+    )]
+    HeldByOwner {
+        /// The addresses of the registration.
+        range: Range<usize>,
+    },
     /// A copy was to write memory that is only readable.
     #[error("the memory is read-only and cannot be the target of a copy")]
     ReadOnly,
@@ -138,7 +147,69 @@ pub enum Error {
     /// A wait took longer than it was allowed to.
     #[error("the wait did not end within {} ms", .0.as_millis())]
     Timeout(std::time::Duration),
-    /// A file could not be mapped or read.
+    /// Some of the memory is not there.
+    #[error(
+        "{:#x}..{:#x} cannot be registered: nothing is mapped at {:#x}..{:#x}",
+        range.start, range.end, hole.start, hole.end
+    )]
+    NotMapped {
+        /// The addresses that were to be registered.
+        range: Range<usize>,
+        /// The first addresses among their pages at which nothing is mapped.
+        hole: Range<usize>,
+    },
+    /// Some pages are mapped but cannot be had.
+    #[error(
+        "the system has no page for some address in {:#x}..{:#x}: a mapped file ends before it, or there is no free huge page",
+        range.start, range.end
+    )]
+    NoPage {
+        /// The addresses whose pages were asked for.
+        range: Range<usize>,
+    },
+    /// The process may not lock that much memory.
+    #[error(
+        "{bytes} bytes more than the {locked} that are locked already exceed the limit of {limit} bytes on locked memory; \
+         raise it (ulimit -l, LimitMEMLOCK=)"
+    )]
+    LockLimit {
+        /// Bytes that were to be registered.
+        bytes: usize,
+        /// The limit (`RLIMIT_MEMLOCK`).
+        limit: u64,
+        /// Bytes that the process had locked and pinned before.
+        locked: u64,
+        /// What the driver said.
+        code: CUresult,
+    },
+    /// A mapping of huge pages must have whole ones.
+    #[error("{len} bytes are no whole number of huge pages of {page_size} bytes; ask for a multiple")]
+    NotWholePages {
+        /// Bytes that were asked for.
+        len: usize,
+        /// Bytes of a page.
+        page_size: usize,
+    },
+    /// The system has no huge pages of this size.
+    #[error("there are no huge pages of {size} bytes; this system has {sizes:?}")]
+    NoSuchPageSize {
+        /// The size that was asked for.
+        size: usize,
+        /// Those there are.
+        sizes: Vec<usize>,
+    },
+    /// There is no such NUMA node.
+    #[error("there is no NUMA node {node}; this system has {nodes:?}")]
+    NoSuchNumaNode {
+        /// The node that was asked for.
+        node: u32,
+        /// Those there are.
+        nodes: Vec<u32>,
+    },
+    /// The call was cancelled by a [`CancelToken`](crate::host::CancelToken).
+    #[error("the call was cancelled")]
+    Cancelled,
+    /// The system refused a call.
     #[error("{call} failed: {source}")]
     Io {
         /// The system call.
@@ -149,11 +220,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// The driver's result code, if the driver refused.
+    /// The driver's result code, if the driver refused, or would.
     #[must_use]
     pub fn code(&self) -> Option<CUresult> {
         match self {
             Self::Driver(error) => Some(error.code()),
+            Self::NotMapped { .. } | Self::NoPage { .. } => Some(CUresult::CUDA_ERROR_INVALID_VALUE),
+            Self::LockLimit { code, .. } => Some(*code),
             _ => None,
         }
     }

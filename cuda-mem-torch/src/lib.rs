@@ -1,7 +1,7 @@
 //! PyTorch's allocator interfaces over cuda-mem.
 //!
-//! This release has the crate's place in the stack and nothing of its own yet. The layer below is re-exported, so that this
-//! crate serves as a project's only dependency:
+//! This release pins and unpins host memory by address, as `torch.cuda` does: [`pin_memory`], [`unpin_memory`]. The layer below
+//! is re-exported, so that this crate serves as a project's only dependency:
 //!
 //! ```
 //! use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};
@@ -16,3 +16,4 @@
 #![deny(unsafe_code)]
 
 pub use cuda_mem_ipc;
+pub use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::{PinError, pin_memory, unpin_memory};

@@ -11,6 +11,8 @@ mod dependencies;
 mod gpu_test;
 mod nightly;
 mod process;
+#[cfg(test)]
+mod seed_coverage;
 mod steps;
 mod table;
 mod vendor;

@@ -21,7 +21,7 @@ use crate::stream::Stream;
 /// While the owner exists, and until a method with `&mut self` is called on it, [`as_ptr`](HostMemory::as_ptr) returns the
 /// same address, and [`byte_len`](HostMemory::byte_len) bytes from there stay mapped. If
 /// [`is_writable`](HostMemory::is_writable), the pages may be written, and nothing that safe code can do with a `&Self`
-/// reads or writes the bytes while a device writes them. Reading the bytes through a device must be harmless at any time:
+/// reads or writes the bytes while a device writes them. What `touch` returns is good for that. Reading the bytes through a device must be harmless at any time:
 /// what a mapping's pages hold may change or vanish.
 pub unsafe trait HostMemory: Send + 'static {
     /// Where the bytes start.
@@ -49,6 +49,18 @@ pub unsafe trait HostMemory: Send + 'static {
     /// Whether the pages are a file's until they are written, and copies from then on (`MAP_PRIVATE`).
     fn is_copy_on_write(&self) -> bool {
         false
+    }
+
+    /// The size of the pages in bytes, where its owner has chosen it.
+    #[doc(hidden)]
+    fn page_size(&self) -> usize {
+        super::system::page_size()
+    }
+
+    /// Where the bytes start, if all of them may be read and written through it while the owner is borrowed. Moves nothing.
+    #[doc(hidden)]
+    fn touch(&mut self) -> Option<*mut u8> {
+        None
     }
 }
 
@@ -81,6 +93,10 @@ unsafe impl<T: DeviceCopy> HostMemory for Vec<T> {
     fn is_writable(&self) -> bool {
         true
     }
+
+    fn touch(&mut self) -> Option<*mut u8> {
+        Some(Vec::as_mut_ptr(self).cast::<u8>())
+    }
 }
 
 // SAFETY: `len` initialised elements that the vector owns alone.
@@ -104,6 +120,10 @@ unsafe impl<T: DeviceCopy> HostMemory for Box<[T]> {
 
     fn is_writable(&self) -> bool {
         true
+    }
+
+    fn touch(&mut self) -> Option<*mut u8> {
+        Some(<[T]>::as_mut_ptr(self).cast::<u8>())
     }
 }
 
@@ -141,5 +161,9 @@ unsafe impl<M: HostMemory + Sync> HostMemory for Arc<M> {
 
     fn is_copy_on_write(&self) -> bool {
         M::is_copy_on_write(self)
+    }
+
+    fn page_size(&self) -> usize {
+        M::page_size(self)
     }
 }

@@ -17,7 +17,7 @@ use bitflags::bitflags;
 use cuda_mem_sys::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED};
 
 use super::memory::{HostElements, HostMemory};
-use super::registered::device_address;
+use super::registration::device_address;
 use crate::buffer::StreamUse;
 use crate::context::Context;
 use crate::deferred::Release;

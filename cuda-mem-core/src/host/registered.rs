@@ -5,27 +5,24 @@
 //! Relies on [`HostMemory`]: the bytes stay where they are while their owner exists. The owner is kept in here until the
 //! driver has let go of the pages, and if the driver does not, for ever: memory that is still registered is never freed.
 
-#![allow(unsafe_code, reason = "calls driver functions and hands out slices over registered memory")]
+#![allow(unsafe_code, reason = "hands out slices over registered memory")]
 
 use std::fmt;
 use std::fs::File;
 use std::mem::{ManuallyDrop, MaybeUninit};
-use std::ops::Range;
 
 use bitflags::bitflags;
-use cuda_mem_sys::{
-    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_READ_ONLY,
-    CUdevice_attribute, CUdeviceptr, CUresult,
-};
+use cuda_mem_sys::{CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_READ_ONLY};
 
 use super::memory::{HostElements, HostMemory};
-use super::registry::Claim;
+use super::options::RegisterOptions;
+use super::populate::Population;
+use super::registration::{Registration, device_address};
 use crate::buffer::StreamUse;
-use crate::capture::Relaxed;
 use crate::context::Context;
 use crate::deferred::Release;
-use crate::driver::{Driver, refuse_forked};
-use crate::error::{Error, Refused, RegisteredBy, Result, WithBytes, call};
+use crate::driver::refuse_forked;
+use crate::error::{Error, Refused, Result};
 use crate::fork;
 use crate::stream::Stream;
 use crate::uses::{Access, Uses};
@@ -94,7 +91,8 @@ impl<M: HostMemory> Registered<M> {
     /// in another registration made through this crate, with the same flags, shares it.
     ///
     /// Wraps [`cuMemHostRegister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Faults in all pages
-    /// that are not there yet, which takes far longer than the registration of those that are.
+    /// that are not there yet, which takes far longer than the registration of those that are; see
+    /// [`Registered::with_options`].
     ///
     /// # Capture
     ///
@@ -102,17 +100,71 @@ impl<M: HostMemory> Registered<M> {
     ///
     /// # Errors
     ///
-    /// The owner comes back with the error: [`Error::AlreadyRegistered`], [`Error::PrivateReadOnly`], [`Error::Unsupported`] for read-only memory on a
-    /// device that does not take it, [`Error::Driver`] (not mapped, beyond the end of its file, over the lock limit, …),
-    /// [`Error::Forked`].
+    /// The owner comes back with the error: [`Error::AlreadyRegistered`], [`Error::NotMapped`], [`Error::LockLimit`],
+    /// [`Error::PrivateReadOnly`], [`Error::Unsupported`] for read-only memory on a device that does not take it,
+    /// [`Error::Driver`] (beyond the end of its file, pages that the kernel does not let be pinned, …), [`Error::Forked`].
     pub fn new(context: &Context, memory: M, flags: RegisterFlags) -> Result<Self, Refused<M>> {
+        Self::register(context, memory, flags, |_, _, register| register())
+    }
+
+    /// As [`Registered::new`], after several threads have brought the pages in: the same pages are ready several times as
+    /// fast. Memory whose pages are all there gains nothing from it.
+    ///
+    /// The pages of writable memory are made ready to be written, those of other memory and of shared files to be read. That
+    /// changes no byte. New pages of memory that is bound to no NUMA node come from those on which the threads run. It is one
+    /// registration whatever the size, because a copy may not run from one into the next; if the range lies in another
+    /// registration made through this crate, it shares that at once and brings nothing in.
+    ///
+    /// Wraps [`madvise`](https://man7.org/linux/man-pages/man2/madvise.2.html) with `MADV_POPULATE_WRITE` or
+    /// `MADV_POPULATE_READ`, and [`cuMemHostRegister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    /// Where Linux is older than 5.14, memory of ours is touched and that of others left to the driver.
+    ///
+    /// ```
+    /// use cuda_mem_core::Driver;
+    /// use cuda_mem_core::host::{HostMapping, MappingOptions, Pages, RegisterOptions, Registered};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let memory = HostMapping::new(100 << 20, &MappingOptions::new().pages(Pages::Transparent))?;
+    /// let registered = Registered::with_options(&context, memory, &RegisterOptions::new())?;
+    /// println!("{:?}", registered.memory()?.residency()?);
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registered::new`], [`Error::NoPage`], [`Error::Io`] if the system lacks memory, [`Error::Cancelled`]. Nothing is
+    /// registered then; pages that were brought in stay.
+    pub fn with_options(
+        context: &Context,
+        memory: M,
+        options: &RegisterOptions<'_>,
+    ) -> Result<Self, Refused<M>> {
+        Self::register(context, memory, options.flags, |memory, flags, register| {
+            Population::of(memory, flags)?.populate_and(options, register)
+        })
+    }
+
+    /// Registers the memory in the call of `prepare`, which is given the step to do it.
+    fn register(
+        context: &Context,
+        mut memory: M,
+        flags: RegisterFlags,
+        prepare: impl FnOnce(&mut M, RegisterFlags, &dyn Fn() -> Result<()>) -> Result<()>,
+    ) -> Result<Self, Refused<M>> {
         context.driver().reclaim();
         let flags = if memory.is_writable() { flags } else { flags | RegisterFlags::READ_ONLY };
         if flags.contains(RegisterFlags::READ_ONLY) && memory.is_copy_on_write() {
             return Err(Refused::new(Error::PrivateReadOnly, memory));
         }
+        let (start, len) = (memory.as_ptr(), memory.byte_len());
+        let prepare = |register: &dyn Fn() -> Result<()>| prepare(&mut memory, flags, register);
         // SAFETY: the owner, which keeps the bytes in place, stays in the value until they are unregistered.
-        match unsafe { Registration::new(context, memory.as_ptr(), memory.byte_len(), flags) } {
+        match unsafe { Registration::prepared(context, start, len, flags, prepare) } {
             Ok(registration) => {
                 let memory = MaybeUninit::new(memory);
                 let parts = Parts { memory, registration, context: context.clone(), uses: Uses::default() };
@@ -136,7 +188,7 @@ impl<M: HostMemory> Registered<M> {
     /// How the memory is registered.
     #[must_use]
     pub fn flags(&self) -> RegisterFlags {
-        self.parts.registration.flags
+        self.parts.registration.flags()
     }
 
     /// The context it was registered in.
@@ -300,96 +352,4 @@ impl<M: HostMemory> fmt::Debug for Registered<M> {
             .field("flags", &self.flags())
             .finish_non_exhaustive()
     }
-}
-
-/// A range of host memory that the driver holds pinned for us. Whoever has one keeps the memory in place.
-#[derive(Debug)]
-pub(crate) struct Registration {
-    driver: Driver,
-    flags: RegisterFlags,
-    /// None for an empty range, and after it was released.
-    claim: Option<Claim>,
-}
-
-impl Registration {
-    /// # Safety
-    ///
-    /// The bytes must stay mapped until [`Registration::release`] has succeeded.
-    pub(crate) unsafe fn new(
-        context: &Context,
-        start: *const u8,
-        len: usize,
-        flags: RegisterFlags,
-    ) -> Result<Self> {
-        refuse_forked()?;
-        let driver = context.driver();
-        if len == 0 {
-            return Ok(Self { driver, flags, claim: None });
-        }
-        if flags.contains(RegisterFlags::READ_ONLY) {
-            let device = context.device();
-            let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
-            if !device.supports(attribute)? {
-                let what = "registering host memory that it may only read";
-                return Err(Error::Unsupported { device: device.name()?, what });
-            }
-        }
-        let range = range_of(start, len)?;
-        let register = || {
-            let (_relaxed, _bound) = context.bind_relaxed()?;
-            let address = start.cast_mut().cast();
-            // SAFETY: the caller keeps the bytes mapped; the driver checks that they are. The context is current.
-            unsafe { call!(driver, cuMemHostRegister(address, len, flags.bits())) }.with_bytes(len)
-        };
-        match driver.registry().claim(range.clone(), flags, context, register) {
-            Ok(claim) => Ok(Self { driver, flags, claim: Some(claim) }),
-            Err(Error::Driver(error))
-                if error.code() == CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED =>
-            {
-                Err(Error::AlreadyRegistered { range, by: RegisteredBy::Others })
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Unregisters the memory, unless somebody else here holds it as well. After an error it is still registered.
-    pub(crate) fn release(&mut self) -> Result<()> {
-        refuse_forked()?;
-        let Some(claim) = self.claim else { return Ok(()) };
-        self.driver.registry().release(claim, || {
-            let _relaxed = Relaxed::enter(self.driver)?;
-            let start = std::ptr::without_provenance_mut(claim.start);
-            // SAFETY: the start of a range that was registered through the registry and has its last holder here; needs no
-            // current context (seen on hardware).
-            unsafe { call!(self.driver, cuMemHostUnregister(start)) }
-        })?;
-        self.claim = None;
-        Ok(())
-    }
-}
-
-impl Registration {
-    /// Gives up on memory that the driver would not unregister and whose owner takes it back: nobody else may count on it.
-    pub(crate) fn abandon(&mut self) {
-        if let Some(claim) = self.claim.take() {
-            self.driver.registry().abandon(claim);
-        }
-    }
-}
-
-fn range_of(start: *const u8, len: usize) -> Result<Range<usize>> {
-    let end = start.addr().checked_add(len).ok_or(Error::TooLarge { count: len, size: 1 })?;
-    Ok(start.addr()..end)
-}
-
-/// The device's address of registered or pinned host memory; 0 for null.
-pub(crate) fn device_address(context: &Context, host: *const u8) -> Result<CUdeviceptr> {
-    if host.is_null() {
-        return Ok(0);
-    }
-    let _bound = context.bind()?;
-    let mut address = 0;
-    // SAFETY: one address to write; the driver checks the host address; the context is current.
-    unsafe { call!(context.driver(), cuMemHostGetDevicePointer(&mut address, host.cast_mut().cast(), 0)) }?;
-    Ok(address)
 }

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use cuda_mem_sys::CUresult;
+
 use crate::context::Context;
 use crate::error::{Error, RegisteredBy, Result};
 use crate::host::RegisterFlags;
@@ -24,6 +26,8 @@ struct Entry {
     end: usize,
     flags: RegisterFlags,
     state: State,
+    /// Whether one of the holders is [`raw::pin_memory`](super::raw::pin_memory), which knows the range by its start alone.
+    is_pinned: bool,
     /// The context it is registered in, which holders of another must not outlive. None in tests.
     _context: Option<Context>,
 }
@@ -54,13 +58,38 @@ impl Registry {
         context: impl Into<Option<&'c Context>>,
         register: impl FnOnce() -> Result<()>,
     ) -> Result<Claim> {
-        let context = context.into().cloned();
+        self.enter(range, flags, context.into(), false, register)
+    }
+
+    /// Has `register` called for a range that no other holder has a byte of, which [`Registry::unpin`] gives up.
+    pub(crate) fn pin<'c>(
+        &self,
+        range: Range<usize>,
+        flags: RegisterFlags,
+        context: impl Into<Option<&'c Context>>,
+        register: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        self.enter(range, flags, context.into(), true, register).map(drop)
+    }
+
+    fn enter(
+        &self,
+        range: Range<usize>,
+        flags: RegisterFlags,
+        context: Option<&Context>,
+        is_pinned: bool,
+        register: impl FnOnce() -> Result<()>,
+    ) -> Result<Claim> {
+        let context = context.cloned();
         let mut ranges = self.lock();
         while let Some((start, entry)) = overlapping(&mut ranges, &range) {
             match &mut entry.state {
                 State::Busy => ranges = self.settled.wait(ranges).unwrap_or_else(PoisonError::into_inner),
                 State::Held(holders)
-                    if start <= range.start && range.end <= entry.end && flags == entry.flags =>
+                    if !is_pinned
+                        && start <= range.start
+                        && range.end <= entry.end
+                        && flags == entry.flags =>
                 {
                     *holders = holders.saturating_add(1);
                     return Ok(Claim { start });
@@ -72,7 +101,10 @@ impl Registry {
             }
         }
         let claim = Claim { start: range.start };
-        ranges.insert(range.start, Entry { end: range.end, flags, state: State::Busy, _context: context });
+        ranges.insert(
+            range.start,
+            Entry { end: range.end, flags, state: State::Busy, is_pinned, _context: context },
+        );
         drop(ranges);
         // Not under the lock: registering takes a second for every few tens of gigabytes.
         let mut busy = Busy { registry: self, claim, outcome: None };
@@ -97,6 +129,42 @@ impl Registry {
         unregister()?;
         busy.outcome = None;
         Ok(())
+    }
+
+    /// Gives up what [`Registry::pin`] had registered from `start` on; `unregister` is called for the last holder. None if
+    /// nothing of ours starts there. After an error it is still pinned, unless the driver says that it is not.
+    pub(crate) fn unpin(&self, start: usize, unregister: impl FnOnce() -> Result<()>) -> Option<Result<()>> {
+        let mut ranges = self.lock();
+        loop {
+            let entry = ranges.get_mut(&start)?;
+            match entry.state {
+                State::Busy => ranges = self.settled.wait(ranges).unwrap_or_else(PoisonError::into_inner),
+                State::Held(_) if entry.is_pinned => {
+                    entry.is_pinned = false;
+                    break;
+                }
+                State::Held(_) | State::Lost => {
+                    return Some(Err(Error::HeldByOwner { range: start..entry.end }));
+                }
+            }
+        }
+        drop(ranges);
+        let mut gone = Ok(());
+        let released = self.release(Claim { start }, || match unregister() {
+            // Somebody unregistered it behind our back: there is nothing left to hold.
+            Err(error) if error.code() == Some(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) => {
+                gone = Err(error);
+                Ok(())
+            }
+            unregistered => unregistered,
+        });
+        if released.is_err() {
+            // Nobody else can have taken its place: it is registered still.
+            if let Some(entry) = self.lock().get_mut(&start) {
+                entry.is_pinned = true;
+            }
+        }
+        Some(released.and(gone))
     }
 
     /// Gives a claim up whose memory the driver would not unregister.
@@ -192,6 +260,25 @@ mod tests {
         }
         registry.claim(200..300, FLAGS, None, || Ok(())).unwrap();
         registry.claim(0..100, FLAGS, None, || Ok(())).unwrap();
+    }
+
+    #[test]
+    fn a_pinned_range_has_one_pin_and_is_not_taken_from_other_holders() {
+        let registry = Registry::default();
+        let held = registry.claim(0..50, FLAGS, None, || Ok(())).unwrap();
+        registry.pin(100..200, FLAGS, None, || Ok(())).unwrap();
+        for range in [100..200, 150..160, 199..300, 0..50] {
+            assert!(matches!(registry.pin(range, FLAGS, None, never), Err(Error::AlreadyRegistered { .. })));
+        }
+        assert!(registry.unpin(150, never).is_none(), "the driver knows it by its start alone");
+        assert!(matches!(registry.unpin(0, never), Some(Err(Error::HeldByOwner { .. }))));
+        registry.unpin(100, || Err(Error::Forked)).unwrap().unwrap_err();
+        let shared = registry.claim(150..160, FLAGS, None, never).unwrap();
+        registry.unpin(100, never).unwrap().unwrap();
+        assert!(matches!(registry.unpin(100, never), Some(Err(Error::HeldByOwner { .. }))));
+        registry.release(shared, || Ok(())).unwrap();
+        registry.release(held, || Ok(())).unwrap();
+        assert!(registry.unpin(100, never).is_none());
     }
 
     #[test]

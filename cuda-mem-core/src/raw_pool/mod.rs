@@ -159,6 +159,22 @@ impl MemoryPool {
         Ok(Self { driver, raw: Handle::new(raw), owned: false })
     }
 
+    /// Makes this pool the current one for a place and a kind of memory: what [`MemoryPool::current`] gives from now on, for
+    /// all of the process. When it is destroyed, the default one is current again.
+    ///
+    /// Wraps [`cuMemSetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Missing`] before CUDA 13.0; [`Error::Driver`] if the pool's memory is elsewhere or of another kind, or the pool
+    /// is imported; [`Error::Forked`].
+    pub fn make_current(&self, location: MemoryLocation, kind: AllocationType) -> Result<()> {
+        let _relaxed = Relaxed::enter(self.driver)?;
+        let mut place = location.as_raw();
+        // SAFETY: the location is read during the call; a live pool.
+        unsafe { call!(self.driver, cuMemSetMemPool(&mut place, kind.as_raw(), self.raw.raw())) }
+    }
+
     pub(super) fn imported(driver: Driver, raw: CUmemoryPool) -> Self {
         Self { driver, raw: Handle::new(raw), owned: true }
     }

@@ -5,7 +5,10 @@
 
 use std::time::Duration;
 
-use cuda_mem_core::host::{FileMapping, HostMemory, PinnedFlags, RegisterFlags, Registered};
+use cuda_mem_core::host::{
+    FileMapping, HostMapping, HostMemory, MappingOptions, Pages, PinnedFlags, RegisterFlags, RegisterOptions,
+    Registered, raw,
+};
 use cuda_mem_core::stream_mem::{self, WaitFlags};
 use cuda_mem_core::sys::{CUresult, CUstreamCaptureMode};
 use cuda_mem_core::{
@@ -34,6 +37,8 @@ pub(crate) const ALL: &[(&str, Scenario)] = &[
     ("managed memory", managed),
     ("registered memory", registered),
     ("registered files", registered_files),
+    ("populated memory", populated),
+    ("raw pins", raw_pins),
     ("transfers", transfers),
     ("dropped transfers", dropped_transfers),
     ("scopes", scopes),
@@ -263,6 +268,35 @@ fn registered_files(context: &Context) -> Result<()> {
     assert_eq!(device.to_vec(&stream)?, bytes);
     drop(registered.close()?);
     Ok(())
+}
+
+fn populated(context: &Context) -> Result<()> {
+    let stream = Stream::new(context)?;
+    let memory = HostMapping::new(LEN, &MappingOptions::new().pages(Pages::Transparent))?;
+    let options = RegisterOptions::new().threads(2).flags(RegisterFlags::MAPPED);
+    let mut registered = Registered::with_options(context, memory, &options)?;
+    registered.as_mut_slice()?.copy_from_slice(&pattern(LEN, 13));
+    let device = DeviceBuffer::<u8>::uninit(&stream, LEN)?;
+    let upload = Transfer::upload(&stream, registered, &device.whole())?;
+    assert_eq!(device.to_vec(&stream)?, pattern(LEN, 13));
+    let memory = upload.wait()?.close()?;
+    assert_eq!(memory.as_slice(), pattern(LEN, 13));
+    Ok(())
+}
+
+fn raw_pins(context: &Context) -> Result<()> {
+    let driver = context.driver();
+    let memory = pattern(LEN, 14);
+    let start = memory.as_ptr().cast_mut().cast();
+    // SAFETY: the vector lives until it is unpinned below.
+    unsafe { raw::pin_memory_with(driver, start, LEN) }?;
+    // Repeated if it fails, because it is still pinned then and would leak.
+    // SAFETY: no device uses it.
+    let unpinned = unsafe { raw::unpin_memory_with(driver, start) }.or_else(|_| {
+        // SAFETY: as above.
+        unsafe { raw::unpin_memory_with(driver, start) }
+    });
+    Ok(unpinned?)
 }
 
 fn transfers(context: &Context) -> Result<()> {

@@ -7,6 +7,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod anonymous;
 mod buffers;
 mod captures;
 mod contexts;
@@ -20,7 +21,9 @@ mod mappings;
 mod peers;
 mod pinned;
 mod pointers;
+mod populated;
 mod process;
+mod raw_pins;
 mod registered;
 mod scopes;
 mod streams;

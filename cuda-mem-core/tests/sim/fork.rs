@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cuda_mem_core::host::{PinnedFlags, RegisterFlags, Registered};
+use cuda_mem_core::host::{
+    HostMapping, MappingOptions, PinnedFlags, RegisterFlags, RegisterOptions, Registered, raw,
+};
+use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, ManagedBuffer, PinnedBuffer, Stream};
 
 use crate::common::child;
@@ -12,6 +15,17 @@ use crate::rig::on_simulator;
 
 /// How long a call is made to take: the fork happens in its middle.
 const SLOW: Duration = Duration::from_millis(300);
+
+/// What pinning and unpinning some memory fail with.
+fn pinned_codes(driver: Driver) -> [Option<CUresult>; 2] {
+    let memory = vec![0u8; 5000];
+    let start = memory.as_ptr().cast_mut().cast();
+    // SAFETY: the vector lives; what is pinned is unpinned below.
+    let pinned = unsafe { raw::pin_memory_with(driver, start, 5000) };
+    // SAFETY: no device uses it.
+    let unpinned = unsafe { raw::unpin_memory_with(driver, start) };
+    [pinned, unpinned].map(|result| result.err().and_then(|error| error.code()))
+}
 
 /// Runs `busy` in another thread, forks while its call of `function` is under way, and has the child drop things.
 fn fork_during(function: &str, busy: impl Fn(&Context) + Sync) {
@@ -51,6 +65,15 @@ fn fork_during(function: &str, busy: impl Fn(&Context) + Sync) {
                 if Registered::new(context, memory, RegisterFlags::default()).is_ok() {
                     return Err("a registration in a forked child".to_owned());
                 }
+                let memory =
+                    HostMapping::new(5000, &MappingOptions::new()).map_err(|error| error.to_string())?;
+                if Registered::with_options(context, memory, &RegisterOptions::new()).is_ok() {
+                    return Err("a registration with options in a forked child".to_owned());
+                }
+                let pinned = pinned_codes(context.driver());
+                if pinned != [Some(CUresult::CUDA_ERROR_NOT_INITIALIZED); 2] {
+                    return Err(format!("pinning in a forked child gave {pinned:?}"));
+                }
                 context.driver().reclaim();
                 match context.driver().release_failures() {
                     0 => Ok(()),
@@ -78,6 +101,21 @@ fn during_an_allocation() {
 fn during_a_registration() {
     fork_during("cuMemHostRegister", |context| {
         drop(Registered::new(context, vec![0u8; 100_000], RegisterFlags::default()).unwrap());
+    });
+}
+
+#[test]
+fn during_a_registration_whose_pages_are_brought_in() {
+    fork_during("cuMemHostRegister", |context| {
+        let memory = HostMapping::new(100 << 20, &MappingOptions::new()).unwrap();
+        drop(Registered::with_options(context, memory, &RegisterOptions::new().threads(4)).unwrap());
+    });
+}
+
+#[test]
+fn during_a_raw_pin() {
+    fork_during("cuMemHostRegister", |context| {
+        assert_eq!(pinned_codes(context.driver()), [None; 2]);
     });
 }
 

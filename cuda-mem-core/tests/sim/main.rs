@@ -41,5 +41,6 @@ mod holes_capture;
 mod holes_order;
 mod holes_registration;
 mod holes_values;
+mod registration;
 mod rig;
 mod rules;

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
+use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::CUmemPool_attribute;
 use cuda_mem_pool::{
     DeviceMemoryResource, Effect, Error, MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions,
@@ -48,6 +49,31 @@ fn without_options_it_is_the_drivers_pool_and_stays_its_own() {
     assert_eq!(again.attributes().release_threshold().unwrap(), threshold);
     let block = again.allocate(4096, &world.stream).unwrap();
     assert_eq!(block.as_slice().unwrap().len(), 4096);
+}
+
+#[test]
+fn the_current_pool_is_the_one_that_was_made_current() {
+    let world = World::new();
+    if !has_host_pools(&world) {
+        return;
+    }
+    let properties = PoolProperties {
+        allocation_type: AllocationType::Pinned,
+        location: MemoryLocation::Host,
+        shareable: false,
+        max_size: 0,
+    };
+    let pool = MemoryPool::create(world.driver, &properties).unwrap();
+    let default = MemoryPool::default_of(world.driver, MemoryLocation::Host, AllocationType::Pinned).unwrap();
+    pool.make_current(MemoryLocation::Host, AllocationType::Pinned).unwrap();
+    let resource = PinnedMemoryResource::new(&world.context, None).unwrap();
+    let found = resource.handle();
+    default.make_current(MemoryLocation::Host, AllocationType::Pinned).unwrap();
+    assert_eq!(found, pool.as_raw());
+    assert!(!resource.is_handle_owned());
+    resource.close();
+    pool.close().unwrap();
+    assert_eq!(PinnedMemoryResource::new(&world.context, None).unwrap().handle(), default.as_raw());
 }
 
 #[test]
@@ -197,7 +223,7 @@ fn attributes_are_read_and_set() {
     assert_eq!(attributes.reserved_mem_high().unwrap(), attributes.reserved_mem_current().unwrap());
     assert!(resource.handle() as usize != 0);
     let read_only = CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
-    let pool = cuda_mem_core::raw_pool::MemoryPool::current_of_device(world.context.device()).unwrap();
+    let pool = MemoryPool::current_of_device(world.context.device()).unwrap();
     assert_eq!(pool.set_number(read_only, 0).unwrap_err().code().unwrap().0, 1);
 }
 
