@@ -1,0 +1,11 @@
+//! What the crate promises and only a simulator can show: on machines of every kind, and when driver calls fail.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(clippy::print_stdout, reason = "figures that a test was asked to show")]
+
+#[path = "../../../cuda-mem-core/tests/common/mod.rs"]
+mod common;
+
+mod access;
+mod faults;
+mod machines;
+mod scenarios;
