@@ -121,7 +121,7 @@ impl DeviceMemoryResource {
         context: &Context,
         handle: impl Into<AllocationHandleSource<'h>>,
     ) -> Result<Self> {
-        let pool = DriverPool::import(context, handle.into())?;
+        let pool = DriverPool::import(context, handle.into(), Some(context.device()))?;
         if !pool.pool().is_accessible_from(context.device())? {
             pool.pool().set_access(&[context.device()], true)?;
         }
@@ -197,22 +197,6 @@ impl DeviceMemoryResource {
 
     pool_members!();
     ipc_members!();
-}
-
-impl Drop for DeviceInner {
-    fn drop(&mut self) {
-        // A new pool may get the handle of a destroyed one and, on some drivers, whom it let in.
-        let pool = self.pool.pool();
-        if pool.is_owned()
-            && Arc::strong_count(&self.pool) == 1
-            && let Ok(mut devices) = self.pool.accessible_by()
-        {
-            let own = self.pool.home().context().device();
-            devices.retain(|device| *device != own);
-            // What cannot be revoked is no loss: the pool goes anyway.
-            let _ = pool.set_access(&devices, false);
-        }
-    }
 }
 
 // SAFETY: the pool is one of a device's memory.

@@ -197,7 +197,7 @@ impl PinnedMemoryResource {
         context: &Context,
         handle: impl Into<AllocationHandleSource<'h>>,
     ) -> Result<Self> {
-        Self::over(DriverPool::import(context, handle.into())?, -1)
+        Self::over(DriverPool::import(context, handle.into(), None)?, -1)
     }
 
     fn over(pool: DriverPool, numa_id: i32) -> Result<Self> {

@@ -2,9 +2,9 @@
 //!
 //! # Safety
 //!
-//! Declares an unsafe trait, and hands what comes from it to owners that give it back once.
+//! Declares the unsafe traits of resources, and hands what comes from them to owners that give it back once.
 
-#![allow(unsafe_code, reason = "declares an unsafe trait and wraps what it gives in owners")]
+#![allow(unsafe_code, reason = "declares unsafe traits and wraps what they give in owners")]
 
 use std::alloc::Layout;
 use std::sync::Arc;

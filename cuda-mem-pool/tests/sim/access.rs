@@ -1,7 +1,7 @@
 //! Who reaches the memory of device pools, on machines whose devices reach each other or not.
 
 use cuda_mem_core::Driver;
-use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Error};
+use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource};
 
 use crate::machines::machines;
 
@@ -40,4 +40,28 @@ fn a_change_takes_a_call_in_each_direction_and_none_if_nothing_changes() {
     assert_eq!(calls(&devices), 0);
     assert_eq!(calls(&[]), 1);
     assert_eq!(calls(&[]), 0);
+}
+
+#[test]
+fn nobody_is_let_into_a_pool_that_is_destroyed_whoever_goes_last() {
+    for memory_last in [false, true] {
+        let sim = machines(13000)[2].builder().record(true).build();
+        let driver = Driver::over(sim.table()).unwrap();
+        let context = driver.device(0).unwrap().primary_context().unwrap();
+        let resource = DeviceMemoryResource::new(&context, &DeviceMemoryResourceOptions::default()).unwrap();
+        resource.set_peer_accessible_by(&driver.devices().unwrap()).unwrap();
+        let block = resource.allocate(64, None).unwrap();
+        sim.log().clear();
+        if memory_last {
+            drop(resource);
+            drop(block);
+        } else {
+            drop(block);
+            drop(resource);
+        }
+        let records = sim.log().records();
+        let calls = ["cuMemFreeAsync", "cuMemPoolSetAccess", "cuMemPoolDestroy"];
+        let seen = records.iter().map(|record| record.function).filter(|call| calls.contains(call));
+        assert_eq!(seen.collect::<Vec<_>>(), calls);
+    }
 }
