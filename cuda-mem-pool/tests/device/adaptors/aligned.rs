@@ -112,6 +112,9 @@ fn by_address_the_block_around_it_goes_back() {
     assert_eq!(address % PAGE as u64, 0);
     // SAFETY: allocated above and not used.
     unsafe { resource.deallocate(address, LARGE, None) }.unwrap();
+    // SAFETY: refused, because it is freed already.
+    let again = unsafe { resource.raw().deallocate(address, layout(LARGE, 256), &world.stream) };
+    assert!(matches!(again, Err(NotAllocated { address: named }) if named == address));
     world.context.synchronize().unwrap();
     assert_eq!(upstream.used(), 0);
 }

@@ -24,7 +24,10 @@ struct Inner {
     allocations_to_refuse: AtomicUsize,
     frees_to_refuse: AtomicUsize,
     asked: Mutex<Vec<Layout>>,
+    after_free: Mutex<Option<Hook>>,
 }
+
+type Hook = Box<dyn FnOnce() + Send>;
 
 impl Faulty {
     pub(crate) fn new(world: &World) -> Self {
@@ -34,6 +37,7 @@ impl Faulty {
             allocations_to_refuse: AtomicUsize::new(0),
             frees_to_refuse: AtomicUsize::new(0),
             asked: Mutex::default(),
+            after_free: Mutex::default(),
         };
         Self { upstream, inner: Arc::new(inner) }
     }
@@ -51,6 +55,11 @@ impl Faulty {
     /// The layouts that were asked for since the last call of this.
     pub(crate) fn asked(&self) -> Vec<Layout> {
         std::mem::take(&mut *self.inner.asked.lock().unwrap())
+    }
+
+    /// Runs when the next free has happened and not returned yet, which is when others may get the memory.
+    pub(crate) fn after_next_free(&self, hook: impl FnOnce() + Send + 'static) {
+        *self.inner.after_free.lock().unwrap() = Some(Box::new(hook));
     }
 
     /// What the driver's pool has out.
@@ -95,7 +104,12 @@ unsafe impl MemorySource for Inner {
             return Err(cuda_mem_core::Error::Unsupported { device, what: "a free that the test refuses" });
         }
         // SAFETY: the caller's promise.
-        unsafe { self.upstream.deallocate(address, layout, stream) }
+        unsafe { self.upstream.deallocate(address, layout, stream) }?;
+        let hook = self.after_free.lock().unwrap().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        Ok(())
     }
 }
 

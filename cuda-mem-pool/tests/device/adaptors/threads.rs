@@ -8,6 +8,7 @@ use cuda_mem_pool::{
     TrackingAdaptor,
 };
 
+use super::faulty::Faulty;
 use super::logging::Shared;
 use crate::common::World;
 use crate::support::device;
@@ -80,6 +81,32 @@ fn books_balance_when_memory_is_freed_in_another_thread() {
     let counters = statistics.counters();
     assert_eq!((counters.bytes.current, counters.allocations.current), (0, 0));
     assert_eq!(usize::try_from(counters.allocations.total).unwrap(), THREADS * ROUNDS);
+}
+
+/// What another thread can do at that moment, done by the same one.
+#[test]
+fn memory_that_is_allocated_again_while_its_free_returns_stays_in_the_books() {
+    let world = World::new();
+    let (upstream, log) = (Faulty::new(&world), Shared::default());
+    let stream = world.new_stream();
+    let tracking = TrackingAdaptor::new(upstream.clone(), false);
+    let aligned = AlignedAdaptor::new(tracking.clone(), 1024, 1000).unwrap();
+    let resource = LimitingAdaptor::new(LoggingAdaptor::new(aligned, log.clone()), 10_000);
+    let first = resource.allocate(2000, &stream).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let (again, same) = (resource.clone(), stream.clone());
+    upstream.after_next_free(move || sender.send(again.allocate(2000, &same).unwrap()).unwrap());
+    let was = first.address();
+    drop(first);
+    let second = receiver.recv().unwrap();
+    assert_eq!(resource.allocated_bytes(), 2000);
+    assert_eq!(tracking.outstanding_allocations().len(), 1);
+    let rows = log.rows().into_iter().map(|row| (row.action, row.pointer)).collect::<Vec<_>>();
+    let row = |action: &str, address| (action.to_owned(), address);
+    assert_eq!(rows, [row("allocate", was), row("free", was), row("allocate", second.address())]);
+    second.close().unwrap();
+    assert!(tracking.outstanding_allocations().is_empty());
+    assert_eq!(resource.allocated_bytes(), 0);
 }
 
 #[test]
