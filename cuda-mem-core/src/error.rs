@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use cuda_mem_sys::{CUresult, LoadError, MissingFunction, Table};
@@ -147,6 +147,34 @@ pub enum Error {
     /// A wait took longer than it was allowed to.
     #[error("the wait did not end within {} ms", .0.as_millis())]
     Timeout(std::time::Duration),
+    /// A value that an option does not take.
+    #[error("{option} is {value}; accepted are {} to {}", accepted.start(), accepted.end())]
+    NotAccepted {
+        /// The option.
+        option: &'static str,
+        /// What it was set to.
+        value: usize,
+        /// What it takes.
+        accepted: RangeInclusive<usize>,
+    },
+    /// A copy was cancelled by its [`CancelToken`](crate::host::CancelToken).
+    #[error("the copy was cancelled when {done} of its {total} bytes had been copied")]
+    CopyCancelled {
+        /// Bytes from the start on that had been sent to the device, or had come from it.
+        done: u64,
+        /// Bytes of the whole copy.
+        total: u64,
+    },
+    /// What a copy reads from has failed or ended early. Some of the bytes before may have been copied.
+    #[error("the source of a copy of {total} bytes failed at byte {at}: {source}")]
+    Source {
+        /// The first byte that could not be read, counted from the start of the copy.
+        at: u64,
+        /// Bytes of the whole copy.
+        total: u64,
+        /// The source's reason; [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof) if it has ended.
+        source: Arc<std::io::Error>,
+    },
     /// Some of the memory is not there.
     #[error(
         "{:#x}..{:#x} cannot be registered: nothing is mapped at {:#x}..{:#x}",

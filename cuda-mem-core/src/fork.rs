@@ -27,9 +27,11 @@ extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
-/// Whether this process was forked from one that had initialised a driver.
+/// Whether this process was forked from one that had initialised a driver: calls are [`Error::Forked`](crate::Error::Forked)
+/// here, and drops of what the parent made must do nothing, before any lock is taken.
 #[inline]
-pub(crate) fn forked() -> bool {
+#[must_use]
+pub fn forked() -> bool {
     // Relaxed: the store happened in this very thread, the only one that a forked child starts with.
     FORKED.load(Ordering::Relaxed)
 }

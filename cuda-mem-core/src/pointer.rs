@@ -112,3 +112,19 @@ pub fn attributes(context: &Context, address: CUdeviceptr) -> Result<Attributes>
     let managed = managed != 0;
     Ok(Attributes { kind, device, device_address, host_address, managed, range_start, range_size, buffer_id })
 }
+
+/// The address by which the device of `context` reaches pinned or registered host memory; 0 for null.
+///
+/// Wraps [`cuMemHostGetDevicePointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+///
+/// # Capture
+///
+/// May be called while streams capture.
+///
+/// # Errors
+///
+/// [`Error::Driver`](crate::Error::Driver) if the memory is not pinned or the device cannot reach it,
+/// [`Error::Forked`](crate::Error::Forked).
+pub fn device_address(context: &Context, host: *const u8) -> Result<CUdeviceptr> {
+    crate::host::device_address(context, host)
+}

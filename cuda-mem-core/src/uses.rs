@@ -4,6 +4,10 @@
 //! the stream itself, kept alive; an event is made only when somebody on another stream has to wait, and covers all that
 //! the stream was given by then.
 
+mod points;
+
+pub use points::UsePoint;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::capture::Relaxed;
@@ -16,9 +20,10 @@ use crate::stream::{Stream, until_quiet};
 /// From so many readers on, those that are done are looked for and forgotten.
 const PRUNE_FROM: usize = 32;
 
-/// The uses of one piece of memory.
+/// The streams that use one piece of memory, for whoever owns it: the owner waits for them, or has others wait, before it
+/// gives the memory away.
 #[derive(Debug, Default)]
-pub(crate) struct Uses {
+pub struct Uses {
     entries: Mutex<Entries>,
 }
 

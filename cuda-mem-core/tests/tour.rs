@@ -55,6 +55,7 @@ fn a_file_that_ends_just_behind_a_window_is_verified() {
     let (output, out, err) = run(&file.0, "");
     assert!(output.status.success(), "{err}");
     assert!(out.contains("pinned    in place"), "{out}");
+    assert!(out.contains("pageable, staged") && out.contains("staged    "), "{out}");
     assert!(out.contains(&format!("verified  {} bytes", WINDOW + 17)), "{out}");
 }
 

@@ -20,8 +20,11 @@
 
 mod adaptor;
 mod driver_pool;
+mod engine;
 mod error;
 mod ipc;
+pub mod pinned_cache;
+mod primitive;
 mod resource;
 
 pub use adaptor::{
@@ -35,6 +38,7 @@ pub use driver_pool::{
 };
 pub use error::{Error, Result};
 pub use ipc::{AllocationHandleSource, IpcAllocationHandle};
+pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator};
 pub use resource::{
     Accessibility, Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, DeviceReachable, Home,
     HostDeviceAccessible, HostReachable, MemoryResource, RawResource,

@@ -64,10 +64,11 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
         test.path = bundle.add(&test.path, &name)?;
     }
     programs.tests = tests;
+    bundle.add_folder(&root.join("ci/peers"), "peers")?;
     for name in ["gpu-matrix.toml", "known-differences.tsv"] {
         bundle.add(&root.join("ci").join(name), name)?;
     }
-    bundle.add_scripts(&root.join("ci").join(SCRIPTS))?;
+    bundle.add_folder(&root.join("ci").join(SCRIPTS), SCRIPTS)?;
     bundle.write(MANIFEST, &serde_json::to_string_pretty(&programs)?)?;
     let launcher = bundle.write("gpu-test", LAUNCHER)?;
     fs::set_permissions(launcher, fs::Permissions::from_mode(0o755))?;
@@ -110,15 +111,16 @@ impl<'a> Bundle<'a> {
         Ok(PathBuf::from(name))
     }
 
-    /// Copies the scripts in Python.
-    fn add_scripts(&mut self, from: &Path) -> Result<()> {
-        fs::create_dir(self.folder.join(SCRIPTS))?;
-        let entries = fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))?;
-        for entry in entries {
-            let file = entry?.path();
-            if let Some(name) = file.file_name().filter(|_| file.is_file()) {
-                self.add(&file, &format!("{SCRIPTS}/{}", name.to_string_lossy()))?;
-            }
+    /// Copies the files of a folder that has no folders.
+    fn add_folder(&mut self, folder: &Path, name: &str) -> Result<()> {
+        let target = self.folder.join(name);
+        fs::create_dir(&target).with_context(|| format!("cannot create {}", target.display()))?;
+        let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+        let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        files.sort();
+        for file in files.iter().filter(|file| file.is_file()) {
+            let own = file.file_name().context("a file without a name")?.to_string_lossy();
+            self.add(file, &format!("{name}/{own}"))?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "a command-line tool talks on its standard output")]
 
+mod bench;
 #[cfg(feature = "bindgen")]
 mod bindgen;
 mod bundle;
@@ -35,6 +36,7 @@ struct Arguments {
 /// What it can do.
 #[derive(Debug, Subcommand)]
 enum Task {
+    Bench(bench::Arguments),
     /// Write cuda-mem-sys's bindings from NVIDIA's headers.
     Bindgen {
         /// Write nothing; fail if the committed bindings are not what the headers give.
@@ -80,6 +82,10 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> Result<bool> {
     let done = |()| true;
     match arguments.task {
+        Task::Bench(arguments) => match bundle_folder() {
+            Some(folder) => bench::run(gpu_test::Home::Bundle(&folder), &arguments),
+            None => bench::run(gpu_test::Home::Workspace(&root()?), &arguments),
+        },
         Task::Bindgen { check } => run_bindgen(&root()?, check).map(done),
         Task::Bundle { out } => {
             let root = root()?;

@@ -50,8 +50,8 @@ pub(crate) fn run(
     limit: Duration,
     tick: &mut dyn FnMut(),
 ) -> Result<Ending> {
-    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?).process_group(0);
-    die_with_this_process(command);
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
+    own_group(command);
     let started = Instant::now();
     let mut child = command
         .spawn()
@@ -73,6 +73,12 @@ pub(crate) fn run(
     }
 }
 
+/// Makes a command a process group of its own, so that [`kill_group`] ends it with everything it started.
+pub(crate) fn own_group(command: &mut Command) {
+    command.process_group(0);
+    die_with_this_process(command);
+}
+
 /// A group of its own hears no Ctrl-C from the terminal, so the child is told to end when this process does.
 fn die_with_this_process(command: &mut Command) {
     // The closure runs in the forked child before exec.
@@ -87,7 +93,7 @@ fn die_with_this_process(command: &mut Command) {
 }
 
 /// Kills a child and all it started that stayed in its group.
-fn kill_group(child: &Child) {
+pub(crate) fn kill_group(child: &Child) {
     let Ok(group) = i32::try_from(child.id()) else { return };
     // SAFETY: the number is that of a child that was not waited for, so it still names the group that was made for it.
     unsafe { libc::kill(-group, libc::SIGKILL) };

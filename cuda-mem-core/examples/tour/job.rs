@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use cuda_mem_core::copy::Stager;
 use cuda_mem_core::host::{FileMapping, HostMemory, PinnedFlags, RegisterFlags, Registered};
 use cuda_mem_core::{Context, Device, DeviceBuffer, Error, PinnedBuffer, Stream, scope};
 
@@ -31,8 +32,10 @@ pub(crate) struct Outcome {
     pub(crate) registered: Rates,
     /// The same bytes from and to memory that the driver allocated pinned.
     pub(crate) allocated: Rates,
-    /// And from and to ordinary memory.
+    /// And from and to ordinary memory, by the driver's own copies.
     pub(crate) pageable: Rates,
+    /// The same ordinary memory, through a ring of pinned slots.
+    pub(crate) staged: Rates,
 }
 
 /// The time of both directions, over all windows.
@@ -62,6 +65,7 @@ pub(crate) fn run(device: Device, input: &Input) -> Result<Outcome> {
         registered: Rates::default(),
         allocated: Rates::default(),
         pageable: Rates::default(),
+        staged: Rates::default(),
     };
     if input.len() > 0 {
         let mut windows = Windows::new(&context, input.len().min(WINDOW))?;
@@ -82,6 +86,7 @@ pub(crate) fn run(device: Device, input: &Input) -> Result<Outcome> {
 /// The buffers that every window passes through.
 struct Windows {
     stream: Stream,
+    stager: Stager,
     device: DeviceBuffer<u8>,
     allocated: PinnedBuffer<u8>,
     returned: Registered<Vec<u8>>,
@@ -96,11 +101,12 @@ impl Windows {
             allocated: PinnedBuffer::zeroed(context, len, PinnedFlags::default())?,
             returned: Registered::new(context, vec![0; len], RegisterFlags::default())?,
             pageable: vec![0; len],
+            stager: Stager::new(context)?,
             stream,
         })
     }
 
-    /// One window, there and back in each of three ways; each way's result is compared with the file.
+    /// One window, there and back in each of four ways; each way's result is compared with the file.
     fn copy(
         &mut self,
         input: &Input,
@@ -109,7 +115,7 @@ impl Windows {
         len: usize,
         outcome: &mut Outcome,
     ) -> Result<()> {
-        let Self { stream, device, allocated, returned, pageable } = self;
+        let Self { stream, stager, device, allocated, returned, pageable } = self;
         let context = stream.context().clone();
         let window = device.range(..len)?;
         let file = &mut pageable[..len];
@@ -153,6 +159,17 @@ impl Windows {
         let start = Instant::now();
         window.copy_to_slice(stream, file)?;
         outcome.pageable.to_host += start.elapsed();
+        compare(input, offset, &allocated.as_slice()?[..len], file)?;
+
+        window.fill_bytes(stream, 0)?;
+        stream.synchronize()?;
+        let start = Instant::now();
+        stager.upload(stream, file, &window)?;
+        stream.synchronize()?;
+        outcome.staged.to_device += start.elapsed();
+        let start = Instant::now();
+        stager.download(stream, &window, file)?;
+        outcome.staged.to_host += start.elapsed();
         compare(input, offset, &allocated.as_slice()?[..len], file)
     }
 }

@@ -18,15 +18,23 @@ pub(crate) fn print(outcome: &Outcome) {
         Pinned::InPlace => "registered in place",
         Pinned::Copied { .. } => "copied to pinned memory",
     };
-    for (name, rates) in
-        [(first, outcome.registered), ("allocated pinned", outcome.allocated), ("pageable", outcome.pageable)]
-    {
+    for (name, rates) in [
+        (first, outcome.registered),
+        ("allocated pinned", outcome.allocated),
+        ("pageable", outcome.pageable),
+        ("pageable, staged", outcome.staged),
+    ] {
         let Rates { to_device, to_host } = rates;
         let (to_device, to_host) = (rate(outcome.bytes, to_device), rate(outcome.bytes, to_host));
         println!("{name:<28} {:>14} {to_device:>12} {to_host:>12}", outcome.bytes);
     }
     println!();
-    println!("verified  {} bytes, each three times, all equal to the file", outcome.bytes);
+    let up = ratio(outcome.pageable.to_device, outcome.staged.to_device);
+    let down = ratio(outcome.pageable.to_host, outcome.staged.to_host);
+    println!(
+        "staged    {up} the rate of cuMemcpy to the device and {down} back, in the same pageable memory"
+    );
+    println!("verified  {} bytes, each four times, all equal to the file", outcome.bytes);
 }
 
 /// GB/s with one decimal, in units of 10^9 bytes.
@@ -35,6 +43,14 @@ fn rate(bytes: usize, time: Duration) -> String {
         return "-".to_owned();
     }
     format!("{:.1}", bytes as f64 / time.as_secs_f64() / 1e9)
+}
+
+/// How many times the rate of what took `slow` that of what took `fast` is.
+fn ratio(slow: Duration, fast: Duration) -> String {
+    if fast.is_zero() {
+        return "-".to_owned();
+    }
+    format!("{:.1} times", slow.as_secs_f64() / fast.as_secs_f64())
 }
 
 fn milliseconds(time: Duration) -> String {

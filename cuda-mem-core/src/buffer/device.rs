@@ -53,7 +53,7 @@ pub struct DeviceBuffer<T: DeviceCopy> {
 
 /// Device memory without its type: what there is to free.
 #[derive(Debug)]
-struct Block {
+pub(super) struct Block {
     /// 0 if there are no bytes.
     address: CUdeviceptr,
     /// The stream that it was allocated on and is freed on.
@@ -201,7 +201,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// Orders `stream` behind all recorded uses, without recording one.
     #[doc(hidden)]
     pub fn order_behind_uses(&self, stream: &Stream) -> Result<()> {
-        self.expect_same_driver(stream)?;
+        self.block.expect_same_driver(stream)?;
         self.block.uses.hold_up(stream)
     }
 
@@ -258,7 +258,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// [`Error::ForeignContext`] for another driver's stream, [`Error::Capturing`] if an earlier user captures now,
     /// [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
-        self.expect_same_driver(stream)?;
+        self.block.expect_same_driver(stream)?;
         StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
     }
 
@@ -268,21 +268,12 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// As [`DeviceBuffer::on`].
     pub fn on_read<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
-        self.expect_same_driver(stream)?;
+        self.block.expect_same_driver(stream)?;
         StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Read)
     }
 
-    pub(super) fn begin<'b>(&'b self, stream: &'b Stream, access: Access) -> Result<OpenUse<'b>> {
-        self.expect_same_driver(stream)?;
-        self.block.uses.begin(stream, access)
-    }
-
-    fn expect_same_driver(&self, stream: &Stream) -> Result<()> {
-        if stream.driver() == self.block.home.driver() {
-            Ok(())
-        } else {
-            Err(Error::ForeignContext { what: "the stream" })
-        }
+    pub(super) fn block(&self) -> &Block {
+        &self.block
     }
 
     /// A part of it, by element numbers.
@@ -359,6 +350,22 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         }
         // The block is empty now: dropping it, with the buffer, does nothing but let go of the stream.
         Ok(())
+    }
+}
+
+impl Block {
+    /// Orders `stream` behind the uses that `access` has to wait for, and enters it as a user until the result is ended.
+    pub(super) fn begin<'b>(&'b self, stream: &'b Stream, access: Access) -> Result<OpenUse<'b>> {
+        self.expect_same_driver(stream)?;
+        self.uses.begin(stream, access)
+    }
+
+    fn expect_same_driver(&self, stream: &Stream) -> Result<()> {
+        if stream.driver() == self.home.driver() {
+            Ok(())
+        } else {
+            Err(Error::ForeignContext { what: "the stream" })
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Memory of a device.
 
+mod bytes;
 mod device;
 mod managed;
 mod range;
@@ -8,7 +9,8 @@ pub use device::DeviceBuffer;
 pub use managed::ManagedBuffer;
 pub use range::DeviceRange;
 
-pub(crate) use range::Enqueued;
+pub(crate) use bytes::{DeviceBytes, Enqueued};
+pub(crate) use range::expect_equal;
 
 use std::marker::PhantomData;
 

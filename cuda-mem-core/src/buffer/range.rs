@@ -10,14 +10,13 @@
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use cuda_mem_sys::{CUdeviceptr, CUstream};
+use cuda_mem_sys::CUdeviceptr;
 
-use super::DeviceBuffer;
+use super::{DeviceBuffer, DeviceBytes, Enqueued};
 use crate::capture::Relaxed;
 use crate::element::DeviceCopy;
 use crate::error::{Error, Result, WithBytes, call};
 use crate::host::HostMemory;
-use crate::marker::Marker;
 use crate::stream::Stream;
 use crate::uses::Access;
 
@@ -163,8 +162,8 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         if std::ptr::eq(self.buffer, source.buffer) && self.start.abs_diff(source.start) < self.len {
             return Err(Error::Overlapping);
         }
-        let read = source.buffer.begin(stream, Access::Read)?;
-        let written = self.buffer.begin(stream, Access::Write)?;
+        let read = source.buffer.block().begin(stream, Access::Read)?;
+        let written = self.buffer.block().begin(stream, Access::Write)?;
         let (driver, to, from) = (stream.driver(), self.buffer.context(), source.buffer.context());
         let entered = stream.enter_context()?;
         let copied = if to == from {
@@ -208,7 +207,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         if bytes == 0 {
             return Ok(());
         }
-        let written = self.buffer.begin(stream, Access::Write)?;
+        let written = self.buffer.block().begin(stream, Access::Write)?;
         let entered = stream.enter_context()?;
         // SAFETY: `bytes` bytes of a live buffer, whose release is ordered behind this stream.
         unsafe { call!(stream.driver(), cuMemsetD8Async(self.as_raw(), value, bytes, entered.raw())) }
@@ -262,95 +261,34 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     ///
     /// # Safety
     ///
-    /// `source` must be readable for `bytes` bytes and unchanged until the stream has run the copy.
+    /// As [`DeviceBytes::upload`].
     pub(crate) unsafe fn upload(&self, stream: &Stream, source: *const u8, bytes: usize) -> Enqueued {
-        let lengths = expect_equal(bytes, self.size_bytes());
-        self.enqueue(stream, lengths, Access::Write, |address, stream_handle| {
-            // SAFETY: the caller's promise for the source; the target lies in a live buffer of at least `bytes` bytes, whose
-            // release is ordered behind this stream.
-            unsafe { call!(stream.driver(), cuMemcpyHtoDAsync(address, source.cast(), bytes, stream_handle)) }
-                .with_bytes(bytes)
-        })
+        if let Err(error) = expect_equal(bytes, self.size_bytes()) {
+            return Enqueued::Nothing(error);
+        }
+        // SAFETY: the caller's promise, for as many bytes.
+        unsafe { self.bytes().upload(stream, source) }
     }
 
     /// Puts a copy to host memory into the stream.
     ///
     /// # Safety
     ///
-    /// `target` must be writable for `bytes` bytes, and nobody may look at them until the stream has run the copy.
+    /// As [`DeviceBytes::download`].
     pub(crate) unsafe fn download(&self, stream: &Stream, target: *mut u8, bytes: usize) -> Enqueued {
-        let lengths = expect_equal(self.size_bytes(), bytes);
-        self.enqueue(stream, lengths, Access::Read, |address, stream_handle| {
-            // SAFETY: the caller's promise for the target; the source as in `upload`.
-            unsafe { call!(stream.driver(), cuMemcpyDtoHAsync(target.cast(), address, bytes, stream_handle)) }
-                .with_bytes(bytes)
-        })
-    }
-
-    fn enqueue(
-        &self,
-        stream: &Stream,
-        lengths: Result<()>,
-        access: Access,
-        copy: impl FnOnce(CUdeviceptr, CUstream) -> Result<()>,
-    ) -> Enqueued {
-        if let Err(error) = lengths {
+        if let Err(error) = expect_equal(self.size_bytes(), bytes) {
             return Enqueued::Nothing(error);
         }
-        if self.is_empty() {
-            return Enqueued::Copy;
-        }
-        let (open, entered) =
-            match self.buffer.begin(stream, access).and_then(|open| Ok((open, stream.enter_context()?))) {
-                Ok(begun) => begun,
-                Err(error) => return Enqueued::Nothing(error),
-            };
-        match copy(self.as_raw(), entered.raw()).and_then(|()| open.end()) {
-            Ok(()) => Enqueued::Copy,
-            Err(error) => Enqueued::Perhaps(error),
-        }
+        // SAFETY: the caller's promise, for as many bytes.
+        unsafe { self.bytes().download(stream, target) }
+    }
+
+    /// The same part of the buffer, whatever its elements are.
+    pub(crate) fn bytes(&self) -> DeviceBytes<'b> {
+        DeviceBytes::new(self.buffer.block(), self.as_raw(), self.size_bytes())
     }
 }
 
-/// What became of a copy that was to be put into a stream.
-#[derive(Debug)]
-pub(crate) enum Enqueued {
-    /// It is in the stream.
-    Copy,
-    /// It never got there.
-    Nothing(Error),
-    /// The failure is no proof that it is not in the stream.
-    Perhaps(Error),
-}
-
-impl Enqueued {
-    /// Waits until the copy does not run any more, for callers in the relaxed capture mode.
-    fn wait(self, stream: &Stream) -> Result<()> {
-        match self {
-            Self::Copy => stream.drain_relaxed(),
-            Self::Nothing(error) => Err(error),
-            Self::Perhaps(error) => {
-                // The first error is the one to tell; draining is for the memory's sake.
-                let _ = stream.drain_relaxed();
-                Err(error)
-            }
-        }
-    }
-
-    /// Puts `marker` behind the copy. After an error nothing of the copy runs any more.
-    pub(crate) fn mark(self, marker: &Marker) -> Result<()> {
-        match self {
-            Self::Copy => marker.set(),
-            Self::Nothing(error) => Err(error),
-            Self::Perhaps(error) => {
-                // As in `wait`.
-                let _ = marker.stream().drain();
-                Err(error)
-            }
-        }
-    }
-}
-
-fn expect_equal(source_len: usize, target_len: usize) -> Result<()> {
+pub(crate) fn expect_equal(source_len: usize, target_len: usize) -> Result<()> {
     if source_len == target_len { Ok(()) } else { Err(Error::LengthMismatch { source_len, target_len }) }
 }

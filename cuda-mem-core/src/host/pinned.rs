@@ -171,6 +171,11 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
         self.block.uses.note(stream)
     }
 
+    /// Takes over the uses of a part of the memory, whose own owner is gone: the release waits for them too.
+    pub fn absorb_uses(&self, uses: Uses) {
+        self.block.uses.absorb(uses);
+    }
+
     /// Frees it now, and tells whether the driver took it. Waits for the device uses that it knows of, and the driver for all
     /// work of the context.
     ///

@@ -217,6 +217,11 @@ impl<M: HostMemory> Registered<M> {
         StreamUse::begin(address, &parts.uses, stream, Access::Write)
     }
 
+    /// Takes over the uses of a part of the memory, whose own owner is gone: the release waits for them too.
+    pub fn absorb_uses(&self, uses: Uses) {
+        self.parts.uses.absorb(uses);
+    }
+
     /// Unregisters the memory and gives its owner back. Waits for the device uses that it knows of, and the driver for all
     /// work of the context.
     ///

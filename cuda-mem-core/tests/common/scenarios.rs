@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use cuda_mem_core::copy::Stager;
 use cuda_mem_core::host::{
     FileMapping, HostMapping, HostMemory, MappingOptions, Pages, PinnedFlags, RegisterFlags, RegisterOptions,
     Registered, raw,
@@ -42,6 +43,9 @@ pub(crate) const ALL: &[(&str, Scenario)] = &[
     ("transfers", transfers),
     ("dropped transfers", dropped_transfers),
     ("scopes", scopes),
+    ("staged slices", staged_slices),
+    ("staged sources", staged_sources),
+    ("staged batches on two streams", staged_batches_on_two_streams),
     ("releases during a capture", releases_during_a_capture),
     ("two devices", two_devices),
 ];
@@ -334,6 +338,52 @@ fn scopes(context: &Context) -> Result<()> {
         scope.download(&two, &device.whole(), target)
     })?;
     assert_eq!(source, target);
+    Ok(())
+}
+
+/// Slots so small that a copy goes round the ring.
+fn stager(context: &Context) -> Result<Stager> {
+    Stager::builder(context).threads(2).slots(2).slot_bytes(32 << 10).build()
+}
+
+fn staged_slices(context: &Context) -> Result<()> {
+    let (stager, stream) = (stager(context)?, Stream::new(context)?);
+    for len in [LEN, 25 * LEN] {
+        let (source, mut target) = (pattern(len, 12), vec![0; len]);
+        let device = DeviceBuffer::<u8>::uninit(&stream, len)?;
+        stager.upload(&stream, &source, &device.whole())?;
+        stager.download(&stream, &device.whole(), &mut target)?;
+        assert!(source == target);
+    }
+    Ok(())
+}
+
+fn staged_sources(context: &Context) -> Result<()> {
+    let (stager, stream) = (stager(context)?, Stream::new(context)?);
+    let bytes = pattern(25 * LEN, 13);
+    let file = TempFile::on_tmpfs(&bytes);
+    let device = DeviceBuffer::<u8>::uninit(&stream, bytes.len())?;
+    stager.upload_file(&stream, &file.open(), 0, &device.whole())?;
+    assert!(device.to_vec(&stream)? == bytes);
+    device.whole().fill_bytes(&stream, 0)?;
+    stager.upload_from(&stream, &mut &bytes[..], &device.whole())?;
+    assert!(device.to_vec(&stream)? == bytes);
+    Ok(())
+}
+
+fn staged_batches_on_two_streams(context: &Context) -> Result<()> {
+    let (stager, one, two) = (stager(context)?, Stream::new(context)?, Stream::new(context)?);
+    let bytes = pattern(20 * LEN, 14);
+    let device = DeviceBuffer::<u8>::zeroed(&one, bytes.len())?;
+    let (first, second) = (&bytes[..9 * LEN], &bytes[10 * LEN..]);
+    let (start, end) = (device.range(..9 * LEN)?, device.range(10 * LEN..)?);
+    stager.upload_batch(&one, &[(first, start), (second, end)])?;
+    let (mut left, mut right) = (vec![0; first.len()], vec![0; second.len()]);
+    stager.download_batch(&two, &mut [(start, &mut left), (end, &mut right)])?;
+    assert!(left == first && right == second);
+    // Dropped before the buffer's streams, which still have the last of its copies.
+    stager.upload(&one, first, &start)?;
+    drop(stager);
     Ok(())
 }
 

@@ -2,10 +2,12 @@
 
 use std::sync::mpsc;
 
+use cuda_mem_core::copy::Stager;
 use cuda_mem_core::host::{PinnedFlags, RegisterFlags, Registered};
 use cuda_mem_core::{DeviceBuffer, Error, Fence, FenceLine, PinnedBuffer, Stream, Transfer, scope};
 
 use crate::common::capture::{Capture, GLOBAL, RELAXED, THREAD_LOCAL};
+use crate::common::files::TempFile;
 use crate::common::kernels::Kernels;
 use crate::common::outcome::record;
 use crate::common::{World, pattern, scenarios};
@@ -18,6 +20,7 @@ fn calls_that_would_put_memory_into_a_graph_are_refused_and_the_capture_goes_on(
     let buffer = DeviceBuffer::<u8>::zeroed(&other, 100).unwrap();
     let (whole, bytes, mut target) = (buffer.whole(), vec![1u8; 100], vec![1u8; 100]);
     let line = FenceLine::new(context).unwrap();
+    let (stager, file) = (Stager::new(context).unwrap(), TempFile::on_tmpfs(&bytes));
     let (fence, word_fence) = (Fence::record(&other).unwrap(), line.record(&other).unwrap());
     other.synchronize().unwrap();
 
@@ -44,6 +47,12 @@ fn calls_that_would_put_memory_into_a_graph_are_refused_and_the_capture_goes_on(
                 "Scope::upload_bytes",
                 scope(context, |scope| scope.upload_bytes(&stream, &bytes, 0..100, &whole)),
             ),
+            ("Stager::upload", stager.upload(&stream, &bytes, &whole)),
+            ("Stager::download", stager.download(&stream, &whole, &mut target)),
+            ("Stager::upload_batch", stager.upload_batch(&stream, &[(&bytes, whole)])),
+            ("Stager::download_batch", stager.download_batch(&stream, &mut [(whole, &mut target)])),
+            ("Stager::upload_file", stager.upload_file(&stream, &file.open(), 0, &whole)),
+            ("Stager::upload_from", stager.upload_from(&stream, &mut &bytes[..], &whole)),
             ("copy_from", whole.copy_from(&stream, &whole)),
             ("fill_bytes", whole.fill_bytes(&stream, 1)),
             ("Fence::record", Fence::record(&stream).map(drop)),

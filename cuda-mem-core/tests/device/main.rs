@@ -26,5 +26,7 @@ mod process;
 mod raw_pins;
 mod registered;
 mod scopes;
+mod stager;
+mod stager_sources;
 mod streams;
 mod transfers;

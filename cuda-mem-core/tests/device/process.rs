@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use cuda_mem_core::copy::Stager;
 use cuda_mem_core::host::{FileMapping, PinnedFlags, RegisterFlags, Registered};
 use cuda_mem_core::{
     Context, DeviceBuffer, Driver, Error, Event, Fence, FenceLine, ManagedBuffer, PinnedBuffer, Stream,
@@ -23,6 +24,7 @@ struct Everything {
     managed: ManagedBuffer<u8>,
     registered: Registered<Vec<u8>>,
     mapping: Registered<FileMapping>,
+    stager: Stager,
     context: Context,
 }
 
@@ -34,6 +36,9 @@ impl Everything {
         let file = TempFile::on_tmpfs(&[1; 5000]);
         let mapping = FileMapping::private(&file.open()).unwrap();
         let line = FenceLine::new(context).unwrap();
+        let stager = Stager::builder(context).slots(2).slot_bytes(4096).build().unwrap();
+        // Two of its slots are on their way, or were until now.
+        stager.upload_from(&stream, &mut &[1; 5000][..], &device.whole()).unwrap();
         Self {
             event: Event::new(context).unwrap(),
             fence: line.record(&stream).unwrap(),
@@ -43,6 +48,7 @@ impl Everything {
             managed: ManagedBuffer::zeroed(context, 5000).unwrap(),
             registered: Registered::new(context, vec![1; 5000], RegisterFlags::default()).unwrap(),
             mapping: Registered::new(context, mapping, RegisterFlags::default()).unwrap(),
+            stager,
             device,
             stream,
             context: context.clone(),
@@ -109,6 +115,10 @@ fn is_of_no_use(mut all: Everything, driver: Driver) -> Result<(), String> {
             Registered::new(&context, vec![0u8; 1], RegisterFlags::default()).map(drop).map_err(Error::from),
         ),
         ("Registered::as_slice", all.registered.as_slice().map(drop)),
+        ("Stager::new", Stager::new(&context).map(drop)),
+        ("Stager::upload", all.stager.upload(&stream, &buffer, &all.device.whole())),
+        ("Stager::download", all.stager.download(&stream, &all.device.whole(), &mut buffer)),
+        ("Stager::upload_from", all.stager.upload_from(&stream, &mut &buffer[..], &all.device.whole())),
         ("attributes", pointer::attributes(all.device.context(), all.device.as_raw()).map(drop)),
     ];
     for (call, result) in calls {

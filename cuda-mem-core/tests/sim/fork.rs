@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cuda_mem_core::copy::Stager;
 use cuda_mem_core::host::{
     HostMapping, MappingOptions, PinnedFlags, RegisterFlags, RegisterOptions, Registered, raw,
 };
@@ -37,6 +38,7 @@ fn fork_during(function: &str, busy: impl Fn(&Context) + Sync) {
             ManagedBuffer::<u8>::zeroed(context, 5000).unwrap(),
             Registered::new(context, vec![0u8; 5000], RegisterFlags::default()).unwrap(),
             Stream::new(context).unwrap(),
+            Stager::builder(context).threads(3).build().unwrap(),
             context.clone(),
         ));
         sim.delay(function, SLOW);
@@ -133,6 +135,17 @@ fn during_a_wait_under_the_lock_of_a_buffers_uses() {
         let pinned = PinnedBuffer::<u8>::zeroed(context, 100, PinnedFlags::MAPPED).unwrap();
         drop(pinned.on(&stream).unwrap());
         assert_eq!(pinned.as_slice().unwrap(), [0; 100]);
+    });
+}
+
+#[test]
+fn during_a_staged_copy() {
+    fork_during("cuMemcpyHtoDAsync", |context| {
+        let stream = Stream::new(context).unwrap();
+        let device = DeviceBuffer::<u8>::zeroed(&stream, 100_000).unwrap();
+        let stager = Stager::builder(context).threads(3).build().unwrap();
+        stager.upload(&stream, &[5; 100_000], &device.whole()).unwrap();
+        assert!(device.to_vec(&stream).unwrap() == [5; 100_000]);
     });
 }
 

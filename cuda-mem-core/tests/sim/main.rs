@@ -44,3 +44,4 @@ mod holes_values;
 mod registration;
 mod rig;
 mod rules;
+mod stager;

@@ -56,6 +56,12 @@ impl Programs {
         Ok(programs)
     }
 
+    /// What a bundle carries beside the tests, by its name.
+    pub(crate) fn extra(&self, name: &str) -> Result<&Path> {
+        let found = self.extras.iter().find(|path| path.file_name().is_some_and(|file| file == name));
+        found.map(PathBuf::as_path).with_context(|| format!("the bundle has no {name}"))
+    }
+
     /// The executable that a row asks for.
     pub(crate) fn test(&self, row: &Row, target: &str) -> Result<&Path> {
         self.tests

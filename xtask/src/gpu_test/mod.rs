@@ -23,15 +23,15 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 
 pub(crate) use build::{Builder, MANIFEST, Programs};
-pub(crate) use matrix::{Kind, Matrix};
-pub(crate) use plan::portable;
+pub(crate) use machine::Machine;
+pub(crate) use matrix::{Kind, Matrix, matches};
+pub(crate) use plan::{Backend, portable};
 pub(crate) use python::FOLDER as SCRIPTS;
 
 use crate::workspace::Workspace;
 use compare::Compared;
-use machine::Machine;
 use matrix::Row;
-use plan::{Backend, Decision, Planned};
+use plan::{Decision, Planned};
 use progress::Progress;
 use report::Tally;
 use run::{Done, Outcome, Runner};
@@ -77,7 +77,7 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
         rows = portable(&rows);
     }
     if let Some(pattern) = &arguments.row {
-        rows.retain(|row| matrix::matches(pattern, &row.name()));
+        rows.retain(|row| matches(pattern, &row.name()));
         ensure!(!rows.is_empty(), "no row matches `{pattern}`; `--list` shows them all");
     }
 

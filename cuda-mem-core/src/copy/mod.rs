@@ -1,10 +1,15 @@
-//! Copies between addresses, for callers that answer for what lies there.
+//! Copies with means of their own: through a pinned ring ([`Stager`]), and between addresses for callers that answer for what
+//! lies there ([`memcpy_async`]).
 //!
 //! # Safety
 //!
-//! The functions are `unsafe`: they take addresses.
+//! [`memcpy_async`] is `unsafe`: it takes addresses.
 
 #![allow(unsafe_code, reason = "calls driver functions")]
+
+mod stager;
+
+pub use stager::{Stager, StagerBuilder};
 
 use cuda_mem_sys::CUdeviceptr;
 

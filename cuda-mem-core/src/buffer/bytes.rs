@@ -1,0 +1,137 @@
+//! Parts of device buffers as bytes, and what became of copies of them.
+//!
+//! # Safety
+//!
+//! Relies on [`DeviceRange::bytes`](super::DeviceRange) and [`DeviceBytes::part`] checking the bounds.
+
+#![allow(unsafe_code, reason = "calls driver functions")]
+
+use std::ops::Range;
+
+use cuda_mem_sys::{CUdeviceptr, CUstream};
+
+use super::device::Block;
+use crate::error::{Error, Result, WithBytes, call};
+use crate::marker::Marker;
+use crate::stream::Stream;
+use crate::uses::Access;
+
+/// A part of a device buffer whose elements do not matter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DeviceBytes<'b> {
+    block: &'b Block,
+    address: CUdeviceptr,
+    len: usize,
+}
+
+impl<'b> DeviceBytes<'b> {
+    /// The caller has checked that the `len` bytes from `address` on lie in the block.
+    pub(super) fn new(block: &'b Block, address: CUdeviceptr, len: usize) -> Self {
+        Self { block, address, len }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A part of it; what reaches beyond the end is cut off.
+    pub(crate) fn part(&self, range: Range<usize>) -> Self {
+        let end = range.end.min(self.len);
+        let start = range.start.min(end);
+        // Inside the buffer, whose end is an address too.
+        let address = self.address.wrapping_add(start as CUdeviceptr);
+        Self { block: self.block, address, len: end.saturating_sub(start) }
+    }
+
+    /// Both together, if `next` begins where this one ends, in the same buffer.
+    pub(crate) fn joined(&self, next: &Self) -> Option<Self> {
+        let follows = self.address.checked_add(self.len as CUdeviceptr) == Some(next.address);
+        let len = self.len.checked_add(next.len)?;
+        (std::ptr::eq(self.block, next.block) && follows).then_some(Self { len, ..*self })
+    }
+
+    /// Puts a copy from host memory into the stream.
+    ///
+    /// # Safety
+    ///
+    /// `source` must be readable for as many bytes as this has, and unchanged until the stream has run the copy.
+    pub(crate) unsafe fn upload(&self, stream: &Stream, source: *const u8) -> Enqueued {
+        self.enqueue(stream, Access::Write, |address, bytes, stream_handle| {
+            // SAFETY: the caller's promise for the source; the target lies in a live buffer of at least `bytes` bytes, whose
+            // release is ordered behind this stream.
+            unsafe { call!(stream.driver(), cuMemcpyHtoDAsync(address, source.cast(), bytes, stream_handle)) }
+        })
+    }
+
+    /// Puts a copy to host memory into the stream.
+    ///
+    /// # Safety
+    ///
+    /// `target` must be writable for as many bytes as this has, and nobody may look at them until the stream has run the copy.
+    pub(crate) unsafe fn download(&self, stream: &Stream, target: *mut u8) -> Enqueued {
+        self.enqueue(stream, Access::Read, |address, bytes, stream_handle| {
+            // SAFETY: the caller's promise for the target; the source as in `upload`.
+            unsafe { call!(stream.driver(), cuMemcpyDtoHAsync(target.cast(), address, bytes, stream_handle)) }
+        })
+    }
+
+    fn enqueue(
+        &self,
+        stream: &Stream,
+        access: Access,
+        copy: impl FnOnce(CUdeviceptr, usize, CUstream) -> Result<()>,
+    ) -> Enqueued {
+        if self.len == 0 {
+            return Enqueued::Copy;
+        }
+        let (open, entered) =
+            match self.block.begin(stream, access).and_then(|open| Ok((open, stream.enter_context()?))) {
+                Ok(begun) => begun,
+                Err(error) => return Enqueued::Nothing(error),
+            };
+        let copied = copy(self.address, self.len, entered.raw()).with_bytes(self.len);
+        match copied.and_then(|()| open.end()) {
+            Ok(()) => Enqueued::Copy,
+            Err(error) => Enqueued::Perhaps(error),
+        }
+    }
+}
+
+/// What became of a copy that was to be put into a stream.
+#[derive(Debug)]
+pub(crate) enum Enqueued {
+    /// It is in the stream.
+    Copy,
+    /// It never got there.
+    Nothing(Error),
+    /// The failure is no proof that it is not in the stream.
+    Perhaps(Error),
+}
+
+impl Enqueued {
+    /// Waits until the copy does not run any more, for callers in the relaxed capture mode.
+    pub(crate) fn wait(self, stream: &Stream) -> Result<()> {
+        match self {
+            Self::Copy => stream.drain_relaxed(),
+            Self::Nothing(error) => Err(error),
+            Self::Perhaps(error) => {
+                // The first error is the one to tell; draining is for the memory's sake.
+                let _ = stream.drain_relaxed();
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts `marker` behind the copy. After an error nothing of the copy runs any more.
+    pub(crate) fn mark(self, marker: &Marker) -> Result<()> {
+        match self {
+            Self::Copy => marker.set(),
+            Self::Nothing(error) => Err(error),
+            Self::Perhaps(error) => {
+                // As in `wait`.
+                let _ = marker.stream().drain();
+                Err(error)
+            }
+        }
+    }
+}

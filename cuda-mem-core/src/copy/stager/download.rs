@@ -1,0 +1,128 @@
+//! From the device to the host: the caller has slots filled in order, threads empty them.
+//!
+//! # Safety
+//!
+//! Relies on the borrow of what a [`Host`] names lasting until [`Download::run`] returns or unwinds: loads that are posted then
+//! are withdrawn, and the link itself knows the ring alone.
+
+#![allow(unsafe_code, reason = "has threads copy to borrowed memory")]
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::board::Posted;
+use super::line::{Line, Piece};
+use super::patience::Patience;
+use super::ring::{Flight, Ring, Waited};
+use super::task::{Host, Task};
+use super::tuning::{chunk, part};
+use super::way::Way;
+use crate::buffer::DeviceBytes;
+use crate::capture::Relaxed;
+use crate::error::{Error, Result};
+
+/// A copy to the host.
+pub(super) struct Download<'s> {
+    pub(super) way: Way<'s>,
+    pub(super) sources: Line<DeviceBytes<'s>>,
+}
+
+/// The slots that the link fills for this copy. Dropped, they are left to the ring.
+struct Flights<'r> {
+    ring: &'r Ring,
+    flights: VecDeque<(Flight, Range<usize>)>,
+}
+
+impl Drop for Flights<'_> {
+    fn drop(&mut self) {
+        if !self.flights.is_empty() {
+            self.ring.adopt(self.flights.drain(..).map(|(flight, _)| flight));
+        }
+    }
+}
+
+impl Download<'_> {
+    /// Copies the sources to `host`'s bytes. Returns when they are there.
+    ///
+    /// # Safety
+    ///
+    /// `host` must be a target with as many bytes as the sources, which nobody else touches until this returns or unwinds.
+    pub(super) unsafe fn run(&self, host: &Arc<Host>) -> Result<()> {
+        let (Way { ring, stream, threads, .. }, total) = (self.way, self.sources.len());
+        let mut turn = ring.turn();
+        let mut posted = VecDeque::<(Posted<Task>, Range<usize>)>::new();
+        let mut flying = Flights { ring, flights: VecDeque::new() };
+        let (mut asked, mut done) = (0, 0);
+        let mut patience = Patience::new();
+        let fetch = |flying: &mut Flights<'_>, asked: &mut usize, slot| -> Result<()> {
+            let len = chunk(*asked, total.saturating_sub(*asked), ring.slot_bytes());
+            let range = *asked..asked.saturating_add(len);
+            *asked = range.end;
+            let flight = ring.fetch(slot, stream, &self.sources, range.clone())?;
+            flying.flights.push_back((flight, range));
+            Ok(())
+        };
+        while done < total {
+            if posted.front().is_some_and(|(first, _)| first.is_finished()) {
+                done = posted.pop_front().map_or(done, |(_, range)| range.end);
+                continue;
+            }
+            self.way.go_on(done, total)?;
+            if asked < total
+                && let Some(slot) = ring.take(&mut turn)?
+            {
+                fetch(&mut flying, &mut asked, slot)?;
+                continue;
+            }
+            if let Some((flight, range)) = flying.flights.front_mut()
+                && let Some(slot) = flight.land()?
+            {
+                let task = ring.task(&slot, host, range.start);
+                let load = slot.post(task, range.len(), part(range.len(), threads));
+                posted.push_back((load, range.clone()));
+                flying.flights.pop_front();
+                patience = Patience::new();
+            } else if let Some(own) = posted.iter().find_map(|(load, _)| load.claim()) {
+                // SAFETY: a part that this thread has claimed; the caller's promise.
+                own.copy(|task, range| unsafe { task.run(range) });
+            } else if let Some((first, _)) = posted.front() {
+                first.wait();
+            } else if !flying.flights.is_empty() {
+                patience.pause();
+            } else {
+                match ring.wait(&mut turn, stream, || self.way.go_on(done, total))? {
+                    Waited::Slot(slot) => fetch(&mut flying, &mut asked, slot)?,
+                    Waited::Stalled => {
+                        let end = done.saturating_add(ring.slot_bytes()).min(total);
+                        // SAFETY: the caller's promise.
+                        unsafe { self.straight(host, done..end) }?;
+                        (done, asked) = (end, end);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies `range` without the ring, and waits for the stream.
+    ///
+    /// # Safety
+    ///
+    /// As [`Download::run`].
+    unsafe fn straight(&self, host: &Host, range: Range<usize>) -> Result<()> {
+        let stream = self.way.stream;
+        let Host::Target(line) = host else { return Err(Error::ReadOnly) };
+        // The wait below would fail captures of others.
+        let _relaxed = Relaxed::enter(stream.driver())?;
+        stream.refuse_capturing("Stager::download")?;
+        for (at, target) in line.over(range.clone()) {
+            let start = range.start.saturating_add(at);
+            for (at, piece) in self.sources.over(start..start.saturating_add(target.len())) {
+                // SAFETY: as many bytes of a target that nobody else touches; the wait ends the copy's use of them.
+                unsafe { piece.download(stream, target.address().wrapping_add(at)) }.wait(stream)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,379 @@
+//! Pageable memory at the speed of the link.
+//!
+//! The driver copies pageable memory with one thread, at a fifth of what the link carries. Here several threads move it through
+//! a ring of pinned slots: they fill slots, or empty them, while the link works on others.
+//!
+//! - `board`: who may touch which slot and which part of it. It knows no memory, and has models for loom.
+//! - `ring`: the memory, and the copies of the link.
+//! - `task`, `pool`: what the threads do, and the threads.
+//! - `line`: batches as if they were one slice.
+//! - `upload`, `download`: the two directions.
+//! - `tuning`: every figure that was chosen.
+//!
+//! # Safety
+//!
+//! Each public call borrows the host's memory or file for as long as it runs, and the loads that name it end with the call.
+
+#![allow(unsafe_code, reason = "has threads copy borrowed memory")]
+
+mod board;
+mod builder;
+mod download;
+mod line;
+mod patience;
+mod pool;
+mod primitive;
+mod ring;
+mod task;
+mod tuning;
+mod upload;
+mod way;
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+pub use builder::StagerBuilder;
+
+use self::board::Board;
+use self::download::Download;
+use self::line::{HostBytes, Line};
+use self::pool::Pool;
+use self::ring::Ring;
+use self::task::{Host, Task};
+use self::tuning::STRAIGHT;
+use self::upload::Upload;
+use self::way::Way;
+use crate::buffer::{DeviceBytes, DeviceRange, expect_equal};
+use crate::context::Context;
+use crate::driver::refuse_forked;
+use crate::element::DeviceCopy;
+use crate::error::{Error, Result};
+use crate::host::CancelToken;
+use crate::stream::Stream;
+
+/// Copies between pageable memory, or files, and devices at the speed of the link, through a ring of pinned memory.
+///
+/// Clones are handles to the same ring and threads. Any number of threads may copy at a time, on any streams of the driver: they
+/// share the ring slot by slot, first come, first served. A full ring makes callers wait; it never grows. If all of it is held by
+/// streams that do not get on, others copy without it, at the driver's own rate.
+///
+/// Memory that is pinned or registered already needs no stager: [`scope`](crate::scope()) and [`Transfer`](crate::Transfer) copy
+/// it faster.
+///
+/// The ring keeps a stream, as a buffer does, until it has seen that the stream's copies are done: at a later copy, or when the
+/// last handle is dropped, which waits for them.
+///
+/// ```
+/// use cuda_mem_core::{DeviceBuffer, Driver, Stream, copy::Stager};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let stager = Stager::new(&context)?;
+///
+/// let mut host: Vec<u32> = (0..1 << 20).collect();
+/// let device = DeviceBuffer::<u32>::uninit(&stream, host.len())?;
+/// stager.upload(&stream, &host, &device.whole())?;
+/// host.fill(0); // it may be used again, whether or not the device has the bytes yet
+/// stager.download(&stream, &device.whole(), &mut host)?;
+/// assert!(host.iter().copied().eq(0..1 << 20));
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Stager {
+    inner: Arc<Inner>,
+    cancel: Option<CancelToken>,
+}
+
+struct Inner {
+    /// Dropped first: no thread works on the ring then.
+    pool: Pool<Task>,
+    ring: Ring,
+}
+
+/// What each thread of the pool does.
+fn copy_parts(board: &Board<Task>) {
+    while let Some(part) = board.claim() {
+        // SAFETY: a part that this thread has claimed; its load is posted, and the call that posted it has borrowed what the
+        // task names.
+        part.copy(|task, range| unsafe { task.run(range) });
+    }
+}
+
+impl Stager {
+    /// A stager with the usual number of threads and slots: 9 threads, or as many as the machine has
+    /// processors, and 8 slots of 4 MiB.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`StagerBuilder::build`].
+    pub fn new(context: &Context) -> Result<Self> {
+        Self::builder(context).build()
+    }
+
+    /// A stager to order. Its ring is allocated in `context`, and pinned for all contexts of the driver.
+    pub fn builder(context: &Context) -> StagerBuilder<'_> {
+        StagerBuilder::new(context)
+    }
+
+    /// The same stager, whose copies end with [`Error::CopyCancelled`] once `token` is cancelled. Copies by other handles go on.
+    #[must_use]
+    pub fn cancelled_by(&self, token: &CancelToken) -> Self {
+        Self { inner: Arc::clone(&self.inner), cancel: Some(token.clone()) }
+    }
+
+    /// How many threads copy, the caller among them.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.inner.pool.len().saturating_add(1)
+    }
+
+    /// How many slots the ring has.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.inner.ring.len()
+    }
+
+    /// The size of a slot in bytes.
+    #[must_use]
+    pub fn slot_bytes(&self) -> usize {
+        self.inner.ring.slot_bytes()
+    }
+
+    /// Copies `source` to `target`, which must have as many elements. Returns when `source` may be used again.
+    ///
+    /// Wraps [`cuMemcpyHtoDAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`: later
+    /// work on it sees the bytes, and uses of the buffer on other streams wait for them. The host waits for the stream only where
+    /// the ring is full; up to 64 KiB it does what [`DeviceRange::copy_from_slice`] does.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if the stream captures. May be called while other streams do.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LengthMismatch`], [`Error::ForeignContext`] for another driver's stream, those of
+    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on), [`Error::CopyCancelled`], [`Error::Driver`]. The bytes of `target` are
+    /// unspecified then, and the device does not read `source` any more.
+    pub fn upload<T: DeviceCopy>(
+        &self,
+        stream: &Stream,
+        source: &[T],
+        target: &DeviceRange<'_, T>,
+    ) -> Result<()> {
+        let bytes = size_of_val(source);
+        expect_equal(bytes, target.size_bytes())?;
+        if bytes <= STRAIGHT {
+            self.begin(stream, "Stager::upload")?.go_on(0, bytes)?;
+            return target.copy_from_slice(stream, source);
+        }
+        // SAFETY: the source is borrowed for this call.
+        unsafe { self.gather(stream, "Stager::upload", [host_bytes(source)], [target.bytes()]) }
+    }
+
+    /// Copies `source` to `target`, which must have as many elements. Returns when the bytes are there.
+    ///
+    /// Wraps [`cuMemcpyDtoHAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`, and
+    /// waits for what the stream was given before. Pages of `target` that were never touched are faulted in by all threads
+    /// together.
+    ///
+    /// # Capture
+    ///
+    /// As [`Stager::upload`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Stager::upload`]. The bytes of `target` are unspecified then; nobody writes them any more.
+    pub fn download<T: DeviceCopy>(
+        &self,
+        stream: &Stream,
+        source: &DeviceRange<'_, T>,
+        target: &mut [T],
+    ) -> Result<()> {
+        let bytes = size_of_val(target);
+        expect_equal(source.size_bytes(), bytes)?;
+        if bytes <= STRAIGHT {
+            self.begin(stream, "Stager::download")?.go_on(0, bytes)?;
+            return source.copy_to_slice(stream, target);
+        }
+        // SAFETY: the target is borrowed mutably for this call, and its elements take any bytes.
+        unsafe { self.scatter(stream, [source.bytes()], [host_bytes_mut(target)]) }
+    }
+
+    /// Copies many slices, each to its range, in this order. Returns when all slices may be used again.
+    ///
+    /// Small pieces share slots of the ring. Each takes a copy of the link, but neighbours on the device are one.
+    ///
+    /// ```
+    /// use cuda_mem_core::{DeviceBuffer, Driver, Stream, copy::Stager};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let stream = Stream::new(&context)?;
+    /// let stager = Stager::new(&context)?;
+    /// let device = DeviceBuffer::<u8>::zeroed(&stream, 10)?;
+    /// stager.upload_batch(&stream, &[(&[1, 2], device.range(3..5)?), (&[3], device.range(7..8)?)])?;
+    /// assert_eq!(device.to_vec(&stream)?, [0, 0, 0, 1, 2, 0, 0, 3, 0, 0]);
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
+    ///
+    /// # Capture
+    ///
+    /// As [`Stager::upload`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Stager::upload`]; and [`Error::TooLarge`] if the pieces are longer than an address space. Before the first copy,
+    /// [`Error::LengthMismatch`] of any pair.
+    pub fn upload_batch<T: DeviceCopy>(
+        &self,
+        stream: &Stream,
+        pieces: &[(&[T], DeviceRange<'_, T>)],
+    ) -> Result<()> {
+        for (source, target) in pieces {
+            expect_equal(size_of_val(*source), target.size_bytes())?;
+        }
+        let sources = pieces.iter().map(|(source, _)| host_bytes(source));
+        let targets = pieces.iter().map(|(_, target)| target.bytes());
+        // SAFETY: the sources are borrowed for this call, and as long as their targets.
+        unsafe { self.gather(stream, "Stager::upload_batch", sources, targets) }
+    }
+
+    /// Copies many ranges, each to its slice. Returns when all bytes are there.
+    ///
+    /// # Capture
+    ///
+    /// As [`Stager::upload`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Stager::upload_batch`].
+    pub fn download_batch<T: DeviceCopy>(
+        &self,
+        stream: &Stream,
+        pieces: &mut [(DeviceRange<'_, T>, &mut [T])],
+    ) -> Result<()> {
+        for (source, target) in &*pieces {
+            expect_equal(source.size_bytes(), size_of_val(&**target))?;
+        }
+        let sources = pieces.iter().map(|(source, _)| source.bytes()).collect::<Vec<_>>();
+        let targets = pieces.iter_mut().map(|(_, target)| host_bytes_mut(target));
+        // SAFETY: the targets are borrowed mutably for this call, are as long as their sources, and take any bytes.
+        unsafe { self.scatter(stream, sources, targets) }
+    }
+
+    /// Copies the file's bytes from `offset` on, as many as `target` has. Returns when they are read.
+    ///
+    /// The threads [`pread`](https://man7.org/linux/man-pages/man2/pread.2.html) into the ring: there is no mapping, and a file
+    /// that becomes shorter meanwhile is an error and no signal. The file's own position stays.
+    ///
+    /// # Capture
+    ///
+    /// As [`Stager::upload`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Stager::upload`]; and [`Error::Source`] if the file cannot be read or ends too early, with the first byte that is
+    /// missing. What lies before it may be in `target` then, up to the slot that it belongs to.
+    pub fn upload_file(
+        &self,
+        stream: &Stream,
+        file: &File,
+        offset: u64,
+        target: &DeviceRange<'_, u8>,
+    ) -> Result<()> {
+        let way = self.begin(stream, "Stager::upload_file")?;
+        let upload = Upload { way, targets: line([target.bytes()])? };
+        let host = Host::File { descriptor: file.as_raw_fd(), offset };
+        // SAFETY: the file is borrowed for this call, and so open.
+        unsafe { upload.run(&Arc::new(host)) }
+    }
+
+    /// Copies what `source` yields, as many bytes as `target` has. Returns when they are read; `source` is not read further.
+    ///
+    /// The calling thread reads, straight into the ring, while the link copies what was read before.
+    ///
+    /// # Capture
+    ///
+    /// As [`Stager::upload`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Stager::upload_file`]. A panic of `source` goes on; the stager stays usable.
+    pub fn upload_from(
+        &self,
+        stream: &Stream,
+        source: &mut (impl Read + ?Sized),
+        target: &DeviceRange<'_, u8>,
+    ) -> Result<()> {
+        let way = self.begin(stream, "Stager::upload_from")?;
+        Upload { way, targets: line([target.bytes()])? }.read(source)
+    }
+
+    /// # Safety
+    ///
+    /// The sources must be as long as the targets, and readable until this returns or unwinds.
+    unsafe fn gather<'s>(
+        &'s self,
+        stream: &'s Stream,
+        call: &'static str,
+        sources: impl IntoIterator<Item = HostBytes>,
+        targets: impl IntoIterator<Item = DeviceBytes<'s>>,
+    ) -> Result<()> {
+        let upload = Upload { way: self.begin(stream, call)?, targets: line(targets)? };
+        let host = Arc::new(Host::Source(line(sources)?));
+        // SAFETY: the caller's promise.
+        unsafe { upload.run(&host) }
+    }
+
+    /// # Safety
+    ///
+    /// The targets must be as long as the sources, and nobody else may touch them until this returns or unwinds.
+    unsafe fn scatter<'s>(
+        &'s self,
+        stream: &'s Stream,
+        sources: impl IntoIterator<Item = DeviceBytes<'s>>,
+        targets: impl IntoIterator<Item = HostBytes>,
+    ) -> Result<()> {
+        let download = Download { way: self.begin(stream, "Stager::download")?, sources: line(sources)? };
+        let host = Arc::new(Host::Target(line(targets)?));
+        // SAFETY: the caller's promise.
+        unsafe { download.run(&host) }
+    }
+
+    /// What every copy begins with.
+    fn begin<'s>(&'s self, stream: &'s Stream, call: &'static str) -> Result<Way<'s>> {
+        refuse_forked()?;
+        let ring = &self.inner.ring;
+        if stream.driver() != ring.driver() {
+            return Err(Error::ForeignContext { what: "the stream" });
+        }
+        stream.refuse_capturing(call)?;
+        Ok(Way { ring, stream, cancel: self.cancel.as_ref(), threads: self.threads() })
+    }
+}
+
+fn line<P: line::Piece>(pieces: impl IntoIterator<Item = P>) -> Result<Line<P>> {
+    Line::new(pieces).ok_or(Error::TooLarge { count: usize::MAX, size: 1 })
+}
+
+fn host_bytes<T: DeviceCopy>(source: &[T]) -> HostBytes {
+    HostBytes::new(source.as_ptr().cast::<u8>().cast_mut(), size_of_val(source))
+}
+
+fn host_bytes_mut<T: DeviceCopy>(target: &mut [T]) -> HostBytes {
+    HostBytes::new(target.as_mut_ptr().cast::<u8>(), size_of_val(target))
+}
+
+impl fmt::Debug for Stager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stager")
+            .field("threads", &self.threads())
+            .field("slots", &self.slots())
+            .field("slot_bytes", &self.slot_bytes())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,263 @@
+//! The pinned memory, its slots, and the copies of the link that still use some of them.
+//!
+//! # Safety
+//!
+//! Relies on [`super::board`]: whoever has a [`Slot`] has its bytes alone, and on a slot being held by its [`Flight`] until the
+//! stream has passed the copy.
+
+#![allow(unsafe_code, reason = "puts copies of slots into streams, and lends slots as slices")]
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use super::board::{Board, Shared, Slot, Turn};
+use super::line::Line;
+use super::patience::Patience;
+use super::task::{Host, Task};
+use super::tuning::STALLED;
+use crate::buffer::{DeviceBytes, Enqueued};
+use crate::context::Context;
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+use crate::fork;
+use crate::handle::Handle;
+use crate::host::{HostElements, PinnedBuffer, PinnedFlags};
+use crate::marker::Marker;
+use crate::stream::Stream;
+
+/// One pinned allocation, cut into slots of one size.
+pub(super) struct Ring {
+    board: Shared<Task>,
+    /// What the link still reads or writes though its caller has gone on. Dropped before the memory.
+    flights: Mutex<VecDeque<Flight>>,
+    base: Handle<u8>,
+    slot_bytes: usize,
+    memory: PinnedBuffer<u8>,
+}
+
+/// A slot that the link reads or writes. Dropped, it waits.
+pub(super) struct Flight {
+    marker: Marker,
+    /// None when the link is done with it.
+    slot: Option<Slot<Task>>,
+}
+
+impl Flight {
+    /// The slot, once the link is done with it. It is after an error, too, which is that of the stream's work; then the slot is
+    /// free.
+    pub(super) fn land(&mut self) -> Result<Option<Slot<Task>>> {
+        let landed = match self.marker.is_reached() {
+            Ok(true) => Ok(()),
+            Ok(false) => return Ok(None),
+            // A question that fails is no answer; a wait that fails is one.
+            Err(_) => self.marker.wait(),
+        };
+        let slot = self.slot.take();
+        landed.map(|()| slot)
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if self.slot.is_some()
+            && !fork::forked()
+            && let Err(error) = self.marker.wait()
+        {
+            self.marker.stream().driver().report_release_failure(&error);
+        }
+    }
+}
+
+/// What became of a wait for a slot.
+pub(super) enum Waited {
+    Slot(Slot<Task>),
+    /// All slots are with streams that do not get on, and none of them is the caller's.
+    Stalled,
+}
+
+impl Ring {
+    pub(super) fn new(context: &Context, slots: usize, slot_bytes: usize) -> Result<Self> {
+        let bytes =
+            slots.checked_mul(slot_bytes).ok_or(Error::TooLarge { count: slots, size: slot_bytes })?;
+        let mut memory = PinnedBuffer::zeroed(context, bytes, PinnedFlags::PORTABLE)?;
+        let base = Handle::new(memory.as_mut_ptr());
+        Ok(Self { board: Board::new(slots), flights: Mutex::default(), base, slot_bytes, memory })
+    }
+
+    pub(super) fn board(&self) -> &Shared<Task> {
+        &self.board
+    }
+
+    pub(super) fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.memory.len().checked_div(self.slot_bytes).unwrap_or(0)
+    }
+
+    pub(super) fn driver(&self) -> Driver {
+        self.memory.context().driver()
+    }
+
+    /// A place among those who want slots.
+    pub(super) fn turn(&self) -> Turn<Task> {
+        Turn::new(&self.board)
+    }
+
+    /// A slot, if it is this caller's turn and one is free or has landed.
+    pub(super) fn take(&self, turn: &mut Turn<Task>) -> Result<Option<Slot<Task>>> {
+        if let Some(slot) = turn.take() {
+            return Ok(Some(slot));
+        }
+        self.recycle()?;
+        Ok(turn.take())
+    }
+
+    /// Waits for a slot, for a caller that has none and whose copy is on `stream`. `go_on` may end the wait with an error.
+    pub(super) fn wait(
+        &self,
+        turn: &mut Turn<Task>,
+        stream: &Stream,
+        go_on: impl Fn() -> Result<()>,
+    ) -> Result<Waited> {
+        let (mut patience, mut granted) = (Patience::new(), self.board.granted());
+        loop {
+            go_on()?;
+            if let Some(slot) = self.take(turn)? {
+                return Ok(Waited::Slot(slot));
+            }
+            let now = self.board.granted();
+            if now != granted {
+                (patience, granted) = (Patience::new(), now);
+            } else if patience.lasted() >= STALLED && !self.is_used_by(stream) {
+                // Not in the others' way while it copies straight.
+                turn.leave();
+                return Ok(Waited::Stalled);
+            }
+            patience.pause();
+        }
+    }
+
+    /// Frees the slots that the link is done with.
+    fn recycle(&self) -> Result<()> {
+        let mut flights = match self.flights.try_lock() {
+            Ok(flights) => flights,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Somebody else asks already.
+            Err(TryLockError::WouldBlock) => return Ok(()),
+        };
+        let mut result = Ok(());
+        let (mut landed, mut busy) = (Vec::new(), Vec::new());
+        let mut index = 0;
+        while let Some(flight) = flights.get_mut(index) {
+            // Streams run in order: behind a copy that runs, none of the same stream is done.
+            let stream = flight.marker.stream().id();
+            let slot = if busy.contains(&stream) { Ok(None) } else { flight.land() };
+            if let Ok(None) = slot {
+                busy.push(stream);
+                index = index.saturating_add(1);
+            } else {
+                landed.extend(flights.remove(index));
+                result = result.and(slot.map(drop));
+            }
+        }
+        drop(flights);
+        // Outside the lock: the last handle to a stream may go here.
+        drop(landed);
+        result
+    }
+
+    /// Whether the link copies between the ring and memory on `stream`.
+    fn is_used_by(&self, stream: &Stream) -> bool {
+        self.flights().iter().any(|flight| flight.marker.stream() == stream)
+    }
+
+    /// Keeps slots until the link is done with them, for callers that are not interested any more.
+    pub(super) fn adopt(&self, flights: impl IntoIterator<Item = Flight>) {
+        self.flights().extend(flights);
+    }
+
+    fn flights(&self) -> MutexGuard<'_, VecDeque<Flight>> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn address(&self, slot: &Slot<Task>) -> *mut u8 {
+        // Inside the allocation: the board numbers as many slots as there are.
+        self.base.raw().wrapping_add(slot.index().wrapping_mul(self.slot_bytes))
+    }
+
+    /// What a thread needs to move `host`'s bytes from the place `start` on into or out of `slot`.
+    pub(super) fn task(&self, slot: &Slot<Task>, host: &Arc<Host>, start: usize) -> Task {
+        Task { host: Arc::clone(host), slot: Handle::new(self.address(slot)), start }
+    }
+
+    /// The slot's first bytes.
+    pub(super) fn bytes<'s>(&self, slot: &'s mut Slot<Task>, len: usize) -> &'s mut [u8] {
+        let (address, len) = (self.address(slot), len.min(self.slot_bytes));
+        // SAFETY: initialised bytes of the slot, which is borrowed mutably and has one holder: neither a thread nor the link
+        // touches it.
+        unsafe { std::slice::from_raw_parts_mut(address, len) }
+    }
+
+    /// Puts copies of the slot's bytes to what lies in `range` of `targets` into the stream.
+    pub(super) fn send(
+        &self,
+        slot: Slot<Task>,
+        stream: &Stream,
+        targets: &Line<DeviceBytes<'_>>,
+        range: Range<usize>,
+    ) -> Result<()> {
+        let from = self.address(&slot);
+        let flight = take_off(slot, stream, targets, range, "copying from a staging ring", |piece, at| {
+            // SAFETY: the slot is long enough for the range, and nobody touches it while its flight lives, which ends when
+            // the stream has passed the copy.
+            unsafe { piece.upload(stream, from.wrapping_add(at)) }
+        })?;
+        self.flights().push_back(flight);
+        Ok(())
+    }
+
+    /// Puts copies of what lies in `range` of `sources` to the slot into the stream.
+    pub(super) fn fetch(
+        &self,
+        slot: Slot<Task>,
+        stream: &Stream,
+        sources: &Line<DeviceBytes<'_>>,
+        range: Range<usize>,
+    ) -> Result<Flight> {
+        let to = self.address(&slot);
+        take_off(slot, stream, sources, range, "copying to a staging ring", |piece, at| {
+            // SAFETY: as in `send`.
+            unsafe { piece.download(stream, to.wrapping_add(at)) }
+        })
+    }
+}
+
+/// Puts copies between a slot and the device's side of a range into the stream, and a point behind them.
+fn take_off(
+    slot: Slot<Task>,
+    stream: &Stream,
+    line: &Line<DeviceBytes<'_>>,
+    range: Range<usize>,
+    call: &'static str,
+    enqueue: impl Fn(&DeviceBytes<'_>, usize) -> Enqueued,
+) -> Result<Flight> {
+    stream.refuse_capturing(call)?;
+    let marker = Marker::new(stream)?;
+    let mut enqueued = Enqueued::Copy;
+    for (index, (at, piece)) in line.over(range).enumerate() {
+        enqueued = match enqueue(&piece, at) {
+            // Those before it are in the stream.
+            Enqueued::Nothing(error) if index > 0 => Enqueued::Perhaps(error),
+            enqueued => enqueued,
+        };
+        if !matches!(enqueued, Enqueued::Copy) {
+            break;
+        }
+    }
+    // After an error nothing of it runs any more, and the slot is free.
+    enqueued.mark(&marker)?;
+    Ok(Flight { marker, slot: Some(slot) })
+}

@@ -1,0 +1,191 @@
+//! From the host to the device: threads fill slots, the caller sends them off in their order.
+//!
+//! # Safety
+//!
+//! Relies on the borrow of what a [`Host`] names lasting until [`Upload::run`] returns or unwinds: loads that are posted then are
+//! withdrawn.
+
+#![allow(unsafe_code, reason = "has threads copy borrowed memory")]
+
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::board::{Failure, Posted, Slot};
+use super::line::{Line, Piece};
+use super::ring::Waited;
+use super::task::{Host, Task, read};
+use super::tuning::{STRAIGHT, chunk, part};
+use super::way::Way;
+use crate::buffer::DeviceBytes;
+use crate::capture::Relaxed;
+use crate::error::{Error, Result};
+
+/// A copy to the device.
+pub(super) struct Upload<'s> {
+    pub(super) way: Way<'s>,
+    pub(super) targets: Line<DeviceBytes<'s>>,
+}
+
+impl Upload<'_> {
+    /// Copies `host`'s bytes to the targets. Returns when the host's side is not needed any more.
+    ///
+    /// # Safety
+    ///
+    /// `host` must have as many bytes as the targets, and what it names must be readable until this returns or unwinds.
+    pub(super) unsafe fn run(&self, host: &Arc<Host>) -> Result<()> {
+        let (Way { ring, stream, .. }, total) = (self.way, self.targets.len());
+        let mut turn = ring.turn();
+        let mut posted = VecDeque::<(Posted<Task>, Range<usize>)>::new();
+        let (mut cut, mut sent) = (0, 0);
+        while sent < total {
+            if posted.front().is_some_and(|(first, _)| first.is_finished()) {
+                let Some((first, range)) = posted.pop_front() else { continue };
+                let slot = first.into_slot().map_err(|failure| self.source_error(failure))?;
+                sent = range.end;
+                ring.send(slot, stream, &self.targets, range)?;
+                continue;
+            }
+            self.way.go_on(sent, total)?;
+            if cut < total
+                && let Some(slot) = ring.take(&mut turn)?
+            {
+                posted.push_back(self.post(host, slot, &mut cut));
+            } else if let Some(own) = posted.iter().find_map(|(load, _)| load.claim()) {
+                // SAFETY: a part that this thread has claimed; the caller's promise.
+                own.copy(|task, range| unsafe { task.run(range) });
+            } else if let Some((first, _)) = posted.front() {
+                first.wait();
+            } else {
+                match ring.wait(&mut turn, stream, || self.way.go_on(sent, total))? {
+                    Waited::Slot(slot) => posted.push_back(self.post(host, slot, &mut cut)),
+                    Waited::Stalled => {
+                        let end = sent.saturating_add(ring.slot_bytes()).min(total);
+                        // SAFETY: the caller's promise.
+                        unsafe { self.straight(host, sent..end) }?;
+                        (sent, cut) = (end, end);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the threads fill `slot` with the bytes from `cut` on, and moves that to behind them.
+    fn post(&self, host: &Arc<Host>, slot: Slot<Task>, cut: &mut usize) -> (Posted<Task>, Range<usize>) {
+        let Way { ring, threads, .. } = self.way;
+        let range = *cut..self.chunk_end(*cut);
+        *cut = range.end;
+        let task = ring.task(&slot, host, range.start);
+        (slot.post(task, range.len(), part(range.len(), threads)), range)
+    }
+
+    /// Where the chunk ends that begins at `start`.
+    fn chunk_end(&self, start: usize) -> usize {
+        let left = self.targets.len().saturating_sub(start);
+        start.saturating_add(chunk(start, left, self.way.ring.slot_bytes()))
+    }
+
+    /// Copies `range` without the ring, and waits for the stream.
+    ///
+    /// # Safety
+    ///
+    /// As [`Upload::run`].
+    unsafe fn straight(&self, host: &Host, range: Range<usize>) -> Result<()> {
+        match host {
+            Host::Source(line) | Host::Target(line) => {
+                for (at, piece) in line.over(range.clone()) {
+                    let start = range.start.saturating_add(at);
+                    let end = start.saturating_add(piece.len());
+                    // SAFETY: readable for as long as the stream may read it: the call waits.
+                    unsafe { self.straight_from(piece.address(), start..end) }?;
+                }
+                Ok(())
+            }
+            Host::File { descriptor, offset } => {
+                for start in range.clone().step_by(STRAIGHT) {
+                    let len = STRAIGHT.min(range.end.saturating_sub(start));
+                    let mut bytes = vec![0; len];
+                    let offset = offset.saturating_add(start as u64);
+                    // SAFETY: `len` writable bytes.
+                    let read = unsafe { read(*descriptor, offset, bytes.as_mut_ptr(), len) };
+                    read.map_err(|(done, source)| {
+                        self.source_error(Failure { at: start.saturating_add(done), source })
+                    })?;
+                    // SAFETY: the vector lives until the call has waited.
+                    unsafe { self.straight_from(bytes.as_ptr(), start..start.saturating_add(len)) }?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The bytes of `range` must be readable from `source` on.
+    unsafe fn straight_from(&self, source: *const u8, range: Range<usize>) -> Result<()> {
+        let stream = self.way.stream;
+        // The wait below would fail captures of others.
+        let _relaxed = Relaxed::enter(stream.driver())?;
+        stream.refuse_capturing("Stager::upload")?;
+        for (at, piece) in self.targets.over(range) {
+            // SAFETY: the caller's promise; the wait below ends the copy's use of the bytes.
+            unsafe { piece.upload(stream, source.wrapping_add(at)) }.wait(stream)?;
+        }
+        Ok(())
+    }
+
+    /// Copies what `source` yields to the targets.
+    pub(super) fn read(&self, source: &mut (impl Read + ?Sized)) -> Result<()> {
+        let (Way { ring, stream, .. }, total) = (self.way, self.targets.len());
+        let mut turn = ring.turn();
+        let mut done = 0;
+        while done < total {
+            let end = self.chunk_end(done);
+            match ring.wait(&mut turn, stream, || self.way.go_on(done, total))? {
+                Waited::Slot(mut slot) => {
+                    self.fill(source, ring.bytes(&mut slot, end.saturating_sub(done)), done)?;
+                    ring.send(slot, stream, &self.targets, done..end)?;
+                    done = end;
+                }
+                Waited::Stalled => {
+                    let mut bytes = vec![0; end.saturating_sub(done).min(STRAIGHT)];
+                    self.fill(source, &mut bytes, done)?;
+                    let end = done.saturating_add(bytes.len());
+                    // SAFETY: the vector lives until the call has waited.
+                    unsafe { self.straight_from(bytes.as_ptr(), done..end) }?;
+                    done = end;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads bytes until `target` is full.
+    fn fill(&self, source: &mut (impl Read + ?Sized), target: &mut [u8], done: usize) -> Result<()> {
+        let mut filled = 0;
+        while let Some(rest) = target.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            let at = done.saturating_add(filled);
+            self.way.go_on(at, self.targets.len())?;
+            let failure = match source.read(rest) {
+                Ok(0) => io::ErrorKind::UnexpectedEof.into(),
+                // More than there was room for is a mistake of the source.
+                Ok(read) if read > rest.len() => io::ErrorKind::InvalidData.into(),
+                Ok(read) => {
+                    filled = filled.saturating_add(read);
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => error,
+            };
+            return Err(self.source_error(Failure { at, source: failure }));
+        }
+        Ok(())
+    }
+
+    fn source_error(&self, failure: Failure) -> Error {
+        let Failure { at, source } = failure;
+        Error::Source { at: at as u64, total: self.targets.len() as u64, source: source.into() }
+    }
+}

@@ -1,0 +1,264 @@
+//! Staged copies: which calls they make, that no slot is used again too early, and random batches.
+
+use std::collections::BTreeMap;
+
+use cuda_mem_core::copy::Stager;
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Context, DeviceBuffer, DeviceRange, Error, Stream};
+use cuda_mem_sim::{Record, Sim};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::common::gate::Gate;
+use crate::common::pattern;
+use crate::rig::{argument, log_of, on_simulator, text};
+
+const SLOT: usize = 32 << 10;
+const SLOTS: usize = 2;
+
+fn small(context: &Context) -> Stager {
+    Stager::builder(context).threads(3).slots(SLOTS).slot_bytes(SLOT).build().unwrap()
+}
+
+fn count(records: &[Record], function: &str) -> usize {
+    records.iter().filter(|record| record.function == function).count()
+}
+
+/// Before each copy that uses a slot again, the event that was recorded behind the copy before was seen to be reached.
+fn expect_slots_were_free(records: &[Record], copy: &str, slot: &str) -> usize {
+    // The event behind the last copy of each slot, until it was seen to be reached.
+    let mut used = BTreeMap::<&str, Option<&str>>::new();
+    let mut copies = 0;
+    for (index, record) in records.iter().enumerate() {
+        match record.function {
+            "cuEventQuery" | "cuEventSynchronize" if record.result == CUresult::CUDA_SUCCESS => {
+                let reached = Some(argument(record, "h_event"));
+                used.values_mut().filter(|event| **event == reached).for_each(|event| *event = None);
+            }
+            function if function == copy => {
+                copies += 1;
+                let behind = records[index..].iter().find(|later| later.function == "cuEventRecord").unwrap();
+                let before = used.insert(argument(record, slot), Some(argument(behind, "h_event"))).flatten();
+                assert_eq!(before, None, "{record} came too early:\n{}", text(&records[..index]));
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(used.len(), SLOTS, "slots used");
+    copies
+}
+
+/// The calls of a copy whose stream is held up until the copy has asked for its slots in vain.
+fn held_up(sim: &Sim, stream: &Stream, copy: impl FnOnce() + Send) -> Vec<Record> {
+    let gate = Gate::before(stream);
+    sim.log().clear();
+    let unready = |record: &Record| record.result == CUresult::CUDA_ERROR_NOT_READY;
+    std::thread::scope(|scope| {
+        let copying = scope.spawn(copy);
+        while sim.log().filter(unready).len() < 5 {
+            std::thread::yield_now();
+        }
+        let copies = sim.log().filter(|record| record.function.starts_with("cuMemcpy"));
+        assert_eq!(copies.len(), SLOTS, "{}", text(&copies));
+        gate.open();
+        copying.join().unwrap();
+    });
+    sim.log().records()
+}
+
+#[test]
+fn a_slot_is_used_again_after_its_event_and_the_ring_never_grows() {
+    on_simulator(|sim, context| {
+        let (stager, stream) = (small(context), Stream::new(context).unwrap());
+        let len = 9 * SLOT;
+        let (source, mut target) = (pattern(len, 1), vec![0; len]);
+        let device = DeviceBuffer::<u8>::zeroed(&stream, len).unwrap();
+        let whole = device.whole();
+        let up = held_up(sim, &stream, || stager.upload(&stream, &source, &whole).unwrap());
+        assert_eq!(expect_slots_were_free(&up, "cuMemcpyHtoDAsync", "src_host"), 9);
+        stream.synchronize().unwrap();
+        let down = held_up(sim, &stream, || stager.download(&stream, &whole, &mut target).unwrap());
+        assert_eq!(expect_slots_were_free(&down, "cuMemcpyDtoHAsync", "dst_host"), 9);
+        assert!(target == source);
+        for records in [up, down] {
+            assert_eq!(count(&records, "cuMemHostAlloc"), 0);
+            assert_eq!(count(&records, "cuStreamSynchronize"), 0, "{}", text(&records));
+            // Threads of the stager call no driver.
+            assert!(records.iter().all(|record| record.thread == records[0].thread), "{}", text(&records));
+        }
+    });
+}
+
+#[test]
+fn small_slices_make_the_calls_of_a_plain_copy() {
+    on_simulator(|sim, context| {
+        let (stager, stream) = (small(context), Stream::new(context).unwrap());
+        let mut bytes = pattern(64 << 10, 2);
+        let device = DeviceBuffer::<u8>::zeroed(&stream, bytes.len()).unwrap();
+        let whole = device.whole();
+        let calls = |work: &mut dyn FnMut()| -> Vec<_> {
+            log_of(&sim.log(), work).iter().map(|record| record.function).collect()
+        };
+        let plain = [
+            calls(&mut || whole.copy_from_slice(&stream, &bytes).unwrap()),
+            calls(&mut || whole.copy_to_slice(&stream, &mut bytes.clone()).unwrap()),
+        ];
+        let staged = [
+            calls(&mut || stager.upload(&stream, &bytes, &whole).unwrap()),
+            calls(&mut || stager.download(&stream, &whole, &mut bytes).unwrap()),
+        ];
+        for (plain, staged) in plain.iter().zip(staged) {
+            assert_eq!(staged[0], "cuStreamIsCapturing");
+            assert_eq!(staged[1..], plain[..]);
+        }
+    });
+}
+
+#[test]
+fn neighbours_of_a_batch_are_one_copy() {
+    on_simulator(|sim, context| {
+        let (stager, stream) = (small(context), Stream::new(context).unwrap());
+        let bytes = pattern(10_000, 3);
+        let (one, two) = (
+            DeviceBuffer::<u8>::zeroed(&stream, 10_000).unwrap(),
+            DeviceBuffer::<u8>::zeroed(&stream, 10_000).unwrap(),
+        );
+        let piece = |buffer, piece: usize| (&bytes[piece * 100..][..100], range(buffer, piece));
+        fn range(buffer: &DeviceBuffer<u8>, piece: usize) -> DeviceRange<'_, u8> {
+            buffer.range(piece * 100..(piece + 1) * 100).unwrap()
+        }
+        let mut pieces = (0..100).map(|index| piece(&one, index)).collect::<Vec<_>>();
+        let records = log_of(&sim.log(), || stager.upload_batch(&stream, &pieces).unwrap());
+        assert_eq!(count(&records, "cuMemcpyHtoDAsync"), 1);
+        // The other buffer, a gap, and the order backwards.
+        pieces = vec![piece(&one, 0), piece(&two, 1), piece(&two, 3), piece(&two, 2), piece(&two, 3)];
+        let records = log_of(&sim.log(), || stager.upload_batch(&stream, &pieces).unwrap());
+        assert_eq!(count(&records, "cuMemcpyHtoDAsync"), 4);
+        assert_eq!(count(&records, "cuEventRecord"), 1);
+        let mut targets = vec![0; 10_000];
+        let mut pieces = targets
+            .chunks_mut(100)
+            .enumerate()
+            .map(|(index, bytes)| (range(&one, index), bytes))
+            .collect::<Vec<_>>();
+        let records = log_of(&sim.log(), || stager.download_batch(&stream, &mut pieces).unwrap());
+        assert_eq!(count(&records, "cuMemcpyDtoHAsync"), 1);
+        assert!(targets == bytes);
+    });
+}
+
+#[test]
+fn a_copy_that_fails_half_way_leaves_the_ring_whole() {
+    on_simulator(|sim, context| {
+        let (stager, stream) = (small(context), Stream::new(context).unwrap());
+        let len = 9 * SLOT;
+        let (source, mut target) = (pattern(len, 4), vec![0; len]);
+        let device = DeviceBuffer::<u8>::zeroed(&stream, len).unwrap();
+        for function in ["cuMemcpyHtoDAsync", "cuEventRecord", "cuEventQuery", "cuMemcpyDtoHAsync"] {
+            for nth in 1..=5 {
+                sim.fail_call(function, nth, CUresult::CUDA_ERROR_UNKNOWN);
+                let copied = stager
+                    .upload(&stream, &source, &device.whole())
+                    .and_then(|()| stager.download(&stream, &device.whole(), &mut target));
+                // A question that fails is followed by a wait, which succeeds.
+                let fails = function != "cuEventQuery";
+                assert_eq!(copied.is_err(), fails, "{function} {nth}: {copied:?}");
+                sim.clear_faults();
+                target.fill(0);
+                stager.upload(&stream, &source, &device.whole()).unwrap();
+                stager.download(&stream, &device.whole(), &mut target).unwrap();
+                assert!(target == source, "{function} {nth}");
+            }
+        }
+    });
+}
+
+#[test]
+fn another_drivers_stream_is_refused() {
+    on_simulator(|_, context| {
+        let stager = small(context);
+        let sim = Sim::builder().build();
+        let driver = cuda_mem_core::Driver::over(sim.table()).unwrap();
+        let stream = Stream::new(&driver.device(0).unwrap().primary_context().unwrap()).unwrap();
+        let device = DeviceBuffer::<u8>::zeroed(&stream, 100_000).unwrap();
+        for len in [100, 100_000] {
+            let result = stager.upload(&stream, &vec![0; len], &device.range(..len).unwrap());
+            assert!(matches!(result, Err(Error::ForeignContext { .. })), "{result:?}");
+        }
+    });
+}
+
+#[test]
+fn a_stager_that_is_dropped_waits_for_its_copies() {
+    on_simulator(|sim, context| {
+        let stream = Stream::new(context).unwrap();
+        let device = DeviceBuffer::<u8>::zeroed(&stream, 2 * SLOT).unwrap();
+        let stager = small(context);
+        let clone = stager.clone();
+        sim.log().clear();
+        stager.upload(&stream, &vec![1; 2 * SLOT], &device.whole()).unwrap();
+        stager.upload_from(&stream, &mut &[2; 9][..], &device.range(..9).unwrap()).unwrap();
+        drop(stager);
+        assert_eq!(sim.log().count("cuMemFreeHost"), 0);
+        drop(clone);
+        let records = sim.log().records();
+        let freed = records.iter().position(|record| record.function == "cuMemFreeHost").unwrap();
+        let last = records.iter().rposition(|record| record.function == "cuEventRecord").unwrap();
+        let event = argument(&records[last], "h_event");
+        assert!(
+            records[last..freed].iter().any(|record| record.function.starts_with("cuEvent")
+                && record.function != "cuEventRecord"
+                && record.result == CUresult::CUDA_SUCCESS
+                && argument(record, "h_event") == event),
+            "{}",
+            text(&records)
+        );
+    });
+}
+
+/// A batch: for each piece where its bytes come from, where they go, and how many they are.
+fn batch() -> impl Strategy<Value = Vec<(usize, usize, usize)>> {
+    let len = prop_oneof![4 => 0usize..200, 1 => SLOT - 2..SLOT + 3, 1 => 0..3 * SLOT];
+    vec((0usize..SPACE, 0usize..SPACE, len), 0..24)
+}
+
+const SPACE: usize = 4 * SLOT;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_batches_move_the_bytes_that_a_model_says(
+        up in batch(),
+        down in batch(),
+        threads in 1usize..4,
+        slots in 1usize..4,
+        pages in 1usize..9,
+    ) {
+        on_simulator(|_, context| {
+            let stager =
+                Stager::builder(context).threads(threads).slots(slots).slot_bytes(pages * 4096).build().unwrap();
+            let (one, two) = (Stream::new(context).unwrap(), Stream::new(context).unwrap());
+            let source = pattern(7 * SLOT, 5);
+            let device = DeviceBuffer::<u8>::zeroed(&one, 7 * SLOT).unwrap();
+            let mut model = vec![0; 7 * SLOT];
+            let mut pieces = Vec::<(&[u8], DeviceRange<'_, u8>)>::new();
+            for &(from, to, len) in &up {
+                pieces.push((&source[from..from + len], device.range(to..to + len).unwrap()));
+                model[to..to + len].copy_from_slice(&source[from..from + len]);
+            }
+            stager.upload_batch(&one, &pieces).unwrap();
+            let mut targets = down.iter().map(|&(_, _, len)| vec![0; len]).collect::<Vec<_>>();
+            let mut pieces = targets
+                .iter_mut()
+                .zip(&down)
+                .map(|(target, &(from, _, len))| (device.range(from..from + len).unwrap(), target.as_mut_slice()))
+                .collect::<Vec<_>>();
+            stager.download_batch(&two, &mut pieces).unwrap();
+            for (target, &(from, _, len)) in targets.iter().zip(&down) {
+                assert!(*target == model[from..from + len]);
+            }
+            assert!(device.to_vec(&one).unwrap() == model);
+        });
+    }
+}

@@ -1,0 +1,99 @@
+//! Free blocks by size: a list a class, and bits that say which lists have any, so that a fit is found in a few steps
+//! however many blocks there are.
+//!
+//! The links lie in the records, never in the memory: pinned pages may be a device's to write.
+
+use super::classes::{self, COUNT, GROUPS, STEPS};
+use super::heap::Record;
+use super::slab::{NONE, Slab};
+
+/// How many blocks of one list are looked at. A list holds blocks that differ by 3 %, so more would gain little.
+const LOOKED_AT: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct FreeLists {
+    /// Which groups have a list with blocks.
+    groups: u64,
+    /// Which lists of a group have blocks.
+    lists: [u32; GROUPS],
+    /// The first block of each list.
+    heads: Box<[u32]>,
+}
+
+const _: () = assert!(GROUPS <= 64 && STEPS == 32);
+
+impl FreeLists {
+    pub(super) fn new() -> Self {
+        Self { groups: 0, lists: [0; GROUPS], heads: vec![NONE; COUNT].into_boxed_slice() }
+    }
+
+    /// Enters a block, whose record says that it is free.
+    pub(super) fn insert(&mut self, blocks: &mut Slab<Record>, number: u32) {
+        let Some(record) = blocks.get_mut(number) else { return };
+        let class = classes::floor(record.size);
+        let head = std::mem::replace(&mut self.heads[class], number);
+        (record.free_before, record.free_after) = (NONE, head);
+        if let Some(head) = blocks.get_mut(head) {
+            head.free_before = number;
+        }
+        self.lists[class / STEPS] |= 1 << (class % STEPS);
+        self.groups |= 1 << (class / STEPS);
+    }
+
+    /// Takes a block out.
+    pub(super) fn remove(&mut self, blocks: &mut Slab<Record>, number: u32) {
+        let Some(record) = blocks.get(number) else { return };
+        let class = classes::floor(record.size);
+        let (before, after) = (record.free_before, record.free_after);
+        if let Some(after) = blocks.get_mut(after) {
+            after.free_before = before;
+        }
+        match blocks.get_mut(before) {
+            Some(before) => before.free_after = after,
+            None => self.heads[class] = after,
+        }
+        if self.heads[class] == NONE {
+            let group = class / STEPS;
+            self.lists[group] &= !(1 << (class % STEPS));
+            if self.lists[group] == 0 {
+                self.groups &= !(1 << group);
+            }
+        }
+    }
+
+    /// A free block of at least `size` bytes, the smallest of those that were looked at.
+    pub(super) fn find(&self, blocks: &Slab<Record>, size: usize) -> Option<u32> {
+        let class = classes::floor(size);
+        // The blocks of this list may be smaller; those of every later one fit.
+        let same = self.smallest_in(blocks, class, size);
+        same.or_else(|| self.smallest_in(blocks, self.next_after(class)?, size))
+    }
+
+    fn smallest_in(&self, blocks: &Slab<Record>, class: usize, size: usize) -> Option<u32> {
+        let mut best: Option<(usize, u32)> = None;
+        let mut number = self.heads[class];
+        for _ in 0..LOOKED_AT {
+            let Some(record) = blocks.get(number) else { break };
+            if record.size == size {
+                return Some(number);
+            }
+            if record.size > size && best.is_none_or(|(smallest, _)| record.size < smallest) {
+                best = Some((record.size, number));
+            }
+            number = record.free_after;
+        }
+        best.map(|(_, number)| number)
+    }
+
+    /// The first list with blocks after that of `class`.
+    fn next_after(&self, class: usize) -> Option<usize> {
+        let (group, step) = (class / STEPS, class % STEPS);
+        let later = self.lists[group] & u32::MAX.checked_shl(step as u32 + 1).unwrap_or(0);
+        if later != 0 {
+            return Some(group * STEPS + later.trailing_zeros() as usize);
+        }
+        let groups = self.groups & u64::MAX.checked_shl(group as u32 + 1).unwrap_or(0);
+        let group = (groups != 0).then(|| groups.trailing_zeros() as usize)?;
+        Some(group * STEPS + self.lists[group].trailing_zeros() as usize)
+    }
+}

@@ -1,0 +1,248 @@
+//! The engine against a model that knows each byte.
+
+use proptest::prelude::*;
+
+use super::classes::{self, GRANULE, LARGE};
+use super::growth;
+use super::heap::{BlockId, Heap, UnknownBlock};
+
+/// Two heaps, as an arena has them, that grow as the allocator grows them, and every block in use.
+struct Machine {
+    small: Heap<usize>,
+    large: Heap<usize>,
+    segments: Vec<usize>,
+    held: usize,
+    blocks: Vec<Block>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    id: BlockId,
+    segment: usize,
+    offset: usize,
+    size: usize,
+}
+
+impl Machine {
+    fn new() -> Self {
+        Self { small: Heap::new(), large: Heap::new(), segments: Vec::new(), held: 0, blocks: Vec::new() }
+    }
+
+    fn heap(&mut self, size: usize) -> &mut Heap<usize> {
+        if size >= LARGE { &mut self.large } else { &mut self.small }
+    }
+
+    fn try_take(&mut self, size: usize) -> Option<Block> {
+        let grant = self.heap(size).allocate(size)?;
+        Some(Block { id: grant.block, segment: *grant.segment, offset: grant.offset, size })
+    }
+
+    fn allocate(&mut self, len: usize) -> Block {
+        let size = classes::block_size(len).unwrap();
+        let block = self.try_take(size).unwrap_or_else(|| {
+            let bytes = growth::segment_for(size, self.held);
+            let number = self.segments.len();
+            self.segments.push(bytes);
+            self.held += bytes;
+            self.heap(size).add_segment(bytes, number).unwrap();
+            self.try_take(size).expect("a segment that was made for the block")
+        });
+        self.blocks.push(block);
+        block
+    }
+
+    fn free(&mut self, index: usize) {
+        let block = self.blocks.swap_remove(index);
+        assert_eq!(self.heap(block.size).free(block.id).unwrap().size, block.size);
+        assert_eq!(self.heap(block.size).free(block.id), Err(UnknownBlock), "freed twice");
+    }
+
+    fn trim(&mut self, most: usize) {
+        for heap in [&mut self.large, &mut self.small] {
+            let mut last = usize::MAX;
+            for (bytes, segment) in heap.take_free(|taken| taken >= most) {
+                assert_eq!(self.segments[segment], bytes);
+                assert!(bytes <= last, "not the largest first");
+                last = bytes;
+                assert!(self.blocks.iter().all(|block| block.segment != segment), "a segment in use");
+                self.held -= bytes;
+                self.segments[segment] = 0;
+            }
+        }
+    }
+
+    fn check(&self) {
+        // What the heaps say: segments without holes, blocks that touch, no two free neighbours.
+        let (mut held, mut free, mut used) = (0, 0, 0);
+        for segment in self.small.layout().iter().chain(&self.large.layout()) {
+            let mut end = 0;
+            let mut last_free = false;
+            for &(offset, size, is_free) in segment {
+                assert_eq!(offset, end, "a hole or an overlap");
+                assert!(size > 0 && size % GRANULE == 0);
+                assert!(!(last_free && is_free), "two free neighbours");
+                (end, last_free) = (offset + size, is_free);
+                if is_free { free += size } else { used += 1 }
+            }
+            held += end;
+        }
+        assert_eq!(held, self.held);
+        assert_eq!(used, self.blocks.len());
+        assert_eq!(free, self.small.free_bytes() + self.large.free_bytes());
+        assert_eq!(free, held - self.blocks.iter().map(|block| block.size).sum::<usize>());
+        // What was handed out: inside its segment, and apart from all others.
+        let mut sorted: Vec<_> =
+            self.blocks.iter().map(|b| (b.segment, b.offset, b.offset + b.size)).collect();
+        sorted.sort_unstable();
+        assert!(
+            sorted.windows(2).all(|two| two[0].0 != two[1].0 || two[0].2 <= two[1].1),
+            "overlapping blocks"
+        );
+        assert!(sorted.iter().all(|&(segment, _, end)| end <= self.segments[segment]));
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Allocate(usize),
+    Free(prop::sample::Index),
+    Trim(usize),
+}
+
+fn sizes() -> impl Strategy<Value = usize> {
+    prop_oneof![1usize..2000, 1usize..(64 << 10), 1usize..(3 << 20), 1usize..(200 << 20)]
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        5 => sizes().prop_map(Step::Allocate),
+        4 => any::<prop::sample::Index>().prop_map(Step::Free),
+        1 => prop_oneof![Just(1usize), Just(usize::MAX), sizes()].prop_map(Step::Trim),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+proptest! {
+    #[test]
+    fn the_engine_is_its_model(steps in steps()) {
+        let mut machine = Machine::new();
+        for step in steps {
+            match step {
+                Step::Allocate(len) => { machine.allocate(len); }
+                Step::Free(index) if !machine.blocks.is_empty() => {
+                    let index = index.index(machine.blocks.len());
+                    machine.free(index);
+                }
+                Step::Free(_) => {}
+                Step::Trim(most) => machine.trim(most),
+            }
+            machine.check();
+        }
+        while !machine.blocks.is_empty() {
+            machine.free(machine.blocks.len() / 2);
+        }
+        machine.check();
+        let whole = |heap: &Heap<usize>| heap.layout().iter().all(|segment| segment.len() == 1);
+        prop_assert!(whole(&machine.small) && whole(&machine.large), "a segment that was not joined");
+        machine.trim(usize::MAX);
+        prop_assert_eq!(machine.held, 0);
+    }
+
+    #[test]
+    fn a_block_is_found_whenever_one_of_its_class_or_larger_is_free(sizes in prop::collection::vec(sizes(), 1..40)) {
+        let mut machine = Machine::new();
+        sizes.iter().for_each(|&len| { machine.allocate(len); });
+        while !machine.blocks.is_empty() {
+            machine.free(0);
+        }
+        let held = machine.held;
+        for len in sizes {
+            machine.allocate(len);
+            machine.free(0);
+        }
+        prop_assert_eq!(machine.held, held, "grew with as much free as was ever used");
+    }
+}
+
+/// Numbers that are the same on every run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 11
+    }
+
+    fn unit(&mut self) -> f64 {
+        self.next() as f64 / (1u64 << 53) as f64
+    }
+
+    fn between(&mut self, low: usize, high: usize) -> usize {
+        low + (self.unit() * (high - low) as f64) as usize
+    }
+
+    fn log_between(&mut self, low: usize, high: usize) -> usize {
+        (low as f64 * (high as f64 / low as f64).powf(self.unit())) as usize
+    }
+}
+
+const KIB: usize = 1 << 10;
+const GIB: usize = 1 << 30;
+
+/// Allocates sizes that are no powers of two until 24 GiB are in use, and gives held over requested.
+fn held_over_requested(numbers: &mut Numbers, mut size: impl FnMut(&mut Numbers) -> usize) -> (Machine, f64) {
+    let mut machine = Machine::new();
+    let mut requested = 0;
+    while requested < 24 * GIB {
+        let len = size(numbers).clamp(KIB + 1, 2 * GIB - 1);
+        if len.is_power_of_two() || requested + len > 24 * GIB + GIB {
+            continue;
+        }
+        machine.allocate(len);
+        requested += len;
+    }
+    let ratio = machine.held as f64 / requested as f64;
+    (machine, ratio)
+}
+
+#[test]
+fn mixes_of_24_gib_are_held_within_three_percent() {
+    for seed in 0..4 {
+        let numbers = &mut Numbers(seed);
+        let (_, uniform) = held_over_requested(numbers, |numbers| numbers.between(KIB, 2 * GIB));
+        let (_, log) = held_over_requested(numbers, |numbers| numbers.log_between(KIB, 2 * GIB));
+        let (_, small) = held_over_requested(numbers, |numbers| {
+            if numbers.unit() < 0.99 {
+                numbers.log_between(KIB, 64 * KIB)
+            } else {
+                numbers.log_between(KIB, 64 << 20)
+            }
+        });
+        let (_, medium) = held_over_requested(numbers, |numbers| numbers.between(64 * KIB, 1 << 20));
+        for ratio in [uniform, log, small, medium] {
+            assert!(
+                (1.0..=1.03).contains(&ratio),
+                "uniform {uniform}, log {log}, small {small}, medium {medium}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_mix_that_is_freed_and_asked_for_again_needs_no_more() {
+    let numbers = &mut Numbers(7);
+    let (mut machine, _) = held_over_requested(numbers, |numbers| numbers.log_between(KIB, 2 * GIB));
+    let held = machine.held;
+    let mut sizes: Vec<usize> = machine.blocks.iter().map(|block| block.size).collect();
+    for _ in 0..machine.blocks.len() {
+        let index = numbers.between(0, machine.blocks.len());
+        machine.free(index);
+    }
+    // Large ones first, as a program that knows what it needs asks.
+    sizes.sort_unstable_by(|one, other| other.cmp(one));
+    sizes.iter().for_each(|&size| {
+        machine.allocate(size);
+    });
+    machine.check();
+    assert!(machine.held as f64 <= held as f64 * 1.01, "{} after {held}", machine.held);
+}

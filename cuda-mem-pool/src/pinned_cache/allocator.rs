@@ -1,0 +1,264 @@
+//! The allocator's handle.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cuda_mem_core::{Context, Error, StreamId, forked};
+
+use super::arena::Arena;
+use super::block::PinnedBlock;
+use super::error::PinnedCacheError;
+use super::miss;
+use super::options::{PinnedCacheOptions, Placement};
+use super::pools::MempoolId;
+use super::shared::Shared;
+use super::stats::{self, PinnedCacheStats};
+use super::thread_cache;
+use crate::engine::classes;
+
+/// Pinned host memory that is kept when it is freed, so that the next request does not wait for the driver.
+///
+/// Clones are handles to the same allocator. When the last one is dropped, what is free goes back to the system; blocks that
+/// are still in use stay valid, and go back when they are dropped. That drop waits for streams that still use freed blocks.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::PinnedCachingAllocator;
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let allocator = PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);
+/// let mut block = allocator.allocate(1_000_000)?;
+/// block.as_mut_slice()?.fill(1);
+/// drop(block);
+/// let again = allocator.allocate(1_010_000)?; // the same memory, without a driver call
+/// assert_eq!(again.as_slice()?[0], 1);
+/// assert_eq!(allocator.stats().active_requests.allocated, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct PinnedCachingAllocator {
+    handle: Arc<Handle>,
+}
+
+/// What ends with the last handle.
+struct Handle {
+    home: Arc<Arena>,
+}
+
+impl PinnedCachingAllocator {
+    /// An allocator with the default [`PinnedCacheOptions`]. Pins nothing yet.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self::with_options(context, PinnedCacheOptions::default())
+    }
+
+    /// An allocator with options of one's own. Pins nothing yet.
+    #[must_use]
+    pub fn with_options(context: &Context, options: PinnedCacheOptions) -> Self {
+        let numa_node = options.numa_node;
+        let home = Shared::new(context, options).arena(numa_node);
+        Self { handle: Arc::new(Handle { home }) }
+    }
+
+    /// A block of at least `len` bytes on the allocator's own node, of the default pool unless a private pool's filter takes
+    /// it.
+    ///
+    /// If the calling thread has freed a block of this size, that is all there is to it: no lock, no driver call. Otherwise the
+    /// blocks of the other threads' streams that are done come back, and memory is pinned only if nothing free fits.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`PinnedCacheError::OutOfHostMemory`], after everything that was free had been given back;
+    /// [`PinnedCacheError::TooLarge`]; [`Error::Driver`] and [`Error::Forked`] in [`PinnedCacheError::Core`].
+    #[inline]
+    pub fn allocate(&self, len: usize) -> Result<PinnedBlock, PinnedCacheError> {
+        let shared = self.shared();
+        if len <= thread_cache::LARGEST
+            && !forked()
+            && !shared.pools().any_route()
+            && let Some(size) = classes::block_size(len)
+            && let Some(block) = thread_cache::pop(shared.id(), size)
+        {
+            shared.counters().active.add(block.capacity);
+            return Ok(PinnedBlock::new(block, len));
+        }
+        self.allocate_with(len, Placement::default())
+    }
+
+    /// As [`PinnedCachingAllocator::allocate`], with a stream, by which the filters of private pools choose, or on another
+    /// node. Never takes memory of another node or pool.
+    ///
+    /// # Errors
+    ///
+    /// As [`PinnedCachingAllocator::allocate`].
+    pub fn allocate_with(
+        &self,
+        len: usize,
+        placement: Placement<'_>,
+    ) -> Result<PinnedBlock, PinnedCacheError> {
+        if forked() {
+            return Err(Error::Forked.into());
+        }
+        let too_large = PinnedCacheError::TooLarge { requested: len, most: classes::MAX };
+        let size = classes::block_size(len).ok_or(too_large)?;
+        let arena = self.arena(placement);
+        let shared = self.shared();
+        if arena.is_home()
+            && let Some(block) = thread_cache::pop(shared.id(), size)
+        {
+            shared.counters().active.add(block.capacity);
+            return Ok(PinnedBlock::new(block, len));
+        }
+        let block = miss::allocate(&arena, size, len)?;
+        shared.counters().active.add(block.capacity);
+        shared.counters().handed_out.add(block.capacity);
+        if arena.is_private() {
+            arena.active().add(block.capacity);
+        }
+        Ok(PinnedBlock::new(block, len))
+    }
+
+    /// Has allocations for which `filter` says yes come from the private pool `id`, which this makes or uses once more. The
+    /// filter is told the stream of [`Placement::stream`], if there is one, and is called in the allocating thread; it must not
+    /// panic.
+    ///
+    /// The memory of a private pool serves nobody else, until [`PinnedCachingAllocator::release_pool`] was called as often as
+    /// this.
+    ///
+    /// # Errors
+    ///
+    /// [`PinnedCacheError::AlreadyRouted`] if allocations go there already.
+    pub fn begin_allocate_to_pool(
+        &self,
+        id: MempoolId,
+        filter: impl Fn(Option<StreamId>) -> bool + Send + Sync + 'static,
+    ) -> Result<(), PinnedCacheError> {
+        if forked() {
+            return Err(Error::Forked.into());
+        }
+        self.shared().pools().begin(id, Arc::new(filter))
+    }
+
+    /// Ends what [`PinnedCachingAllocator::begin_allocate_to_pool`] began. The pool and its memory stay.
+    ///
+    /// # Errors
+    ///
+    /// [`PinnedCacheError::NotRouted`] if that was not begun.
+    pub fn end_allocate_to_pool(&self, id: MempoolId) -> Result<(), PinnedCacheError> {
+        if forked() {
+            return Err(Error::Forked.into());
+        }
+        self.shared().pools().end(id)
+    }
+
+    /// Ends one use of a private pool. With the last one, when the graphs that captured its blocks were reset, its memory
+    /// goes back to the system: what is in blocks that still exist, when they are dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`PinnedCacheError::UnknownPool`], [`PinnedCacheError::StillRouted`].
+    pub fn release_pool(&self, id: MempoolId) -> Result<(), PinnedCacheError> {
+        if forked() {
+            return Err(Error::Forked.into());
+        }
+        let arenas = self.shared().pools().release(id)?;
+        arenas.iter().for_each(|arena| arena.close());
+        Ok(())
+    }
+
+    /// How many blocks of a private pool are in use, and their bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`PinnedCacheError::UnknownPool`].
+    pub fn pool_in_use(&self, id: MempoolId) -> Result<(u64, u64), PinnedCacheError> {
+        let arenas = self.shared().pools().arenas_of(id)?;
+        Ok(arenas.iter().fold((0, 0), |(count, bytes), arena| {
+            let active = arena.active().current();
+            (count + active.count, bytes + active.bytes)
+        }))
+    }
+
+    /// Gives memory back to the system until no more than `bytes` bytes are held beside the blocks in use. Only whole segments
+    /// can go, largest first, and none with a block that is in use, that a stream still uses, or that a graph has captured:
+    /// more may stay. Waits for nothing but the driver's calls.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    pub fn trim_to(&self, bytes: usize) {
+        if !forked() {
+            self.shared().trim_to(bytes);
+        }
+    }
+
+    /// Gives everything that is free back to the system: [`PinnedCachingAllocator::trim_to`] 0.
+    pub fn empty_cache(&self) {
+        self.trim_to(0);
+    }
+
+    /// What the allocator has and has done.
+    #[must_use]
+    pub fn stats(&self) -> PinnedCacheStats {
+        if forked() { PinnedCacheStats::default() } else { stats::read(self.shared()) }
+    }
+
+    /// Has the peaks of the statistics start anew from what there is now.
+    pub fn reset_peak_stats(&self) {
+        self.shared().counters().active.reset_peak();
+        self.shared().counters().held.reset_peak();
+    }
+
+    /// Has the accumulated figures of the statistics start anew from zero: `allocated`, `freed`, the numbers of calls, and
+    /// the times.
+    pub fn reset_accumulated_stats(&self) {
+        if !forked() {
+            self.shared().counters().reset_accumulated(stats::totals(self.shared()));
+        }
+    }
+
+    /// The options it was made with.
+    #[must_use]
+    pub fn options(&self) -> &PinnedCacheOptions {
+        self.shared().options()
+    }
+
+    /// The context in which memory is pinned, for all contexts.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        self.shared().context()
+    }
+
+    #[inline]
+    fn shared(&self) -> &Arc<Shared> {
+        self.handle.home.shared()
+    }
+
+    /// Where a block is to come from.
+    fn arena(&self, placement: Placement<'_>) -> Arc<Arena> {
+        let shared = self.shared();
+        let numa_node = placement.numa_node.or(shared.options().numa_node);
+        let pool = shared.pools().route(placement.stream.map(cuda_mem_core::Stream::id));
+        let private = pool
+            .and_then(|id| shared.pools().arena(id, numa_node, || Arena::new(shared, Some(id), numa_node)));
+        private.unwrap_or_else(|| shared.arena(numa_node))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if !forked() {
+            self.home.shared().close();
+        }
+    }
+}
+
+impl fmt::Debug for PinnedCachingAllocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PinnedCachingAllocator").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,64 @@
+//! Errors of the pinned cache.
+
+use super::pools::MempoolId;
+
+/// Why the pinned cache refused.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum PinnedCacheError {
+    /// The driver, or a rule of the layer below.
+    #[error(transparent)]
+    Core(#[from] cuda_mem_core::Error),
+    /// No more memory could be pinned, after everything that was cached had been given back.
+    #[error(
+        "no pinned memory for {requested} bytes: a segment of {segment} bytes was refused while {held} bytes are held, {in_use} of them in use: {source}"
+    )]
+    OutOfHostMemory {
+        /// The bytes that were asked for.
+        requested: usize,
+        /// The bytes of the segment that they needed.
+        segment: usize,
+        /// The bytes that the allocator holds.
+        held: u64,
+        /// The bytes of those that are in blocks.
+        in_use: u64,
+        /// What the driver said.
+        source: cuda_mem_core::Error,
+    },
+    /// More bytes than any machine has.
+    #[error("{requested} bytes are more than a block can have; the most is {most}")]
+    TooLarge {
+        /// The bytes that were asked for.
+        requested: usize,
+        /// The bytes that are possible.
+        most: usize,
+    },
+    /// Allocations go to this private pool already.
+    #[error("allocations go to the private pool {id} already; end that with end_allocate_to_pool")]
+    AlreadyRouted {
+        /// The pool.
+        id: MempoolId,
+    },
+    /// No allocations go to this private pool.
+    #[error(
+        "no allocations go to the private pool {id}; begin_allocate_to_pool has not been called, or was ended"
+    )]
+    NotRouted {
+        /// The pool.
+        id: MempoolId,
+    },
+    /// The last use of a private pool cannot be released while allocations go to it.
+    #[error(
+        "the private pool {id} cannot be released while allocations go to it; call end_allocate_to_pool first"
+    )]
+    StillRouted {
+        /// The pool.
+        id: MempoolId,
+    },
+    /// There is no such private pool.
+    #[error("there is no private pool {id}: it was never begun, or was released")]
+    UnknownPool {
+        /// The pool.
+        id: MempoolId,
+    },
+}

@@ -1,0 +1,135 @@
+//! The thread that pins memory ahead of requests, so that small ones seldom wait for the driver.
+
+use std::sync::{Arc, Condvar, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::arena::Arena;
+use super::shared::Shared;
+use crate::engine::growth;
+
+/// The hand-shake with the thread.
+#[derive(Debug, Default)]
+pub(super) struct Grower {
+    signal: Arc<Signal>,
+    thread: std::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Signal {
+    state: std::sync::Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    wanted: bool,
+    stop: bool,
+}
+
+/// What the thread is to do.
+#[derive(Debug, PartialEq, Eq)]
+enum Task {
+    Grow,
+    Poll,
+    Stop,
+}
+
+impl Grower {
+    /// Has the thread look whether memory should be pinned ahead. The first call starts it.
+    pub(super) fn want(&self, shared: &Arc<Shared>) {
+        self.signal.want();
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() && !self.signal.is_stopped() {
+            let (signal, shared) = (Arc::clone(&self.signal), Arc::downgrade(shared));
+            let builder = thread::Builder::new().name("pinned-cache".to_owned());
+            // Without the thread, requests pin what they need themselves.
+            *thread = builder.spawn(move || run(&signal, &shared)).ok();
+        }
+    }
+
+    /// Ends the thread, and waits for that.
+    pub(super) fn stop(&self) {
+        self.signal.stop();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.thread().id() != thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Signal {
+    fn want(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).wanted = true;
+        self.changed.notify_one();
+    }
+
+    fn stop(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
+        self.changed.notify_all();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).stop
+    }
+
+    fn next(&self, poll_interval: Option<Duration>) -> Task {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if state.stop {
+                return Task::Stop;
+            }
+            if std::mem::take(&mut state.wanted) {
+                return Task::Grow;
+            }
+            state = match poll_interval {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(interval) => {
+                    let waited = self.changed.wait_timeout(state, interval);
+                    let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+                    if timeout.timed_out() && !state.stop && !state.wanted {
+                        return Task::Poll;
+                    }
+                    state
+                }
+            };
+        }
+    }
+}
+
+fn run(signal: &Signal, shared: &Weak<Shared>) {
+    let interval = shared.upgrade().and_then(|shared| shared.options().poll_interval);
+    loop {
+        let task = signal.next(interval);
+        let Some(shared) = shared.upgrade() else { return };
+        match task {
+            Task::Grow => grow_ahead(&shared.arena(shared.options().numa_node)),
+            Task::Poll => shared.poll(),
+            Task::Stop => return,
+        }
+    }
+}
+
+/// Whether so little is free for small blocks that a segment should be pinned ahead, and may be.
+pub(super) fn is_due(arena: &Arena) -> bool {
+    let shared = arena.shared();
+    let options = shared.options();
+    let held = usize::try_from(shared.counters().held.current().bytes).unwrap_or(usize::MAX);
+    let ahead = growth::segment_ahead(held);
+    let allowed =
+        options.max_cached.is_none_or(|most| shared.counters().cached().saturating_add(ahead) <= most);
+    options.grow_ahead && arena.is_home() && allowed && growth::runs_short(arena.small_free(), held)
+}
+
+fn grow_ahead(arena: &Arc<Arena>) {
+    if !is_due(arena) {
+        return;
+    }
+    let held = usize::try_from(arena.shared().counters().held.current().bytes).unwrap_or(usize::MAX);
+    // A failure here is nobody's: a request that misses meets it again, and tells it.
+    if let Ok(segment) = arena.pin(growth::segment_ahead(held)) {
+        arena.add_small(segment);
+    }
+}

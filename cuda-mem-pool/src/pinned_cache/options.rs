@@ -1,0 +1,43 @@
+//! How a pinned cache behaves.
+
+use std::time::Duration;
+
+use cuda_mem_core::Stream;
+
+/// Options of a [`PinnedCachingAllocator`](super::PinnedCachingAllocator).
+#[derive(Debug, Clone)]
+pub struct PinnedCacheOptions {
+    /// The NUMA node that blocks lie on, unless a request names another. Without one the system decides page by page.
+    pub numa_node: Option<u32>,
+    /// How many bytes may be held that are in no block. Beyond it, whole segments go back to the system, largest first. No
+    /// limit without it, as in PyTorch.
+    pub max_cached: Option<usize>,
+    /// How many bytes of freed blocks each thread may keep for itself. 64 MiB by default; 0 switches the thread caches off.
+    pub thread_cache_bytes: usize,
+    /// Whether a thread pins memory ahead of requests for small blocks: at most one part in 256 of what is held, or 2 MiB.
+    /// It does by default.
+    pub grow_ahead: bool,
+    /// How often that thread looks for blocks whose streams are done. Without it, the requests that miss do.
+    pub poll_interval: Option<Duration>,
+}
+
+impl Default for PinnedCacheOptions {
+    fn default() -> Self {
+        Self {
+            numa_node: None,
+            max_cached: None,
+            thread_cache_bytes: 64 << 20,
+            grow_ahead: true,
+            poll_interval: None,
+        }
+    }
+}
+
+/// Where a block is to come from.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Placement<'s> {
+    /// The stream that the block is for, by which the filters of private pools choose.
+    pub stream: Option<&'s Stream>,
+    /// The NUMA node, if not the allocator's own.
+    pub numa_node: Option<u32>,
+}

@@ -1,0 +1,225 @@
+//! What all handles, blocks and threads of one allocator have in common.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use cuda_mem_core::Context;
+
+use super::arena::Arena;
+use super::body::FreeBlock;
+use super::counters::Counters;
+use super::grower::Grower;
+use super::options::PinnedCacheOptions;
+use super::pending::Pending;
+use super::pools::Pools;
+use super::thread_cache::ThreadCache;
+use crate::engine::stats::Amount;
+use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// Names the allocator for the life of the process.
+    id: u64,
+    context: Context,
+    options: PinnedCacheOptions,
+    counters: Counters,
+    /// The default pool, by node.
+    nodes: RwLock<HashMap<Option<u32>, Arc<Arena>>>,
+    pools: Pools,
+    caches: Mutex<Vec<Arc<ThreadCache>>>,
+    pending: Pending,
+    grower: Grower,
+    /// The last handle is gone: nobody asks for blocks any more.
+    closed: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new(context: &Context, options: PinnedCacheOptions) -> Arc<Self> {
+        // Not the model checker's: it outlives every model.
+        static LAST: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        Arc::new(Self {
+            id: LAST.fetch_add(1, Ordering::Relaxed),
+            context: context.clone(),
+            options,
+            counters: Counters::default(),
+            nodes: RwLock::default(),
+            pools: Pools::default(),
+            caches: Mutex::default(),
+            pending: Pending::default(),
+            grower: Grower::default(),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    #[inline]
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(super) fn options(&self) -> &PinnedCacheOptions {
+        &self.options
+    }
+
+    #[inline]
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    #[inline]
+    pub(super) fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
+    pub(super) fn grower(&self) -> &Grower {
+        &self.grower
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// The most bytes that a thread keeps.
+    pub(super) fn thread_cache_bytes(&self) -> usize {
+        let most = self.options.max_cached.unwrap_or(usize::MAX);
+        self.options.thread_cache_bytes.min(most)
+    }
+
+    /// The default pool's arena on a node.
+    pub(super) fn arena(self: &Arc<Self>, numa_node: Option<u32>) -> Arc<Arena> {
+        if let Some(arena) = self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&numa_node) {
+            return Arc::clone(arena);
+        }
+        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(nodes.entry(numa_node).or_insert_with(|| Arena::new(self, None, numa_node)))
+    }
+
+    pub(super) fn add_cache(&self, cache: Arc<ThreadCache>) {
+        lock(&self.caches).push(Arc::clone(&cache));
+        if self.is_closed() {
+            // The last handle went just now, and may have missed it.
+            put(cache.close());
+        }
+    }
+
+    pub(super) fn forget_cache(&self, cache: &Arc<ThreadCache>) {
+        lock(&self.caches).retain(|known| !Arc::ptr_eq(known, cache));
+        self.counters.handed_out.absorb(cache.handed_out());
+    }
+
+    /// Puts a block back into its arena once nothing uses it any more.
+    pub(super) fn await_uses(&self, block: FreeBlock) {
+        if self.is_closed() {
+            return self.put_behind(block);
+        }
+        let ready = self.pending.push(block);
+        self.put_all(ready);
+        if self.is_closed() {
+            // The last handle went just now, and may have missed it.
+            self.drain_pending();
+        }
+    }
+
+    /// Puts blocks back that nothing uses any more.
+    pub(super) fn put_all(&self, blocks: impl IntoIterator<Item = FreeBlock>) {
+        if put(blocks) {
+            self.trim_to_limit();
+        }
+    }
+
+    /// Puts blocks back whose streams are done with them.
+    pub(super) fn poll(&self) {
+        self.put_all(self.pending.poll());
+    }
+
+    /// Takes the blocks that threads keep for themselves back.
+    pub(super) fn flush_caches(&self) {
+        let caches = lock(&self.caches).clone();
+        put(caches.iter().flat_map(|cache| cache.take_all()));
+    }
+
+    /// Gives whole segments that are free back until no more than `bytes` bytes are cached. Calls the driver.
+    pub(super) fn trim_to(&self, bytes: usize) {
+        self.poll();
+        self.flush_caches();
+        self.trim_arenas(bytes);
+    }
+
+    /// As [`Shared::trim_to`] with the limit that the options set, in the order of what it costs.
+    fn trim_to_limit(&self) {
+        let Some(most) = self.options.max_cached else { return };
+        if self.counters.cached() > most {
+            self.trim_arenas(most);
+        }
+        if self.counters.cached() > most {
+            self.flush_caches();
+            self.trim_arenas(most);
+        }
+    }
+
+    fn trim_arenas(&self, most: usize) {
+        for arena in self.arenas() {
+            let cached = self.counters.cached();
+            arena.trim(|given_back| cached.saturating_sub(given_back) <= most);
+        }
+    }
+
+    fn arenas(&self) -> Vec<Arc<Arena>> {
+        let mut arenas = self.pools.all();
+        arenas.extend(self.nodes.read().unwrap_or_else(PoisonError::into_inner).values().cloned());
+        arenas
+    }
+
+    /// The last handle is gone. What is free goes back now, what is in use when it is freed.
+    pub(super) fn close(&self) {
+        self.grower.stop();
+        self.closed.store(true, Ordering::Release);
+        for cache in std::mem::take(&mut *lock(&self.caches)) {
+            put(cache.close());
+        }
+        self.drain_pending();
+        // The arenas refer to all of this: from now on only blocks keep it.
+        let mut arenas = self.pools.take_all();
+        arenas.extend(
+            self.nodes.write().unwrap_or_else(PoisonError::into_inner).drain().map(|(_, arena)| arena),
+        );
+        arenas.iter().for_each(|arena| arena.close());
+    }
+
+    fn drain_pending(&self) {
+        for block in self.pending.drain() {
+            self.put_behind(block);
+        }
+    }
+
+    /// Puts a block back that streams may still use: nobody will be given it, and its segment's release waits for them.
+    fn put_behind(&self, mut block: FreeBlock) {
+        let uses = std::mem::take(&mut block.uses);
+        block.segment.absorb(uses);
+        put([block]);
+    }
+
+    /// The blocks handed out so far.
+    pub(super) fn handed_out(&self) -> Amount {
+        let mut sum = self.counters.handed_out.amount();
+        for cache in lock(&self.caches).iter() {
+            let amount = cache.handed_out().amount();
+            sum.count = sum.count.saturating_add(amount.count);
+            sum.bytes = sum.bytes.saturating_add(amount.bytes);
+        }
+        sum
+    }
+}
+
+/// Puts blocks back into their arenas. Whether a segment has become wholly free.
+fn put(blocks: impl IntoIterator<Item = FreeBlock>) -> bool {
+    let mut whole = false;
+    for block in blocks {
+        let arena = Arc::clone(block.arena());
+        whole |= arena.put(block);
+    }
+    whole
+}

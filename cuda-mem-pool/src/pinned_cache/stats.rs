@@ -1,0 +1,140 @@
+//! Statistics with the names that PyTorch gives those of its host allocator.
+
+use super::counters::{Base, DurationStat};
+use super::shared::Shared;
+use crate::engine::stats::Amount;
+
+/// A figure that goes up and down.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// Now.
+    pub current: u64,
+    /// The most at any moment since the peaks were last reset.
+    pub peak: u64,
+    /// The sum of what was added since the accumulated figures were last reset.
+    pub allocated: u64,
+    /// The sum of what was taken away since then.
+    pub freed: u64,
+}
+
+/// What an allocator has and has done. All pools and nodes together; bytes are those of whole blocks and segments.
+///
+/// `current` and `peak` are exact at every moment: a peak that lasted one instruction counts. The figures of one answer are
+/// read one after the other, so while other threads allocate they may be of slightly different moments.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PinnedCacheStats {
+    /// Pieces of memory that the driver holds pinned: segments. In PyTorch, where a piece is a block, its blocks in use and
+    /// free.
+    pub allocations: Stat,
+    /// Their bytes.
+    pub allocated_bytes: Stat,
+    /// Blocks that somebody has. A block that is dropped counts no longer, also while streams still use it.
+    pub active_requests: Stat,
+    /// Their bytes, each rounded up as [`PinnedBlock::capacity`](super::PinnedBlock::capacity) says.
+    pub active_bytes: Stat,
+    /// Calls that pinned memory, since the accumulated figures were last reset.
+    pub num_host_alloc: u64,
+    /// Calls that gave it back.
+    pub num_host_free: u64,
+    /// How long the former took.
+    pub host_alloc_time: DurationStat,
+    /// How long the latter took.
+    pub host_free_time: DurationStat,
+}
+
+impl PinnedCacheStats {
+    /// All figures under the keys of `torch.cuda.host_memory_stats()`; times are in microseconds, their mean rounded down.
+    #[must_use]
+    pub fn entries(&self) -> Vec<(String, u64)> {
+        let stats = [
+            ("allocations", self.allocations),
+            ("allocated_bytes", self.allocated_bytes),
+            ("active_requests", self.active_requests),
+            ("active_bytes", self.active_bytes),
+        ];
+        let times = [("host_alloc_time", self.host_alloc_time), ("host_free_time", self.host_free_time)];
+        let mut entries = Vec::new();
+        for (name, stat) in stats {
+            let figures = [
+                ("current", stat.current),
+                ("peak", stat.peak),
+                ("allocated", stat.allocated),
+                ("freed", stat.freed),
+            ];
+            entries.extend(figures.map(|(figure, value)| (format!("{name}.{figure}"), value)));
+        }
+        entries.push(("num_host_alloc".to_owned(), self.num_host_alloc));
+        entries.push(("num_host_free".to_owned(), self.num_host_free));
+        for (name, time) in times {
+            let avg = time.total.checked_div(time.count).unwrap_or(0);
+            let figures = [
+                ("total", time.total),
+                ("max", time.max),
+                ("min", time.min),
+                ("count", time.count),
+                ("avg", avg),
+            ];
+            entries.extend(figures.map(|(figure, value)| (format!("{name}.{figure}"), value)));
+        }
+        entries
+    }
+}
+
+pub(super) fn read(shared: &Shared) -> PinnedCacheStats {
+    let counters = shared.counters();
+    let (base, times, totals) = (counters.base(), counters.times(), totals(shared));
+    let (held, held_peak) = (counters.held.current(), counters.held.peak());
+    let (active, active_peak) = (counters.active.current(), counters.active.peak());
+    let stat = |current: u64, peak: u64, up: [u64; 2], down: [u64; 2]| Stat {
+        current,
+        peak: peak.max(current),
+        allocated: up[0].saturating_sub(up[1]),
+        freed: down[0].saturating_sub(down[1]),
+    };
+    PinnedCacheStats {
+        allocations: stat(
+            held.count,
+            held_peak.count,
+            [totals.pinned.count, base.pinned.count],
+            [totals.unpinned.count, base.unpinned.count],
+        ),
+        allocated_bytes: stat(
+            held.bytes,
+            held_peak.bytes,
+            [totals.pinned.bytes, base.pinned.bytes],
+            [totals.unpinned.bytes, base.unpinned.bytes],
+        ),
+        active_requests: stat(
+            active.count,
+            active_peak.count,
+            [totals.handed_out.count, base.handed_out.count],
+            [totals.taken_back.count, base.taken_back.count],
+        ),
+        active_bytes: stat(
+            active.bytes,
+            active_peak.bytes,
+            [totals.handed_out.bytes, base.handed_out.bytes],
+            [totals.taken_back.bytes, base.taken_back.bytes],
+        ),
+        num_host_alloc: times.pins,
+        num_host_free: times.unpins,
+        host_alloc_time: times.pin,
+        host_free_time: times.unpin,
+    }
+}
+
+/// Everything that ever went up or down.
+pub(super) fn totals(shared: &Shared) -> Base {
+    let counters = shared.counters();
+    let (handed_out, pinned) = (shared.handed_out(), counters.pins());
+    Base {
+        handed_out,
+        taken_back: less(handed_out, counters.active.current()),
+        pinned,
+        unpinned: less(pinned, counters.held.current()),
+    }
+}
+
+fn less(all: Amount, left: Amount) -> Amount {
+    Amount { count: all.count.saturating_sub(left.count), bytes: all.bytes.saturating_sub(left.bytes) }
+}

@@ -1,0 +1,118 @@
+//! How programs are started: ours with its driver, the peers with Python and what is compiled for them here.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::suite::Kind;
+
+/// Where PyTorch has its headers and libraries, as arguments of a C++ compiler, one a line.
+const TORCH_FLAGS: &str = "
+import glob, os, torch
+from torch.utils import cpp_extension
+packages = os.path.dirname(os.path.dirname(torch.__file__))
+for folder in cpp_extension.include_paths(): print('-I' + folder)
+for folder in glob.glob(os.path.join(packages, 'nvidia', '*', 'include')): print('-isystem' + folder)
+for folder in cpp_extension.library_paths(): print('-L' + folder); print('-Wl,-rpath,' + folder)
+print('-D_GLIBCXX_USE_CXX11_ABI=%d' % torch.compiled_with_cxx11_abi())
+";
+
+/// Starts what takes part.
+#[derive(Debug)]
+pub(crate) struct Launcher<'a> {
+    ours: &'a Path,
+    /// The folder of the peers' sources.
+    peers: &'a Path,
+    on_gpu: bool,
+    /// Holds what is compiled; removed at the end.
+    scratch: Scratch,
+}
+
+impl<'a> Launcher<'a> {
+    pub(crate) fn new(ours: &'a Path, peers: &'a Path, on_gpu: bool) -> Result<Self> {
+        Ok(Self { ours, peers, on_gpu, scratch: Scratch::new()? })
+    }
+
+    /// The command of a program, or why it cannot run here.
+    pub(crate) fn command(&self, kind: Kind) -> Result<Result<Command, String>> {
+        let Kind::Python { script, native, env } = kind else {
+            let mut command = Command::new(self.ours);
+            command.env("CUDA_MEM_BACKEND", if self.on_gpu { "gpu" } else { "sim" });
+            return Ok(Ok(command));
+        };
+        if !self.on_gpu {
+            return Ok(Err("needs a GPU".to_owned()));
+        }
+        let mut command = Command::new("python3");
+        command.arg("-B").arg(self.peers.join(script)).envs(env.iter().copied());
+        if let Some(source) = native {
+            // Without it the script tells itself what it cannot measure.
+            match self.compile(&self.peers.join(source)) {
+                Ok(library) => {
+                    command.arg(library);
+                }
+                Err(error) => println!("  {source} does not compile here: {error:#}"),
+            }
+        }
+        Ok(Ok(command))
+    }
+
+    /// Makes a shared library over PyTorch's C++ interface.
+    fn compile(&self, source: &Path) -> Result<PathBuf> {
+        let flags =
+            Command::new("python3").args(["-c", TORCH_FLAGS]).output().context("cannot start python3")?;
+        let complaint = |stderr: &[u8]| {
+            let text = String::from_utf8_lossy(stderr).into_owned();
+            text.trim().lines().next_back().unwrap_or("no reason given").to_owned()
+        };
+        ensure!(flags.status.success(), "PyTorch names no headers: {}", complaint(&flags.stderr));
+        let flags = String::from_utf8(flags.stdout).context("folders that are no text")?;
+        let library = self.scratch.0.join(source.file_name().context("a source without a name")?);
+        let library = library.with_extension("so");
+        let compile = |compiler: &str| {
+            let mut command = Command::new(compiler);
+            command.args(["-O2", "-std=c++17", "-shared", "-fPIC", "-pthread", "-w"]).arg(source);
+            command.arg("-o").arg(&library).args(flags.lines());
+            for include in cuda_headers() {
+                command.arg("-I").arg(include);
+            }
+            command.args(["-lc10", "-ltorch_cpu", "-ltorch_cuda"]).output()
+        };
+        let output = ["c++", "g++", "clang++"].into_iter().find_map(|compiler| compile(compiler).ok());
+        let output = output.context("there is no C++ compiler")?;
+        ensure!(output.status.success(), "{}", complaint(&output.stderr));
+        Ok(library)
+    }
+}
+
+/// Folders that may hold `cuda_runtime.h`: the toolkit's, as its compiler or the environment names it.
+fn cuda_headers() -> impl Iterator<Item = PathBuf> {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let compilers = std::env::split_paths(&paths).map(|folder| folder.join("nvcc")).collect::<Vec<_>>();
+    let beside = compilers
+        .into_iter()
+        .filter_map(|nvcc| nvcc.canonicalize().ok()?.parent()?.parent().map(Path::to_path_buf));
+    let named = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let homes = named.chain(beside).chain([PathBuf::from("/usr/local/cuda")]);
+    homes.map(|home| home.join("include")).filter(|folder| folder.join("cuda_runtime.h").is_file())
+}
+
+/// A folder of this process alone.
+#[derive(Debug)]
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        let folder = std::env::temp_dir().join(format!("cuda-mem-bench-{}", std::process::id()));
+        std::fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What stays is a few hundred KiB in the system's folder for such things.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

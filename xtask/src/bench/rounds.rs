@@ -1,0 +1,138 @@
+//! The run itself: each case in rounds, in each round everybody once, each round begun by another.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::figures::Figures;
+use super::peers::Launcher;
+use super::program::{Answer, Program};
+use super::suite::{Case, Kind, Seat, Suite};
+
+/// What came of a run.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) figures: Figures,
+    /// Who ran, with what versions.
+    pub(crate) programs: Vec<(String, Map<String, Value>)>,
+    pub(crate) absences: Vec<Absence>,
+}
+
+/// Somebody who did not take part in a case, or in any.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Absence {
+    pub(crate) case: Option<String>,
+    pub(crate) participants: Vec<String>,
+    pub(crate) reason: String,
+    /// It is ours and it failed: the run has failed. A peer's failure is the peer's.
+    pub(crate) is_failure: bool,
+}
+
+impl Run {
+    pub(crate) fn has_failed(&self) -> bool {
+        self.absences.iter().any(|absence| absence.is_failure)
+    }
+}
+
+/// A seat with its program.
+struct Taken<'s> {
+    seat: &'s Seat,
+    program: Program,
+}
+
+/// Starts all programs and goes through all cases.
+pub(crate) fn run(suite: &Suite, launcher: &Launcher<'_>, out: &Path) -> Result<Run> {
+    let logs = out.join("logs");
+    fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
+    let mut run = Run { figures: Figures::default(), programs: Vec::new(), absences: Vec::new() };
+    let mut taken = Vec::new();
+    for seat in &suite.programs {
+        let name = seat.participants.join("+");
+        let log = logs.join(format!("{name}.log"));
+        let log = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let started = launcher.command(seat.kind).and_then(|command| match command {
+            Ok(mut command) => Program::start(&mut command, log).map(Ok),
+            Err(reason) => Ok(Err(reason)),
+        });
+        let (reason, is_failure) = match started {
+            Ok(Ok((program, Answer::Ready(info)))) => {
+                run.programs.push((name, info));
+                taken.push(Taken { seat, program });
+                continue;
+            }
+            Ok(Ok((_, Answer::Skip(reason)))) | Ok(Err(reason)) => (reason, false),
+            Ok(Ok((_, answer))) => (format!("{answer:?}"), seat.kind == Kind::Ours),
+            Err(error) => (format!("{error:#}"), seat.kind == Kind::Ours),
+        };
+        let participants = seat.participants.iter().map(|name| (*name).to_owned()).collect();
+        note(&mut run.absences, Absence { case: None, participants, reason, is_failure });
+    }
+    for case in &suite.cases {
+        play(case, &mut taken, &mut run);
+    }
+    Ok(run)
+}
+
+/// One case.
+fn play(case: &Case, taken: &mut [Taken<'_>], run: &mut Run) {
+    println!("{}: {} rounds", case.name, case.rounds);
+    let mut players = case.participants.to_vec();
+    players.retain(|player| taken.iter().any(|taken| taken.seat.participants.contains(player)));
+    let warm_up = case.warm_up.iter().map(|request| (request, false));
+    let rounds = (0..case.rounds).map(|_| (&case.request, true));
+    for (round, (request, counts)) in warm_up.chain(rounds).enumerate() {
+        for player in in_turn(&players, round) {
+            let Some(seat) = taken.iter_mut().find(|taken| taken.seat.participants.contains(&player)) else {
+                continue;
+            };
+            let (reason, is_failure) = match seat.program.ask(&format!("{player} {request}")) {
+                Answer::Figures(figures) => {
+                    for (metric, value) in figures.into_iter().filter(|_| counts) {
+                        run.figures.add(&case.name, player, &metric, value);
+                    }
+                    continue;
+                }
+                Answer::Skip(reason) => (reason, false),
+                Answer::Error(reason) => (reason, seat.seat.kind == Kind::Ours),
+                Answer::Ready(_) => ("it answered without a figure".to_owned(), seat.seat.kind == Kind::Ours),
+            };
+            // Whoever cannot, or fails, is not asked again.
+            players.retain(|other| *other != player);
+            let (case, participants) = (Some(case.name.clone()), vec![player.to_owned()]);
+            note(&mut run.absences, Absence { case, participants, reason, is_failure });
+        }
+    }
+}
+
+/// All of them, beginning with another in each round: who comes first finds other caches and clocks than who comes second.
+fn in_turn<'p>(players: &[&'p str], round: usize) -> Vec<&'p str> {
+    let mut players = players.to_vec();
+    if !players.is_empty() {
+        let first = round % players.len();
+        players.rotate_left(first);
+    }
+    players
+}
+
+fn note(absences: &mut Vec<Absence>, absence: Absence) {
+    let what = if absence.is_failure { "FAILED" } else { "absent" };
+    println!("  {} {what}: {}", absence.participants.join(", "), absence.reason);
+    absences.push(absence);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_begins_once() {
+        let players = ["a", "b", "c"];
+        let firsts = (0..4).map(|round| in_turn(&players, round)[0]).collect::<Vec<_>>();
+        assert_eq!(firsts, ["a", "b", "c", "a"]);
+        assert_eq!(in_turn(&players, 1), ["b", "c", "a"]);
+        assert!(in_turn(&[], 5).is_empty());
+    }
+}
