@@ -87,5 +87,6 @@ fn by_address_it_counts_too() {
     assert_eq!(resource.allocated_bytes(), 0);
     let clone = resource.clone();
     assert_eq!(clone, resource);
+    world.context.synchronize().unwrap();
     assert_eq!(resource.upstream().attributes().used_mem_current().unwrap(), clone.allocated_bytes());
 }
