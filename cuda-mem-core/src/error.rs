@@ -451,6 +451,22 @@ macro_rules! call {
 }
 pub(crate) use call;
 
+/// As `call!`, for functions that tell whether work is done: "not ready" is an answer, and costs no more than the call.
+macro_rules! query {
+    ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        match $driver.table().$function() {
+            Ok(function) => $crate::error::check_ready($driver, stringify!($function), function($($argument),*)),
+            Err(missing) => Err($crate::error::Error::Missing(missing)),
+        }
+    };
+}
+pub(crate) use query;
+
+#[inline]
+pub(crate) fn check_ready(driver: Driver, call: &'static str, code: CUresult) -> Result<bool> {
+    if code == CUresult::CUDA_ERROR_NOT_READY { Ok(false) } else { check(driver, call, code).map(|()| true) }
+}
+
 #[inline]
 pub(crate) fn check(driver: Driver, call: &'static str, code: CUresult) -> Result<()> {
     if code == CUresult::CUDA_SUCCESS {

@@ -55,8 +55,8 @@ impl PinnedCachingAllocator {
     /// An allocator with options of one's own. Pins nothing yet.
     #[must_use]
     pub fn with_options(context: &Context, options: PinnedCacheOptions) -> Self {
-        let numa_node = options.numa_node;
-        let home = Shared::new(context, options).arena(numa_node);
+        let numa_id = options.numa_id;
+        let home = Shared::new(context, options).arena(numa_id);
         Self { handle: Arc::new(Handle { home }) }
     }
 
@@ -241,11 +241,11 @@ impl PinnedCachingAllocator {
     /// Where a block is to come from.
     fn arena(&self, placement: Placement<'_>) -> Arc<Arena> {
         let shared = self.shared();
-        let numa_node = placement.numa_node.or(shared.options().numa_node);
+        let numa_id = placement.numa_id.or(shared.options().numa_id);
         let pool = shared.pools().route(placement.stream.map(cuda_mem_core::Stream::id));
-        let private = pool
-            .and_then(|id| shared.pools().arena(id, numa_node, || Arena::new(shared, Some(id), numa_node)));
-        private.unwrap_or_else(|| shared.arena(numa_node))
+        let private =
+            pool.and_then(|id| shared.pools().arena(id, numa_id, || Arena::new(shared, Some(id), numa_id)));
+        private.unwrap_or_else(|| shared.arena(numa_id))
     }
 }
 

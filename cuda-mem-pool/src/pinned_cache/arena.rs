@@ -16,7 +16,7 @@ use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
 #[derive(Debug)]
 pub(super) struct Arena {
     shared: Arc<Shared>,
-    numa_node: Option<u32>,
+    numa_id: Option<u32>,
     /// None for the default pool.
     pool: Option<MempoolId>,
     /// Whether its blocks may stay with the threads that free them: that of the default pool on the allocator's own node.
@@ -33,12 +33,12 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    pub(super) fn new(shared: &Arc<Shared>, pool: Option<MempoolId>, numa_node: Option<u32>) -> Arc<Self> {
+    pub(super) fn new(shared: &Arc<Shared>, pool: Option<MempoolId>, numa_id: Option<u32>) -> Arc<Self> {
         Arc::new(Self {
             shared: Arc::clone(shared),
-            numa_node,
+            numa_id,
             pool,
-            is_home: pool.is_none() && numa_node == shared.options().numa_node,
+            is_home: pool.is_none() && numa_id == shared.options().numa_id,
             small: Mutex::new(Heap::new()),
             large: Mutex::new(Heap::new()),
             closed: AtomicBool::new(false),
@@ -52,8 +52,8 @@ impl Arena {
         &self.shared
     }
 
-    pub(super) fn numa_node(&self) -> Option<u32> {
-        self.numa_node
+    pub(super) fn numa_id(&self) -> Option<u32> {
+        self.numa_id
     }
 
     #[inline]

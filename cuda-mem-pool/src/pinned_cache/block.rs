@@ -77,8 +77,8 @@ impl PinnedBlock {
 
     /// The NUMA node that it was asked to lie on.
     #[must_use]
-    pub fn numa_node(&self) -> Option<u32> {
-        self.block.arena().numa_node()
+    pub fn numa_id(&self) -> Option<u32> {
+        self.block.arena().numa_id()
     }
 
     /// Where the bytes start. Whether a device writes them at the moment, it does not tell.

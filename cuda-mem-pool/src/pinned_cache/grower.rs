@@ -36,9 +36,14 @@ enum Task {
 }
 
 impl Grower {
-    /// Has the thread look whether memory should be pinned ahead. The first call starts it.
+    /// Has the thread look whether memory should be pinned ahead.
     pub(super) fn want(&self, shared: &Arc<Shared>) {
         self.signal.want();
+        self.start(shared);
+    }
+
+    /// Starts the thread, if it does not run.
+    pub(super) fn start(&self, shared: &Arc<Shared>) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() && !self.signal.is_stopped() {
             let (signal, shared) = (Arc::clone(&self.signal), Arc::downgrade(shared));
@@ -105,7 +110,7 @@ fn run(signal: &Signal, shared: &Weak<Shared>) {
         let task = signal.next(interval);
         let Some(shared) = shared.upgrade() else { return };
         match task {
-            Task::Grow => grow_ahead(&shared.arena(shared.options().numa_node)),
+            Task::Grow => grow_ahead(&shared.arena(shared.options().numa_id)),
             Task::Poll => shared.poll(),
             Task::Stop => return,
         }

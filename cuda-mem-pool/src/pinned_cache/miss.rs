@@ -19,6 +19,9 @@ pub(super) fn allocate(
 ) -> Result<FreeBlock, PinnedCacheError> {
     let shared = arena.shared();
     shared.poll();
+    if shared.options().poll_interval.is_some() {
+        shared.grower().start(shared);
+    }
     if let Some(block) = arena.take(size) {
         want_more(arena, size);
         return Ok(block);

@@ -8,7 +8,7 @@ use cuda_mem_core::Stream;
 #[derive(Debug, Clone)]
 pub struct PinnedCacheOptions {
     /// The NUMA node that blocks lie on, unless a request names another. Without one the system decides page by page.
-    pub numa_node: Option<u32>,
+    pub numa_id: Option<u32>,
     /// How many bytes may be held that are in no block. Beyond it, whole segments go back to the system, largest first. No
     /// limit without it, as in PyTorch.
     pub max_cached: Option<usize>,
@@ -24,7 +24,7 @@ pub struct PinnedCacheOptions {
 impl Default for PinnedCacheOptions {
     fn default() -> Self {
         Self {
-            numa_node: None,
+            numa_id: None,
             max_cached: None,
             thread_cache_bytes: 64 << 20,
             grow_ahead: true,
@@ -39,5 +39,5 @@ pub struct Placement<'s> {
     /// The stream that the block is for, by which the filters of private pools choose.
     pub stream: Option<&'s Stream>,
     /// The NUMA node, if not the allocator's own.
-    pub numa_node: Option<u32>,
+    pub numa_id: Option<u32>,
 }

@@ -35,9 +35,9 @@ impl Pending {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return ready;
         }
-        for block in std::mem::take(&mut *lock(&self.unmarked)) {
-            ready.extend(self.mark(block));
-        }
+        // Taken in a statement of its own, so that the lock is free when a block goes back into the list.
+        let unmarked = std::mem::take(&mut *lock(&self.unmarked));
+        ready.extend(unmarked.into_iter().filter_map(|block| self.mark(block)));
         let queues: Vec<Arc<Queue>> = lock(&self.queues).values().cloned().collect();
         for queue in &queues {
             // After an error nothing is known: the next poll asks again.

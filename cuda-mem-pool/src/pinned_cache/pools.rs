@@ -101,12 +101,12 @@ impl Pools {
     pub(super) fn arena(
         &self,
         id: MempoolId,
-        numa_node: Option<u32>,
+        numa_id: Option<u32>,
         new: impl FnOnce() -> Arc<Arena>,
     ) -> Option<Arc<Arena>> {
         let mut state = lock(&self.state);
         let pool = state.pools.get_mut(&id)?;
-        Some(Arc::clone(pool.arenas.entry(numa_node).or_insert_with(new)))
+        Some(Arc::clone(pool.arenas.entry(numa_id).or_insert_with(new)))
     }
 
     /// The arenas of one pool.

@@ -32,7 +32,7 @@ impl Segment {
         let shared = arena.shared();
         let began = Instant::now();
         let mut options = MappingOptions::new().pages(Pages::Transparent);
-        if let Some(node) = arena.numa_node() {
+        if let Some(node) = arena.numa_id() {
             options = options.numa_node(node);
         }
         let memory = HostMapping::new(bytes, &options)?;

@@ -89,12 +89,12 @@ impl Shared {
     }
 
     /// The default pool's arena on a node.
-    pub(super) fn arena(self: &Arc<Self>, numa_node: Option<u32>) -> Arc<Arena> {
-        if let Some(arena) = self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&numa_node) {
+    pub(super) fn arena(self: &Arc<Self>, numa_id: Option<u32>) -> Arc<Arena> {
+        if let Some(arena) = self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&numa_id) {
             return Arc::clone(arena);
         }
         let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(nodes.entry(numa_node).or_insert_with(|| Arena::new(self, None, numa_node)))
+        Arc::clone(nodes.entry(numa_id).or_insert_with(|| Arena::new(self, None, numa_id)))
     }
 
     pub(super) fn add_cache(&self, cache: Arc<ThreadCache>) {
@@ -177,9 +177,8 @@ impl Shared {
     pub(super) fn close(&self) {
         self.grower.stop();
         self.closed.store(true, Ordering::Release);
-        for cache in std::mem::take(&mut *lock(&self.caches)) {
-            put(cache.close());
-        }
+        let caches = std::mem::take(&mut *lock(&self.caches));
+        put(caches.iter().flat_map(|cache| cache.close()));
         self.drain_pending();
         // The arenas refer to all of this: from now on only blocks keep it.
         let mut arenas = self.pools.take_all();

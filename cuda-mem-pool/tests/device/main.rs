@@ -10,6 +10,8 @@ mod adaptors;
 mod device_pool;
 mod kernels;
 mod managed_pool;
+mod pinned_cache;
+mod pinned_cache_pools;
 mod pinned_pool;
 mod resources;
 mod support;

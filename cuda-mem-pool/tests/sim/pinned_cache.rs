@@ -1,0 +1,220 @@
+//! `PinnedCachingAllocator`: which driver calls it makes, and what it does when one fails.
+
+use std::time::{Duration, Instant};
+
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, Stream, Transfer};
+use cuda_mem_pool::PinnedCachingAllocator;
+use cuda_mem_pool::pinned_cache::{MempoolId, PinnedCacheError, PinnedCacheOptions, Placement};
+use cuda_mem_sim::Sim;
+
+use crate::common::child;
+use crate::common::gate::Gate;
+use crate::rig::{expect_clean, log_of, on_simulator, text};
+
+const MIB: usize = 1 << 20;
+
+fn without_thread() -> PinnedCacheOptions {
+    PinnedCacheOptions { grow_ahead: false, ..PinnedCacheOptions::default() }
+}
+
+fn allocator(context: &Context) -> PinnedCachingAllocator {
+    PinnedCachingAllocator::with_options(context, without_thread())
+}
+
+#[test]
+fn a_cached_pair_makes_no_driver_call() {
+    on_simulator(|sim, context| {
+        let allocator = allocator(context);
+        let sizes = [1, 5000, MIB, 20 * MIB];
+        sizes.iter().for_each(|&len| drop(allocator.allocate(len).unwrap()));
+        let log = sim.log();
+        let records = log_of(&log, || {
+            sizes.iter().for_each(|&len| {
+                let mut block = allocator.allocate(len).unwrap();
+                block.as_mut_slice().unwrap()[0] = 1;
+                drop(block);
+            });
+        });
+        assert!(records.is_empty(), "{}", text(&records));
+    });
+}
+
+#[test]
+fn a_slow_stream_is_asked_once_a_miss_however_much_waits_for_it() {
+    on_simulator(|sim, context| {
+        let allocator = allocator(context);
+        let stream = Stream::new(context).unwrap();
+        let blocks: Vec<_> = (0..20).map(|_| allocator.allocate(100_000).unwrap()).collect();
+        let gate = Gate::before(&stream);
+        blocks.iter().for_each(|block| block.record_stream(&stream).unwrap());
+        drop(blocks);
+        let log = sim.log();
+        let records = log_of(&log, || drop(allocator.allocate(4 * MIB).unwrap()));
+        let queries = records.iter().filter(|record| record.function == "cuEventQuery").count();
+        assert_eq!(queries, 1, "{}", text(&records));
+        gate.open();
+        stream.synchronize().unwrap();
+        let records = log_of(&log, || drop(allocator.allocate(5 * MIB).unwrap()));
+        let queries = records.iter().filter(|record| record.function == "cuEventQuery").count();
+        assert_eq!(queries, 20, "{}", text(&records));
+    });
+}
+
+#[test]
+fn without_memory_everything_free_goes_back_before_it_is_an_error() {
+    on_simulator(|sim, context| {
+        let allocator = allocator(context);
+        drop([allocator.allocate(10 * MIB).unwrap(), allocator.allocate(3000).unwrap()]);
+        sim.fail_call("cuMemHostRegister", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let block = allocator.allocate(12 * MIB).unwrap();
+        assert_eq!(allocator.stats().allocations.current, 1, "the cache was kept");
+        sim.fail_call("cuMemHostRegister", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        sim.fail_call("cuMemHostRegister", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let refused = allocator.allocate(700_000).unwrap_err();
+        assert!(
+            matches!(&refused, PinnedCacheError::OutOfHostMemory { requested: 700_000, held, in_use, source, .. }
+                if *held == (12 * MIB) as u64 && held == in_use && source.code() == Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY)),
+            "{refused}"
+        );
+        drop(block);
+        assert_eq!(allocator.allocate(700_000).unwrap().len(), 700_000);
+    });
+}
+
+#[test]
+fn memory_for_small_blocks_is_pinned_ahead_of_requests() {
+    on_simulator(|_, context| {
+        let allocator = PinnedCachingAllocator::new(context);
+        // They fit into one segment, and leave less than half of another.
+        let blocks: Vec<_> = (0..8).map(|_| allocator.allocate(200_000).unwrap()).collect();
+        let began = Instant::now();
+        while allocator.stats().num_host_alloc < 2 && began.elapsed() < Duration::from_secs(60) {
+            std::thread::yield_now();
+        }
+        let stats = allocator.stats();
+        assert_eq!(stats.num_host_alloc, 2, "nobody pins ahead");
+        assert!(stats.allocated_bytes.current >= stats.active_bytes.current + (2 * MIB) as u64);
+        drop(blocks);
+    });
+}
+
+#[test]
+fn a_thread_of_its_own_takes_blocks_back() {
+    on_simulator(|_, context| {
+        let options = PinnedCacheOptions {
+            poll_interval: Some(Duration::from_millis(1)),
+            max_cached: Some(0),
+            ..PinnedCacheOptions::default()
+        };
+        let allocator = PinnedCachingAllocator::with_options(context, options);
+        let stream = Stream::new(context).unwrap();
+        let block = allocator.allocate(3 * MIB).unwrap();
+        let gate = Gate::before(&stream);
+        block.record_stream(&stream).unwrap();
+        drop(block);
+        assert_eq!(allocator.stats().allocations.current, 1);
+        gate.open();
+        let began = Instant::now();
+        while allocator.stats().allocations.current > 0 && began.elapsed() < Duration::from_secs(60) {
+            std::thread::yield_now();
+        }
+        assert_eq!(allocator.stats().allocations.current, 0, "nobody took it back");
+    });
+}
+
+/// What the fault injection runs: every part of the allocator once.
+fn scenario(context: &Context) -> Result<(), PinnedCacheError> {
+    let allocator = allocator(context);
+    let (one, two) = (Stream::new(context)?, Stream::new(context)?);
+    let device = DeviceBuffer::<u8>::zeroed(&one, 5000)?;
+    let block = allocator.allocate(5000)?;
+    let block =
+        Transfer::upload(&one, block, &device.whole()).map_err(Error::from)?.wait().map_err(Error::from)?;
+    drop(block.on(&one)?);
+    block.record_stream(&two)?;
+    drop(block);
+    let large = allocator.allocate_with(3 * MIB, Placement { stream: Some(&two), ..Placement::default() })?;
+    let _ = large.as_slice()?;
+    let pool = MempoolId(0, 5);
+    allocator.begin_allocate_to_pool(pool, |_| true)?;
+    let private = allocator.allocate(2 * MIB)?;
+    private.record_stream(&one)?;
+    drop(private);
+    allocator.end_allocate_to_pool(pool)?;
+    allocator.release_pool(pool)?;
+    drop(large);
+    allocator.trim_to(MIB);
+    let last = allocator.allocate(4000)?;
+    last.record_stream(&two)?;
+    drop(allocator);
+    drop(last);
+    Ok(())
+}
+
+#[test]
+fn every_call_may_fail() {
+    for code in [CUresult::CUDA_ERROR_OUT_OF_MEMORY, CUresult::CUDA_ERROR_UNKNOWN] {
+        for nth in 1.. {
+            let sim = Sim::builder().workers(2).build();
+            let driver = Driver::over(sim.table()).unwrap();
+            let context = driver.device(0).unwrap().primary_context().unwrap();
+            sim.fail_nth_call_overall(nth, code);
+            let outcome = scenario(&context);
+            let Some(struck) = sim.struck().first().copied() else {
+                outcome.unwrap();
+                break;
+            };
+            match outcome {
+                Ok(()) | Err(PinnedCacheError::OutOfHostMemory { .. }) => {}
+                Err(PinnedCacheError::Core(Error::Driver(error))) if error.code() == code => {}
+                Err(error) => panic!("call {nth}, {}: {error:?}", struck.function),
+            }
+            assert_eq!(driver.release_failures(), 0, "call {nth}, {}", struck.function);
+            drop(context);
+            expect_clean(&sim);
+        }
+    }
+}
+
+#[test]
+fn a_forked_child_is_told_so_and_gives_nothing_back() {
+    on_simulator(|_, context| {
+        let allocator = PinnedCachingAllocator::new(context);
+        let kept = allocator.allocate(5000).unwrap();
+        drop(kept);
+        let block = std::mem::ManuallyDrop::new((allocator.allocate(7000).unwrap(), allocator.clone()));
+        child::forked(|| {
+            if !matches!(allocator.allocate(5000), Err(PinnedCacheError::Core(Error::Forked))) {
+                return Err("a cached block in a forked child".to_owned());
+            }
+            if allocator.begin_allocate_to_pool(MempoolId(0, 1), |_| true).is_ok() {
+                return Err("a pool in a forked child".to_owned());
+            }
+            allocator.empty_cache();
+            // SAFETY: the child's own copy, taken out once; the parent's is not touched.
+            drop(unsafe { std::ptr::read(&*block) });
+            Ok(())
+        });
+        drop(std::mem::ManuallyDrop::into_inner(block));
+        let again = allocator.allocate(5000).unwrap();
+        assert_eq!(again.len(), 5000);
+    });
+}
+
+#[test]
+fn a_process_may_end_with_everything_alive() {
+    static ALIVE: std::sync::Mutex<Vec<(PinnedCachingAllocator, cuda_mem_pool::PinnedBlock)>> =
+        std::sync::Mutex::new(Vec::new());
+    if let Some(output) = child::again("pinned_cache::a_process_may_end_with_everything_alive", &[]) {
+        return child::expect_silent_success(&output);
+    }
+    let context = Driver::over(cuda_mem_sim::table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    let options = PinnedCacheOptions { poll_interval: Some(Duration::from_millis(1)), ..Default::default() };
+    let allocator = PinnedCachingAllocator::with_options(&context, options);
+    let stream = Stream::new(&context).unwrap();
+    let block = allocator.allocate(5000).unwrap();
+    drop(allocator.allocate(3000).unwrap());
+    allocator.allocate(300_000).unwrap().record_stream(&stream).unwrap();
+    ALIVE.lock().unwrap().push((allocator, block));
+}
