@@ -31,6 +31,8 @@ def give_back():
 
 def check(block):
     """The block's beginning, middle and end travel to the device and back."""
+    if not block.is_pinned():
+        raise RuntimeError("the block is not pinned")
     piece = min(block.numel(), 1 << 20)
     for offset in (0, (block.numel() - piece) // 2, block.numel() - piece):
         part = block[offset : offset + piece]

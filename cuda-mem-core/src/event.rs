@@ -13,12 +13,12 @@ use std::ptr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use cuda_mem_sys::{CUevent, CUevent_flags, CUevent_st, CUresult};
+use cuda_mem_sys::{CUevent, CUevent_flags, CUevent_st};
 
 use crate::capture::Relaxed;
 use crate::context::Context;
 use crate::driver::{Driver, refuse_forked};
-use crate::error::{Error, Result, call};
+use crate::error::{Result, call, query};
 use crate::fork;
 use crate::handle::Handle;
 
@@ -107,7 +107,7 @@ impl Event {
         // The driver forbids queries in every thread while any captures globally.
         let _relaxed = Relaxed::enter(driver)?;
         // SAFETY: the event lives as long as `self`.
-        done(unsafe { call!(driver, cuEventQuery(self.raw.raw())) })
+        unsafe { query!(driver, cuEventQuery(self.raw.raw())) }
     }
 
     /// Waits until all work before the point is done. Blocks the calling thread.
@@ -186,15 +186,6 @@ impl fmt::Debug for Event {
             .field("raw", &self.raw.raw())
             .field("kind", &self.kind)
             .finish_non_exhaustive()
-    }
-}
-
-/// "Not ready" is an answer, not an error.
-pub(crate) fn done(query: Result<()>) -> Result<bool> {
-    match query {
-        Ok(()) => Ok(true),
-        Err(Error::Driver(error)) if error.code() == CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-        Err(error) => Err(error),
     }
 }
 

@@ -16,8 +16,8 @@
 //! # What holds everywhere
 //!
 //! - **Memory under an asynchronous copy is never freed or seen too early.** A copy owns its host memory ([`Transfer`]), runs
-//!   in a closure that always waits ([`scope()`]), waits before it returns ([`DeviceRange`]), or is an `unsafe fn`
-//!   ([`copy`]). `mem::forget` breaks none of them.
+//!   in a closure that always waits ([`scope()`]), is done with it before it returns ([`DeviceRange`], [`copy::Stager`]), or is an
+//!   `unsafe fn` ([`copy::memcpy_async`]). `mem::forget` breaks none of them.
 //! - **A buffer remembers every stream that used it.** Uses on other streams, and its release, are ordered behind all of
 //!   them, on the device.
 //! - **The caller's world stays as it was**: the current context, the thread's capture mode, captures of other threads.

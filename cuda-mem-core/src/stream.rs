@@ -27,8 +27,8 @@ use cuda_mem_sys::{
 use crate::capture::Relaxed;
 use crate::context::{Bound, Context};
 use crate::driver::{Driver, refuse_forked};
-use crate::error::{Error, Result, call};
-use crate::event::{Event, done};
+use crate::error::{Error, Result, call, query};
+use crate::event::Event;
 use crate::fork;
 use crate::handle::Handle;
 
@@ -335,7 +335,7 @@ impl Stream {
         let entered = self.enter()?;
         let _relaxed = Relaxed::enter(self.driver())?;
         // SAFETY: a live stream.
-        done(unsafe { call!(self.driver(), cuStreamQuery(entered.raw())) })
+        unsafe { query!(self.driver(), cuStreamQuery(entered.raw())) }
     }
 
     /// Whether the stream records a graph instead of running its work.

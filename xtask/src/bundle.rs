@@ -146,3 +146,23 @@ impl<'a> Bundle<'a> {
 fn mebibytes(bytes: u64) -> String {
     format!("{:.2} MiB", bytes as f64 / f64::from(1 << 20))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_carried_with_its_files() {
+        let scratch = std::env::temp_dir().join(format!("xtask-bundle-{}", std::process::id()));
+        let source = scratch.join("source");
+        fs::create_dir_all(source.join("__pycache__")).unwrap();
+        fs::write(source.join("b.py"), "bb").unwrap();
+        fs::write(source.join("a.cpp"), "a").unwrap();
+        let target = scratch.join("bundle");
+        let mut bundle = Bundle::create(&target).unwrap();
+        bundle.add_folder(&source, "peers").unwrap();
+        assert_eq!(bundle.files, [("peers/a.cpp".to_owned(), 1), ("peers/b.py".to_owned(), 2)]);
+        assert_eq!(fs::read_to_string(target.join("peers/b.py")).unwrap(), "bb");
+        fs::remove_dir_all(&scratch).unwrap();
+    }
+}

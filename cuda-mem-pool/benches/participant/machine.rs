@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 
+use cuda_mem_pool::cuda_mem_core::pointer::{self, MemoryKind};
 use cuda_mem_pool::cuda_mem_core::{Context, DeviceBuffer, Driver, Result, Stream, copy};
 
 /// Bytes that travel to prove it.
@@ -49,6 +50,10 @@ impl Machine {
             let pattern = (0..piece).map(|index| (index * 31 + offset + 7) as u8).collect::<Vec<_>>();
             // SAFETY: the piece lies in the block.
             let target = unsafe { start.add(offset) };
+            // Pageable memory would travel too.
+            if pointer::attributes(&self.context, target.addr() as u64)?.kind == MemoryKind::Unknown {
+                return Err(format!("the device does not know the memory at {offset}").into());
+            }
             // SAFETY: `piece` bytes of the block, and of a vector.
             unsafe { target.copy_from_nonoverlapping(pattern.as_ptr(), piece) };
             // SAFETY: the block stays until the stream was waited for below; the scratch buffer is as long as any piece.

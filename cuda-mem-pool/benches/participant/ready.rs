@@ -1,5 +1,6 @@
 //! One large block: from nothing to memory that the device can use, every page of it there.
 
+use std::cell::Cell;
 use std::error::Error;
 use std::ffi::c_void;
 use std::ptr;
@@ -7,7 +8,7 @@ use std::time::Instant;
 
 use cuda_mem_pool::cuda_mem_core::Context;
 use cuda_mem_pool::cuda_mem_core::host::{
-    HostMapping, HostMemory, MappingOptions, Pages, RegisterOptions, Registered,
+    HostMapping, HostMemory, MappingOptions, Pages, Progress, RegisterOptions, Registered,
 };
 use cuda_mem_pool::cuda_mem_core::sys::{CU_MEMHOSTALLOC_PORTABLE, CUresult};
 
@@ -20,13 +21,28 @@ pub(crate) fn measure(machine: &Machine, request: &Request) -> Outcome {
     let context = &machine.context;
     match request.participant.as_str() {
         "ours" => {
+            // From when on only the driver works.
+            let registering = Cell::new(Instant::now());
+            let tell = |progress| {
+                if progress == Progress::Registering {
+                    registering.set(Instant::now());
+                }
+            };
+            let register = Cell::new(0.0);
             let make = || {
                 let memory = HostMapping::new(bytes, &MappingOptions::new().pages(Pages::Transparent))?;
-                Ok(Registered::with_options(context, memory, &RegisterOptions::new())?)
+                let options = RegisterOptions::new().progress(&tell);
+                let block = Registered::with_options(context, memory, &options)?;
+                register.set(registering.get().elapsed().as_secs_f64());
+                Ok(block)
             };
             block(machine, bytes, make, |block| {
-                let huge = block.memory()?.residency()?.huge;
-                Ok((block.as_ptr().cast_mut(), vec![("huge", huge as f64 / bytes as f64)]))
+                let pages = block.memory()?.residency()?;
+                if pages.resident < pages.mapped {
+                    return Err(format!("of {} bytes only {} are there", pages.mapped, pages.resident).into());
+                }
+                let huge = pages.huge as f64 / bytes as f64;
+                Ok((block.as_ptr().cast_mut(), vec![("huge", huge), ("register", register.get())]))
             })
         }
         "cuMemHostAlloc" => {

@@ -32,7 +32,7 @@ impl Staging {
             Some(sides) if sides.pageable.len() >= room => sides,
             sides => sides.insert(Sides::new(machine, room)?),
         };
-        let up = request.case == "h2d";
+        let (up, pinned) = (request.case == "h2d", request.participant == "pinned");
         let copy = match (request.participant.as_str(), up) {
             ("staged", true) => Sides::staged_up,
             ("staged", false) => Sides::staged_down,
@@ -43,7 +43,7 @@ impl Staging {
             (other, _) => return Err(format!("{other} copies nothing").into()),
         };
         if request.has("verify") {
-            sides.prepare(machine, up, bytes)?;
+            sides.prepare(machine, up, bytes, pinned)?;
         }
         let mut times = Vec::with_capacity(copies);
         for _ in 0..copies {
@@ -52,7 +52,7 @@ impl Staging {
             times.push(started.elapsed());
         }
         if request.has("verify") {
-            sides.verify(machine, up, bytes, request.participant == "pinned")?;
+            sides.verify(machine, up, bytes, pinned)?;
         }
         times.sort();
         let median = times.get(times.len() / 2).copied().unwrap_or(Duration::MAX);
@@ -114,15 +114,21 @@ impl Sides {
     }
 
     /// Puts a pattern where the copy starts, and other bytes where it ends.
-    fn prepare(&mut self, machine: &Machine, up: bool, bytes: usize) -> Result<(), Box<dyn Error>> {
-        fill(&mut self.pageable[..bytes]);
-        fill(&mut self.pinned.as_mut_slice()?[..bytes]);
+    fn prepare(
+        &mut self,
+        machine: &Machine,
+        up: bool,
+        bytes: usize,
+        pinned: bool,
+    ) -> Result<(), Box<dyn Error>> {
+        let host = if pinned { self.pinned.as_mut_slice()? } else { &mut self.pageable[..] };
+        let (host, device) = (&mut host[..bytes], self.device.range(..bytes)?);
+        fill(host);
         if up {
-            self.device.range(..bytes)?.fill_bytes(&machine.stream, 0xa5)?;
+            device.fill_bytes(&machine.stream, 0xa5)?;
         } else {
-            self.device.range(..bytes)?.copy_from_slice(&machine.stream, &self.pageable[..bytes])?;
-            self.pageable[..bytes].fill(0xa5);
-            self.pinned.as_mut_slice()?[..bytes].fill(0xa5);
+            device.copy_from_slice(&machine.stream, host)?;
+            host.fill(0xa5);
         }
         Ok(machine.stream.synchronize()?)
     }
@@ -142,19 +148,21 @@ impl Sides {
     }
 }
 
-/// Bytes that look random, so that a piece in the wrong place does not pass.
-fn pattern(index: usize) -> u8 {
+/// Eight bytes that look random, so that a piece in the wrong place does not pass.
+fn word(index: usize) -> [u8; 8] {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mixed = (index as u64).wrapping_mul(ODD);
-    ((mixed ^ (mixed >> 29)).wrapping_mul(ODD) >> 56) as u8
+    let mixed = (index as u64 + 1).wrapping_mul(ODD);
+    (mixed ^ (mixed >> 29)).wrapping_mul(ODD).to_ne_bytes()
 }
 
 fn fill(bytes: &mut [u8]) {
-    bytes.iter_mut().enumerate().for_each(|(index, byte)| *byte = pattern(index));
+    for (index, piece) in bytes.chunks_mut(8).enumerate() {
+        piece.copy_from_slice(&word(index)[..piece.len()]);
+    }
 }
 
 fn is_filled(bytes: &[u8]) -> bool {
-    bytes.iter().enumerate().all(|(index, byte)| *byte == pattern(index))
+    bytes.chunks(8).enumerate().all(|(index, piece)| *piece == word(index)[..piece.len()])
 }
 
 fn successes<const N: usize>(codes: [CUresult; N]) -> Result<(), Box<dyn Error>> {

@@ -90,7 +90,7 @@ impl Model {
                 std::thread::spawn(move || drop(live)).join().unwrap();
             }
             Step::FreeInUse(index, slow) => {
-                let Some(live) = self.take(index) else { return };
+                let Some(live) = self.take(index).filter(|live| live.pool.is_none()) else { return };
                 if *slow && self.gate.is_none() {
                     self.gate = Some(Gate::before(&self.slow));
                 }
@@ -136,6 +136,10 @@ impl Model {
             return None;
         }
         let live = self.live.swap_remove(index.index(self.live.len()));
+        if live.pool.is_some() {
+            // Of a pool that was released it is unpinned at once.
+            self.open();
+        }
         assert!(live.block.as_slice().unwrap().iter().all(|&byte| byte == live.mark), "somebody else wrote");
         Some(live)
     }

@@ -79,8 +79,9 @@ impl Series {
 }
 
 /// All metrics with their units, in the order in which they are shown.
-const METRICS: [(&str, &str); 9] = [
+const METRICS: [(&str, &str); 10] = [
     ("ready", "s"),
+    ("register", "s"),
     ("release", "s"),
     ("resident", "× requested"),
     ("taken", "× requested"),

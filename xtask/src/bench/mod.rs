@@ -96,7 +96,14 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
         true => (suite.goals)(&run.figures, scale),
         false => Vec::new(),
     };
-    let report = report::Report { suite: &suite, system: &system, on_gpu, run: &run, verdicts: &verdicts };
+    let report = report::Report {
+        suite: &suite,
+        system: &system,
+        on_gpu,
+        quick: arguments.quick,
+        run: &run,
+        verdicts: &verdicts,
+    };
     let mut files = Vec::new();
     if arguments.json {
         files.push(report.write_json(&out)?);

@@ -72,8 +72,8 @@ pub(crate) fn suite(scale: Scale) -> Result<Suite> {
     cases.push(Case {
         name: again_case(),
         participants: &["ours", "cuda.core"],
-        request: format!("again bytes={again}"),
-        warm_up: Some(format!("again bytes={again}")),
+        request: format!("again bytes={again} times=10"),
+        warm_up: Some(format!("again bytes={again} times=1")),
         rounds: rounds(9),
         // A pool of each.
         memory: 2 * again,

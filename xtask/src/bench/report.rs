@@ -19,6 +19,7 @@ pub(crate) struct Report<'a> {
     pub(crate) suite: &'a Suite,
     pub(crate) system: &'a State,
     pub(crate) on_gpu: bool,
+    pub(crate) quick: bool,
     pub(crate) run: &'a Run,
     pub(crate) verdicts: &'a [Verdict],
 }
@@ -37,7 +38,7 @@ impl Report<'_> {
             self.run.programs.iter().map(|(name, info)| json!({ "participants": name, "versions": info }));
         let requests =
             self.suite.cases.iter().map(|case| json!({ "case": case.name, "request": case.request }));
-        let figures = self.run.figures.iter().map(|series| {
+        let figures = self.in_order().into_iter().map(|series| {
             let summary = series.summary();
             json!({
                 "case": series.case,
@@ -54,6 +55,7 @@ impl Report<'_> {
         });
         json!({
             "bench": self.suite.name,
+            "quick": self.quick,
             "backend": if self.on_gpu { "gpu" } else { "sim" },
             "system": self.system,
             "programs": programs.collect::<Vec<_>>(),

@@ -64,7 +64,10 @@ pub(crate) fn run(suite: &Suite, launcher: &Launcher<'_>, out: &Path) -> Result<
                 continue;
             }
             Ok(Ok((_, Answer::Skip(reason)))) | Ok(Err(reason)) => (reason, false),
-            Ok(Ok((_, answer))) => (format!("{answer:?}"), seat.kind == Kind::Ours),
+            Ok(Ok((_, Answer::Error(reason)))) => (reason, seat.kind == Kind::Ours),
+            Ok(Ok((_, Answer::Figures(_)))) => {
+                ("it measured before it was asked".to_owned(), seat.kind == Kind::Ours)
+            }
             Err(error) => (format!("{error:#}"), seat.kind == Kind::Ours),
         };
         let participants = seat.participants.iter().map(|name| (*name).to_owned()).collect();
@@ -125,7 +128,51 @@ fn note(absences: &mut Vec<Absence>, absence: Absence) {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+
+    fn seat(kind: Kind, name: &'static [&'static str]) -> Seat {
+        Seat { kind, participants: name }
+    }
+
+    fn program(script: &str) -> Program {
+        let log = File::options().write(true).open("/dev/null").unwrap();
+        let script = format!("echo '{{\"ready\":{{}}}}'; {script}");
+        let (program, first) = Program::start(Command::new("sh").args(["-c", &script]), log).unwrap();
+        assert_eq!(first, Answer::Ready(Map::new()));
+        program
+    }
+
+    const PEER: Kind = Kind::Python { script: "", native: None, env: &[] };
+
+    #[test]
+    fn rounds_are_counted_and_failures_told_apart() {
+        // One that counts its questions, one that never can, one that fails in the second round.
+        let counts = "n=0; while read q; do n=$((n+1)); echo \"{\\\"figures\\\":{\\\"ready\\\":$n}}\"; done";
+        let cannot = "while read q; do echo '{\"skip\":\"no\"}'; done";
+        let fails = "for i in 1 2; do read q; echo '{\"figures\":{\"ready\":9}}'; done; read q; echo '{\"error\":\"!\"}'";
+        let seats = [seat(PEER, &["counts"]), seat(PEER, &["cannot"]), seat(Kind::Ours, &["fails"])];
+        let programs = [counts, cannot, fails].map(program);
+        let mut taken =
+            seats.iter().zip(programs).map(|(seat, program)| Taken { seat, program }).collect::<Vec<_>>();
+        let case = Case {
+            name: "case".to_owned(),
+            participants: &["counts", "cannot", "fails", "not there"],
+            request: "x".to_owned(),
+            warm_up: Some("x".to_owned()),
+            rounds: 4,
+            memory: 0,
+        };
+        let mut run = Run { figures: Figures::default(), programs: vec![], absences: vec![] };
+        play(&case, &mut taken, &mut run);
+        let values =
+            run.figures.iter().map(|series| (&*series.participant, &*series.values)).collect::<Vec<_>>();
+        assert_eq!(values, [("fails", &[9.0][..]), ("counts", &[2.0, 3.0, 4.0, 5.0])]);
+        let told = run.absences.iter().map(|absence| (&*absence.participants[0], absence.is_failure));
+        assert_eq!(told.collect::<Vec<_>>(), [("cannot", false), ("fails", true)]);
+        assert!(run.has_failed());
+    }
 
     #[test]
     fn everybody_begins_once() {

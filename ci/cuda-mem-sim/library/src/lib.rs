@@ -8,7 +8,7 @@
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
 
 use cuda_mem_sys::*;
-use sim::dispatch::entries::{lookup, memory, runtime};
+use sim::dispatch::entries::{lookup, memory, newer, runtime};
 
 /// Exports the functions of one of the simulator's lists.
 macro_rules! export {
@@ -25,10 +25,12 @@ macro_rules! export {
 }
 
 macro_rules! export_runtime { ($($list:tt)*) => { export! { runtime: $($list)* } }; }
+macro_rules! export_newer { ($($list:tt)*) => { export! { newer: $($list)* } }; }
 macro_rules! export_memory { ($($list:tt)*) => { export! { memory: $($list)* } }; }
 
 sim::runtime_entries! { export_runtime }
 sim::memory_entries! { export_memory }
+sim::newer_entries! { export_newer }
 
 /// `cuGetProcAddress` since CUDA 12.0.
 ///

@@ -7,7 +7,7 @@ use cuda_mem_sys::{CUdriverProcAddress_flags, CUdriverProcAddressQueryResult, CU
 
 use super::errors;
 use crate::call::Call;
-use crate::dispatch::{Door, entries, row};
+use crate::dispatch::{Door, NEWER, entries, row};
 use crate::runtime::op::Outcome;
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -42,8 +42,8 @@ pub(crate) fn cuGetErrorString(call: &Call<'_>, error: CUresult, text: *mut *con
     known.map(drop).ok_or(INVALID_VALUE)
 }
 
-/// Answers for the functions that the bindings have, at the ABI that they have; for what else a real driver has, the
-/// answer is that there is no such function.
+/// Answers for the functions that the bindings have, at the ABI that they have, and for those that the simulator has
+/// besides; for what else a real driver has, the answer is that there is no such function.
 pub(crate) fn cuGetProcAddress(
     call: &Call<'_>,
     symbol: *const c_char,
@@ -60,20 +60,23 @@ pub(crate) fn cuGetProcAddress(
     }
     let door = Door { slot: call.driver.slot, per_thread: flags & per_thread != 0 };
     let wanted = name.to_str().unwrap_or_default();
-    let function = FUNCTIONS.iter().find(|function| function.name == name);
-    // A driver does not know functions that are newer than itself.
-    let function = function.filter(|function| function.version <= config.driver_version);
+    let bound = FUNCTIONS.iter().find(|function| function.name == name);
+    let bound = bound.map(|function| (wanted, function.version));
+    let newer = NEWER.iter().filter(|newer| newer.0 == wanted).map(|&(_, since, listed)| (listed, since));
+    // A driver does not know functions that are newer than itself. A negative version asks for the newest.
+    let mut known = newer.chain(bound).filter(|&(_, since)| since <= config.driver_version);
+    let function =
+        known.clone().find(|&(_, since)| version < 0 || since <= version).or_else(|| known.next_back());
     let lookup_itself = || {
         let itself = entries::lookup::V2.get(door.slot).filter(|_| wanted == "cuGetProcAddress");
         itself.map(|&function| (function as *const c_void, 12000))
     };
     let found = function
-        .and_then(|function| Some((row(name)?.address(door), function.version)))
+        .and_then(|(listed, since)| Some((row(listed)?.address(door), since)))
         .or_else(lookup_itself)
         .filter(|_| !config.missing.contains(wanted));
     let (result, found) = match found {
         None => (CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, ptr::null()),
-        // A negative version asks for the newest.
         Some((_, since)) if version >= 0 && since > version => {
             (CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT, ptr::null())
         }

@@ -19,6 +19,7 @@ pub(crate) mod ipc;
 pub(crate) mod memop;
 pub(crate) mod memory;
 pub(crate) mod module;
+pub(crate) mod newer;
 pub(crate) mod pointer;
 pub(crate) mod pool;
 pub(crate) mod stream;

@@ -84,6 +84,29 @@ pub mod memory {
     crate::memory_entries! { entry_points }
 }
 
+/// What the bindings do not have.
+pub mod newer {
+    type CtxCreate = unsafe extern "C" fn(*mut CUcontext, *mut c_void, c_uint, CUdevice) -> CUresult;
+    type StreamGetCaptureInfo = unsafe extern "C" fn(
+        CUstream,
+        *mut CUstreamCaptureStatus,
+        *mut u64,
+        *mut CUgraph,
+        *mut *const CUgraphNode,
+        *mut *const c_void,
+        *mut usize,
+    ) -> CUresult;
+    type StreamUpdateCaptureDependencies =
+        unsafe extern "C" fn(CUstream, *mut CUgraphNode, *const c_void, usize, c_uint) -> CUresult;
+    type GraphInstantiateWithParams =
+        unsafe extern "C" fn(*mut CUgraphExec, CUgraph, *mut c_void) -> CUresult;
+    type GraphDebugDotPrint = unsafe extern "C" fn(CUgraph, *const c_char, c_uint) -> CUresult;
+    type DeviceGraphMemAttribute = unsafe extern "C" fn(CUdevice, c_uint, *mut c_void) -> CUresult;
+    type DeviceGraphMemTrim = unsafe extern "C" fn(CUdevice) -> CUresult;
+
+    crate::newer_entries! { entry_points }
+}
+
 /// The two that look up all the others.
 pub mod lookup {
     use std::ffi::{c_char, c_int, c_void};

@@ -6,6 +6,8 @@
 #[macro_use]
 mod memory_list;
 #[macro_use]
+mod newer_list;
+#[macro_use]
 mod runtime_list;
 mod enter;
 pub mod entries;
@@ -14,6 +16,7 @@ mod slots;
 use std::ffi::{CStr, c_void};
 
 pub(crate) use enter::{Door, HostFunction};
+pub(crate) use newer_list::NEWER;
 pub(crate) use slots::{DEFAULT_SLOT, clear, default_driver, find, mark_initialised, occupy};
 
 /// How many simulators can live in a process at the same time.
@@ -45,9 +48,9 @@ impl Row {
     }
 }
 
-/// The row of a function by the name that `cuGetProcAddress` knows.
-pub(crate) fn row(name: &CStr) -> Option<&'static Row> {
-    rows().find(|row| row.name.as_bytes() == name.to_bytes())
+/// The row of a function by its name in the lists, which for older ABIs is the one that `cuGetProcAddress` knows.
+pub(crate) fn row(name: &str) -> Option<&'static Row> {
+    rows().find(|row| row.name == name)
 }
 
 /// The row of a function by its exported symbol.
@@ -62,5 +65,5 @@ pub(crate) fn is_function(name: &str) -> Option<&'static str> {
 }
 
 fn rows() -> impl Iterator<Item = &'static Row> {
-    entries::runtime::ROWS.iter().chain(entries::memory::ROWS)
+    entries::runtime::ROWS.iter().chain(entries::memory::ROWS).chain(entries::newer::ROWS)
 }

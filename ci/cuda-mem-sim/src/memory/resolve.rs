@@ -5,6 +5,7 @@ use cuda_mem_sys::CUresult;
 use super::blocks::{Access, Block, Devices, Kind};
 use super::bytes::Place;
 use super::pools::Pool;
+use super::vmm::Location;
 use super::{Outcome, State};
 
 /// Who wants to reach memory.
@@ -29,13 +30,23 @@ impl State {
         }
     }
 
-    /// Whether the driver's copies may read or write `len` bytes at an address: somebody must be able to.
-    pub(crate) fn copy_may_use(&self, at: u64, len: u64, write: bool) -> bool {
+    /// Whether the driver's copies may read or write `len` bytes at an address: somebody must be able to, and where it is
+    /// a device pool's memory, the device whose context is current. Copies that name a context of their own pass none.
+    pub(crate) fn copy_may_use(&self, at: u64, len: u64, write: bool, current: Option<usize>) -> bool {
         let somebody = |block: &&Block| {
             let devices = if write { block.access.write } else { block.access.read };
-            devices != Devices::NONE || (block.access.host && !block.is_programs())
+            match current {
+                Some(current) if self.is_in_device_pool(block) => devices.contains(current),
+                _ => devices != Devices::NONE || (block.access.host && !block.is_programs()),
+            }
         };
         self.blocks.covering(at, len).is_some_and(|blocks| blocks.iter().all(somebody))
+    }
+
+    fn is_in_device_pool(&self, block: &Block) -> bool {
+        let Kind::Pooled(id) = block.kind else { return false };
+        let pool = self.pools.get(&id);
+        pool.is_some_and(|pool| matches!(pool.location, Location::Device(_)) && !pool.managed)
     }
 
     /// The place of `len` bytes at an address that the driver knows; none if it does not know all of them.

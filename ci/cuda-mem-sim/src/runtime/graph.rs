@@ -31,7 +31,7 @@ pub(crate) struct Node {
     pub(crate) handle: usize,
     pub(crate) kind: CUgraphNodeType,
     /// Handles of nodes.
-    after: Vec<usize>,
+    pub(crate) after: Vec<usize>,
     work: Work,
 }
 

@@ -24,6 +24,7 @@ mod machine;
 mod pointers;
 mod pools;
 mod questions;
+mod shared_pools;
 mod streams;
 mod vmm;
 
@@ -48,7 +49,15 @@ const RESULT: &str = "conformance result: ";
 
 fn cases() -> impl Iterator<Item = &'static Case> {
     let runtime = [streams::CASES, captures::CASES, contexts::CASES];
-    let memory = [device::CASES, host::CASES, pointers::CASES, pools::CASES, vmm::CASES, ipc::CASES];
+    let memory = [
+        device::CASES,
+        host::CASES,
+        pointers::CASES,
+        pools::CASES,
+        shared_pools::CASES,
+        vmm::CASES,
+        ipc::CASES,
+    ];
     runtime.into_iter().chain(memory).flatten()
 }
 

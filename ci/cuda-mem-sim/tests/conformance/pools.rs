@@ -11,12 +11,12 @@ use cuda_mem_sys::{
 use crate::Case;
 use crate::questions::{Questions, ask, cu};
 
-const DEVICE: CUmemLocationType = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+pub(crate) const DEVICE: CUmemLocationType = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
 const HOST: CUmemLocationType = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST;
-const NODE: CUmemLocationType = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA;
+pub(crate) const NODE: CUmemLocationType = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA;
 const CURRENT_NODE: CUmemLocationType = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
 
-fn properties(type_: CUmemLocationType, id: i32, handles: u32) -> CUmemPoolProps_v1 {
+pub(crate) fn properties(type_: CUmemLocationType, id: i32, handles: u32) -> CUmemPoolProps_v1 {
     CUmemPoolProps_v1 {
         allocType: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
         handleTypes: CUmemAllocationHandleType(handles),
@@ -34,7 +34,7 @@ fn create(q: &mut Questions, situation: &str, properties: &CUmemPoolProps_v1) {
     }
 }
 
-fn pool(q: &Questions, properties: &CUmemPoolProps_v1) -> CUmemoryPool {
+pub(crate) fn pool(q: &Questions, properties: &CUmemPoolProps_v1) -> CUmemoryPool {
     let mut pool = ptr::null_mut();
     q.expect(cu!(q, cuMemPoolCreate(&mut pool, properties)));
     pool
@@ -45,6 +45,9 @@ pub(crate) const CASES: &[Case] = &[
     ("memory pools: destruction", |m| Questions::answers(m, destruction)),
     ("memory pools: attributes", |m| Questions::answers(m, attributes)),
     ("memory pools: sharing", |m| Questions::answers(m, sharing)),
+    ("memory pools: by location", |m| Questions::answers(m, by_location)),
+    ("memory pools: host pools", |m| Questions::answers(m, host_pools)),
+    ("memory pools: thresholds", |m| Questions::answers(m, thresholds)),
 ];
 
 fn creation(q: &mut Questions) {
@@ -147,4 +150,92 @@ fn sharing(q: &mut Questions) {
     ask!(q, "cuMemAlloc pointer", cuMemPoolExportPointer(&mut data, device));
     q.expect(cu!(q, cuMemFreeAsync(at, stream)));
     q.expect(cu!(q, cuMemFree(device)));
+}
+
+fn by_location(q: &mut Questions) {
+    let pinned = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    let managed = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_MANAGED;
+    for (situation, type_, id, kind) in [
+        ("device", DEVICE, 0, pinned),
+        ("HOST", HOST, 0, pinned),
+        ("HOST_NUMA node 0", NODE, 0, pinned),
+        ("HOST_NUMA node 7", NODE, 7, pinned),
+        ("device 99", DEVICE, 99, pinned),
+        ("managed, no location", CUmemLocationType(0), 0, managed),
+    ] {
+        let (mut location, mut default, mut current) =
+            (CUmemLocation { type_, id }, ptr::null_mut(), ptr::null_mut());
+        ask!(q, situation, cuMemGetDefaultMemPool(&mut default, &mut location, kind));
+        ask!(q, situation, cuMemGetMemPool(&mut current, &mut location, kind));
+        assert_eq!(default, current);
+    }
+    let (mut device, mut host) =
+        (CUmemLocation { type_: DEVICE, id: 0 }, CUmemLocation { type_: HOST, id: 0 });
+    let (on_device, on_host) = (pool(q, &properties(DEVICE, 0, 0)), pool(q, &properties(HOST, 0, 0)));
+    ask!(q, "the device's", cuMemSetMemPool(&mut device, pinned, on_device));
+    ask!(q, "a host pool for the device", cuMemSetMemPool(&mut device, pinned, on_host));
+    ask!(q, "the host's", cuMemSetMemPool(&mut host, pinned, on_host));
+    ask!(q, "a host pool for the device", cuDeviceSetMemPool(0, on_host));
+    let mut now = ptr::null_mut();
+    q.expect(cu!(q, cuMemGetMemPool(&mut now, &mut host, pinned)));
+    assert_eq!(now, on_host);
+}
+
+fn host_pools(q: &mut Questions) {
+    let stream = q.stream();
+    for (name, properties) in [("HOST", properties(HOST, 0, 0)), ("HOST_NUMA", properties(NODE, 0, 0))] {
+        let pool = pool(q, &properties);
+        let mut at = 0;
+        ask!(q, name, cuMemAllocFromPoolAsync(&mut at, 4096, pool, stream));
+        q.expect(cu!(q, cuStreamSynchronize(stream)));
+        let mut device = CUmemLocation { type_: DEVICE, id: 0 };
+        let mut flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        ask!(q, name, cuMemPoolGetAccess(&mut flags, pool, &mut device));
+        q.fact("access of the device", flags.0);
+        let grant = CUmemAccessDesc_v1 {
+            location: device,
+            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        ask!(q, name, cuMemPoolSetAccess(pool, &grant, 1));
+        ask!(q, name, cuMemPoolGetAccess(&mut flags, pool, &mut device));
+        q.fact("access of the device", flags.0);
+        let none = CUmemAccessDesc_v1 { flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE, ..grant };
+        ask!(q, "taken back", cuMemPoolSetAccess(pool, &none, 1));
+        ask!(q, "no descriptions", cuMemPoolSetAccess(pool, ptr::null(), 0));
+        ask!(q, "null descriptions", cuMemPoolSetAccess(pool, ptr::null(), 1));
+        q.expect(cu!(q, cuMemFreeAsync(at, stream)));
+        q.expect(cu!(q, cuStreamSynchronize(stream)));
+        q.expect(cu!(q, cuMemPoolDestroy(pool)));
+    }
+}
+
+fn thresholds(q: &mut Questions) {
+    let stream = q.stream();
+    for (name, properties) in [
+        ("device", properties(DEVICE, 0, 0)),
+        ("HOST", properties(HOST, 0, 0)),
+        ("HOST_NUMA", properties(NODE, 0, 0)),
+        ("device, posix fd", properties(DEVICE, 0, 1)),
+    ] {
+        let pool = pool(q, &properties);
+        for threshold in [0, u64::MAX] {
+            let (mut keep, mut reserved, mut at) = (threshold, 0_u64, 0);
+            let attribute = Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+            q.expect(cu!(q, cuMemPoolSetAttribute(pool, attribute, (&raw mut keep).cast())));
+            q.expect(cu!(q, cuMemAllocFromPoolAsync(&mut at, 1000, pool, stream)));
+            q.expect(cu!(q, cuMemFreeAsync(at, stream)));
+            q.expect(cu!(q, cuStreamSynchronize(stream)));
+            let attribute = Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+            let mut keeps = || {
+                q.expect(cu!(q, cuMemPoolGetAttribute(pool, attribute, (&raw mut reserved).cast())));
+                reserved > 0
+            };
+            let after_synchronisation = keeps();
+            q.expect(cu!(q, cuMemPoolTrimTo(pool, 0)));
+            let after_trim = keeps();
+            let kept = format!("{after_synchronisation}, after a trim {after_trim}");
+            q.fact(&format!("{name}, threshold {threshold}: something kept"), kept);
+        }
+        q.expect(cu!(q, cuMemPoolDestroy(pool)));
+    }
 }

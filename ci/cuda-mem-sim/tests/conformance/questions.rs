@@ -1,7 +1,7 @@
 //! Many questions about memory in one case, each answered with one code.
 
 use std::ffi::c_void;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::ptr;
 
 use cuda_mem_sys::{CUdeviceptr, CUresult, CUstream, Table};
@@ -49,6 +49,12 @@ impl Questions {
     pub(crate) fn note(&mut self, call: &str, situation: &str, code: CUresult) {
         let separator = if self.answers.is_empty() { "" } else { "; " };
         write!(self.answers, "{separator}{call} ({situation}) {}", code.0).unwrap();
+    }
+
+    /// What a driver says where it is more than a code.
+    pub(crate) fn fact(&mut self, what: &str, value: impl Display) {
+        let separator = if self.answers.is_empty() { "" } else { "; " };
+        write!(self.answers, "{separator}{what} {value}").unwrap();
     }
 
     /// What has to succeed for a question to be asked at all.

@@ -73,7 +73,7 @@ mod tests {
             while done < total {
                 let len = chunk(done, total - done, slot_bytes);
                 prop_assert!(0 < len && len <= slot_bytes && len <= total - done);
-                prop_assert!(part(len, threads) > 0 && part(len, threads) % PAGE == 0);
+                prop_assert!(part(len, threads) > 0 && part(len, threads).is_multiple_of(PAGE));
                 (done, chunks) = (done + len, chunks + 1);
             }
             prop_assert!(chunks <= total / slot_bytes.min(LEAST_CHUNK) + 2, "{chunks} chunks");

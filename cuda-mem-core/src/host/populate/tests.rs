@@ -12,20 +12,33 @@ fn fresh() -> HostMapping {
     HostMapping::new(LEN, &MappingOptions::new()).unwrap()
 }
 
+/// A way to have pages.
+type How = fn(&mut HostMapping) -> (Option<Touch>, Option<libc::c_int>);
+
 /// The pages of some memory in pieces of one page each.
-fn population(memory: &mut HostMapping, how: impl FnOnce(Handle<u8>) -> How) -> Population {
+fn population(memory: &mut HostMapping, how: How) -> Population {
     let bytes = system::range_of(HostMemory::as_ptr(memory), LEN).unwrap();
     let pieces = Pieces::new(system::pages_around(&bytes), page_size());
-    Population { bytes, pieces, how: how(Handle::new(memory.touch().unwrap())) }
+    let (touch, advice) = how(memory);
+    Population { bytes, pieces, touch, advice }
 }
 
-fn write(_: Handle<u8>) -> How {
-    How::Advice(libc::MADV_POPULATE_WRITE)
+fn write(_: &mut HostMapping) -> (Option<Touch>, Option<libc::c_int>) {
+    (None, Some(libc::MADV_POPULATE_WRITE))
+}
+
+fn touch(memory: &mut HostMapping) -> (Option<Touch>, Option<libc::c_int>) {
+    (Some(Touch { start: Handle::new(memory.touch().unwrap()), step: page_size() }), None)
+}
+
+fn both(memory: &mut HostMapping) -> (Option<Touch>, Option<libc::c_int>) {
+    (touch(memory).0, write(memory).1)
 }
 
 #[test]
 fn every_page_is_there_before_a_registration_afterwards() {
-    for (how, threads) in [(write as fn(_) -> _, 1), (write, 3), (How::Touch, 1), (How::Touch, 3)] {
+    let ways: [How; 3] = [write, touch, both];
+    for (how, threads) in ways.into_iter().flat_map(|how| [(how, 1), (how, 3)]) {
         let mut memory = fresh();
         memory.as_mut_slice()[5000..6000].fill(7);
         let population = population(&mut memory, how);
@@ -37,7 +50,7 @@ fn every_page_is_there_before_a_registration_afterwards() {
             residents.set((report.resident, report.mapped));
             Ok(())
         };
-        population.populate(&options, Register::Afterwards, &register).unwrap();
+        population.populate_and(&options, &register).unwrap();
         let (resident, mapped) = residents.get();
         assert!(resident == mapped && mapped >= LEN, "{resident} of {mapped}");
         let all = Progress::Populating { bytes: LEN, total: LEN };
@@ -48,63 +61,36 @@ fn every_page_is_there_before_a_registration_afterwards() {
 }
 
 #[test]
-fn a_registration_beside_the_rest_is_called_once() {
-    for eighths in [0, 4, 8] {
-        let mut memory = fresh();
-        let population = population(&mut memory, write);
-        let (told, calls) = (Cell::new(0), Cell::new(0));
-        let tell = |progress| {
-            if progress == Progress::Registering {
-                assert_eq!(calls.get(), 0);
-                told.set(told.get() + 1);
-            }
-        };
-        let options = RegisterOptions::new().threads(3).progress(&tell);
-        let register = || {
-            calls.set(calls.get() + 1);
-            Ok(())
-        };
-        population.populate(&options, Register::Beside { eighths }, &register).unwrap();
-        assert_eq!((told.get(), calls.get()), (1, 1));
-        let refuse = || Err(Error::Forked);
-        let error = population.populate(&options.progress(&|_| {}), Register::Beside { eighths }, &refuse);
-        assert!(matches!(error, Err(Error::Forked)));
-    }
-}
-
-#[test]
 fn a_failure_or_a_cancellation_stops_before_the_registration() {
     let never = || panic!("it must not be registered");
-    for when in [Register::Afterwards, Register::Beside { eighths: 8 }] {
-        // Nothing is mapped at the lowest addresses.
-        let bytes = page_size()..1 << 16;
-        let pieces = Pieces::new(bytes.clone(), page_size());
-        let population =
-            Population { bytes: bytes.clone(), pieces, how: How::Advice(libc::MADV_POPULATE_READ) };
-        let error = population.populate(&RegisterOptions::new().threads(4), when, &never).unwrap_err();
-        assert!(
-            matches!(&error, Error::NotMapped { range, hole } if *range == bytes && *hole == bytes),
-            "{error}"
-        );
+    // Nothing is mapped at the lowest addresses.
+    let bytes = page_size()..1 << 16;
+    let pieces = Pieces::new(bytes.clone(), page_size());
+    let advice = Some(libc::MADV_POPULATE_READ);
+    let unmapped = Population { bytes: bytes.clone(), pieces, touch: None, advice };
+    let error = unmapped.populate_and(&RegisterOptions::new().threads(4), &never).unwrap_err();
+    assert!(
+        matches!(&error, Error::NotMapped { range, hole } if *range == bytes && *hole == bytes),
+        "{error}"
+    );
 
-        let mut memory = fresh();
-        let population = self::population(&mut memory, write);
-        let (token, reports) = (CancelToken::new(), Cell::new(0));
-        let tell = |_| {
-            reports.set(reports.get() + 1);
-            token.cancel();
-        };
-        let options = RegisterOptions::new().threads(1).progress(&tell).cancel(&token);
-        let error = population.populate(&options, when, &never).unwrap_err();
-        assert!(matches!(error, Error::Cancelled), "{error}");
-        assert_eq!(reports.get(), 1, "it is heard before the next piece");
-    }
+    let mut memory = fresh();
+    let population = population(&mut memory, write);
+    let (token, reports) = (CancelToken::new(), Cell::new(0));
+    let tell = |_| {
+        reports.set(reports.get() + 1);
+        token.cancel();
+    };
+    let options = RegisterOptions::new().threads(1).progress(&tell).cancel(&token);
+    let error = population.populate_and(&options, &never).unwrap_err();
+    assert!(matches!(error, Error::Cancelled), "{error}");
+    assert_eq!(reports.get(), 1, "it is heard before the next piece");
 }
 
 #[test]
 fn a_panic_in_the_callback_goes_on() {
     let mut memory = fresh();
-    let population = population(&mut memory, How::Touch);
+    let population = population(&mut memory, touch);
     let tell = |_| panic!("of the callback");
     let options = RegisterOptions::new().threads(4).progress(&tell);
     let run = || population.populate_and(&options, &|| panic!("it must not be registered"));

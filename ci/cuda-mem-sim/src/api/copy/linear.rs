@@ -91,7 +91,7 @@ pub(crate) fn cuMemcpyPeer(
 ) -> Outcome<()> {
     call.driver.runtime.context(dst_context.addr())?;
     call.driver.runtime.context(src_context.addr())?;
-    copy(call, End::line(dst, Side::Device), End::line(src, Side::Device), bytes, Mode::Synchronous)
+    copy(call, End::line(dst, Side::Peer), End::line(src, Side::Peer), bytes, Mode::Synchronous)
 }
 
 pub(crate) fn cuMemcpyPeerAsync(
@@ -105,5 +105,5 @@ pub(crate) fn cuMemcpyPeerAsync(
 ) -> Outcome<()> {
     call.driver.runtime.context(dst_context.addr())?;
     call.driver.runtime.context(src_context.addr())?;
-    copy(call, End::line(dst, Side::Device), End::line(src, Side::Device), bytes, Mode::Asynchronous(stream))
+    copy(call, End::line(dst, Side::Peer), End::line(src, Side::Peer), bytes, Mode::Asynchronous(stream))
 }

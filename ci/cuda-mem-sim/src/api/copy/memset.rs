@@ -39,9 +39,10 @@ impl Fill<'_> {
         let rows = self.pitch.checked_mul(self.height - 1).ok_or(INVALID_VALUE)?;
         let extent = rows.checked_add(row).ok_or(INVALID_VALUE)? as u64;
         let waits = {
+            let current = call.current().map_or(queue.context.device, |context| context.device);
             let state = call.memory().lock();
             let block = state.known(self.at).ok_or(INVALID_VALUE)?;
-            if !state.copy_may_use(self.at, extent, true) {
+            if !state.copy_may_use(self.at, extent, true, Some(current)) {
                 return Err(INVALID_VALUE);
             }
             block.access.host || block.sync_memops

@@ -32,6 +32,8 @@ const STAGED: u64 = 64 << 20;
 pub(super) enum Side {
     /// An address that the driver must know.
     Device,
+    /// The same, in a context that the caller names.
+    Peer,
     /// Any address: what the driver does not know is pageable host memory.
     Any,
 }
@@ -102,9 +104,10 @@ impl Transfer {
         let (to_len, from_len) = (self.extent(self.to)?, self.extent(self.from)?);
         let (to, from) = {
             let by = Act::by_host(call);
+            let current = call.current().map_or(stream.context.device, |context| context.device);
             let mut state = call.memory().lock();
-            let sorts = sort(&state, self.to, to_len, true)
-                .and_then(|to| Ok((to, sort(&state, self.from, from_len, false)?)));
+            let sorts = sort(&state, self.to, to_len, true, current)
+                .and_then(|to| Ok((to, sort(&state, self.from, from_len, false, current)?)));
             sorts.inspect_err(|_| {
                 state.note_refused(&(self.to.at..self.to.at.saturating_add(to_len)), &by);
                 state.note_refused(&(self.from.at..self.from.at.saturating_add(from_len)), &by);
@@ -228,7 +231,7 @@ fn told(fault: &Fault) -> Outcome<()> {
 }
 
 /// What the memory at an end is, if a copy may use it at all: error 1 otherwise.
-fn sort(state: &State, end: End, len: u64, write: bool) -> Outcome<Sort> {
+fn sort(state: &State, end: End, len: u64, write: bool, current: usize) -> Outcome<Sort> {
     if end.at == 0 || end.at.checked_add(len).is_none() {
         return Err(INVALID_VALUE);
     }
@@ -237,7 +240,7 @@ fn sort(state: &State, end: End, len: u64, write: bool) -> Outcome<Sort> {
         let pageable = end.side == Side::Any && !state.space.owns(end.at);
         return if pageable { Ok(Sort::Pageable) } else { Err(INVALID_VALUE) };
     };
-    if !state.copy_may_use(end.at, len, write) {
+    if !state.copy_may_use(end.at, len, write, Some(current).filter(|_| end.side != Side::Peer)) {
         return Err(INVALID_VALUE);
     }
     Ok(if block.is_host() { Sort::Pinned } else { Sort::Device { waits: block.sync_memops } })
