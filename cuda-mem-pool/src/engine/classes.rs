@@ -24,11 +24,13 @@ pub(crate) const GROUPS: usize = group_of(MAX / GRANULE) + 1;
 pub(crate) const COUNT: usize = GROUPS * STEPS;
 
 /// The group of sizes of this many granules, at least one step's worth.
+#[inline]
 const fn group_of(granules: usize) -> usize {
     if granules < STEPS { 0 } else { (granules.ilog2() - STEPS_LOG2 + 1) as usize }
 }
 
 /// The largest class that is not larger than `size`, which is from [`GRANULE`] to [`MAX`].
+#[inline]
 pub(crate) const fn floor(size: usize) -> usize {
     let granules = size / GRANULE;
     let group = group_of(granules);
@@ -36,12 +38,14 @@ pub(crate) const fn floor(size: usize) -> usize {
 }
 
 /// The size of a class.
+#[inline]
 pub(crate) const fn size_of(class: usize) -> usize {
     let (group, step) = (class / STEPS, class % STEPS);
     if group == 0 { step * GRANULE } else { ((STEPS + step) << (group - 1)) * GRANULE }
 }
 
 /// The smallest class that is not smaller than `size`.
+#[inline]
 pub(crate) const fn ceil(size: usize) -> usize {
     let class = floor(size);
     if size_of(class) < size { class + 1 } else { class }
@@ -49,6 +53,7 @@ pub(crate) const fn ceil(size: usize) -> usize {
 
 /// The bytes of a block for `size` bytes: a small one is as large as its class, a large one is rounded up to pages alone.
 /// None beyond [`MAX`].
+#[inline]
 pub(crate) const fn block_size(size: usize) -> Option<usize> {
     if size > MAX {
         None

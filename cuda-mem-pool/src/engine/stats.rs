@@ -26,23 +26,101 @@ pub(crate) struct Amount {
     pub(crate) bytes: u64,
 }
 
+/// An [`Amount`] in one word.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Packed(u64);
+
+impl Amount {
+    #[inline]
+    pub(crate) fn add(&mut self, bytes: usize) {
+        *self = self.plus(Self { count: 1, bytes: bytes as u64 });
+    }
+
+    #[inline]
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self { count: self.count.saturating_add(other.count), bytes: self.bytes.saturating_add(other.bytes) }
+    }
+}
+
+impl Packed {
+    /// One thing of so many bytes.
+    #[inline]
+    pub(crate) fn one(bytes: usize) -> Self {
+        Self((1 << BYTES) + (bytes / GRANULE) as u64)
+    }
+
+    #[inline]
+    fn count(self) -> u64 {
+        self.0 >> BYTES
+    }
+
+    /// In granules.
+    #[inline]
+    fn size(self) -> u64 {
+        self.0 & ((1 << BYTES) - 1)
+    }
+
+    #[inline]
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self(self.0.wrapping_add(other.0))
+    }
+
+    /// What is left without `other`, if there is as much of both numbers.
+    #[inline]
+    pub(crate) fn minus(self, other: Self) -> Option<Self> {
+        (self.size() >= other.size() && self.count() >= other.count()).then(|| Self(self.0 - other.0))
+    }
+
+    /// What is left without `other`, down to zero for each number.
+    pub(crate) fn without(self, other: Self) -> Self {
+        let count = self.count().saturating_sub(other.count());
+        Self((count << BYTES) + self.size().saturating_sub(other.size()))
+    }
+}
+
 impl Gauge {
     #[inline]
     pub(crate) fn add(&self, bytes: usize) {
-        let one = pack(bytes);
-        let now = self.current.fetch_add(one, Ordering::Relaxed).wrapping_add(one);
-        raise(&self.peak_count, now >> BYTES);
-        raise(&self.peak_size, now & ((1 << BYTES) - 1));
+        self.add_all(Packed::one(bytes));
     }
 
     #[inline]
     pub(crate) fn subtract(&self, bytes: usize) {
-        self.current.fetch_sub(pack(bytes), Ordering::Relaxed);
+        self.subtract_all(Packed::one(bytes));
+    }
+
+    pub(crate) fn add_all(&self, amount: Packed) {
+        // Acquire, for `raise`: if a reset read the sum before, its peaks are seen.
+        let before = self.current.fetch_add(amount.0, Ordering::AcqRel);
+        self.raise(Packed(before).plus(amount));
+    }
+
+    /// Adds what moves neither peak; else adds nothing and says false.
+    pub(crate) fn add_below_peak(&self, amount: Packed) -> bool {
+        let peak = |peak: &AtomicU64| peak.load(Ordering::Relaxed);
+        let below = |now| {
+            let sum = Packed(now).plus(amount);
+            let fits = sum.count() <= peak(&self.peak_count) && sum.size() <= peak(&self.peak_size);
+            fits.then_some(sum.0)
+        };
+        match self.current.fetch_update(Ordering::AcqRel, Ordering::Relaxed, below) {
+            Ok(before) => {
+                // The peaks may have been reset since they were looked at.
+                self.raise(Packed(before).plus(amount));
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn subtract_all(&self, amount: Packed) {
+        self.current.fetch_sub(amount.0, Ordering::Release);
     }
 
     pub(crate) fn current(&self) -> Amount {
-        let now = self.current.load(Ordering::Relaxed);
-        Amount { count: now >> BYTES, bytes: (now & ((1 << BYTES) - 1)) * GRANULE as u64 }
+        let now = Packed(self.current.load(Ordering::Acquire));
+        Amount { count: now.count(), bytes: now.size() * GRANULE as u64 }
     }
 
     pub(crate) fn peak(&self) -> Amount {
@@ -52,27 +130,27 @@ impl Gauge {
 
     /// Has the peaks start anew from what there is now.
     pub(crate) fn reset_peak(&self) {
-        let now = self.current();
-        self.peak_count.store(now.count, Ordering::Relaxed);
-        self.peak_size.store(now.bytes / GRANULE as u64, Ordering::Relaxed);
-        // What came between the load and the stores is in the sum by now.
-        let now = self.current();
-        raise(&self.peak_count, now.count);
-        raise(&self.peak_size, now.bytes / GRANULE as u64);
+        let now = Packed(self.current.load(Ordering::Relaxed));
+        self.peak_count.store(now.count(), Ordering::Relaxed);
+        self.peak_size.store(now.size(), Ordering::Relaxed);
+        // Not a load: whoever adds before this is in the sum that it reads, and whoever adds after it sees the new peaks.
+        let now = Packed(self.current.fetch_add(0, Ordering::AcqRel));
+        self.raise(now);
+    }
+
+    /// Peaks seldom move: mostly this is two loads.
+    #[inline]
+    fn raise(&self, now: Packed) {
+        raise(&self.peak_count, now.count());
+        raise(&self.peak_size, now.size());
     }
 }
 
-/// A peak seldom moves: mostly this is a load.
 #[inline]
 fn raise(peak: &AtomicU64, value: u64) {
     if peak.load(Ordering::Relaxed) < value {
         peak.fetch_max(value, Ordering::Relaxed);
     }
-}
-
-#[inline]
-fn pack(bytes: usize) -> u64 {
-    (1 << BYTES) + (bytes / GRANULE) as u64
 }
 
 #[cfg(all(test, not(loom)))]
@@ -90,5 +168,58 @@ mod tests {
         assert_eq!(gauge.peak(), Amount { count: 2, bytes: (1 << 40) + 256 });
         gauge.reset_peak();
         assert_eq!(gauge.peak(), gauge.current());
+    }
+
+    #[test]
+    fn adding_below_the_peak_moves_neither() {
+        let gauge = Gauge::default();
+        assert!(!gauge.add_below_peak(Packed::one(256)));
+        gauge.add(1024);
+        gauge.subtract(1024);
+        assert!(!gauge.add_below_peak(Packed::one(1280)), "too many bytes");
+        assert!(gauge.add_below_peak(Packed::one(512)));
+        assert!(!gauge.add_below_peak(Packed::one(256)), "too many things");
+        assert_eq!(gauge.current(), Amount { count: 1, bytes: 512 });
+        assert_eq!(gauge.peak(), Amount { count: 1, bytes: 1024 });
+    }
+
+    #[test]
+    fn amounts_count_both_numbers() {
+        let (small, large) = (Packed::one(256), Packed::one(1024));
+        assert_eq!(small.minus(large), None);
+        assert_eq!(large.minus(small.plus(small)), None, "one is not two");
+        assert_eq!(small.plus(large).minus(large), Some(small));
+        assert_eq!(small.plus(small).without(large), Packed(1 << BYTES));
+        assert_eq!(large.without(small.plus(small)), Packed(2));
+    }
+}
+
+#[cfg(all(loom, test))]
+mod models {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// However a reset meets additions, the peaks are not below the sum that is left.
+    #[test]
+    fn a_reset_misses_no_addition() {
+        loom::model(|| {
+            let gauge = Arc::new(Gauge::default());
+            gauge.add(512);
+            gauge.subtract(512);
+            let other = thread::spawn({
+                let gauge = Arc::clone(&gauge);
+                move || {
+                    if !gauge.add_below_peak(Packed::one(256)) {
+                        gauge.add(256);
+                    }
+                }
+            });
+            gauge.reset_peak();
+            other.join().unwrap();
+            assert_eq!(gauge.current(), Amount { count: 1, bytes: 256 });
+            let peak = gauge.peak();
+            assert!(peak.count >= 1 && peak.bytes >= 256, "{peak:?}");
+        });
     }
 }

@@ -42,7 +42,7 @@ pub struct PinnedCachingAllocator {
 
 /// What ends with the last handle.
 struct Handle {
-    home: Arc<Arena>,
+    shared: Arc<Shared>,
 }
 
 impl PinnedCachingAllocator {
@@ -55,9 +55,7 @@ impl PinnedCachingAllocator {
     /// An allocator with options of one's own. Pins nothing yet.
     #[must_use]
     pub fn with_options(context: &Context, options: PinnedCacheOptions) -> Self {
-        let numa_id = options.numa_id;
-        let home = Shared::new(context, options).arena(numa_id);
-        Self { handle: Arc::new(Handle { home }) }
+        Self { handle: Arc::new(Handle { shared: Shared::new(context, options) }) }
     }
 
     /// A block of at least `len` bytes on the allocator's own node, of the default pool unless a private pool's filter takes
@@ -81,9 +79,8 @@ impl PinnedCachingAllocator {
             && !forked()
             && !shared.pools().any_route()
             && let Some(size) = classes::block_size(len)
-            && let Some(block) = thread_cache::pop(shared.id(), size)
+            && let Some(block) = thread_cache::pop(shared, size)
         {
-            shared.counters().active.add(block.capacity);
             return Ok(PinnedBlock::new(block, len));
         }
         self.allocate_with(len, Placement::default())
@@ -108,13 +105,12 @@ impl PinnedCachingAllocator {
         let arena = self.arena(placement);
         let shared = self.shared();
         if arena.is_home()
-            && let Some(block) = thread_cache::pop(shared.id(), size)
+            && let Some(block) = thread_cache::pop(shared, size)
         {
-            shared.counters().active.add(block.capacity);
             return Ok(PinnedBlock::new(block, len));
         }
         let block = miss::allocate(&arena, size, len)?;
-        shared.counters().active.add(block.capacity);
+        shared.ledger().claim(block.capacity);
         shared.counters().handed_out.add(block.capacity);
         if arena.is_private() {
             arena.active().add(block.capacity);
@@ -210,7 +206,7 @@ impl PinnedCachingAllocator {
 
     /// Has the peaks of the statistics start anew from what there is now.
     pub fn reset_peak_stats(&self) {
-        self.shared().counters().active.reset_peak();
+        self.shared().ledger().reset_peak();
         self.shared().counters().held.reset_peak();
     }
 
@@ -236,7 +232,7 @@ impl PinnedCachingAllocator {
 
     #[inline]
     fn shared(&self) -> &Arc<Shared> {
-        self.handle.home.shared()
+        &self.handle.shared
     }
 
     /// Where a block is to come from.
@@ -253,7 +249,7 @@ impl PinnedCachingAllocator {
 impl Drop for Handle {
     fn drop(&mut self) {
         if !forked() {
-            self.home.shared().close();
+            self.shared.close();
         }
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct Body {
     pub(super) id: BlockId,
     pub(super) offset: usize,
     pub(super) capacity: usize,
+    /// The allocator, if threads may keep the block: not those of private pools and other nodes.
+    pub(super) kept_by: Option<u64>,
     /// The streams that use it since it was handed out.
     pub(super) uses: Uses,
     /// Whether a graph was told of it.
@@ -30,11 +32,13 @@ pub(super) struct Body {
 
 impl FreeBlock {
     pub(super) fn new(grant: &Grant<'_, Arc<Segment>>, size: usize) -> Self {
+        let arena = grant.segment.arena();
         Self(Box::new(Body {
             segment: Arc::clone(grant.segment),
             id: grant.block,
             offset: grant.offset,
             capacity: size,
+            kept_by: arena.is_home().then(|| arena.shared().id()),
             uses: Uses::new(),
             captured: AtomicBool::new(false),
         }))

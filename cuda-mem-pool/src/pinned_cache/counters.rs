@@ -8,8 +8,6 @@ use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
 /// All counts of one allocator but those that threads keep for themselves.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// Blocks that somebody has.
-    pub(super) active: Gauge,
     /// Segments.
     pub(super) held: Gauge,
     /// Blocks that were handed out past the thread caches.
@@ -74,21 +72,12 @@ impl DurationStat {
 
 impl Total {
     pub(super) fn add(&self, bytes: usize) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.add_all(Amount { count: 1, bytes: bytes as u64 });
     }
 
-    /// As [`Total::add`], where only one thread at a time adds: two loads and stores.
-    #[inline]
-    pub(super) fn add_alone(&self, bytes: usize) {
-        self.count.store(self.count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        self.bytes.store(self.bytes.load(Ordering::Relaxed).wrapping_add(bytes as u64), Ordering::Relaxed);
-    }
-
-    /// Takes over the figures of a thread that ends.
-    pub(super) fn absorb(&self, other: &Self) {
-        self.count.fetch_add(other.count.swap(0, Ordering::Relaxed), Ordering::Relaxed);
-        self.bytes.fetch_add(other.bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    pub(super) fn add_all(&self, amount: Amount) {
+        self.count.fetch_add(amount.count, Ordering::Relaxed);
+        self.bytes.fetch_add(amount.bytes, Ordering::Relaxed);
     }
 
     pub(super) fn amount(&self) -> Amount {
@@ -127,11 +116,5 @@ impl Counters {
     pub(super) fn reset_accumulated(&self, base: Base) {
         *lock(&self.base) = base;
         *lock(&self.times) = Times::default();
-    }
-
-    /// The bytes that are held and in nobody's hands.
-    pub(super) fn cached(&self) -> usize {
-        let (held, active) = (self.held.current().bytes, self.active.current().bytes);
-        usize::try_from(held.saturating_sub(active)).unwrap_or(usize::MAX)
     }
 }

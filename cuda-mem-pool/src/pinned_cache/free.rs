@@ -2,21 +2,19 @@
 
 use std::sync::Arc;
 
+use super::arena::Arena;
 use super::body::FreeBlock;
-use super::thread_cache::{self, Kept};
+use super::thread_cache;
 
 /// Takes back a block that no stream has used since it was handed out.
 #[inline]
 pub(super) fn unused(block: FreeBlock) {
-    let arena = block.arena();
-    arena.shared().counters().active.subtract(block.capacity);
-    if !arena.is_home() {
-        return past_cache(block);
-    }
-    match thread_cache::push(block) {
-        Kept::Yes => {}
-        Kept::No(block) => put(block),
-        Kept::Spilled(blocks) => blocks.into_iter().for_each(put),
+    let refused = match block.kept_by {
+        Some(allocator) => thread_cache::push(allocator, block),
+        None => Some(block),
+    };
+    if let Some(block) = refused {
+        past_cache(block);
     }
 }
 
@@ -25,22 +23,34 @@ pub(super) fn used(mut block: FreeBlock) {
     let captured = std::mem::take(block.captured.get_mut());
     let arena = Arc::clone(block.arena());
     let shared = arena.shared();
-    shared.counters().active.subtract(block.capacity);
+    shared.ledger().release(block.capacity);
     if arena.is_private() {
         arena.active().subtract(block.capacity);
     }
     if captured { arena.park(block) } else { shared.await_uses(block) }
 }
 
+#[cold]
 fn past_cache(block: FreeBlock) {
-    let arena = block.arena();
+    let arena = Arc::clone(block.arena());
+    let shared = arena.shared();
+    if let Some(allocator) = block.kept_by
+        && let Some(spilled) = thread_cache::make_room(shared, block.capacity)
+    {
+        shared.put_all(spilled);
+        return match thread_cache::push(allocator, block) {
+            Some(block) => put(&arena, block),
+            None => {}
+        };
+    }
     if arena.is_private() {
         arena.active().subtract(block.capacity);
     }
-    put(block);
+    put(&arena, block);
 }
 
-fn put(block: FreeBlock) {
-    let arena = Arc::clone(block.arena());
-    arena.shared().put_all([block]);
+fn put(arena: &Arena, block: FreeBlock) {
+    let shared = arena.shared();
+    shared.ledger().release(block.capacity);
+    shared.put_all([block]);
 }

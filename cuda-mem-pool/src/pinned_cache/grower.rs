@@ -124,8 +124,7 @@ pub(super) fn is_due(arena: &Arena) -> bool {
     let options = shared.options();
     let held = usize::try_from(shared.counters().held.current().bytes).unwrap_or(usize::MAX);
     let ahead = growth::segment_ahead(held);
-    let allowed =
-        options.max_cached.is_none_or(|most| shared.counters().cached().saturating_add(ahead) <= most);
+    let allowed = options.max_cached.is_none_or(|most| shared.cached().saturating_add(ahead) <= most);
     options.grow_ahead && arena.is_home() && allowed && growth::runs_short(arena.small_free(), held)
 }
 

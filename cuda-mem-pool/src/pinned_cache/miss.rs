@@ -58,8 +58,8 @@ fn pin_least(arena: &Arc<Arena>, size: usize, requested: usize) -> Result<Segmen
         if !is_shortage(&source) {
             return source.into();
         }
-        let counters = arena.shared().counters();
-        let (held, in_use) = (counters.held.current().bytes, counters.active.current().bytes);
+        let shared = arena.shared();
+        let (held, in_use) = (shared.counters().held.current().bytes, shared.active().bytes);
         PinnedCacheError::OutOfHostMemory { requested, segment, held, in_use, source }
     })
 }

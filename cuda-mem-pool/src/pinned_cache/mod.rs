@@ -12,6 +12,7 @@ mod counters;
 mod error;
 mod free;
 mod grower;
+mod ledger;
 mod miss;
 mod options;
 mod pending;

@@ -52,6 +52,7 @@ impl Segment {
     }
 
     /// The address of the byte at `offset`, which lies in the segment.
+    #[inline]
     pub(super) fn address(&self, offset: usize) -> NonNull<u8> {
         debug_assert!(offset < self.bytes);
         // SAFETY: the engine hands out offsets of blocks that lie in the segment.

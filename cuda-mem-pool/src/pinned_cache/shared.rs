@@ -9,12 +9,13 @@ use super::arena::Arena;
 use super::body::FreeBlock;
 use super::counters::Counters;
 use super::grower::Grower;
+use super::ledger::Ledger;
 use super::options::PinnedCacheOptions;
 use super::pending::Pending;
 use super::pools::Pools;
-use super::thread_cache::ThreadCache;
+use super::thread_cache::{self, Blocks, ThreadCache};
 use crate::engine::stats::Amount;
-use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
+use crate::primitive::{AtomicBool, Ordering};
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -26,7 +27,8 @@ pub(super) struct Shared {
     /// The default pool, by node.
     nodes: RwLock<HashMap<Option<u32>, Arc<Arena>>>,
     pools: Pools,
-    caches: Mutex<Vec<Arc<ThreadCache>>>,
+    /// The blocks that somebody has, and the caches of all threads.
+    ledger: Ledger<Blocks>,
     pending: Pending,
     grower: Grower,
     /// The last handle is gone: nobody asks for blocks any more.
@@ -44,7 +46,7 @@ impl Shared {
             counters: Counters::default(),
             nodes: RwLock::default(),
             pools: Pools::default(),
-            caches: Mutex::default(),
+            ledger: Ledger::new(),
             pending: Pending::default(),
             grower: Grower::default(),
             closed: AtomicBool::new(false),
@@ -67,6 +69,11 @@ impl Shared {
     #[inline]
     pub(super) fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    #[inline]
+    pub(super) fn ledger(&self) -> &Ledger<Blocks> {
+        &self.ledger
     }
 
     #[inline]
@@ -98,16 +105,18 @@ impl Shared {
     }
 
     pub(super) fn add_cache(&self, cache: Arc<ThreadCache>) {
-        lock(&self.caches).push(Arc::clone(&cache));
+        self.ledger.add_account(Arc::clone(&cache));
         if self.is_closed() {
             // The last handle went just now, and may have missed it.
-            put(cache.close());
+            put(thread_cache::close(&cache, &self.ledger));
         }
     }
 
-    pub(super) fn forget_cache(&self, cache: &Arc<ThreadCache>) {
-        lock(&self.caches).retain(|known| !Arc::ptr_eq(known, cache));
-        self.counters.handed_out.absorb(cache.handed_out());
+    /// The thread of a cache ends.
+    pub(super) fn end_cache(&self, cache: &Arc<ThreadCache>) {
+        put(thread_cache::close(cache, &self.ledger));
+        let handed_out = cache.wait().with(|blocks| blocks.handed_out());
+        self.ledger.remove_account(cache, || self.counters.handed_out.add_all(handed_out));
     }
 
     /// Puts a block back into its arena once nothing uses it any more.
@@ -137,8 +146,8 @@ impl Shared {
 
     /// Takes the blocks that threads keep for themselves back.
     pub(super) fn flush_caches(&self) {
-        let caches = lock(&self.caches).clone();
-        put(caches.iter().flat_map(|cache| cache.take_all()));
+        let caches = self.ledger.accounts();
+        put(caches.iter().flat_map(|cache| thread_cache::take_all(cache, &self.ledger)));
     }
 
     /// Gives whole segments that are free back until no more than `bytes` bytes are cached. Calls the driver.
@@ -151,10 +160,10 @@ impl Shared {
     /// As [`Shared::trim_to`] with the limit that the options set, in the order of what it costs.
     fn trim_to_limit(&self) {
         let Some(most) = self.options.max_cached else { return };
-        if self.counters.cached() > most {
+        if self.cached() > most {
             self.trim_arenas(most);
         }
-        if self.counters.cached() > most {
+        if self.cached() > most {
             self.flush_caches();
             self.trim_arenas(most);
         }
@@ -162,7 +171,7 @@ impl Shared {
 
     fn trim_arenas(&self, most: usize) {
         for arena in self.arenas() {
-            let cached = self.counters.cached();
+            let cached = self.cached();
             arena.trim(|given_back| cached.saturating_sub(given_back) <= most);
         }
     }
@@ -177,8 +186,8 @@ impl Shared {
     pub(super) fn close(&self) {
         self.grower.stop();
         self.closed.store(true, Ordering::Release);
-        let caches = std::mem::take(&mut *lock(&self.caches));
-        put(caches.iter().flat_map(|cache| cache.close()));
+        let caches = self.ledger.take_accounts();
+        put(caches.iter().flat_map(|cache| thread_cache::close(cache, &self.ledger)));
         self.drain_pending();
         // The arenas refer to all of this: from now on only blocks keep it.
         let mut arenas = self.pools.take_all();
@@ -201,15 +210,22 @@ impl Shared {
         put([block]);
     }
 
-    /// The blocks handed out so far.
-    pub(super) fn handed_out(&self) -> Amount {
-        let mut sum = self.counters.handed_out.amount();
-        for cache in lock(&self.caches).iter() {
-            let amount = cache.handed_out().amount();
-            sum.count = sum.count.saturating_add(amount.count);
-            sum.bytes = sum.bytes.saturating_add(amount.bytes);
-        }
-        sum
+    /// The blocks that somebody has.
+    pub(super) fn active(&self) -> Amount {
+        self.ledger.current(|_| {})
+    }
+
+    /// The bytes that are held and in nobody's hands.
+    pub(super) fn cached(&self) -> usize {
+        let (held, active) = (self.counters.held.current().bytes, self.active().bytes);
+        usize::try_from(held.saturating_sub(active)).unwrap_or(usize::MAX)
+    }
+
+    /// The blocks that somebody has, and those handed out so far.
+    pub(super) fn active_and_handed_out(&self) -> (Amount, Amount) {
+        let mut handed_out = Amount::default();
+        let active = self.ledger.current(|blocks| handed_out = handed_out.plus(blocks.handed_out()));
+        (active, handed_out.plus(self.counters.handed_out.amount()))
     }
 }
 

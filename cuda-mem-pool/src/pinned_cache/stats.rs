@@ -84,7 +84,7 @@ pub(super) fn read(shared: &Shared) -> PinnedCacheStats {
     let counters = shared.counters();
     let (base, times, totals) = (counters.base(), counters.times(), totals(shared));
     let (held, held_peak) = (counters.held.current(), counters.held.peak());
-    let (active, active_peak) = (counters.active.current(), counters.active.peak());
+    let (active, active_peak) = (less(totals.handed_out, totals.taken_back), shared.ledger().peak());
     let stat = |current: u64, peak: u64, up: [u64; 2], down: [u64; 2]| Stat {
         current,
         peak: peak.max(current),
@@ -126,10 +126,11 @@ pub(super) fn read(shared: &Shared) -> PinnedCacheStats {
 /// Everything that ever went up or down.
 pub(super) fn totals(shared: &Shared) -> Base {
     let counters = shared.counters();
-    let (handed_out, pinned) = (shared.handed_out(), counters.pins());
+    let (active, handed_out) = shared.active_and_handed_out();
+    let pinned = counters.pins();
     Base {
         handed_out,
-        taken_back: less(handed_out, counters.active.current()),
+        taken_back: less(handed_out, active),
         pinned,
         unpinned: less(pinned, counters.held.current()),
     }

@@ -6,10 +6,11 @@ use std::sync::{Arc, Weak};
 use cuda_mem_core::forked;
 
 use super::body::FreeBlock;
-use super::counters::Total;
+use super::ledger::{self, Account, Ledger};
 use super::shared::Shared;
 use super::try_cell::TryCell;
 use crate::engine::classes;
+use crate::engine::stats::{Amount, Packed};
 
 /// How many blocks of one class a thread keeps.
 const DEPTH: usize = 16;
@@ -17,19 +18,12 @@ const DEPTH: usize = 16;
 /// The largest block that a thread keeps.
 pub(super) const LARGEST: usize = 64 << 20;
 
-/// One thread's blocks of one allocator. Its owner takes it without waiting; others take it to trim, and when the thread or the
-/// allocator ends.
-#[derive(Debug)]
-pub(super) struct ThreadCache {
-    allocator: u64,
-    shared: Weak<Shared>,
-    blocks: TryCell<Blocks>,
-    /// The blocks that its owner was given out of it.
-    handed_out: Total,
-}
+/// One thread's blocks of one allocator. Its owner takes it without waiting; others take it to trim, to read the statistics,
+/// and when the thread or the allocator ends.
+pub(super) type ThreadCache = TryCell<Blocks>;
 
 #[derive(Debug)]
-struct Blocks {
+pub(super) struct Blocks {
     /// By class, the last one in the first one out: its lines may still be in the processor's cache.
     classes: Vec<Vec<FreeBlock>>,
     bytes: usize,
@@ -37,20 +31,25 @@ struct Blocks {
     limit: usize,
     /// The thread or the allocator has ended.
     closed: bool,
+    /// What is claimed for its blocks as if they were in use.
+    spare: Packed,
+    /// The blocks that its owner was given out of it.
+    handed_out: Amount,
 }
 
-/// What came of putting a block into the cache.
-pub(super) enum Kept {
-    /// It is in.
-    Yes,
-    /// It is not.
-    No(FreeBlock),
-    /// There are too many bytes: neither it nor the others are in any more.
-    Spilled(Vec<FreeBlock>),
+/// A block was not handed out, because a peak would move.
+struct AtPeak {
+    capacity: usize,
 }
 
 /// The caches of the calling thread, one for each allocator that it has used.
-struct Local(RefCell<Vec<Arc<ThreadCache>>>);
+struct Local(RefCell<Vec<Known>>);
+
+struct Known {
+    allocator: u64,
+    shared: Weak<Shared>,
+    cache: Arc<ThreadCache>,
+}
 
 thread_local! {
     static LOCAL: Local = const { Local(RefCell::new(Vec::new())) };
@@ -58,43 +57,50 @@ thread_local! {
 
 /// A block of at least `size` bytes, which are rounded already, out of the calling thread's cache.
 #[inline]
-pub(super) fn pop(allocator: u64, size: usize) -> Option<FreeBlock> {
-    with(allocator, |cache| {
-        cache.blocks.try_with(|blocks| {
-            let block = blocks.pop(size)?;
-            cache.handed_out.add_alone(block.capacity);
-            Some(block)
-        })
-    })
-    .flatten()
-    .flatten()
-}
-
-/// Puts a block into the calling thread's cache.
-#[inline]
-pub(super) fn push(block: FreeBlock) -> Kept {
-    match try_push(block) {
-        Ok(kept) => kept,
-        // The first time in this thread, or at its end, or somebody trims.
-        Err(block) => {
-            if register(block.arena().shared()) {
-                try_push(block).unwrap_or_else(Kept::No)
-            } else {
-                Kept::No(block)
-            }
-        }
+pub(super) fn pop(shared: &Shared, size: usize) -> Option<FreeBlock> {
+    // Before the flag is taken: the processor begins nothing that comes later until it has it.
+    let class = classes::floor(size);
+    let popped = with(shared.id(), |cache| cache.try_with(|blocks| blocks.pop(class, size, shared.ledger())));
+    match popped?? {
+        Ok(block) => block,
+        Err(AtPeak { capacity }) => pop_at_peak(shared, capacity),
     }
 }
 
+/// As [`pop`], after a claim that was made without holding the cache.
+#[cold]
+fn pop_at_peak(shared: &Shared, capacity: usize) -> Option<FreeBlock> {
+    shared.ledger().claim(capacity);
+    let popped = with(shared.id(), |cache| cache.wait().with(|blocks| blocks.pop_claimed(capacity)));
+    let block = popped.flatten();
+    if block.is_none() {
+        // Somebody trimmed.
+        shared.ledger().release(capacity);
+    }
+    block
+}
+
+/// Puts a block back that its user has dropped, into the calling thread's cache. It comes back if it cannot stay there.
 #[inline]
-fn try_push(block: FreeBlock) -> Result<Kept, FreeBlock> {
-    let allocator = block.arena().shared().id();
+pub(super) fn push(allocator: u64, block: FreeBlock) -> Option<FreeBlock> {
+    let (class, capacity) = (classes::floor(block.capacity), block.capacity);
     let mut block = Some(block);
-    let kept =
-        with(allocator, |cache| cache.blocks.try_with(|blocks| block.take().map(|block| blocks.push(block))));
-    match (kept.flatten().flatten(), block) {
-        (None, Some(block)) => Err(block),
-        (kept, _) => Ok(kept.unwrap_or(Kept::Yes)),
+    with(allocator, |cache| {
+        cache.try_with(|blocks| block = block.take().and_then(|block| blocks.push(class, capacity, block)));
+    });
+    block
+}
+
+/// Makes room for a block that [`push`] refused: a first cache, or that of blocks which are not asked for any more; those come
+/// back. None if it cannot stay in any case.
+#[cold]
+pub(super) fn make_room(shared: &Arc<Shared>, capacity: usize) -> Option<Vec<FreeBlock>> {
+    let made =
+        with(shared.id(), |cache| cache.try_with(|blocks| blocks.make_room(capacity, shared.ledger())));
+    match made {
+        Some(made) => made?,
+        // The first time in this thread, or at its end.
+        None => register(shared).then(Vec::new),
     }
 }
 
@@ -104,14 +110,13 @@ fn with<R>(allocator: u64, body: impl FnOnce(&ThreadCache) -> R) -> Option<R> {
     LOCAL
         .try_with(|local| {
             let caches = local.0.try_borrow().ok()?;
-            caches.iter().find(|cache| cache.allocator == allocator).map(|cache| body(cache))
+            caches.iter().find(|known| known.allocator == allocator).map(|known| body(&known.cache))
         })
         .ok()
         .flatten()
 }
 
 /// Makes the calling thread a cache. False if it has one or can have none.
-#[cold]
 fn register(shared: &Arc<Shared>) -> bool {
     let limit = shared.thread_cache_bytes();
     if limit == 0 || shared.is_closed() {
@@ -119,12 +124,13 @@ fn register(shared: &Arc<Shared>) -> bool {
     }
     let added = LOCAL.try_with(|local| {
         let mut caches = local.0.try_borrow_mut().ok()?;
-        if caches.iter().any(|cache| cache.allocator == shared.id()) {
+        if caches.iter().any(|known| known.allocator == shared.id()) {
             return None;
         }
-        caches.retain(|cache| cache.shared.strong_count() > 0);
-        let cache = Arc::new(ThreadCache::new(shared, limit));
-        caches.push(Arc::clone(&cache));
+        caches.retain(|known| known.shared.strong_count() > 0);
+        let cache = Arc::new(TryCell::new(Blocks::new(limit)));
+        let (allocator, weak) = (shared.id(), Arc::downgrade(shared));
+        caches.push(Known { allocator, shared: weak, cache: Arc::clone(&cache) });
         Some(cache)
     });
     match added {
@@ -136,79 +142,96 @@ fn register(shared: &Arc<Shared>) -> bool {
     }
 }
 
-impl ThreadCache {
-    fn new(shared: &Arc<Shared>, limit: usize) -> Self {
-        let classes = (0..=classes::floor(LARGEST)).map(|_| Vec::new()).collect();
-        let blocks = TryCell::new(Blocks { classes, bytes: 0, limit, closed: false });
-        Self { allocator: shared.id(), shared: Arc::downgrade(shared), blocks, handed_out: Total::default() }
-    }
+/// All blocks of a cache; nothing if its owner is just at it.
+pub(super) fn take_all(cache: &ThreadCache, ledger: &Ledger<Blocks>) -> Vec<FreeBlock> {
+    cache.try_with(|blocks| blocks.take_all(ledger)).unwrap_or_default()
+}
 
-    pub(super) fn handed_out(&self) -> &Total {
-        &self.handed_out
-    }
-
-    /// All its blocks; nothing if its owner is just at it.
-    pub(super) fn take_all(&self) -> Vec<FreeBlock> {
-        self.blocks.try_with(Blocks::take_all).unwrap_or_default()
-    }
-
-    /// All its blocks, and it takes no more. Its owner is at it for a few instructions at a time.
-    pub(super) fn close(&self) -> Vec<FreeBlock> {
-        loop {
-            let taken = self.blocks.try_with(|blocks| {
-                blocks.closed = true;
-                blocks.take_all()
-            });
-            match taken {
-                Some(blocks) => return blocks,
-                None => crate::primitive::yield_now(),
-            }
-        }
-    }
+/// All blocks of a cache, and it takes no more.
+pub(super) fn close(cache: &ThreadCache, ledger: &Ledger<Blocks>) -> Vec<FreeBlock> {
+    cache.wait().with(|blocks| {
+        blocks.closed = true;
+        blocks.take_all(ledger)
+    })
 }
 
 impl Blocks {
+    fn new(limit: usize) -> Self {
+        let classes = (0..=classes::floor(LARGEST)).map(|_| Vec::new()).collect();
+        let (spare, handed_out) = (Packed::default(), Amount::default());
+        Self { classes, bytes: 0, limit, closed: false, spare, handed_out }
+    }
+
+    pub(super) fn handed_out(&self) -> Amount {
+        self.handed_out
+    }
+
     #[inline]
-    fn pop(&mut self, size: usize) -> Option<FreeBlock> {
-        let class = self.classes.get_mut(classes::floor(size))?;
+    fn pop(&mut self, class: usize, size: usize, ledger: &Ledger<Self>) -> Result<Option<FreeBlock>, AtPeak> {
+        let Some(class) = self.classes.get_mut(class) else { return Ok(None) };
         // Blocks of one class of large ones differ by up to 3 %.
-        if class.last()?.capacity < size {
-            return None;
+        let Some(capacity) = class.last().map(|last| last.capacity).filter(|capacity| *capacity >= size)
+        else {
+            return Ok(None);
+        };
+        if !ledger.take(&mut self.spare, capacity) {
+            return Err(AtPeak { capacity });
         }
-        let block = class.pop()?;
-        self.bytes = self.bytes.wrapping_sub(block.capacity);
+        self.bytes = self.bytes.wrapping_sub(capacity);
+        self.handed_out.add(capacity);
+        Ok(class.pop())
+    }
+
+    /// The block that [`AtPeak`] told of, if it still is here.
+    fn pop_claimed(&mut self, capacity: usize) -> Option<FreeBlock> {
+        let class = self.classes.get_mut(classes::floor(capacity))?;
+        let block = class.pop_if(|last| last.capacity == capacity)?;
+        self.bytes = self.bytes.wrapping_sub(capacity);
+        self.handed_out.add(capacity);
         Some(block)
     }
 
+    /// Takes a block of that class and size. It comes back if it cannot stay.
     #[inline]
-    fn push(&mut self, block: FreeBlock) -> Kept {
-        let Some(class) = self.classes.get_mut(classes::floor(block.capacity)) else {
-            return Kept::No(block);
-        };
-        if class.len() == class.capacity() {
-            // Full, or never used before: its room is made once, so that no other push goes to the heap.
-            if class.capacity() >= DEPTH {
-                return Kept::No(block);
-            }
-            class.reserve_exact(DEPTH);
+    fn push(&mut self, class: usize, capacity: usize, block: FreeBlock) -> Option<FreeBlock> {
+        let Some(class) = self.classes.get_mut(class) else { return Some(block) };
+        // Not beyond the room that was made once: no push goes to the heap.
+        if class.len() == class.capacity() || self.closed || self.limit - self.bytes < capacity {
+            return Some(block);
         }
-        if self.closed || block.capacity > self.limit {
-            return Kept::No(block);
-        }
-        if self.limit - self.bytes < block.capacity {
-            // What lies here may be of sizes that nobody asks for any more.
-            let mut spilled = self.take_all();
-            spilled.push(block);
-            return Kept::Spilled(spilled);
-        }
-        self.bytes += block.capacity;
+        self.bytes += capacity;
+        ledger::give_back(&mut self.spare, capacity);
         class.push(block);
-        Kept::Yes
+        None
     }
 
-    fn take_all(&mut self) -> Vec<FreeBlock> {
+    /// Makes room for a block of this size. What lies here instead, if it has to go; None if there can be no room.
+    fn make_room(&mut self, capacity: usize, ledger: &Ledger<Self>) -> Option<Vec<FreeBlock>> {
+        if self.closed || capacity > self.limit {
+            return None;
+        }
+        let class = self.classes.get_mut(classes::floor(capacity))?;
+        if class.len() >= DEPTH {
+            return None;
+        }
+        // Its room is made once.
+        class.reserve_exact(DEPTH - class.len());
+        // What lies here may be of sizes that nobody asks for any more.
+        let full = self.limit - self.bytes < capacity;
+        Some(if full { self.take_all(ledger) } else { Vec::new() })
+    }
+
+    fn take_all(&mut self, ledger: &Ledger<Self>) -> Vec<FreeBlock> {
         self.bytes = 0;
+        // Before anybody else can have them.
+        ledger.release_spare(&mut self.spare);
         self.classes.iter_mut().flat_map(|class| class.drain(..)).collect()
+    }
+}
+
+impl Account for Blocks {
+    fn spare(&mut self) -> &mut Packed {
+        &mut self.spare
     }
 }
 
@@ -221,14 +244,10 @@ impl Drop for Local {
             let _ = std::mem::ManuallyDrop::new(caches);
             return;
         }
-        for cache in caches {
-            let blocks = cache.close();
-            if let Some(shared) = cache.shared.upgrade() {
-                shared.forget_cache(&cache);
-            }
-            for block in blocks {
-                let arena = Arc::clone(block.arena());
-                arena.put(block);
+        for known in caches {
+            // Without the allocator there are no blocks: they keep it.
+            if let Some(shared) = known.shared.upgrade() {
+                shared.end_cache(&known.cache);
             }
         }
     }

@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code, reason = "shares a value under a flag of its own")]
 
-use crate::primitive::{AtomicBool, Ordering, UnsafeCell};
+use crate::primitive::{AtomicBool, Ordering, UnsafeCell, yield_now};
 
 /// A value behind a flag. Taking it costs one uncontended atomic exchange, giving it back one store.
 #[derive(Debug)]
@@ -15,32 +15,55 @@ pub(crate) struct TryCell<T> {
     value: UnsafeCell<T>,
 }
 
-/// Gives the value back, also when a panic passes.
-struct Taken<'c>(&'c AtomicBool);
+/// The value is with whoever has this. Gives it back when dropped, also when a panic passes.
+pub(crate) struct Held<'c, T>(&'c TryCell<T>);
 
 impl<T> TryCell<T> {
     pub(crate) fn new(value: T) -> Self {
         Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
+    /// Takes the value, unless somebody has it.
+    #[inline]
+    pub(crate) fn hold(&self) -> Option<Held<'_, T>> {
+        // Acquire: what the last one did to the value is done. Not a swap: who is refused must not write.
+        self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        Some(Held(self))
+    }
+
+    /// Takes the value when nobody has it.
+    pub(crate) fn wait(&self) -> Held<'_, T> {
+        loop {
+            match self.hold() {
+                Some(held) => return held,
+                None => yield_now(),
+            }
+        }
+    }
+
     /// Runs `body` on the value, unless somebody has it.
     #[inline]
     pub(crate) fn try_with<R>(&self, body: impl FnOnce(&mut T) -> R) -> Option<R> {
-        // Acquire: what the last one did to the value is done. Not a swap: who is refused must not write.
-        self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        let _taken = Taken(&self.taken);
-        Some(self.value.with_mut(|value| {
-            // SAFETY: the flag was false, so nobody has the value, and nobody gets it before `_taken` is dropped.
-            body(unsafe { &mut *value })
-        }))
+        self.hold().map(|mut held| held.with(body))
     }
 }
 
-impl Drop for Taken<'_> {
+impl<T> Held<'_, T> {
+    #[inline]
+    pub(crate) fn with<R>(&mut self, body: impl FnOnce(&mut T) -> R) -> R {
+        self.0.value.with_mut(|value| {
+            // SAFETY: the flag was false when `self` was made, so nobody has the value, and nobody gets it before `self` is
+            // dropped; `self` is borrowed mutably, so it is lent once at a time.
+            body(unsafe { &mut *value })
+        })
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
     #[inline]
     fn drop(&mut self) {
         // Release: what was done to the value is done for the next one.
-        self.0.store(false, Ordering::Release);
+        self.0.taken.store(false, Ordering::Release);
     }
 }
 
