@@ -54,6 +54,11 @@ impl Packed {
         self.0 >> BYTES
     }
 
+    #[inline]
+    pub(crate) fn bytes(self) -> usize {
+        self.size() as usize * GRANULE
+    }
+
     /// In granules.
     #[inline]
     fn size(self) -> u64 {
@@ -65,10 +70,16 @@ impl Packed {
         Self(self.0.wrapping_add(other.0))
     }
 
-    /// What is left without `other`, if there is as much of both numbers.
+    /// Whether both numbers are at least those of `other`.
     #[inline]
-    pub(crate) fn minus(self, other: Self) -> Option<Self> {
-        (self.size() >= other.size() && self.count() >= other.count()).then(|| Self(self.0 - other.0))
+    pub(crate) fn covers(self, other: Self) -> bool {
+        self.size() >= other.size() && self.count() >= other.count()
+    }
+
+    /// What is left without `other`, which it covers.
+    #[inline]
+    pub(crate) fn less(self, other: Self) -> Self {
+        Self(self.0.wrapping_sub(other.0))
     }
 
     /// What is left without `other`, down to zero for each number.
@@ -186,9 +197,10 @@ mod tests {
     #[test]
     fn amounts_count_both_numbers() {
         let (small, large) = (Packed::one(256), Packed::one(1024));
-        assert_eq!(small.minus(large), None);
-        assert_eq!(large.minus(small.plus(small)), None, "one is not two");
-        assert_eq!(small.plus(large).minus(large), Some(small));
+        assert!(large.covers(small) && !small.covers(large));
+        assert!(!large.covers(small.plus(small)), "one is not two");
+        assert_eq!(small.plus(large).less(large), small);
+        assert_eq!(small.plus(large).bytes(), 1280);
         assert_eq!(small.plus(small).without(large), Packed(1 << BYTES));
         assert_eq!(large.without(small.plus(small)), Packed(2));
     }

@@ -8,7 +8,7 @@ use cuda_mem_core::Uses;
 
 use super::arena::Arena;
 use super::segment::Segment;
-use crate::engine::{BlockId, Grant};
+use crate::engine::{BlockId, Grant, classes};
 
 /// A block that belongs to nobody, or to the [`PinnedBlock`](super::PinnedBlock) around it.
 ///
@@ -22,6 +22,8 @@ pub(super) struct Body {
     pub(super) id: BlockId,
     pub(super) offset: usize,
     pub(super) capacity: usize,
+    /// The size class that `capacity` is or is in.
+    pub(super) class: usize,
     /// The allocator, if threads may keep the block: not those of private pools and other nodes.
     pub(super) kept_by: Option<u64>,
     /// The streams that use it since it was handed out.
@@ -38,6 +40,7 @@ impl FreeBlock {
             id: grant.block,
             offset: grant.offset,
             capacity: size,
+            class: classes::floor(size),
             kept_by: arena.is_home().then(|| arena.shared().id()),
             uses: Uses::new(),
             captured: AtomicBool::new(false),

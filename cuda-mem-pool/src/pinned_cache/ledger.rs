@@ -13,8 +13,7 @@
 //!   time. So there are [`BURST`] such turns, and one more each [`TURN`]. Without a turn the claim is made as the gauge
 //!   stands: the peak then counts what other threads have had in use just before, too.
 //!
-//! An account's spare claim is never more than what its thread has given back and not taken again, so that what a thread
-//! keeps bounds it.
+//! An account's spare claim is never more than what its thread keeps, which bounds it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +30,35 @@ const TURN: Duration = Duration::from_micros(100);
 
 /// What has a spare claim.
 pub(super) trait Account {
-    fn spare(&mut self) -> &mut Packed;
+    fn purse(&mut self) -> &mut Purse;
+}
+
+/// What a thread keeps, and how much of it is claimed: the spare claim is the difference.
+///
+/// It is not a number of its own, because it changes with what is kept, nearly always: so that is one store.
+#[derive(Debug, Default)]
+pub(super) struct Purse {
+    kept: Packed,
+    /// Of both numbers no more than is kept.
+    unclaimed: Packed,
+}
+
+impl Purse {
+    #[inline]
+    pub(super) fn bytes(&self) -> usize {
+        self.kept.bytes()
+    }
+
+    #[inline]
+    fn spare(&self) -> Packed {
+        self.kept.less(self.unclaimed)
+    }
+
+    /// The owner gives something back that it keeps for itself.
+    #[inline]
+    pub(super) fn put(&mut self, bytes: usize) {
+        self.kept = self.kept.plus(Packed::one(bytes));
+    }
 }
 
 /// The gauge, and all accounts.
@@ -80,27 +107,35 @@ impl<T: Account> Ledger<T> {
         then();
     }
 
-    /// The owner of an account takes something. False, and nothing is done, if a peak would move: then
-    /// [`Ledger::claim`] is due, without the account.
+    /// The owner of an account takes something that it keeps. False, and nothing is done, if a peak would move: then
+    /// [`Ledger::claim`] is due, without the account, and after it [`Ledger::take_claimed`].
     #[inline]
-    pub(super) fn take(&self, spare: &mut Packed, bytes: usize) -> bool {
+    pub(super) fn take(&self, purse: &mut Purse, bytes: usize) -> bool {
         let one = Packed::one(bytes);
-        match spare.minus(one) {
-            Some(left) => {
-                *spare = left;
-                true
-            }
-            None => self.take_more(spare, one),
+        if !purse.spare().covers(one) {
+            return self.take_more(purse, one);
         }
+        purse.kept = purse.kept.less(one);
+        true
     }
 
     #[cold]
-    fn take_more(&self, spare: &mut Packed, one: Packed) -> bool {
-        let claimed = self.gauge.add_below_peak(one.without(*spare));
+    fn take_more(&self, purse: &mut Purse, one: Packed) -> bool {
+        let spare = purse.spare();
+        let claimed = self.gauge.add_below_peak(one.without(spare));
         if claimed {
-            *spare = spare.without(one);
+            purse.kept = purse.kept.less(one);
+            purse.unclaimed = purse.kept.less(spare.without(one));
         }
         claimed
+    }
+
+    /// The owner of an account takes something that it keeps, and has claimed all of it.
+    pub(super) fn take_claimed(&self, purse: &mut Purse, bytes: usize) {
+        // It may be more than would be left.
+        self.settle(purse);
+        purse.kept = purse.kept.less(Packed::one(bytes));
+        purse.unclaimed = purse.kept;
     }
 
     /// Somebody takes something past the accounts. Not while holding one.
@@ -115,7 +150,7 @@ impl<T: Account> Ledger<T> {
             return self.gauge.add_all(one);
         }
         let mut held = hold(accounts);
-        let settled = self.settle(&mut held);
+        let settled = self.settle_all(&mut held);
         self.gauge.add_all(one);
         drop(held);
         // What nobody had to give up costs nobody.
@@ -130,16 +165,26 @@ impl<T: Account> Ledger<T> {
         self.gauge.subtract(bytes);
     }
 
-    /// The account keeps nothing any more.
-    pub(super) fn release_spare(&self, spare: &mut Packed) {
-        self.gauge.subtract_all(std::mem::take(spare));
+    /// The owner of an account keeps nothing any more. Before anybody else can have it.
+    pub(super) fn release_all(&self, purse: &mut Purse) {
+        self.settle(purse);
+        *purse = Purse::default();
+    }
+
+    /// Gives the spare claim back.
+    fn settle(&self, purse: &mut Purse) {
+        let spare = purse.spare();
+        if spare != Packed::default() {
+            self.gauge.subtract_all(spare);
+            purse.unclaimed = purse.kept;
+        }
     }
 
     /// What is in use, exactly, and what `visit` sees of all accounts at that moment. Not while holding an account.
     pub(super) fn current(&self, mut visit: impl FnMut(&mut T)) -> Amount {
         let books = lock(&self.books);
         let mut held = hold(&books.accounts);
-        self.settle(&mut held);
+        self.settle_all(&mut held);
         held.iter_mut().for_each(|account| account.with(&mut visit));
         self.gauge.current()
     }
@@ -152,27 +197,21 @@ impl<T: Account> Ledger<T> {
     pub(super) fn reset_peak(&self) {
         let books = lock(&self.books);
         let mut held = hold(&books.accounts);
-        self.settle(&mut held);
+        self.settle_all(&mut held);
         self.gauge.reset_peak();
     }
 
     /// Gives all spare claims back. Whether there were any.
-    fn settle(&self, held: &mut [Held<'_, T>]) -> bool {
+    fn settle_all(&self, held: &mut [Held<'_, T>]) -> bool {
         let mut any = false;
         for account in held {
             account.with(|account| {
-                any |= *account.spare() != Packed::default();
-                self.release_spare(account.spare());
+                any |= account.purse().spare() != Packed::default();
+                self.settle(account.purse());
             });
         }
         any
     }
-}
-
-/// The owner of an account gives something back that it keeps for itself.
-#[inline]
-pub(super) fn give_back(spare: &mut Packed, bytes: usize) {
-    *spare = spare.plus(Packed::one(bytes));
 }
 
 /// Waits for each account; its owner has it for a few instructions at a time. Only who has locked the books holds several.

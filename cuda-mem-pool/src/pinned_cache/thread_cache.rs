@@ -6,11 +6,11 @@ use std::sync::{Arc, Weak};
 use cuda_mem_core::forked;
 
 use super::body::FreeBlock;
-use super::ledger::{self, Account, Ledger};
+use super::ledger::{Account, Ledger, Purse};
 use super::shared::Shared;
 use super::try_cell::TryCell;
 use crate::engine::classes;
-use crate::engine::stats::{Amount, Packed};
+use crate::engine::stats::Amount;
 
 /// How many blocks of one class a thread keeps.
 const DEPTH: usize = 16;
@@ -26,13 +26,12 @@ pub(super) type ThreadCache = TryCell<Blocks>;
 pub(super) struct Blocks {
     /// By class, the last one in the first one out: its lines may still be in the processor's cache.
     classes: Vec<Vec<FreeBlock>>,
-    bytes: usize,
-    /// The most that `bytes` may be.
+    /// The most bytes that they may have.
     limit: usize,
     /// The thread or the allocator has ended.
     closed: bool,
-    /// What is claimed for its blocks as if they were in use.
-    spare: Packed,
+    /// How much they are.
+    purse: Purse,
     /// The blocks that its owner was given out of it.
     handed_out: Amount,
 }
@@ -71,7 +70,8 @@ pub(super) fn pop(shared: &Shared, size: usize) -> Option<FreeBlock> {
 #[cold]
 fn pop_at_peak(shared: &Shared, capacity: usize) -> Option<FreeBlock> {
     shared.ledger().claim(capacity);
-    let popped = with(shared.id(), |cache| cache.wait().with(|blocks| blocks.pop_claimed(capacity)));
+    let popped =
+        with(shared.id(), |cache| cache.wait().with(|blocks| blocks.pop_claimed(capacity, shared.ledger())));
     let block = popped.flatten();
     if block.is_none() {
         // Somebody trimmed.
@@ -83,7 +83,7 @@ fn pop_at_peak(shared: &Shared, capacity: usize) -> Option<FreeBlock> {
 /// Puts a block back that its user has dropped, into the calling thread's cache. It comes back if it cannot stay there.
 #[inline]
 pub(super) fn push(allocator: u64, block: FreeBlock) -> Option<FreeBlock> {
-    let (class, capacity) = (classes::floor(block.capacity), block.capacity);
+    let (class, capacity) = (block.class, block.capacity);
     let mut block = Some(block);
     with(allocator, |cache| {
         cache.try_with(|blocks| block = block.take().and_then(|block| blocks.push(class, capacity, block)));
@@ -158,8 +158,7 @@ pub(super) fn close(cache: &ThreadCache, ledger: &Ledger<Blocks>) -> Vec<FreeBlo
 impl Blocks {
     fn new(limit: usize) -> Self {
         let classes = (0..=classes::floor(LARGEST)).map(|_| Vec::new()).collect();
-        let (spare, handed_out) = (Packed::default(), Amount::default());
-        Self { classes, bytes: 0, limit, closed: false, spare, handed_out }
+        Self { classes, limit, closed: false, purse: Purse::default(), handed_out: Amount::default() }
     }
 
     pub(super) fn handed_out(&self) -> Amount {
@@ -174,19 +173,18 @@ impl Blocks {
         else {
             return Ok(None);
         };
-        if !ledger.take(&mut self.spare, capacity) {
+        if !ledger.take(&mut self.purse, capacity) {
             return Err(AtPeak { capacity });
         }
-        self.bytes = self.bytes.wrapping_sub(capacity);
         self.handed_out.add(capacity);
         Ok(class.pop())
     }
 
     /// The block that [`AtPeak`] told of, if it still is here.
-    fn pop_claimed(&mut self, capacity: usize) -> Option<FreeBlock> {
+    fn pop_claimed(&mut self, capacity: usize, ledger: &Ledger<Self>) -> Option<FreeBlock> {
         let class = self.classes.get_mut(classes::floor(capacity))?;
         let block = class.pop_if(|last| last.capacity == capacity)?;
-        self.bytes = self.bytes.wrapping_sub(capacity);
+        ledger.take_claimed(&mut self.purse, capacity);
         self.handed_out.add(capacity);
         Some(block)
     }
@@ -196,11 +194,10 @@ impl Blocks {
     fn push(&mut self, class: usize, capacity: usize, block: FreeBlock) -> Option<FreeBlock> {
         let Some(class) = self.classes.get_mut(class) else { return Some(block) };
         // Not beyond the room that was made once: no push goes to the heap.
-        if class.len() == class.capacity() || self.closed || self.limit - self.bytes < capacity {
+        if class.len() == class.capacity() || self.closed || self.limit - self.purse.bytes() < capacity {
             return Some(block);
         }
-        self.bytes += capacity;
-        ledger::give_back(&mut self.spare, capacity);
+        self.purse.put(capacity);
         class.push(block);
         None
     }
@@ -217,21 +214,19 @@ impl Blocks {
         // Its room is made once.
         class.reserve_exact(DEPTH - class.len());
         // What lies here may be of sizes that nobody asks for any more.
-        let full = self.limit - self.bytes < capacity;
+        let full = self.limit - self.purse.bytes() < capacity;
         Some(if full { self.take_all(ledger) } else { Vec::new() })
     }
 
     fn take_all(&mut self, ledger: &Ledger<Self>) -> Vec<FreeBlock> {
-        self.bytes = 0;
-        // Before anybody else can have them.
-        ledger.release_spare(&mut self.spare);
+        ledger.release_all(&mut self.purse);
         self.classes.iter_mut().flat_map(|class| class.drain(..)).collect()
     }
 }
 
 impl Account for Blocks {
-    fn spare(&mut self) -> &mut Packed {
-        &mut self.spare
+    fn purse(&mut self) -> &mut Purse {
+        &mut self.purse
     }
 }
 

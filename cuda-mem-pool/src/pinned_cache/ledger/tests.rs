@@ -3,31 +3,38 @@ use super::*;
 /// An account, and the sizes of what its thread keeps.
 #[derive(Default)]
 struct Thread {
-    spare: Packed,
+    purse: Purse,
     kept: Vec<usize>,
 }
 
 impl Account for Thread {
-    fn spare(&mut self) -> &mut Packed {
-        &mut self.spare
+    fn purse(&mut self) -> &mut Purse {
+        &mut self.purse
     }
 }
 
 /// As the thread caches use it: takes what the thread keeps, else something new.
 fn take(ledger: &Ledger<Thread>, thread: &TryCell<Thread>, bytes: usize) {
+    let place = |thread: &Thread| thread.kept.iter().position(|kept| *kept == bytes);
     let taken = thread.try_with(|thread| {
-        let place = thread.kept.iter().position(|kept| *kept == bytes)?;
-        ledger.take(&mut thread.spare, bytes).then(|| thread.kept.swap_remove(place))
+        let place = place(thread)?;
+        ledger.take(&mut thread.purse, bytes).then(|| thread.kept.swap_remove(place))
     });
     if taken.flatten().is_none() {
         ledger.claim(bytes);
+        thread.wait().with(|thread| {
+            if let Some(place) = place(thread) {
+                ledger.take_claimed(&mut thread.purse, bytes);
+                thread.kept.swap_remove(place);
+            }
+        });
     }
 }
 
 fn give_back(ledger: &Ledger<Thread>, thread: &TryCell<Thread>, bytes: usize) {
     let kept = thread.try_with(|thread| {
         thread.kept.push(bytes);
-        super::give_back(&mut thread.spare, bytes);
+        thread.purse.put(bytes);
     });
     if kept.is_none() {
         ledger.release(bytes);
@@ -35,7 +42,7 @@ fn give_back(ledger: &Ledger<Thread>, thread: &TryCell<Thread>, bytes: usize) {
 }
 
 fn end(ledger: &Ledger<Thread>, thread: &Arc<TryCell<Thread>>) {
-    thread.wait().with(|thread| ledger.release_spare(&mut thread.spare));
+    thread.wait().with(|thread| ledger.release_all(&mut thread.purse));
     ledger.remove_account(thread, || {});
 }
 
@@ -109,7 +116,7 @@ mod sequential {
                     }
                     Step::GiveBack(..) | Step::Release(_) => {}
                     Step::Trim(thread) => threads[thread].wait().with(|thread| {
-                        ledger.release_spare(&mut thread.spare);
+                        ledger.release_all(&mut thread.purse);
                         thread.kept.clear();
                     }),
                     Step::End(thread) => {
@@ -127,7 +134,8 @@ mod sequential {
                     // What a thread keeps bounds its spare claim.
                     thread.wait().with(|thread| {
                         let kept = thread.kept.iter().fold(Packed::default(), |sum, bytes| sum.plus(Packed::one(*bytes)));
-                        assert!(kept.minus(thread.spare).is_some());
+                        assert_eq!(thread.purse.kept, kept);
+                        assert!(kept.covers(thread.purse.spare()));
                     });
                 }
                 // A read settles the accounts: what comes without one is to be seen too.
