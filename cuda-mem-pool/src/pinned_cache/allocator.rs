@@ -206,8 +206,10 @@ impl PinnedCachingAllocator {
 
     /// Has the peaks of the statistics start anew from what there is now.
     pub fn reset_peak_stats(&self) {
-        self.shared().ledger().reset_peak();
-        self.shared().counters().held.reset_peak();
+        if !forked() {
+            self.shared().ledger().reset_peak();
+            self.shared().counters().held.reset_peak();
+        }
     }
 
     /// Has the accumulated figures of the statistics start anew from zero: `allocated`, `freed`, the numbers of calls, and

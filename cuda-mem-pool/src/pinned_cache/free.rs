@@ -38,10 +38,10 @@ fn past_cache(block: FreeBlock) {
         && let Some(spilled) = thread_cache::make_room(shared, block.capacity)
     {
         shared.put_all(spilled);
-        return match thread_cache::push(allocator, block) {
-            Some(block) => put(&arena, block),
-            None => {}
-        };
+        if let Some(block) = thread_cache::push(allocator, block) {
+            put(&arena, block);
+        }
+        return;
     }
     if arena.is_private() {
         arena.active().subtract(block.capacity);

@@ -19,8 +19,10 @@ pub struct Stat {
 
 /// What an allocator has and has done. All pools and nodes together; bytes are those of whole blocks and segments.
 ///
-/// `current` and `peak` are exact at every moment: a peak that lasted one instruction counts. The figures of one answer are
-/// read one after the other, so while other threads allocate they may be of slightly different moments.
+/// `current` is exact, and so is `peak` while threads take turns: one that lasted one instruction counts. When several
+/// threads allocate blocks and drop them at the same time, more than ten thousand times a second, the peak of what is in use
+/// may count what they had just before as well, at most what their caches keep; it is never too low. Segments and blocks in use
+/// are read one after the other, so while other threads allocate they may be of slightly different moments.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PinnedCacheStats {
     /// Pieces of memory that the driver holds pinned: segments. In PyTorch, where a piece is a block, its blocks in use and
