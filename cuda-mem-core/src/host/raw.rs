@@ -95,7 +95,8 @@ pub unsafe fn pin_memory_with(driver: Driver, ptr: *mut c_void, size: usize) -> 
 /// Unpins the memory that was pinned from `ptr` on, with the system's driver. The driver waits for the work of the context
 /// that runs.
 ///
-/// Memory that others have registered is unregistered as well; memory of a [`Registered`](super::Registered) is not.
+/// Memory that others have registered is unregistered as well; memory of a [`Registered`](super::Registered) is not. If one
+/// shares the pin, all of the pinned memory stays registered until that is closed, and must stay mapped until then.
 ///
 /// Wraps [`cuMemHostUnregister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
 ///
@@ -162,7 +163,6 @@ impl PinError {
     #[must_use]
     pub fn code(&self) -> Option<CUresult> {
         match &self.error {
-            Error::AlreadyRegistered { .. } => Some(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED),
             Error::HeldByOwner { .. } => Some(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED),
             Error::Forked => Some(CUresult::CUDA_ERROR_NOT_INITIALIZED),
             error => error.code(),
