@@ -7,8 +7,8 @@ use cuda_mem_core::copy::Stager;
 use cuda_mem_core::host::{FileMapping, HostMemory, PinnedFlags, RegisterFlags, Registered};
 use cuda_mem_core::{Context, Device, DeviceBuffer, Error, PinnedBuffer, Stream, scope};
 
-use crate::Result;
 use crate::input::Input;
+use crate::{Result, pool};
 
 /// What is copied at a time.
 const WINDOW: usize = 256 << 20;
@@ -36,6 +36,8 @@ pub(crate) struct Outcome {
     pub(crate) pageable: Rates,
     /// The same ordinary memory, through a ring of pinned slots.
     pub(crate) staged: Rates,
+    /// A pinned pool with a window's memory; none where the driver has no such pools.
+    pub(crate) pool: Option<pool::Ready>,
 }
 
 /// The time of both directions, over all windows.
@@ -66,6 +68,7 @@ pub(crate) fn run(device: Device, input: &Input) -> Result<Outcome> {
         allocated: Rates::default(),
         pageable: Rates::default(),
         staged: Rates::default(),
+        pool: pool::measure(&context, input.len().clamp(1, WINDOW))?,
     };
     if input.len() > 0 {
         let mut windows = Windows::new(&context, input.len().min(WINDOW))?;

@@ -11,6 +11,7 @@
 
 mod input;
 mod job;
+mod pool;
 mod report;
 
 use std::process::ExitCode;

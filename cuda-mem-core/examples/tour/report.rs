@@ -34,6 +34,15 @@ pub(crate) fn print(outcome: &Outcome) {
     println!(
         "staged    {up} the rate of cuMemcpy to the device and {down} back, in the same pageable memory"
     );
+    match &outcome.pool {
+        Some(ready) => println!(
+            "pool      {} of a pinned pool ready in {}, again after a free and a wait in {}",
+            bytes(ready.bytes),
+            milliseconds(ready.first),
+            milliseconds(ready.again)
+        ),
+        None => println!("pool      this driver has no pools of host memory"),
+    }
     println!("verified  {} bytes, each four times, all equal to the file", outcome.bytes);
 }
 
@@ -54,7 +63,7 @@ fn ratio(slow: Duration, fast: Duration) -> String {
 }
 
 fn milliseconds(time: Duration) -> String {
-    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+    format!("{:.3} ms", time.as_secs_f64() * 1e3)
 }
 
 /// A size for people: 3.0 GiB.
