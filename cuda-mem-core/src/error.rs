@@ -100,6 +100,22 @@ pub enum Error {
         /// By whom, as far as it is known.
         by: RegisteredBy,
     },
+    /// Memory was given back to a source that it is not allocated from.
+    #[error("{address:#x} is not allocated from here, or was given back already")]
+    NotAllocated {
+        /// What was given back.
+        address: u64,
+    },
+    /// Memory was given back with another size than it was allocated with.
+    #[error("{address:#x} was given back as {given} bytes, and was allocated with {allocated}")]
+    WrongSize {
+        /// What was given back.
+        address: u64,
+        /// Bytes that it was said to have.
+        given: usize,
+        /// Bytes that it has.
+        allocated: usize,
+    },
     /// Memory was to be unpinned that was not pinned by itself: its owner unregisters it.
     #[error(
         "{:#x}..{:#x} was registered with an owner, which unregisters it; it was not pinned by pin_memory",

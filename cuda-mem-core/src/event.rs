@@ -65,7 +65,7 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
     pub fn new(context: &Context) -> Result<Self> {
         Self::create(context, CUevent_flags::CU_EVENT_DISABLE_TIMING, Kind::Untimed)
     }
@@ -100,7 +100,7 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`], also with the code of earlier work that failed; [`Error::Forked`].
+    /// [`Error::Driver`](crate::Error::Driver), also with the code of earlier work that failed; [`Error::Forked`](crate::Error::Forked).
     pub fn is_complete(&self) -> Result<bool> {
         refuse_forked()?;
         let driver = self.context.driver();
@@ -135,7 +135,7 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`]: code 600 while either point is not reached, 400 if either event was never recorded or was made
+    /// [`Error::Driver`](crate::Error::Driver): code 600 while either point is not reached, 400 if either event was never recorded or was made
     /// without timing.
     pub fn elapsed_since(&self, earlier: &Self) -> Result<Duration> {
         refuse_forked()?;

@@ -90,6 +90,14 @@ pub enum Error {
         /// What there is.
         most: usize,
     },
+    /// A number that is no alignment.
+    #[error("an alignment of {asked} bytes was asked for; it must be a power of two, from {least} on")]
+    InvalidAlignment {
+        /// What was asked for.
+        asked: usize,
+        /// The least that is accepted.
+        least: usize,
+    },
     /// A size that does not fit the address space.
     #[error("{bytes} bytes do not fit the address space")]
     TooLarge {

@@ -18,6 +18,7 @@
 
 #![deny(unsafe_code)]
 
+mod adaptor;
 mod driver_pool;
 mod engine;
 mod error;
@@ -26,6 +27,10 @@ pub mod pinned_cache;
 mod primitive;
 mod resource;
 
+pub use adaptor::{
+    AlignedAdaptor, Counter, FailureCallbackAdaptor, LimitingAdaptor, LoggingAdaptor, OutstandingAllocation,
+    Statistics, StatisticsAdaptor, TrackingAdaptor,
+};
 pub use cuda_mem_core;
 pub use driver_pool::{
     Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Effect, ManagedMemoryResource,

@@ -144,8 +144,8 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// # Safety
     ///
-    /// `address` is memory of `layout`, allocated on `stream` from `source` and reachable from the stream's device, aligned
-    /// for `T`, and nobody else frees it.
+    /// `address` is memory of `layout`, allocated on `stream` from `source` and aligned for `T`, and nobody else frees it. (That
+    /// the stream's device reaches it is not asked for: the driver refuses the work of one that does not.)
     pub unsafe fn from_source(
         stream: &Stream,
         address: CUdeviceptr,

@@ -415,7 +415,7 @@ fn dropped_during_a_capture(context: &Context) -> Result<()> {
 }
 
 /// Runs `body` while `stream` captures. The raw calls are repeated if one fails: they are not what is tested.
-fn while_capturing(stream: &Stream, body: impl FnOnce()) {
+pub(crate) fn while_capturing(stream: &Stream, body: impl FnOnce()) {
     let table = stream.context().driver().table();
     let twice = |call: &mut dyn FnMut() -> CUresult| {
         if call() != CUresult::CUDA_SUCCESS {

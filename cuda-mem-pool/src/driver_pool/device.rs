@@ -1,4 +1,10 @@
 //! Device memory from a pool of the driver.
+//!
+//! # Safety
+//!
+//! Says that devices reach the memory; pools of a device have no other.
+
+#![allow(unsafe_code, reason = "is a resource, whose type says who reaches its memory")]
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -115,7 +121,7 @@ impl DeviceMemoryResource {
         context: &Context,
         handle: impl Into<AllocationHandleSource<'h>>,
     ) -> Result<Self> {
-        let pool = DriverPool::import(context, handle.into())?;
+        let pool = DriverPool::import(context, handle.into(), Some(context.device()))?;
         if !pool.pool().is_accessible_from(context.device())? {
             pool.pool().set_access(&[context.device()], true)?;
         }
@@ -193,23 +199,8 @@ impl DeviceMemoryResource {
     ipc_members!();
 }
 
-impl Drop for DeviceInner {
-    fn drop(&mut self) {
-        // A new pool may get the handle of a destroyed one and, on some drivers, whom it let in.
-        let pool = self.pool.pool();
-        if pool.is_owned()
-            && Arc::strong_count(&self.pool) == 1
-            && let Ok(mut devices) = self.pool.accessible_by()
-        {
-            let own = self.pool.home().context().device();
-            devices.retain(|device| *device != own);
-            // What cannot be revoked is no loss: the pool goes anyway.
-            let _ = pool.set_access(&devices, false);
-        }
-    }
-}
-
-impl MemoryResource for DeviceMemoryResource {
+// SAFETY: the pool is one of a device's memory.
+unsafe impl MemoryResource for DeviceMemoryResource {
     type Access = DeviceAccessible;
 
     fn raw(&self) -> Arc<dyn RawResource> {

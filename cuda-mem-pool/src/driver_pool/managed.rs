@@ -1,4 +1,11 @@
 //! Managed memory from a pool of the driver.
+//!
+//! # Safety
+//!
+//! Says that the host reaches the memory: relies on managed memory being readable and writable by the host whenever no device uses
+//! it, and with devices that allow it meanwhile too; others are refused.
+
+#![allow(unsafe_code, reason = "is a resource, whose type says who reaches its memory")]
 
 use std::fmt;
 use std::sync::Arc;
@@ -149,7 +156,8 @@ impl ManagedMemoryResource {
     pool_members!();
 }
 
-impl MemoryResource for ManagedMemoryResource {
+// SAFETY: the pool is one of managed memory, on devices that all allow the host to use it meanwhile.
+unsafe impl MemoryResource for ManagedMemoryResource {
     type Access = HostDeviceAccessible;
 
     fn raw(&self) -> Arc<dyn RawResource> {

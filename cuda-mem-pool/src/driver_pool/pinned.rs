@@ -1,4 +1,11 @@
 //! Pinned host memory from a pool of the driver.
+//!
+//! # Safety
+//!
+//! Says that the host reaches the memory: relies on memory of host pools lying where the driver says in the host's address space.
+//! A pool that was imported as one may be any, and gives no memory here.
+
+#![allow(unsafe_code, reason = "is a resource, whose type says who reaches its memory")]
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -190,7 +197,7 @@ impl PinnedMemoryResource {
         context: &Context,
         handle: impl Into<AllocationHandleSource<'h>>,
     ) -> Result<Self> {
-        Self::over(DriverPool::import(context, handle.into())?, -1)
+        Self::over(DriverPool::import(context, handle.into(), None)?, -1)
     }
 
     fn over(pool: DriverPool, numa_id: i32) -> Result<Self> {
@@ -263,7 +270,8 @@ pub(super) fn refused(place: &'static str, error: cuda_mem_core::Error) -> Error
     }
 }
 
-impl MemoryResource for PinnedMemoryResource {
+// SAFETY: the pool is one of host memory, and its devices are let in.
+unsafe impl MemoryResource for PinnedMemoryResource {
     type Access = HostDeviceAccessible;
 
     fn raw(&self) -> Arc<dyn RawResource> {

@@ -12,7 +12,7 @@ use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
 
-use cuda_mem_core::raw_pool::{self, MemoryPool, PoolProperties};
+use cuda_mem_core::raw_pool::{self, AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::{CUdeviceptr, CUmemPool_attribute, CUresult};
 use cuda_mem_core::{Context, Device, Driver, MemorySource, Stream};
 use uuid::Uuid;
@@ -28,6 +28,8 @@ pub(crate) struct DriverPool {
     home: Home,
     max_size: usize,
     role: Role,
+    /// The device that the memory lies on, which always reaches it; none for memory of the host, and managed memory.
+    owner: Option<Device>,
 }
 
 /// What a pool is to other processes.
@@ -54,20 +56,28 @@ impl DriverPool {
             pool.set_number(CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
             Role::Private
         };
-        Ok(Self { pool, home: Home::new(context), max_size: properties.max_size, role })
+        let owner = match (properties.allocation_type, properties.location) {
+            (AllocationType::Pinned, MemoryLocation::Device(_)) => Some(context.device()),
+            _ => None,
+        };
+        Ok(Self { pool, home: Home::new(context), max_size: properties.max_size, role, owner })
     }
 
     /// A pool of somebody else.
     pub(crate) fn borrowed(context: &Context, pool: MemoryPool) -> Self {
-        Self { pool, home: Home::new(context), max_size: 0, role: Role::Private }
+        Self { pool, home: Home::new(context), max_size: 0, role: Role::Private, owner: None }
     }
 
-    /// A pool of another process.
-    pub(crate) fn import(context: &Context, source: AllocationHandleSource<'_>) -> Result<Self> {
+    /// A pool of another process, whose memory lies on `owner`, or on no device.
+    pub(crate) fn import(
+        context: &Context,
+        source: AllocationHandleSource<'_>,
+        owner: Option<Device>,
+    ) -> Result<Self> {
         let descriptor = source.duplicate()?;
         let pool = MemoryPool::import(context.driver(), descriptor.as_fd())?;
         let uuid = source.uuid().map_or_else(OnceLock::new, OnceLock::from);
-        Ok(Self { pool, home: Home::new(context), max_size: 0, role: Role::Mapped { uuid } })
+        Ok(Self { pool, home: Home::new(context), max_size: 0, role: Role::Mapped { uuid }, owner })
     }
 
     pub(crate) fn pool(&self) -> &MemoryPool {
@@ -180,6 +190,19 @@ unsafe impl RawResource for DriverPool {
             return Err(Error::Alignment { asked: layout.align(), most: DEFAULT_ALIGNMENT });
         }
         self.pool.allocate(layout.size(), stream).map_err(|error| self.explain(error, layout.size()))
+    }
+}
+
+impl Drop for DriverPool {
+    fn drop(&mut self) {
+        // A new pool may get the handle of a destroyed one and, on some drivers, whom it let in.
+        if let Some(owner) = self.owner
+            && let Ok(mut devices) = self.accessible_by()
+        {
+            devices.retain(|device| *device != owner);
+            // What cannot be revoked is no loss: the pool goes anyway.
+            let _ = self.pool.set_access(&devices, false);
+        }
     }
 }
 

@@ -54,11 +54,23 @@ pub enum AllocationHandleSource<'h> {
     Handle(&'h IpcAllocationHandle),
     /// A descriptor without a UUID.
     Descriptor(BorrowedFd<'h>),
-    /// The number of a descriptor without a UUID.
+    /// The number of a descriptor without a UUID, from [`AllocationHandleSource::from_raw`].
+    #[non_exhaustive]
     Raw(RawFd),
 }
 
 impl AllocationHandleSource<'_> {
+    /// From the number of a descriptor, as other languages pass it. It is duplicated when it is used, and its owner closes it; a
+    /// number that is no open descriptor is [`Error::BadDescriptor`] then.
+    ///
+    /// # Safety
+    ///
+    /// The descriptor may be used here: it is the caller's own, or lent to the caller, until it was used.
+    #[must_use]
+    pub unsafe fn from_raw(number: RawFd) -> Self {
+        Self::Raw(number)
+    }
+
     pub(crate) fn uuid(&self) -> Option<Uuid> {
         match self {
             Self::Handle(handle) => Some(handle.uuid),
@@ -93,11 +105,5 @@ impl<'h> From<&'h IpcAllocationHandle> for AllocationHandleSource<'h> {
 impl<'h> From<BorrowedFd<'h>> for AllocationHandleSource<'h> {
     fn from(descriptor: BorrowedFd<'h>) -> Self {
         Self::Descriptor(descriptor)
-    }
-}
-
-impl From<RawFd> for AllocationHandleSource<'_> {
-    fn from(number: RawFd) -> Self {
-        Self::Raw(number)
     }
 }

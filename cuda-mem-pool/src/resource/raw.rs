@@ -2,9 +2,9 @@
 //!
 //! # Safety
 //!
-//! Declares an unsafe trait, and hands what comes from it to owners that give it back once.
+//! Declares the unsafe traits of resources, and hands what comes from them to owners that give it back once.
 
-#![allow(unsafe_code, reason = "declares an unsafe trait and wraps what it gives in owners")]
+#![allow(unsafe_code, reason = "declares unsafe traits and wraps what they give in owners")]
 
 use std::alloc::Layout;
 use std::sync::Arc;
@@ -21,8 +21,7 @@ use crate::error::{Error, Result};
 /// # Safety
 ///
 /// [`allocate`](RawResource::allocate) gives memory of the layout that nobody else has, until
-/// [`deallocate`](MemorySource::deallocate) takes it back; reachable by whom the [`MemoryResource`] over it says, on work that
-/// is ordered behind the allocation on its stream.
+/// [`deallocate`](MemorySource::deallocate) takes it back, to be used by work that is ordered behind the allocation on its stream.
 pub unsafe trait RawResource: MemorySource {
     /// Memory of this layout, ordered on `stream`. A size of 0 gives address 0, which is never given back.
     ///
@@ -33,6 +32,11 @@ pub unsafe trait RawResource: MemorySource {
 }
 
 /// A source of memory whose type says who reaches what it gives. Clones are handles to the same one.
+///
+/// # Safety
+///
+/// All memory that [`raw`](MemoryResource::raw) gives is reachable by whom [`Access`](MemoryResource::Access) says: an
+/// [`Allocation`] makes slices of what the host reaches.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -46,7 +50,7 @@ pub unsafe trait RawResource: MemorySource {
 /// assert_eq!(block.len(), 1 << 20);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
-pub trait MemoryResource: Clone + Send + Sync + 'static {
+pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     /// Who reaches the memory.
     type Access: Accessibility;
 
@@ -80,7 +84,8 @@ pub trait MemoryResource: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// As there, and [`Error::Alignment`].
+    /// As there; [`Error::InvalidAlignment`] if it is no power of two, [`Error::Alignment`] if it is more than the resource has,
+    /// which an [`AlignedAdaptor`](crate::AlignedAdaptor) over it helps.
     fn allocate_aligned<'s>(
         &self,
         bytes: usize,
@@ -151,7 +156,7 @@ pub trait MemoryResource: Clone + Send + Sync + 'static {
 
 fn layout(bytes: usize, alignment: usize) -> Result<Layout> {
     if !alignment.is_power_of_two() {
-        return Err(Error::Alignment { asked: alignment, most: DEFAULT_ALIGNMENT });
+        return Err(Error::InvalidAlignment { asked: alignment, least: 1 });
     }
     Layout::from_size_align(bytes, alignment).map_err(|_| Error::TooLarge { bytes })
 }

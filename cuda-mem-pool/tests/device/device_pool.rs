@@ -1,6 +1,6 @@
 //! `DeviceMemoryResource`.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 
 use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Effect, Error, MemoryResource};
 
@@ -82,7 +82,7 @@ fn an_ipc_pool_is_exported_once_and_imported() {
     let options = DeviceMemoryResourceOptions::default().with_ipc_enabled(true);
     let shared = DeviceMemoryResource::new(&world.context, &options).unwrap();
     let handle = shared.allocation_handle().unwrap();
-    let mapped = DeviceMemoryResource::from_allocation_handle(&world.context, handle.as_raw_fd()).unwrap();
+    let mapped = DeviceMemoryResource::from_allocation_handle(&world.context, handle.as_fd()).unwrap();
     assert!(mapped.is_mapped() && mapped.is_handle_owned());
     assert!(matches!(mapped.allocate(64, None), Err(Error::Mapped)));
     assert_eq!(mapped.register(handle.uuid()).unwrap(), mapped);

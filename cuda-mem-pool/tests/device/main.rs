@@ -6,6 +6,7 @@
 #[path = "../../../cuda-mem-core/tests/common/mod.rs"]
 mod common;
 
+mod adaptors;
 mod device_pool;
 mod kernels;
 mod managed_pool;

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::CUmemPool_attribute;
 use cuda_mem_pool::{
-    DeviceMemoryResource, Effect, Error, MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions,
-    Uuid,
+    AllocationHandleSource, DeviceMemoryResource, Effect, Error, MemoryResource, PinnedMemoryResource,
+    PinnedMemoryResourceOptions, Uuid,
 };
 
 use crate::common::{World, pattern};
@@ -260,7 +260,9 @@ fn an_imported_pool_is_mapped_and_gives_no_memory() {
     let handle = shared.allocation_handle().unwrap();
     let by_handle = PinnedMemoryResource::from_allocation_handle(&world.context, handle).unwrap();
     assert_eq!(by_handle.uuid(), shared.uuid());
-    let by_number = PinnedMemoryResource::from_allocation_handle(&world.context, handle.as_raw_fd()).unwrap();
+    // SAFETY: a descriptor that lives as long as the handle.
+    let number = unsafe { AllocationHandleSource::from_raw(handle.as_raw_fd()) };
+    let by_number = PinnedMemoryResource::from_allocation_handle(&world.context, number).unwrap();
     let by_descriptor = PinnedMemoryResource::from_allocation_handle(&world.context, handle.as_fd()).unwrap();
     assert_eq!(by_number.uuid(), None);
     for mapped in [by_handle, by_number, by_descriptor] {
@@ -274,7 +276,9 @@ fn an_imported_pool_is_mapped_and_gives_no_memory() {
     assert_eq!(handle.as_raw_fd(), shared.allocation_handle().unwrap().as_raw_fd());
     shared.allocate(64, None).unwrap().close().unwrap();
     for bad in [-1, 1_000_000] {
-        let refused = PinnedMemoryResource::from_allocation_handle(&world.context, bad).unwrap_err();
+        // SAFETY: no descriptors.
+        let source = unsafe { AllocationHandleSource::from_raw(bad) };
+        let refused = PinnedMemoryResource::from_allocation_handle(&world.context, source).unwrap_err();
         assert!(matches!(refused, Error::BadDescriptor { descriptor, .. } if descriptor == bad));
     }
 }
@@ -287,7 +291,7 @@ fn the_registry_returns_the_first_and_keeps_nothing_alive() {
     assert!(matches!(refused, Error::NotRegistered { uuid } if uuid == unknown));
     let Some(shared) = on_node(&world, true) else { return };
     let handle = shared.allocation_handle().unwrap();
-    let import = || PinnedMemoryResource::from_allocation_handle(&world.context, handle.as_raw_fd()).unwrap();
+    let import = || PinnedMemoryResource::from_allocation_handle(&world.context, handle.as_fd()).unwrap();
     let (first, second) = (import(), import());
     let uuid = handle.uuid();
     assert_eq!(first.register(uuid).unwrap(), first);

@@ -73,9 +73,11 @@ fn alignments_that_are_given_and_refused() {
         let block = resource.allocate_aligned(100, alignment, &world.stream).unwrap();
         assert_eq!(block.address() % 256, 0);
     }
-    for asked in [512, 3, 0] {
+    let refused = resource.allocate_aligned(100, 512, &world.stream);
+    assert!(matches!(refused, Err(Error::Alignment { asked: 512, most: 256 })));
+    for asked in [3, 0, 768] {
         let refused = resource.allocate_aligned(100, asked, &world.stream);
-        assert!(matches!(refused, Err(Error::Alignment { asked: named, most: 256 }) if named == asked));
+        assert!(matches!(refused, Err(Error::InvalidAlignment { asked: named, least: 1 }) if named == asked));
     }
     let refused = resource.allocate(usize::MAX, &world.stream);
     assert!(matches!(refused, Err(Error::TooLarge { bytes: usize::MAX })));

@@ -5,8 +5,13 @@
 #[path = "../../../cuda-mem-core/tests/common/mod.rs"]
 mod common;
 
+mod access;
+mod faults;
+mod machines;
 mod pinned_cache;
+mod pinned_cache_model;
 mod pinned_cache_soak;
 #[path = "../../../cuda-mem-core/tests/sim/rig.rs"]
 #[allow(dead_code, reason = "shared with another crate's tests")]
 mod rig;
+mod scenarios;

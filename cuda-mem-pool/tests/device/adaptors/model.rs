@@ -1,0 +1,202 @@
+//! Any sequence of calls, with an upstream that fails at times: the books of every adaptor are those of a model.
+
+use std::collections::BTreeMap;
+
+use cuda_mem_pool::{
+    AlignedAdaptor, Allocation, Counter, DeviceAccessible, Error, LimitingAdaptor, MemoryResource,
+    Statistics, StatisticsAdaptor, TrackingAdaptor,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::faulty::Faulty;
+use crate::common::World;
+
+const LIMIT: u64 = 100_000;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Allocate { bytes: usize, alignment: usize, by_address: bool, fails: bool },
+    Free { which: usize, fails: bool, wrong_size: bool },
+    Push,
+    Pop,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let bytes = prop_oneof![Just(0usize), 1usize..300, 300usize..40_000, Just(200_000)];
+    let rarely = || prop::bool::weighted(0.15);
+    let allocate =
+        (bytes, 0u32..14, any::<bool>(), rarely()).prop_map(|(bytes, power, by_address, fails)| {
+            Step::Allocate { bytes, alignment: if by_address { 256 } else { 1 << power }, by_address, fails }
+        });
+    let free = (any::<usize>(), rarely(), rarely()).prop_map(|(which, fails, wrong_size)| Step::Free {
+        which,
+        fails,
+        wrong_size,
+    });
+    prop_oneof![5 => allocate, 4 => free, 1 => Just(Step::Push), 1 => Just(Step::Pop)]
+}
+
+/// An allocation that is out.
+enum Out {
+    Owned(Allocation<DeviceAccessible>),
+    Raw { address: u64, bytes: usize },
+}
+
+impl Out {
+    fn key(&self) -> (u64, usize) {
+        match self {
+            Self::Owned(block) => (block.address(), block.len()),
+            Self::Raw { address, bytes } => (*address, *bytes),
+        }
+    }
+}
+
+/// What the counters of a scope must be, from the list of what happened in it.
+fn counters(changes: &[i64]) -> Statistics {
+    let of = |amount: &dyn Fn(i64) -> i64| {
+        let mut counter = Counter::default();
+        for change in changes.iter().map(|change| amount(*change)) {
+            counter.current += change;
+            counter.peak = counter.peak.max(counter.current);
+            counter.total += change.max(0);
+        }
+        counter
+    };
+    Statistics { bytes: of(&|bytes| bytes), allocations: of(&i64::signum) }
+}
+
+struct Program<'w> {
+    world: &'w World,
+    upstream: Faulty,
+    resource: StatisticsAdaptor<TrackingAdaptor<LimitingAdaptor<AlignedAdaptor<Faulty>>>>,
+    out: Vec<Out>,
+    /// The bytes allocated and freed (below 0), by scope; the outermost is first.
+    scopes: Vec<Vec<i64>>,
+}
+
+impl<'w> Program<'w> {
+    fn new(world: &'w World) -> Self {
+        let upstream = Faulty::new(world);
+        let aligned = AlignedAdaptor::new(upstream.clone(), 2048, 5000).unwrap();
+        let resource =
+            StatisticsAdaptor::new(TrackingAdaptor::new(LimitingAdaptor::new(aligned, LIMIT), false));
+        Self { world, upstream, resource, out: Vec::new(), scopes: vec![Vec::new()] }
+    }
+
+    fn note(&mut self, change: i64) {
+        // An inner scope's changes are those of all around it too.
+        self.scopes.iter_mut().for_each(|scope| scope.push(change));
+    }
+
+    fn run(&mut self, step: &Step) {
+        match *step {
+            Step::Allocate { bytes, alignment, by_address, fails } => {
+                self.upstream.refuse_allocations(usize::from(fails));
+                let stream = &self.world.stream;
+                let result = if by_address {
+                    self.resource.allocate_raw(bytes, stream).map(|address| Out::Raw { address, bytes })
+                } else {
+                    self.resource.allocate_aligned(bytes, alignment, stream).map(Out::Owned)
+                };
+                let used = self.out.iter().map(|out| out.key().1 as u64).sum::<u64>();
+                let fits = used + bytes as u64 <= LIMIT;
+                match result {
+                    Ok(out) => {
+                        assert!(fits && !fails);
+                        let address = out.key().0;
+                        assert!(address % alignment as u64 == 0 && (bytes < 5000 || address % 2048 == 0));
+                        if bytes > 0 {
+                            assert_ne!(address, 0);
+                            self.out.push(out);
+                            self.note(bytes as i64);
+                        }
+                    }
+                    Err(Error::OutOfMemory { limit: LIMIT, .. }) => assert!(!fits),
+                    Err(Error::OutOfMemory { limit: 0, .. }) => assert!(fits && fails),
+                    Err(error) => panic!("{error}"),
+                }
+                self.upstream.refuse_allocations(0);
+            }
+            Step::Free { which, fails, wrong_size } => {
+                if self.out.is_empty() {
+                    return;
+                }
+                let out = self.out.swap_remove(which % self.out.len());
+                let (address, bytes) = out.key();
+                self.upstream.refuse_frees(usize::from(fails));
+                let left = match out {
+                    Out::Owned(block) => block.close().err().map(|refused| Out::Owned(refused.owner)),
+                    Out::Raw { .. } => {
+                        let said = bytes + usize::from(wrong_size);
+                        // SAFETY: allocated and not used; a wrong size is refused, which is what is tested.
+                        let freed = unsafe { self.resource.deallocate(address, said, None) };
+                        freed.err().map(|error| {
+                            let size = matches!(error, Error::Core(cuda_mem_core::Error::WrongSize { .. }));
+                            assert_eq!(size, wrong_size);
+                            Out::Raw { address, bytes }
+                        })
+                    }
+                };
+                self.upstream.refuse_frees(0);
+                match left {
+                    Some(out) => self.out.push(out),
+                    None => self.note(-(bytes as i64)),
+                }
+            }
+            Step::Push => {
+                self.resource.push_counters();
+                self.scopes.push(Vec::new());
+            }
+            Step::Pop => {
+                let ended = self.resource.pop_counters();
+                assert_eq!(ended.is_some(), self.scopes.len() > 1);
+                if let Some(ended) = ended {
+                    assert_eq!(ended, counters(&self.scopes.pop().unwrap()));
+                }
+            }
+        }
+    }
+
+    fn check(&self) {
+        let model = self.out.iter().map(Out::key).collect::<BTreeMap<_, _>>();
+        let bytes = model.values().map(|bytes| *bytes as u64).sum::<u64>();
+        let tracking = self.resource.upstream();
+        let books = tracking.outstanding_allocations();
+        assert_eq!(books.iter().map(|one| (one.address, one.bytes)).collect::<BTreeMap<_, _>>(), model);
+        assert_eq!(tracking.allocated_bytes(), bytes);
+        assert_eq!(tracking.upstream().allocated_bytes(), bytes);
+        assert_eq!(self.resource.counters(), counters(self.scopes.last().unwrap()));
+    }
+}
+
+impl Drop for Program<'_> {
+    fn drop(&mut self) {
+        for out in self.out.drain(..) {
+            if let Out::Raw { address, bytes } = out {
+                // SAFETY: allocated and not used.
+                unsafe { self.resource.deallocate(address, bytes, None) }.unwrap();
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_books_are_those_of_the_model(steps in vec(step(), 1..80)) {
+        let world = World::new();
+        let mut program = Program::new(&world);
+        for step in &steps {
+            program.run(step);
+            program.check();
+        }
+        let upstream = program.upstream.clone();
+        let tracking = program.resource.upstream().clone();
+        drop(program);
+        prop_assert_eq!(tracking.allocated_bytes(), 0);
+        world.context.synchronize().unwrap();
+        prop_assert_eq!(upstream.used(), 0);
+    }
+}

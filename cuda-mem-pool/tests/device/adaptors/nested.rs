@@ -1,0 +1,85 @@
+//! Adaptors over adaptors, and over every kind of resource.
+
+use cuda_mem_pool::{
+    AlignedAdaptor, FailureCallbackAdaptor, HostDeviceAccessible, LimitingAdaptor, LoggingAdaptor,
+    MemoryResource, StatisticsAdaptor, TrackingAdaptor,
+};
+
+use super::logging::Shared;
+use crate::common::{World, pattern};
+use crate::support::{device, pinned};
+
+/// Memory goes out and comes back, at three sizes, with and without a stream, owned and by address.
+fn works(world: &World, resource: &impl MemoryResource) {
+    for bytes in [1, 5000, 1 << 20] {
+        let blocks = [
+            resource.allocate(bytes, &world.stream).unwrap(),
+            resource.allocate(bytes, None).unwrap(),
+            resource.allocate_aligned(bytes, 64, &world.stream).unwrap(),
+        ];
+        assert!(blocks.iter().all(|block| block.len() == bytes && block.address() != 0));
+        drop(blocks);
+        let address = resource.allocate_raw(bytes, None).unwrap();
+        // SAFETY: allocated above and not used.
+        unsafe { resource.deallocate(address, bytes, None) }.unwrap();
+    }
+}
+
+fn two_over<R: MemoryResource>(world: &World, base: &R) {
+    fn each<R: MemoryResource>(world: &World, resource: &R) {
+        works(world, resource);
+        works(world, &LimitingAdaptor::new(resource.clone(), 1 << 30));
+        let statistics = StatisticsAdaptor::new(resource.clone());
+        works(world, &statistics);
+        assert_eq!((statistics.counters().bytes.current, statistics.counters().allocations.total), (0, 12));
+        let tracking = TrackingAdaptor::new(resource.clone(), false);
+        works(world, &tracking);
+        assert_eq!(tracking.allocated_bytes(), 0);
+        let log = Shared::default();
+        works(world, &LoggingAdaptor::new(resource.clone(), log.clone()));
+        assert_eq!(log.rows().len(), 24);
+        works(world, &FailureCallbackAdaptor::new(resource.clone(), |_, _| false));
+        works(world, &AlignedAdaptor::new(resource.clone(), 8192, 4096).unwrap());
+    }
+    each(world, base);
+    each(world, &LimitingAdaptor::new(base.clone(), 1 << 30));
+    each(world, &StatisticsAdaptor::new(base.clone()));
+    each(world, &TrackingAdaptor::new(base.clone(), false));
+    each(world, &LoggingAdaptor::new(base.clone(), Shared::default()));
+    each(world, &FailureCallbackAdaptor::new(base.clone(), |_, _| false));
+    each(world, &AlignedAdaptor::new(base.clone(), 4096, 0).unwrap());
+}
+
+#[test]
+fn any_over_any_over_device_memory() {
+    let world = World::new();
+    let resource = device(&world);
+    two_over(&world, &resource);
+    world.context.synchronize().unwrap();
+    assert_eq!(resource.attributes().used_mem_current().unwrap(), 0);
+}
+
+#[test]
+fn any_over_any_over_pinned_memory() {
+    let world = World::new();
+    let Some(resource) = pinned(&world) else { return };
+    two_over(&world, &resource);
+    world.context.synchronize().unwrap();
+    assert_eq!(resource.attributes().used_mem_current().unwrap(), 0);
+}
+
+/// What takes a resource by what its memory is good for takes adaptors over such a resource.
+fn filled(resource: &impl MemoryResource<Access = HostDeviceAccessible>, bytes: &[u8]) -> Vec<u8> {
+    let mut block = resource.allocate(bytes.len(), None).unwrap();
+    block.as_mut_slice().unwrap().copy_from_slice(bytes);
+    block.as_slice().unwrap().to_vec()
+}
+
+#[test]
+fn who_reaches_the_memory_stays_as_it_is_below() {
+    let world = World::new();
+    let Some(resource) = pinned(&world) else { return };
+    let resource = AlignedAdaptor::new(TrackingAdaptor::new(resource, false), 4096, 0).unwrap();
+    let bytes = pattern(10_000, 5);
+    assert_eq!(filled(&resource, &bytes), bytes);
+}

@@ -1,0 +1,67 @@
+//! Who reaches the memory of device pools, on machines whose devices reach each other or not.
+
+use cuda_mem_core::Driver;
+use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource};
+
+use crate::machines::machines;
+
+#[test]
+fn a_device_that_cannot_reach_the_memory_is_named_and_nothing_changes() {
+    for machine in machines(13000).into_iter().filter(|machine| !machine.peers) {
+        let sim = machine.builder().record(true).build();
+        let driver = Driver::over(sim.table()).unwrap();
+        let context = driver.device(0).unwrap().primary_context().unwrap();
+        let resource = DeviceMemoryResource::new(&context, &DeviceMemoryResourceOptions::default()).unwrap();
+        let devices = driver.devices().unwrap();
+        sim.log().clear();
+        let refused = resource.set_peer_accessible_by(&devices).unwrap_err();
+        let Error::NoPeerAccess { device, owner } = refused else { panic!("{refused}") };
+        assert_eq!((device, owner), (devices[1], devices[0]));
+        assert!(sim.log().records().iter().all(|record| record.function != "cuMemPoolSetAccess"));
+        assert_eq!(resource.peer_accessible_by().unwrap(), []);
+        // Its own device is no peer.
+        resource.set_peer_accessible_by(&devices[..1]).unwrap();
+    }
+}
+
+#[test]
+fn a_change_takes_a_call_in_each_direction_and_none_if_nothing_changes() {
+    let sim = machines(13000)[2].builder().record(true).build();
+    let driver = Driver::over(sim.table()).unwrap();
+    let context = driver.device(0).unwrap().primary_context().unwrap();
+    let resource = DeviceMemoryResource::new(&context, &DeviceMemoryResourceOptions::default()).unwrap();
+    let devices = driver.devices().unwrap();
+    let calls = |allowed: &[cuda_mem_core::Device]| {
+        sim.log().clear();
+        resource.set_peer_accessible_by(allowed).unwrap();
+        sim.log().records().iter().filter(|record| record.function == "cuMemPoolSetAccess").count()
+    };
+    assert_eq!(calls(&devices), 1);
+    assert_eq!(calls(&devices), 0);
+    assert_eq!(calls(&[]), 1);
+    assert_eq!(calls(&[]), 0);
+}
+
+#[test]
+fn nobody_is_let_into_a_pool_that_is_destroyed_whoever_goes_last() {
+    for memory_last in [false, true] {
+        let sim = machines(13000)[2].builder().record(true).build();
+        let driver = Driver::over(sim.table()).unwrap();
+        let context = driver.device(0).unwrap().primary_context().unwrap();
+        let resource = DeviceMemoryResource::new(&context, &DeviceMemoryResourceOptions::default()).unwrap();
+        resource.set_peer_accessible_by(&driver.devices().unwrap()).unwrap();
+        let block = resource.allocate(64, None).unwrap();
+        sim.log().clear();
+        if memory_last {
+            drop(resource);
+            drop(block);
+        } else {
+            drop(block);
+            drop(resource);
+        }
+        let records = sim.log().records();
+        let calls = ["cuMemFreeAsync", "cuMemPoolSetAccess", "cuMemPoolDestroy"];
+        let seen = records.iter().map(|record| record.function).filter(|call| calls.contains(call));
+        assert_eq!(seen.collect::<Vec<_>>(), calls);
+    }
+}
