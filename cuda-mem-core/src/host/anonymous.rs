@@ -155,6 +155,9 @@ impl HostMapping {
 
     /// Which of its pages are there, which are huge, and on which NUMA nodes they lie: found, not assumed.
     ///
+    /// Wraps [`PAGEMAP_SCAN`](https://man7.org/linux/man-pages/man2/PAGEMAP_SCAN.2const.html), or reads `/proc/self/smaps` where
+    /// the kernel has no such request, and [`move_pages`](https://man7.org/linux/man-pages/man2/move_pages.2.html).
+    ///
     /// # Errors
     ///
     /// [`Error::Io`] if the system does not tell.

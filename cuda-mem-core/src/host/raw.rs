@@ -61,6 +61,10 @@ pub unsafe fn pin_memory(ptr: *mut c_void, size: usize) -> Result<(), PinError> 
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// # Capture
+///
+/// As [`pin_memory`].
+///
 /// # Errors
 ///
 /// As [`pin_memory`].
@@ -120,6 +124,10 @@ pub unsafe fn unpin_memory(ptr: *mut c_void) -> Result<(), PinError> {
 
 /// As [`unpin_memory`], with any driver.
 ///
+/// # Capture
+///
+/// As [`unpin_memory`].
+///
 /// # Errors
 ///
 /// As [`unpin_memory`].
@@ -146,6 +154,17 @@ fn current_or_first(driver: Driver) -> Result<Context> {
 }
 
 /// Why memory was not pinned or unpinned.
+///
+/// ```
+/// use cuda_mem_core::{Driver, host::raw, sys::CUresult};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: unpin_memory
+/// let memory = [0u8; 64];
+/// // SAFETY: it is not pinned, so nobody counts on that.
+/// let error = unsafe { raw::unpin_memory_with(driver, memory.as_ptr().cast_mut().cast()) }.unwrap_err();
+/// assert_eq!(error.code(), Some(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct PinError {
     act: &'static str,

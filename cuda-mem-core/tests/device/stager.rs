@@ -171,7 +171,8 @@ fn of_pieces_that_lie_over_each_other_the_last_one_stays() {
         let at = if piece % 2 == 0 { piece * 4001 } else { (48 - piece) * 4001 };
         (piece * 17, at..at + lens[piece % lens.len()])
     });
-    let places = places.chain([(0, 1000..1500), (9, 1000..1500), (3, 700..700 + 4 * SLOT)]).collect::<Vec<_>>();
+    let places =
+        places.chain([(0, 1000..1500), (9, 1000..1500), (3, 700..700 + 4 * SLOT)]).collect::<Vec<_>>();
     let mut expected = vec![0; len];
     let mut pieces = Vec::<(&[u8], DeviceRange<'_, u8>)>::new();
     for (from, to) in &places {
