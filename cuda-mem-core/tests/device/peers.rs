@@ -126,15 +126,47 @@ fn a_stager_serves_both_devices_whatever_context_is_current() {
 }
 
 #[test]
-fn a_stager_outlives_the_device_streams_it_was_used_on() {
+fn a_stager_that_is_dropped_waits_for_its_copies_on_both_devices() {
     let world = World::new();
     let Some((_, there)) = second(&world) else { return };
-    let stager = small_stager(&world.context);
-    let device = DeviceBuffer::<u8>::zeroed(&there, 90 << 10).unwrap();
-    let gate = Gate::before(&there);
-    stager.upload(&there, &pattern(90 << 10, 7), &device.whole()).unwrap();
-    drop((device, there));
-    gate.open();
-    // Waits for the copies, on the other device.
-    drop(stager);
+    let here = world.new_stream();
+    let (stager, len) = (small_stager(&world.context), 90 << 10);
+    let buffer = |stream| DeviceBuffer::<u8>::zeroed(stream, len).unwrap();
+    let (on_here, on_there) = (buffer(&here), buffer(&there));
+    let gates = (Gate::before(&here), Gate::before(&there));
+    std::thread::scope(|scope| {
+        let part = on_here.range(..70_000).unwrap();
+        stager.upload(&here, &pattern(70_000, 7), &part).unwrap();
+        let copies = scope.spawn(|| {
+            let stager = stager;
+            stager.upload(&there, &pattern(len, 9), &on_there.whole()).unwrap();
+            drop(stager);
+        });
+        gates.0.open();
+        gates.1.open();
+        copies.join().unwrap();
+    });
+    assert!(on_here.to_vec(&here).unwrap()[..70_000] == pattern(70_000, 7));
+    assert!(on_there.to_vec(&there).unwrap() == pattern(len, 9));
+}
+
+#[test]
+fn a_stager_takes_what_a_plain_copy_takes_and_goes_on() {
+    let world = World::new();
+    let Some((_, there)) = second(&world) else { return };
+    let (here, stager, len) = (&world.stream, small_stager(&world.context), 200_000);
+    let (source, mut target) = (pattern(len, 8), vec![0; len]);
+    // The one device's stream and the other's memory: whether that goes is the driver's to say.
+    let device = DeviceBuffer::<u8>::zeroed(here, len).unwrap();
+    let plain = device.copy_from_slice(&there, &source);
+    record!("another device's memory", &plain);
+    for _ in 0..5 {
+        let staged = stager.upload(&there, &source, &device.whole());
+        assert_eq!(staged.map_err(|error| error.code()), plain.clone().map_err(|error| error.code()));
+        let staged = stager.download(&there, &device.whole(), &mut target);
+        assert_eq!(staged.is_ok(), plain.is_ok());
+    }
+    stager.upload(here, &source, &device.whole()).unwrap();
+    stager.download(here, &device.whole(), &mut target).unwrap();
+    assert!(target == source);
 }
