@@ -261,6 +261,7 @@ impl Error {
     pub fn code(&self) -> Option<CUresult> {
         match self {
             Self::Driver(error) => Some(error.code()),
+            Self::AlreadyRegistered { .. } => Some(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED),
             Self::NotMapped { .. } | Self::NoPage { .. } => Some(CUresult::CUDA_ERROR_INVALID_VALUE),
             Self::LockLimit { code, .. } => Some(*code),
             _ => None,

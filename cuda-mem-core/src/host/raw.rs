@@ -61,6 +61,10 @@ pub unsafe fn pin_memory(ptr: *mut c_void, size: usize) -> Result<(), PinError> 
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// # Capture
+///
+/// As [`pin_memory`].
+///
 /// # Errors
 ///
 /// As [`pin_memory`].
@@ -99,7 +103,8 @@ pub unsafe fn pin_memory_with(driver: Driver, ptr: *mut c_void, size: usize) -> 
 /// Unpins the memory that was pinned from `ptr` on, with the system's driver. The driver waits for the work of the context
 /// that runs.
 ///
-/// Memory that others have registered is unregistered as well; memory of a [`Registered`](super::Registered) is not.
+/// Memory that others have registered is unregistered as well; memory of a [`Registered`](super::Registered) is not. If one
+/// shares the pin, all of the pinned memory stays registered until that is closed, and must stay mapped until then.
 ///
 /// Wraps [`cuMemHostUnregister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
 ///
@@ -122,6 +127,10 @@ pub unsafe fn unpin_memory(ptr: *mut c_void) -> Result<(), PinError> {
 }
 
 /// As [`unpin_memory`], with any driver.
+///
+/// # Capture
+///
+/// As [`unpin_memory`].
 ///
 /// # Errors
 ///
@@ -149,6 +158,17 @@ fn current_or_first(driver: Driver) -> Result<Context> {
 }
 
 /// Why memory was not pinned or unpinned.
+///
+/// ```
+/// use cuda_mem_core::{Driver, host::raw, sys::CUresult};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: unpin_memory
+/// let memory = [0u8; 64];
+/// // SAFETY: it is not pinned, so nobody counts on that.
+/// let error = unsafe { raw::unpin_memory_with(driver, memory.as_ptr().cast_mut().cast()) }.unwrap_err();
+/// assert_eq!(error.code(), Some(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct PinError {
     act: &'static str,
@@ -166,7 +186,6 @@ impl PinError {
     #[must_use]
     pub fn code(&self) -> Option<CUresult> {
         match &self.error {
-            Error::AlreadyRegistered { .. } => Some(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED),
             Error::HeldByOwner { .. } => Some(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED),
             Error::OutOfHostMemory { .. } => Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY),
             Error::Forked => Some(CUresult::CUDA_ERROR_NOT_INITIALIZED),

@@ -112,3 +112,38 @@ fn a_panic_in_the_callback_goes_on() {
     let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"of the callback"));
 }
+
+/// Memory whose owner says that it is of huge pages of a reserve.
+struct OfReserve(HostMapping);
+
+// SAFETY: the mapping's memory, and the mapping stays in the value.
+unsafe impl HostMemory for OfReserve {
+    fn as_ptr(&self) -> *const u8 {
+        HostMemory::as_ptr(&self.0)
+    }
+
+    fn byte_len(&self) -> usize {
+        self.0.byte_len()
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    fn page_size(&self) -> usize {
+        2 << 20
+    }
+
+    fn touch(&mut self) -> Option<*mut u8> {
+        self.0.touch()
+    }
+}
+
+#[test]
+fn pages_of_a_reserve_are_asked_for_and_not_touched() {
+    let ways = |population: Population| (population.touch.is_some(), population.advice);
+    let (touched, advice) = ways(Population::of(&mut fresh(), RegisterFlags::PORTABLE).unwrap());
+    assert!(touched);
+    let population = Population::of(&mut OfReserve(fresh()), RegisterFlags::PORTABLE).unwrap();
+    assert_eq!(ways(population), (false, advice));
+}
