@@ -1,26 +1,26 @@
-//! What threads share, from the standard library or from the model checker.
+//! What threads share, from the standard library or, in the models that run with `--cfg loom`, from the model checker.
 
-#[cfg(loom)]
+#[cfg(all(loom, test))]
 pub(crate) use loom::{
     cell::UnsafeCell,
     sync::{
-        Mutex, MutexGuard,
+        Condvar, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
-#[cfg(not(loom))]
+#[cfg(not(all(loom, test)))]
 pub(crate) use std::sync::{
-    Mutex, MutexGuard,
+    Condvar, Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 /// The standard library's, with the model checker's way in.
-#[cfg(not(loom))]
+#[cfg(not(all(loom, test)))]
 #[derive(Debug)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
-#[cfg(not(loom))]
+#[cfg(not(all(loom, test)))]
 impl<T> UnsafeCell<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self(std::cell::UnsafeCell::new(value))
@@ -39,8 +39,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Lets another thread go on.
 pub(crate) fn yield_now() {
-    #[cfg(loom)]
+    #[cfg(all(loom, test))]
     loom::thread::yield_now();
-    #[cfg(not(loom))]
+    #[cfg(not(all(loom, test)))]
     std::thread::yield_now();
 }

@@ -40,6 +40,9 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
     let mut properties = cargo("test --release --no-fail-fast");
     properties.args(&tests).env("PROPTEST_CASES", cases);
     steps.command("properties", limit_tests(&mut properties, limit, ""));
+    let mut soak = cargo("test --release --package cuda-mem-pool --test sim soak");
+    soak.env("CUDA_MEM_SOAK_SECONDS", if quick { "30" } else { "600" });
+    steps.command("soak", &mut soak);
     sanitizers(&mut steps, &workspace, &tests);
     loom(&mut steps, &workspace);
     miri(&mut steps, quick);

@@ -75,7 +75,7 @@ fn pack(bytes: usize) -> u64 {
     (1 << BYTES) + (bytes / GRANULE) as u64
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -185,7 +185,8 @@ impl PinnedCachingAllocator {
 
     /// Gives memory back to the system until no more than `bytes` bytes are held beside the blocks in use. Only whole segments
     /// can go, largest first, and none with a block that is in use, that a stream still uses, or that a graph has captured:
-    /// more may stay. Waits for nothing but the driver's calls.
+    /// more may stay. Where something can go, the driver waits for all
+    /// work of the context before it unpins it.
     ///
     /// # Capture
     ///

@@ -12,13 +12,13 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 
 use cuda_mem_core::host::{HostElements, HostMemory};
 use cuda_mem_core::{Error, Result, Stream, StreamUse, forked};
 
 use super::body::{Body, FreeBlock};
 use super::free;
-use crate::primitive::Ordering;
 
 /// A block of pinned memory out of a [`PinnedCachingAllocator`](super::PinnedCachingAllocator). Dropped, it goes back there.
 ///

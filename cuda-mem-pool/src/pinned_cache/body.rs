@@ -2,13 +2,13 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use cuda_mem_core::Uses;
 
 use super::arena::Arena;
 use super::segment::Segment;
 use crate::engine::{BlockId, Grant};
-use crate::primitive::AtomicBool;
 
 /// A block that belongs to nobody, or to the [`PinnedBlock`](super::PinnedBlock) around it.
 ///

@@ -1,23 +1,24 @@
 //! The thread that pins memory ahead of requests, so that small ones seldom wait for the driver.
 
-use std::sync::{Arc, Condvar, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::arena::Arena;
 use super::shared::Shared;
 use crate::engine::growth;
+use crate::primitive::{Condvar, Mutex, lock};
 
 /// The hand-shake with the thread.
 #[derive(Debug, Default)]
 pub(super) struct Grower {
     signal: Arc<Signal>,
-    thread: std::sync::Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
 struct Signal {
-    state: std::sync::Mutex<State>,
+    state: Mutex<State>,
     changed: Condvar,
 }
 
@@ -44,7 +45,7 @@ impl Grower {
 
     /// Starts the thread, if it does not run.
     pub(super) fn start(&self, shared: &Arc<Shared>) {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = lock(&self.thread);
         if thread.is_none() && !self.signal.is_stopped() {
             let (signal, shared) = (Arc::clone(&self.signal), Arc::downgrade(shared));
             let builder = thread::Builder::new().name("pinned-cache".to_owned());
@@ -56,7 +57,7 @@ impl Grower {
     /// Ends the thread, and waits for that.
     pub(super) fn stop(&self) {
         self.signal.stop();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = lock(&self.thread).take();
         if let Some(thread) = thread
             && thread.thread().id() != thread::current().id()
         {
@@ -67,21 +68,21 @@ impl Grower {
 
 impl Signal {
     fn want(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).wanted = true;
+        lock(&self.state).wanted = true;
         self.changed.notify_one();
     }
 
     fn stop(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
+        lock(&self.state).stop = true;
         self.changed.notify_all();
     }
 
     fn is_stopped(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).stop
+        lock(&self.state).stop
     }
 
     fn next(&self, poll_interval: Option<Duration>) -> Task {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         loop {
             if state.stop {
                 return Task::Stop;
@@ -136,5 +137,44 @@ fn grow_ahead(arena: &Arc<Arena>) {
     // A failure here is nobody's: a request that misses meets it again, and tells it.
     if let Ok(segment) = arena.pin(growth::segment_ahead(held)) {
         arena.add_small(segment);
+    }
+}
+
+#[cfg(all(loom, test))]
+mod models {
+    use super::*;
+    use loom::sync::Arc;
+
+    /// The thread sees each request and the end, in whatever moment they come, and never sleeps through one.
+    #[test]
+    fn no_request_is_slept_through() {
+        loom::model(|| {
+            let signal = Arc::new(Signal::default());
+            let grower = loom::thread::spawn({
+                let signal = Arc::clone(&signal);
+                move || assert_eq!(signal.next(None), Task::Grow)
+            });
+            signal.want();
+            grower.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn the_end_is_seen_beside_requests() {
+        loom::model(|| {
+            let signal = Arc::new(Signal::default());
+            let grower = loom::thread::spawn({
+                let signal = Arc::clone(&signal);
+                move || while signal.next(None) != Task::Stop {}
+            });
+            let other = loom::thread::spawn({
+                let signal = Arc::clone(&signal);
+                move || signal.want()
+            });
+            signal.stop();
+            assert!(signal.is_stopped());
+            other.join().unwrap();
+            grower.join().unwrap();
+        });
     }
 }

@@ -55,3 +55,67 @@ impl<P, V> StreamQueue<P, V> {
         if same { entries.pop_front().map(|(_, value)| value) } else { None }
     }
 }
+
+#[cfg(all(loom, test))]
+mod models {
+    use super::*;
+    use loom::sync::Mutex;
+    use loom::thread;
+
+    /// While one thread adds, one polls and one takes everything, each value comes out once, and none before it is ready.
+    #[test]
+    fn each_value_comes_out_once() {
+        loom::model(|| {
+            let queue = loom::sync::Arc::new(StreamQueue::<u32, u32>::new());
+            let out = loom::sync::Arc::new(Mutex::new(Vec::new()));
+            queue.push(1, 1);
+            let adding = thread::spawn({
+                let queue = queue.clone();
+                move || queue.push(0, 2)
+            });
+            let polling = thread::spawn({
+                let (queue, out) = (queue.clone(), out.clone());
+                move || {
+                    queue.poll(
+                        |&ready| ready == 1,
+                        |value| {
+                            assert_eq!(value, 1, "came out before its point");
+                            out.lock().unwrap().push(value);
+                        },
+                    );
+                }
+            });
+            let taken: Vec<u32> = queue.take_all().into_iter().map(|(_, value)| value).collect();
+            out.lock().unwrap().extend(taken);
+            adding.join().unwrap();
+            polling.join().unwrap();
+            let mut out = out.lock().unwrap().clone();
+            out.extend(queue.take_all().into_iter().map(|(_, value)| value));
+            out.sort_unstable();
+            assert_eq!(out, [1, 2]);
+        });
+    }
+
+    /// Two that poll at once do not both get the head.
+    #[test]
+    fn one_looks_at_a_time() {
+        loom::model(|| {
+            let queue = loom::sync::Arc::new(StreamQueue::<(), u32>::new());
+            queue.push((), 1);
+            queue.push((), 2);
+            let poll = |queue: &StreamQueue<(), u32>| {
+                let mut out = Vec::new();
+                queue.poll(|()| true, |value| out.push(value));
+                out
+            };
+            let other = thread::spawn({
+                let queue = queue.clone();
+                move || poll(&queue)
+            });
+            let mut out = poll(&queue);
+            out.extend(other.join().unwrap());
+            out.sort_unstable();
+            assert_eq!(out, [1, 2]);
+        });
+    }
+}

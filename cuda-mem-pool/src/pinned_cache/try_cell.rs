@@ -8,7 +8,7 @@
 
 use crate::primitive::{AtomicBool, Ordering, UnsafeCell};
 
-/// A value behind a flag. Taking it costs one uncontended atomic swap, giving it back one store.
+/// A value behind a flag. Taking it costs one uncontended atomic exchange, giving it back one store.
 #[derive(Debug)]
 pub(crate) struct TryCell<T> {
     taken: AtomicBool,
@@ -26,10 +26,8 @@ impl<T> TryCell<T> {
     /// Runs `body` on the value, unless somebody has it.
     #[inline]
     pub(crate) fn try_with<R>(&self, body: impl FnOnce(&mut T) -> R) -> Option<R> {
-        // Acquire: what the last one did to the value is done.
-        if self.taken.swap(true, Ordering::Acquire) {
-            return None;
-        }
+        // Acquire: what the last one did to the value is done. Not a swap: who is refused must not write.
+        self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
         let _taken = Taken(&self.taken);
         Some(self.value.with_mut(|value| {
             // SAFETY: the flag was false, so nobody has the value, and nobody gets it before `_taken` is dropped.
@@ -48,3 +46,59 @@ impl Drop for Taken<'_> {
 
 // SAFETY: one thread at a time has the value, and it moves between threads as a whole.
 unsafe impl<T: Send> Sync for TryCell<T> {}
+
+#[cfg(all(loom, test))]
+mod models {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// Whoever gets the value is alone with it, and sees all that was done before.
+    #[test]
+    fn one_thread_has_the_value() {
+        loom::model(|| {
+            let cell = Arc::new(TryCell::new(0));
+            let add = |cell: &TryCell<u32>| u32::from(cell.try_with(|value| *value += 1).is_some());
+            let other = thread::spawn({
+                let cell = Arc::clone(&cell);
+                move || add(&cell) + add(&cell)
+            });
+            let mine = add(&cell);
+            let others = other.join().unwrap();
+            assert_eq!(cell.try_with(|value| *value), Some(mine + others));
+            assert!(mine + others >= 1, "refused to everybody");
+        });
+    }
+
+    /// What an owner puts in while another thread closes the cache is taken by the one or kept by the other, not lost: this is
+    /// how thread caches end.
+    #[test]
+    fn nothing_is_lost_between_its_owner_and_who_closes_it() {
+        loom::model(|| {
+            let cell = Arc::new(TryCell::new((Vec::new(), false)));
+            let owner = thread::spawn({
+                let cell = Arc::clone(&cell);
+                move || {
+                    let kept = cell.try_with(|(blocks, closed): &mut (Vec<u32>, bool)| {
+                        if !*closed {
+                            blocks.push(7);
+                        }
+                        !*closed
+                    });
+                    u32::from(kept != Some(true))
+                }
+            });
+            let taken = loop {
+                let taken = cell.try_with(|(blocks, closed)| {
+                    *closed = true;
+                    std::mem::take(blocks)
+                });
+                match taken {
+                    Some(taken) => break taken.len() as u32,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(taken + owner.join().unwrap(), 1);
+        });
+    }
+}

@@ -3,7 +3,7 @@
 //! `CUDA_MEM_SOAK_SECONDS` says for how long; 3 without it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{RwLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -68,6 +68,7 @@ fn work(
     allocator: &PinnedCachingAllocator,
     number: u64,
     stop: &AtomicBool,
+    steps: &RwLock<()>,
     others: &mpsc::Sender<PinnedBlock>,
 ) -> Result<(), PinnedCacheError> {
     let mut numbers = Numbers(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -75,6 +76,7 @@ fn work(
     let device = DeviceBuffer::<u8>::zeroed(&stream, 4 << 20)?;
     let mut live: Vec<Marked> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
+        let _step = steps.read().unwrap();
         match numbers.below(100) {
             0..45 if live.len() < LIVE => {
                 let mark = u8::try_from(numbers.below(256)).unwrap();
@@ -141,28 +143,38 @@ fn nothing_is_held_leaked_or_misused_after_a_soak() {
     };
     let allocator = PinnedCachingAllocator::with_options(&context, options);
     let stop = AtomicBool::new(false);
+    // Held by whoever is in the middle of something.
+    let steps = RwLock::new(());
     let mut faults = 0;
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel();
         for number in 1..=THREADS {
-            let (context, allocator, stop, sender) = (&context, &allocator, &stop, sender.clone());
+            let (context, allocator, stop, steps) = (&context, &allocator, &stop, &steps);
+            let sender = sender.clone();
             scope.spawn(move || {
                 // A fault may strike before the loop: then the thread starts anew.
                 while !stop.load(Ordering::Relaxed) {
-                    let _ = work(context, allocator, number, stop, &sender);
+                    let _ = work(context, allocator, number, stop, steps, &sender);
                 }
             });
         }
         drop(sender);
         // Blocks that one thread allocated and this one frees.
-        scope.spawn(move || receiver.into_iter().for_each(drop));
+        let between = &steps;
+        scope.spawn(move || {
+            for block in receiver {
+                let _step = between.read().unwrap();
+                drop(block);
+            }
+        });
         let until = Instant::now() + Duration::from_secs(seconds());
         let mut numbers = Numbers(99);
         while Instant::now() < until {
-            // One at a time: a release is tried twice.
+            // A release is tried twice, so the next fault comes when nobody is in the middle of the one before.
             if sim.struck().len() == faults {
+                drop(steps.write().unwrap());
                 let codes = [CUresult::CUDA_ERROR_OUT_OF_MEMORY, CUresult::CUDA_ERROR_UNKNOWN];
-                sim.fail_nth_call_overall(1 + numbers.below(500), codes[faults % 2]);
+                sim.fail_nth_call_overall(20 + numbers.below(500), codes[faults % 2]);
                 faults += 1;
             }
             thread::sleep(Duration::from_millis(1));
