@@ -36,7 +36,7 @@ use crate::error::{Error, Result};
 /// # Errors
 ///
 /// A [`PinError`] with the driver's code: 712 if any of the bytes is registered already, 1 for null, no bytes or addresses
-/// without memory, 700 and the like for earlier work that failed.
+/// without memory, 2 for more than the system has memory for, 700 and the like for earlier work that failed.
 ///
 /// # Safety
 ///
@@ -84,8 +84,12 @@ pub unsafe fn pin_memory_with(driver: Driver, ptr: *mut c_void, size: usize) -> 
         match system::range_of(ptr.cast::<u8>(), size) {
             Ok(range) if size > 0 => driver.registry().pin(range.clone(), flags, &context, || {
                 if let Some(pages) = Population::of_private(&range) {
-                    // What is wrong with the pages, the driver says, with its code.
-                    let _ = pages.populate_and(&RegisterOptions::new(), &|| Ok(()));
+                    let populated = pages.populate_and(&RegisterOptions::new(), &|| Ok(()));
+                    // What else is wrong with the pages, the driver says, with its code. This it would not refuse: the system
+                    // would end a process.
+                    if let Err(error @ Error::OutOfHostMemory { .. }) = populated {
+                        return Err(error);
+                    }
                 }
                 register()
             }),
@@ -183,6 +187,7 @@ impl PinError {
     pub fn code(&self) -> Option<CUresult> {
         match &self.error {
             Error::HeldByOwner { .. } => Some(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED),
+            Error::OutOfHostMemory { .. } => Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY),
             Error::Forked => Some(CUresult::CUDA_ERROR_NOT_INITIALIZED),
             error => error.code(),
         }

@@ -137,7 +137,7 @@ impl<M: HostMemory> Registered<M> {
     ///
     /// # Errors
     ///
-    /// As [`Registered::new`], [`Error::NoPage`], [`Error::Io`] if the system lacks memory, [`Error::Cancelled`]. Nothing is
+    /// As [`Registered::new`], [`Error::NoPage`], [`Error::OutOfHostMemory`], [`Error::Io`], [`Error::Cancelled`]. Nothing is
     /// registered then; pages that were brought in stay.
     pub fn with_options(
         context: &Context,

@@ -118,6 +118,13 @@ impl Locks {
     }
 }
 
+/// How many bytes the system can give without swapping. None if it does not tell.
+pub(super) fn available_memory() -> Option<usize> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
+}
+
 /// The sizes of huge pages that the system has, smallest first.
 pub(super) fn huge_page_sizes() -> Vec<usize> {
     let Ok(folders) = fs::read_dir("/sys/kernel/mm/hugepages") else { return Vec::new() };

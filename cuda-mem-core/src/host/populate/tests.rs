@@ -20,7 +20,7 @@ fn population(memory: &mut HostMapping, how: How) -> Population {
     let bytes = system::range_of(HostMemory::as_ptr(memory), LEN).unwrap();
     let pieces = Pieces::new(system::pages_around(&bytes), page_size());
     let (touch, advice) = how(memory);
-    Population { bytes, pieces, touch, advice }
+    Population { bytes, pieces, touch, advice, of_reserve: false }
 }
 
 fn write(_: &mut HostMapping) -> (Option<Touch>, Option<libc::c_int>) {
@@ -67,7 +67,7 @@ fn a_failure_or_a_cancellation_stops_before_the_registration() {
     let bytes = page_size()..1 << 16;
     let pieces = Pieces::new(bytes.clone(), page_size());
     let advice = Some(libc::MADV_POPULATE_READ);
-    let unmapped = Population { bytes: bytes.clone(), pieces, touch: None, advice };
+    let unmapped = Population { bytes: bytes.clone(), pieces, touch: None, advice, of_reserve: false };
     let error = unmapped.populate_and(&RegisterOptions::new().threads(4), &never).unwrap_err();
     assert!(
         matches!(&error, Error::NotMapped { range, hole } if *range == bytes && *hole == bytes),
@@ -85,6 +85,21 @@ fn a_failure_or_a_cancellation_stops_before_the_registration() {
     let error = population.populate_and(&options, &never).unwrap_err();
     assert!(matches!(error, Error::Cancelled), "{error}");
     assert_eq!(reports.get(), 1, "it is heard before the next piece");
+}
+
+#[test]
+fn more_than_the_system_has_is_refused_before_a_page_is_brought_in() {
+    // Addresses without memory: as much as nobody has, and nothing of it is there.
+    let bytes = 1 << 40..(1 << 40) + (1 << 46);
+    let pieces = Pieces::new(bytes.clone(), PIECE);
+    let advice = Some(libc::MADV_POPULATE_WRITE);
+    let vast = Population { bytes, pieces, touch: None, advice, of_reserve: false };
+    let never = || panic!("it must not be registered");
+    let error = vast.populate_and(&RegisterOptions::new(), &never).unwrap_err();
+    assert!(
+        matches!(error, Error::OutOfHostMemory { bytes, available } if bytes == 1 << 46 && available > 0),
+        "{error}"
+    );
 }
 
 #[test]
