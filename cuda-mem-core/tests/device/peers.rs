@@ -2,6 +2,7 @@
 //!
 //! On a machine with one device each test here checks that there is indeed only one, and records it.
 
+use cuda_mem_core::copy::Stager;
 use cuda_mem_core::{Context, DeviceBuffer, Error, Event, PinnedBuffer, Stream, host::PinnedFlags, pointer};
 
 use crate::common::gate::Gate;
@@ -87,4 +88,53 @@ fn portable_pinned_memory_serves_both() {
     let known = pointer::attributes(&world.context, device.as_raw()).unwrap();
     assert_eq!(known.device, there.context().device().as_raw());
     assert_ne!(known.device, world.context.device().as_raw());
+}
+
+/// A stager with a ring so small that the copies here go round it.
+fn small_stager(context: &Context) -> Stager {
+    Stager::builder(context).threads(3).slots(3).slot_bytes(32 << 10).build().unwrap()
+}
+
+#[test]
+fn a_stager_serves_both_devices_whatever_context_is_current() {
+    let world = World::new();
+    let Some((context, there)) = second(&world) else { return };
+    let here = world.new_stream();
+    let (stager, len) = (small_stager(&world.context), 1_000_003);
+    std::thread::scope(|scope| {
+        for (seed, stream) in [(3, &here), (4, &there), (5, &there), (6, &here)] {
+            let (stager, stream) = (stager.clone(), stream.clone());
+            // Each works while the context of the other device is current in its thread.
+            let current = if stream == here { context.clone() } else { world.context.clone() };
+            scope.spawn(move || {
+                let copies = || {
+                    let device = DeviceBuffer::<u8>::zeroed(&stream, len).unwrap();
+                    for seed in [seed, seed + 10] {
+                        let (source, mut target) = (pattern(len, seed), vec![0; len]);
+                        stager.upload(&stream, &source, &device.whole()).unwrap();
+                        stager.download(&stream, &device.whole(), &mut target).unwrap();
+                        assert!(target == source);
+                        stager.upload_from(&stream, &mut &target[1..], &device.range(1..).unwrap()).unwrap();
+                        stager.upload(&stream, &source[..9], &device.range(..9).unwrap()).unwrap();
+                        assert!(device.to_vec(&stream).unwrap() == source);
+                    }
+                };
+                current.with_current(copies).unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn a_stager_outlives_the_device_streams_it_was_used_on() {
+    let world = World::new();
+    let Some((_, there)) = second(&world) else { return };
+    let stager = small_stager(&world.context);
+    let device = DeviceBuffer::<u8>::zeroed(&there, 90 << 10).unwrap();
+    let gate = Gate::before(&there);
+    stager.upload(&there, &pattern(90 << 10, 7), &device.whole()).unwrap();
+    drop((device, there));
+    gate.open();
+    // Waits for the copies, on the other device.
+    drop(stager);
 }

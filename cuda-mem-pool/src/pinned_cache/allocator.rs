@@ -123,8 +123,9 @@ impl PinnedCachingAllocator {
     }
 
     /// Has allocations for which `filter` says yes come from the private pool `id`, which this makes or uses once more. The
-    /// filter is told the stream of [`Placement::stream`], if there is one, and is called in the allocating thread; it must not
-    /// panic.
+    /// filter is told the stream of [`Placement::stream`], if there is one, and is called in the allocating thread. Of several
+    /// that say yes, the one that was begun last has the allocation. A filter must not allocate here: it would be asked about
+    /// that too, for ever. If it panics, nothing was allocated.
     ///
     /// The memory of a private pool serves nobody else, until [`PinnedCachingAllocator::release_pool`] was called as often as
     /// this.
@@ -176,6 +177,9 @@ impl PinnedCachingAllocator {
     ///
     /// [`PinnedCacheError::UnknownPool`].
     pub fn pool_in_use(&self, id: MempoolId) -> Result<(u64, u64), PinnedCacheError> {
+        if forked() {
+            return Err(Error::Forked.into());
+        }
         let arenas = self.shared().pools().arenas_of(id)?;
         Ok(arenas.iter().fold((0, 0), |(count, bytes), arena| {
             let active = arena.active().current();

@@ -106,7 +106,9 @@ impl Shared {
     }
 
     pub(super) fn forget_cache(&self, cache: &Arc<ThreadCache>) {
-        lock(&self.caches).retain(|known| !Arc::ptr_eq(known, cache));
+        let mut caches = lock(&self.caches);
+        caches.retain(|known| !Arc::ptr_eq(known, cache));
+        // Under the lock, so that whoever sums up sees the thread's figures once.
         self.counters.handed_out.absorb(cache.handed_out());
     }
 
@@ -146,6 +148,12 @@ impl Shared {
         self.poll();
         self.flush_caches();
         self.trim_arenas(bytes);
+    }
+
+    /// Whether more is cached than the options allow.
+    #[inline]
+    pub(super) fn is_over_limit(&self) -> bool {
+        self.options.max_cached.is_some_and(|most| self.counters.cached() > most)
     }
 
     /// As [`Shared::trim_to`] with the limit that the options set, in the order of what it costs.
@@ -203,8 +211,9 @@ impl Shared {
 
     /// The blocks handed out so far.
     pub(super) fn handed_out(&self) -> Amount {
+        let caches = lock(&self.caches);
         let mut sum = self.counters.handed_out.amount();
-        for cache in lock(&self.caches).iter() {
+        for cache in caches.iter() {
             let amount = cache.handed_out().amount();
             sum.count = sum.count.saturating_add(amount.count);
             sum.bytes = sum.bytes.saturating_add(amount.bytes);

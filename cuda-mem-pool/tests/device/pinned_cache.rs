@@ -1,5 +1,6 @@
 //! `PinnedCachingAllocator`: what any driver shows.
 
+use std::sync::Barrier;
 use std::thread;
 
 use cuda_mem_core::host::numa;
@@ -221,6 +222,25 @@ fn a_bound_of_nothing_keeps_nothing() {
         drop(allocator.allocate(len).unwrap());
         assert_eq!(allocator.stats().allocated_bytes.current, 0);
     }
+}
+
+#[test]
+fn the_bound_holds_for_what_threads_keep_together() {
+    let world = World::new();
+    let options = PinnedCacheOptions { max_cached: Some(8 * MIB), ..without_thread() };
+    let allocator = PinnedCachingAllocator::with_options(&world.context, options);
+    let all_have_freed = Barrier::new(4);
+    let cached = thread::scope(|scope| {
+        let threads = [(); 4].map(|()| {
+            scope.spawn(|| {
+                drop(allocator.allocate(6 * MIB).unwrap());
+                all_have_freed.wait();
+                allocator.stats().allocated_bytes.current
+            })
+        });
+        threads.map(|thread| thread.join().unwrap())
+    });
+    assert!(cached.iter().all(|&bytes| bytes <= (8 * MIB) as u64), "{cached:?} bytes are kept");
 }
 
 #[test]
