@@ -140,6 +140,13 @@ impl Arena {
         bytes
     }
 
+    /// Gives wholly free segments back before one of `bytes` bytes is pinned for a large block, if far more is held than was
+    /// ever in use. Calls the driver.
+    pub(super) fn make_room(&self, bytes: usize) {
+        let taken = lock(&self.large).make_room(bytes);
+        drop(taken);
+    }
+
     /// Nobody asks for blocks any more: gives back what is free, and later each segment as it becomes free.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);

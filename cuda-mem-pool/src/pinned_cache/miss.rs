@@ -32,6 +32,7 @@ pub(super) fn allocate(
         if let Some(block) = arena.take(size) {
             return Ok(block);
         }
+        arena.make_room(size);
     }
     let held = usize::try_from(shared.counters().held.current().bytes).unwrap_or(usize::MAX);
     let segment = match arena.pin(growth::segment_for(size, held)) {
