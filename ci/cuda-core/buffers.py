@@ -3,7 +3,7 @@
 from cuda.core import Host, LegacyPinnedMemoryResource, ManagedMemoryResource, VirtualMemoryResource
 
 from steps import expect, refused, step
-from tools import MIB, host_bytes, machine, own_pool, read, write
+from tools import MIB, host_bytes, machine, needs_driver, own_pool, read, write
 
 
 @step("fill, with one, two and four bytes")
@@ -21,6 +21,7 @@ def fill():
 
 @step("copies between device, pinned and managed memory")
 def copies():
+    needs_driver(13000)
     with machine() as (device, stream):
         resources = [own_pool("device"), own_pool("pinned"), ManagedMemoryResource(), LegacyPinnedMemoryResource()]
         buffers = [resource.allocate(MIB, stream=stream) for resource in resources]
@@ -37,6 +38,7 @@ def copies():
 
 @step("managed memory")
 def managed():
+    needs_driver(13000)
     with machine() as (device, stream):
         resource = ManagedMemoryResource()
         expect((resource.is_managed, resource.is_ipc_enabled), (True, False), "managed, IPC")
@@ -44,11 +46,15 @@ def managed():
         stream.sync()
         expect((buffer.is_managed, buffer.is_host_accessible), (True, True), "managed, the host's")
         host_bytes(buffer)[:4] = b"host"
-        buffer.preferred_location = device
-        buffer.prefetch(Host(), stream=stream)
-        expect(read(stream, buffer)[:4], b"host", "what was written")
+        # The driver takes no advice about memory of a pool.
+        for attribute, value in (("preferred_location", device), ("read_mostly", True)):
+            refused(lambda: setattr(buffer, attribute, value), Exception, "CUDA_ERROR_NOT_SUPPORTED")
+        refused(lambda: buffer.accessed_by.add(device), Exception, "CUDA_ERROR_NOT_SUPPORTED")
+        for place in (Host(), device):
+            buffer.prefetch(place, stream=stream)
+            expect(read(stream, buffer)[:4], b"host", "what was written")
         buffer.close(stream=stream)
-    return "advised and prefetched"
+    return "prefetched, and no advice taken"
 
 
 @step("virtual memory")
@@ -77,6 +83,7 @@ def dlpack():
 
 @step("a stream that captures gets nothing")
 def capturing():
+    needs_driver(12030)
     with machine() as (device, stream):
         builder = device.create_graph_builder()
         builder.begin_building()

@@ -5,13 +5,25 @@ It runs as it is on hardware and on the simulated driver, which must be found as
 
 import cuda.bindings
 import cuda.core
-from cuda.core import Device, DeviceMemoryResource, PinnedMemoryResource
+from cuda.core import Device, DeviceMemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions
 
 import steps
 from steps import expect, refused, step
-from tools import MIB, access, host_bytes, machine, needs_nodes, own_pool, read, set_threshold, write
+from tools import (
+    KEEP_ALL,
+    MIB,
+    access,
+    host_bytes,
+    keeps,
+    machine,
+    needs_driver,
+    needs_host_pools,
+    needs_nodes,
+    own_pool,
+    read,
+    write,
+)
 
-KEEP_ALL = (1 << 64) - 1
 READ_WRITE = 3
 
 
@@ -37,11 +49,11 @@ def use(stream, resource):
 
 @step("device properties")
 def properties():
+    expect(Device().properties.memory_pools_supported, True, "device pools supported")
+    needs_driver(13000)
     found = Device().properties
-    supported = found.memory_pools_supported, found.host_memory_pools_supported
-    expect(supported, (True, True), "device and host pools supported")
-    if found.host_numa_id >= 0:
-        expect(found.host_numa_memory_pools_supported, True, "node pools supported")
+    expect(found.host_memory_pools_supported, True, "host pools supported")
+    expect(found.host_numa_memory_pools_supported, found.host_numa_id >= 0, "node pools supported")
     return "device and host pools"
 
 
@@ -72,6 +84,7 @@ def device_options():
 @step("PinnedMemoryResource, no options")
 def pinned_default():
     with machine() as (device, stream):
+        needs_host_pools()
         resource = PinnedMemoryResource()
         expect(facts(resource), (True, True, False, False, False), "facts")
         expect((resource.device_id, resource.numa_id, resource.uuid), (-1, -1, None), "device, node, uuid")
@@ -108,7 +121,8 @@ def pinned_ipc():
     with machine() as (device, stream):
         node = device.properties.host_numa_id
         if node < 0:
-            refused(lambda: own_pool("pinned", ipc_enabled=True), RuntimeError, "Cannot determine host NUMA ID")
+            options = PinnedMemoryResourceOptions(ipc_enabled=True)
+            refused(lambda: PinnedMemoryResource(options), RuntimeError, "Cannot determine host NUMA ID")
             return "at the device's node"
         resource = own_pool("pinned", ipc_enabled=True)
         expect((resource.numa_id, resource.is_ipc_enabled), (node, True), "node and IPC")
@@ -121,8 +135,9 @@ def pinned_ipc():
 @step("PinnedMemoryResource, nodes that are refused")
 def pinned_refused():
     with machine():
-        refused(lambda: own_pool("pinned", numa_id=-1), ValueError, "numa_id must be >= 0")
-        refused(lambda: own_pool("pinned", numa_id=1000), Exception, "CUDA_ERROR_INVALID_VALUE")
+        for node, kind, text in ((-1, ValueError, "numa_id must be >= 0"), (1000, Exception, "CUDA_ERROR_INVALID_VALUE")):
+            options = PinnedMemoryResourceOptions(numa_id=node)
+            refused(lambda: PinnedMemoryResource(options), kind, text)
     return "-1 and 1000"
 
 
@@ -156,12 +171,7 @@ def thresholds():
     with machine() as (device, stream):
         for kind in ("device", "pinned"):
             resource = own_pool(kind)
-            kept = []
-            for threshold in (0, KEEP_ALL):
-                set_threshold(resource, threshold)
-                resource.allocate(MIB, stream=stream).close(stream=stream)
-                stream.sync()
-                kept.append(resource.attributes.reserved_mem_current > 0)
+            kept = [keeps(stream, resource, threshold) for threshold in (0, KEEP_ALL)]
             expect(kept, [False, True], "what is kept")
             resource.close()
     return "0 gives back, more keeps"

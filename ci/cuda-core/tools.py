@@ -17,6 +17,9 @@ from steps import Skip
 
 MIB = 1 << 20
 
+# A threshold that nothing is above.
+KEEP_ALL = (1 << 64) - 1
+
 
 @contextmanager
 def machine():
@@ -65,6 +68,7 @@ def own_pool(kind, **options):
     """A new pool of a kind."""
     if kind == "device":
         return DeviceMemoryResource(Device(), DeviceMemoryResourceOptions(**options))
+    needs_host_pools(on_node=bool(options.keys() & {"numa_id", "ipc_enabled"}))
     return PinnedMemoryResource(PinnedMemoryResourceOptions(**options))
 
 
@@ -80,6 +84,19 @@ def imported_pool(kind, handle):
     if kind == "device":
         return DeviceMemoryResource.from_allocation_handle(Device(), handle)
     return PinnedMemoryResource.from_allocation_handle(handle)
+
+
+def needs_driver(version):
+    """Skips a step on a driver that is older: 13000 for CUDA 13.0."""
+    if check(driver.cuDriverGetVersion()) < version:
+        raise Skip(f"the driver is older than {version // 1000}.{version % 1000 // 10}")
+
+
+def needs_host_pools(on_node=False):
+    """Skips a step where cuda.core finds no pools of host memory, or of a node of it."""
+    found = Device().properties
+    if not (found.host_numa_memory_pools_supported if on_node else found.host_memory_pools_supported):
+        raise Skip("no pools on nodes of the host" if on_node else "no pools on the host")
 
 
 def needs_nodes():
@@ -101,7 +118,10 @@ def access(resource, device, wanted=None):
     return int(check(driver.cuMemPoolGetAccess(resource.handle, location)))
 
 
-def set_threshold(resource, size):
-    """How much a pool keeps at a synchronisation, which cuda.core reads and does not set."""
+def keeps(stream, resource, threshold):
+    """Whether a pool with this threshold, which cuda.core reads and does not set, keeps memory at a synchronisation."""
     attribute = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-    check(driver.cuMemPoolSetAttribute(resource.handle, attribute, driver.cuuint64_t(size)))
+    check(driver.cuMemPoolSetAttribute(resource.handle, attribute, driver.cuuint64_t(threshold)))
+    resource.allocate(MIB, stream=stream).close(stream=stream)
+    stream.sync()
+    return resource.attributes.reserved_mem_current > 0

@@ -28,8 +28,6 @@ pub(crate) struct DriverPool {
     home: Home,
     max_size: usize,
     role: Role,
-    /// The device that the memory lies on, which always reaches it; none for memory of the host, and managed memory.
-    owner: Option<Device>,
 }
 
 /// What a pool is to other processes.
@@ -56,16 +54,18 @@ impl DriverPool {
             pool.set_number(CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
             Role::Private
         };
-        let owner = match (properties.allocation_type, properties.location) {
-            (AllocationType::Pinned, MemoryLocation::Device(_)) => Some(context.device()),
-            _ => None,
-        };
-        Ok(Self { pool, home: Home::new(context), max_size: properties.max_size, role, owner })
+        let this = Self { pool, home: Home::new(context), max_size: properties.max_size, role };
+        if let (AllocationType::Pinned, MemoryLocation::Device(_)) =
+            (properties.allocation_type, properties.location)
+        {
+            this.let_in_alone(context.device())?;
+        }
+        Ok(this)
     }
 
     /// A pool of somebody else.
     pub(crate) fn borrowed(context: &Context, pool: MemoryPool) -> Self {
-        Self { pool, home: Home::new(context), max_size: 0, role: Role::Private, owner: None }
+        Self { pool, home: Home::new(context), max_size: 0, role: Role::Private }
     }
 
     /// A pool of another process, whose memory lies on `owner`, or on no device.
@@ -77,7 +77,23 @@ impl DriverPool {
         let descriptor = source.duplicate()?;
         let pool = MemoryPool::import(context.driver(), descriptor.as_fd())?;
         let uuid = source.uuid().map_or_else(OnceLock::new, OnceLock::from);
-        Ok(Self { pool, home: Home::new(context), max_size: 0, role: Role::Mapped { uuid }, owner })
+        let this = Self { pool, home: Home::new(context), max_size: 0, role: Role::Mapped { uuid } };
+        if let Some(owner) = owner {
+            this.let_in_alone(owner)?;
+        }
+        Ok(this)
+    }
+
+    /// Lets no other device than the memory's own reach a new pool, which may have the handle of a destroyed one and, on some
+    /// drivers, whom that let in. Not when a pool ends: work of others, which its memory's release waits for, may still run then.
+    fn let_in_alone(&self, owner: Device) -> Result<(), cuda_mem_core::Error> {
+        let mut others = Vec::new();
+        for device in self.driver().devices()? {
+            if device != owner && self.pool.is_accessible_from(device)? {
+                others.push(device);
+            }
+        }
+        self.pool.set_access(&others, false)
     }
 
     pub(crate) fn pool(&self) -> &MemoryPool {
@@ -190,19 +206,6 @@ unsafe impl RawResource for DriverPool {
             return Err(Error::Alignment { asked: layout.align(), most: DEFAULT_ALIGNMENT });
         }
         self.pool.allocate(layout.size(), stream).map_err(|error| self.explain(error, layout.size()))
-    }
-}
-
-impl Drop for DriverPool {
-    fn drop(&mut self) {
-        // A new pool may get the handle of a destroyed one and, on some drivers, whom it let in.
-        if let Some(owner) = self.owner
-            && let Ok(mut devices) = self.accessible_by()
-        {
-            devices.retain(|device| *device != owner);
-            // What cannot be revoked is no loss: the pool goes anyway.
-            let _ = self.pool.set_access(&devices, false);
-        }
     }
 }
 

@@ -11,6 +11,11 @@ pub(crate) const SMALLEST: usize = 2 << 20;
 const LARGEST: usize = 64 << 20;
 /// What part of the held bytes a new shared segment may be.
 const PART: usize = 128;
+/// What part of the bytes that were ever in use at once may be held beside them before more is pinned for a large block, but
+/// never less than [`SPARE`]. Sizes that seldom come again cut up what is free; beyond this, pieces that fit nothing go back.
+const SPARE_PART: usize = 4;
+/// Less than this is not worth a wait for the device.
+const SPARE: usize = 256 << 20;
 /// What part of the held bytes may lie ready for small blocks that nobody has asked for yet.
 const RESERVE_PART: usize = 256;
 
@@ -33,6 +38,11 @@ pub(crate) fn segment_ahead(held: usize) -> usize {
 /// Whether so few bytes are free for small blocks that a segment should be made ahead.
 pub(crate) fn runs_short(free: usize, held: usize) -> bool {
     free < segment_ahead(held) / 2
+}
+
+/// The bytes to give back before so much that `held` bytes are held, when at most `most_used` were or will be in use.
+pub(crate) fn surplus(held: usize, most_used: usize) -> usize {
+    held.saturating_sub(most_used.saturating_add((most_used / SPARE_PART).max(SPARE)))
 }
 
 fn shared_segment(held: usize) -> usize {

@@ -2,6 +2,7 @@
 
 use super::classes::GRANULE;
 use super::free::FreeLists;
+use super::growth;
 use super::slab::{NONE, Slab};
 
 /// Segments of one kind of memory, cut into blocks. `S` is what a segment's owner knows it by.
@@ -11,6 +12,10 @@ pub(crate) struct Heap<S> {
     blocks: Slab<Record>,
     free: FreeLists,
     free_bytes: usize,
+    /// Of all segments.
+    bytes: usize,
+    /// The most bytes that were ever in blocks.
+    most_used: usize,
 }
 
 /// A block that was handed out. Its number is used again, with another generation.
@@ -66,7 +71,14 @@ pub(super) struct Record {
 
 impl<S> Heap<S> {
     pub(crate) fn new() -> Self {
-        Self { segments: Slab::new(), blocks: Slab::new(), free: FreeLists::new(), free_bytes: 0 }
+        Self {
+            segments: Slab::new(),
+            blocks: Slab::new(),
+            free: FreeLists::new(),
+            free_bytes: 0,
+            bytes: 0,
+            most_used: 0,
+        }
     }
 
     /// The bytes that are in no block.
@@ -86,6 +98,7 @@ impl<S> Heap<S> {
         record.is_free = false;
         let (segment, offset, bytes) = (record.segment, record.offset, record.size);
         self.free_bytes = self.free_bytes.saturating_sub(bytes);
+        self.most_used = self.most_used.max(self.bytes.saturating_sub(self.free_bytes));
         let segment = &self.segments.get(segment)?.memory;
         Some(Grant { block: BlockId { number, generation }, segment, offset })
     }
@@ -105,6 +118,7 @@ impl<S> Heap<S> {
         }
         self.free.insert(&mut self.blocks, first);
         self.free_bytes = self.free_bytes.saturating_add(bytes);
+        self.bytes = self.bytes.saturating_add(bytes);
         Ok(())
     }
 
@@ -151,10 +165,19 @@ impl<S> Heap<S> {
             self.free.remove(&mut self.blocks, segment.first);
             self.blocks.remove(segment.first);
             self.free_bytes = self.free_bytes.saturating_sub(segment.bytes);
+            self.bytes = self.bytes.saturating_sub(segment.bytes);
             bytes = bytes.saturating_add(segment.bytes);
             taken.push((segment.bytes, segment.memory));
         }
         taken
+    }
+
+    /// Takes wholly free segments out, largest first, so that one of `more` bytes can be added without too much being held
+    /// for what was ever in use at once. None in a heap whose free blocks are mostly found again.
+    pub(crate) fn make_room(&mut self, more: usize) -> Vec<(usize, S)> {
+        let used = self.bytes.saturating_sub(self.free_bytes).saturating_add(more);
+        let surplus = growth::surplus(self.bytes.saturating_add(more), self.most_used.max(used));
+        self.take_free(|taken| taken >= surplus)
     }
 
     /// Offset, size and freedom of every block of every segment, in order.

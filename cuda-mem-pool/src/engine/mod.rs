@@ -12,6 +12,8 @@ mod slab;
 pub(crate) mod stats;
 
 #[cfg(test)]
+mod churn;
+#[cfg(test)]
 mod model;
 
 pub(crate) use heap::{BlockId, Grant, Heap};

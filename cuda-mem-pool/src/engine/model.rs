@@ -7,25 +7,34 @@ use super::growth;
 use super::heap::{BlockId, Heap, UnknownBlock};
 
 /// Two heaps, as an arena has them, that grow as the allocator grows them, and every block in use.
-struct Machine {
+pub(super) struct Machine {
     small: Heap<usize>,
     large: Heap<usize>,
     segments: Vec<usize>,
-    held: usize,
-    blocks: Vec<Block>,
+    pub(super) held: usize,
+    /// Ever.
+    pub(super) pinned: usize,
+    pub(super) blocks: Vec<Block>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Block {
+pub(super) struct Block {
     id: BlockId,
     segment: usize,
     offset: usize,
-    size: usize,
+    pub(super) size: usize,
 }
 
 impl Machine {
-    fn new() -> Self {
-        Self { small: Heap::new(), large: Heap::new(), segments: Vec::new(), held: 0, blocks: Vec::new() }
+    pub(super) fn new() -> Self {
+        Self {
+            small: Heap::new(),
+            large: Heap::new(),
+            segments: Vec::new(),
+            held: 0,
+            pinned: 0,
+            blocks: Vec::new(),
+        }
     }
 
     fn heap(&mut self, size: usize) -> &mut Heap<usize> {
@@ -37,13 +46,18 @@ impl Machine {
         Some(Block { id: grant.block, segment: *grant.segment, offset: grant.offset, size })
     }
 
-    fn allocate(&mut self, len: usize) -> Block {
+    pub(super) fn allocate(&mut self, len: usize) -> Block {
         let size = classes::block_size(len).unwrap();
         let block = self.try_take(size).unwrap_or_else(|| {
+            if size >= LARGE {
+                let room = self.large.make_room(size);
+                self.give_back(room);
+            }
             let bytes = growth::segment_for(size, self.held);
             let number = self.segments.len();
             self.segments.push(bytes);
             self.held += bytes;
+            self.pinned += bytes;
             self.heap(size).add_segment(bytes, number).unwrap();
             self.try_take(size).expect("a segment that was made for the block")
         });
@@ -51,23 +65,28 @@ impl Machine {
         block
     }
 
-    fn free(&mut self, index: usize) {
+    pub(super) fn free(&mut self, index: usize) {
         let block = self.blocks.swap_remove(index);
         assert_eq!(self.heap(block.size).free(block.id).unwrap().size, block.size);
         assert_eq!(self.heap(block.size).free(block.id), Err(UnknownBlock), "freed twice");
     }
 
     fn trim(&mut self, most: usize) {
-        for heap in [&mut self.large, &mut self.small] {
-            let mut last = usize::MAX;
-            for (bytes, segment) in heap.take_free(|taken| taken >= most) {
-                assert_eq!(self.segments[segment], bytes);
-                assert!(bytes <= last, "not the largest first");
-                last = bytes;
-                assert!(self.blocks.iter().all(|block| block.segment != segment), "a segment in use");
-                self.held -= bytes;
-                self.segments[segment] = 0;
-            }
+        let large = self.large.take_free(|taken| taken >= most);
+        self.give_back(large);
+        let small = self.small.take_free(|taken| taken >= most);
+        self.give_back(small);
+    }
+
+    fn give_back(&mut self, taken: Vec<(usize, usize)>) {
+        let mut last = usize::MAX;
+        for (bytes, segment) in taken {
+            assert_eq!(self.segments[segment], bytes);
+            assert!(bytes <= last, "not the largest first");
+            last = bytes;
+            assert!(self.blocks.iter().all(|block| block.segment != segment), "a segment in use");
+            self.held -= bytes;
+            self.segments[segment] = 0;
         }
     }
 
@@ -165,7 +184,7 @@ proptest! {
 }
 
 /// Numbers that are the same on every run.
-struct Numbers(u64);
+pub(super) struct Numbers(pub(super) u64);
 
 impl Numbers {
     fn next(&mut self) -> u64 {
@@ -173,21 +192,21 @@ impl Numbers {
         self.0 >> 11
     }
 
-    fn unit(&mut self) -> f64 {
+    pub(super) fn unit(&mut self) -> f64 {
         self.next() as f64 / (1u64 << 53) as f64
     }
 
-    fn between(&mut self, low: usize, high: usize) -> usize {
+    pub(super) fn between(&mut self, low: usize, high: usize) -> usize {
         low + (self.unit() * (high - low) as f64) as usize
     }
 
-    fn log_between(&mut self, low: usize, high: usize) -> usize {
+    pub(super) fn log_between(&mut self, low: usize, high: usize) -> usize {
         (low as f64 * (high as f64 / low as f64).powf(self.unit())) as usize
     }
 }
 
-const KIB: usize = 1 << 10;
-const GIB: usize = 1 << 30;
+pub(super) const KIB: usize = 1 << 10;
+pub(super) const GIB: usize = 1 << 30;
 
 /// Allocates sizes that are no powers of two until 24 GiB are in use, and gives held over requested.
 fn held_over_requested(numbers: &mut Numbers, mut size: impl FnMut(&mut Numbers) -> usize) -> (Machine, f64) {

@@ -19,7 +19,8 @@ use crate::engine::classes;
 /// Pinned host memory that is kept when it is freed, so that the next request does not wait for the driver.
 ///
 /// Clones are handles to the same allocator. When the last one is dropped, what is free goes back to the system; blocks that
-/// are still in use stay valid, and go back when they are dropped. That drop waits for streams that still use freed blocks.
+/// are still in use stay valid, and go back when they are dropped. That drop waits for streams that still use freed blocks, and
+/// releases the private pools: graphs that captured blocks of theirs must not run any more.
 ///
 /// ```
 /// use cuda_mem_core::Driver;
@@ -62,7 +63,9 @@ impl PinnedCachingAllocator {
     /// it.
     ///
     /// If the calling thread has freed a block of this size, that is all there is to it: no lock, no driver call. Otherwise the
-    /// blocks of the other threads' streams that are done come back, and memory is pinned only if nothing free fits.
+    /// blocks of the other threads' streams that are done come back, and memory is pinned only if nothing free fits. What is
+    /// pinned for 1 MiB and more may replace free memory that fits nothing; the driver then waits for all work of the context,
+    /// so let no stream wait meanwhile for what this thread will do.
     ///
     /// # Capture
     ///
@@ -119,11 +122,30 @@ impl PinnedCachingAllocator {
     }
 
     /// Has allocations for which `filter` says yes come from the private pool `id`, which this makes or uses once more. The
-    /// filter is told the stream of [`Placement::stream`], if there is one, and is called in the allocating thread; it must not
-    /// panic.
+    /// filter is told the stream of [`Placement::stream`], if there is one, and is called in the allocating thread. Of several
+    /// that say yes, the one that was begun last has the allocation. A filter must not allocate here: it would be asked about
+    /// that too, for ever. If it panics, nothing was allocated.
     ///
     /// The memory of a private pool serves nobody else, until [`PinnedCachingAllocator::release_pool`] was called as often as
-    /// this.
+    /// this, or the last handle to the allocator is dropped: a graph that captured some of it must not run after either.
+    ///
+    /// ```
+    /// use cuda_mem_core::Driver;
+    /// use cuda_mem_pool::PinnedCachingAllocator;
+    /// use cuda_mem_pool::pinned_cache::MempoolId;
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let allocator = PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);
+    /// let pool = MempoolId(0, 1);
+    /// let this_thread = std::thread::current().id();
+    /// allocator.begin_allocate_to_pool(pool, move |_| std::thread::current().id() == this_thread)?;
+    /// let block = allocator.allocate(3000)?;
+    /// allocator.end_allocate_to_pool(pool)?;
+    /// assert_eq!(allocator.pool_in_use(pool)?, (1, 3072));
+    /// drop(block);
+    /// allocator.release_pool(pool)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -172,6 +194,9 @@ impl PinnedCachingAllocator {
     ///
     /// [`PinnedCacheError::UnknownPool`].
     pub fn pool_in_use(&self, id: MempoolId) -> Result<(u64, u64), PinnedCacheError> {
+        if forked() {
+            return Err(Error::Forked.into());
+        }
         let arenas = self.shared().pools().arenas_of(id)?;
         Ok(arenas.iter().fold((0, 0), |(count, bytes), arena| {
             let active = arena.active().current();

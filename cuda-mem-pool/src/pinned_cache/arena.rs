@@ -83,7 +83,12 @@ impl Arena {
     /// Adds a segment and takes a block out of it before anybody else can.
     pub(super) fn add_and_take(&self, segment: Segment, size: usize) -> Option<FreeBlock> {
         let mut heap = lock(self.heap(size));
-        heap.add_segment(segment.bytes(), Arc::new(segment)).ok()?;
+        if let Err(refused) = heap.add_segment(segment.bytes(), Arc::new(segment)) {
+            // It calls the driver as it goes.
+            drop(heap);
+            drop(refused);
+            return None;
+        }
         heap.allocate(size).map(|grant| FreeBlock::new(&grant, size))
     }
 
@@ -91,6 +96,10 @@ impl Arena {
     pub(super) fn add_small(&self, segment: Segment) {
         let refused = lock(&self.small).add_segment(segment.bytes(), Arc::new(segment));
         drop(refused);
+        if self.is_closed() {
+            // Closed while the segment was pinned: nobody comes for it, nor trims any more.
+            self.trim(|_| false);
+        }
     }
 
     /// The bytes that are free for small blocks.
@@ -131,6 +140,13 @@ impl Arena {
         bytes
     }
 
+    /// Gives wholly free segments back before one of `bytes` bytes is pinned for a large block, if far more is held than was
+    /// ever in use. Calls the driver.
+    pub(super) fn make_room(&self, bytes: usize) {
+        let taken = lock(&self.large).make_room(bytes);
+        drop(taken);
+    }
+
     /// Nobody asks for blocks any more: gives back what is free, and later each segment as it becomes free.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
@@ -151,5 +167,25 @@ impl Arena {
     /// Pins the segment that a block of `size` bytes needs. Calls the driver.
     pub(super) fn pin(self: &Arc<Self>, bytes: usize) -> Result<Segment> {
         Segment::new(self, bytes)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::pinned_cache::PinnedCacheOptions;
+    use cuda_mem_core::Driver;
+
+    /// The thread that pins ahead may be at it while the last handle goes, in a hook that it runs.
+    #[test]
+    fn what_is_pinned_ahead_for_a_closed_arena_goes_back() {
+        let driver = Driver::over(cuda_mem_sim::table()).unwrap();
+        let context = driver.device(0).unwrap().primary_context().unwrap();
+        let shared = Shared::new(&context, PinnedCacheOptions::default());
+        let arena = shared.arena(None);
+        let segment = arena.pin(2 << 20).unwrap();
+        shared.close();
+        arena.add_small(segment);
+        assert_eq!(shared.counters().held.current().count, 0);
     }
 }

@@ -119,7 +119,8 @@ impl PinnedBlock {
     /// # Capture
     ///
     /// [`Error::Capturing`] if the stream captures, for a block of the default pool: the graph would outlive it. A block of a
-    /// private pool may become part of a graph; dropped then, it serves nobody else until the pool is released.
+    /// private pool may become part of a graph; dropped then, it serves nobody else until the pool is released or the
+    /// allocator's last handle is dropped.
     ///
     /// # Errors
     ///

@@ -32,6 +32,7 @@ pub(super) fn allocate(
         if let Some(block) = arena.take(size) {
             return Ok(block);
         }
+        arena.make_room(size);
     }
     let held = usize::try_from(shared.counters().held.current().bytes).unwrap_or(usize::MAX);
     let segment = match arena.pin(growth::segment_for(size, held)) {
@@ -66,7 +67,14 @@ fn pin_least(arena: &Arc<Arena>, size: usize, requested: usize) -> Result<Segmen
 
 /// Whether less memory in use could help. The driver has several codes for pages that it cannot pin.
 fn is_shortage(error: &Error) -> bool {
-    matches!(error, Error::Driver(_) | Error::Io { .. } | Error::NoPage { .. } | Error::LockLimit { .. })
+    matches!(
+        error,
+        Error::Driver(_)
+            | Error::Io { .. }
+            | Error::NoPage { .. }
+            | Error::LockLimit { .. }
+            | Error::OutOfHostMemory { .. }
+    )
 }
 
 fn want_more(arena: &Arc<Arena>, size: usize) {

@@ -92,9 +92,9 @@ impl Pools {
         if !self.any_route() {
             return None;
         }
-        // The filters are somebody else's code: they are asked without the lock.
+        // The filters are somebody else's code: they are asked without the lock. The innermost is the last one.
         let routes = lock(&self.state).routes.clone();
-        routes.into_iter().find(|(_, filter)| filter(stream)).map(|(id, _)| id)
+        routes.into_iter().rev().find(|(_, filter)| filter(stream)).map(|(id, _)| id)
     }
 
     /// The pool's arena on a node, which `new` makes if it is the first. None if the pool was released meanwhile.

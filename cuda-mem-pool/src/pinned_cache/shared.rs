@@ -157,6 +157,20 @@ impl Shared {
         self.trim_arenas(bytes);
     }
 
+    /// Whether `more` bytes that are freed now would be more than the options let be cached.
+    #[inline]
+    pub(super) fn would_exceed_limit(&self, more: usize) -> bool {
+        self.options.max_cached.is_some_and(|most| self.exceeds(most, more))
+    }
+
+    fn exceeds(&self, most: usize, more: usize) -> bool {
+        let (least, greatest) = self.ledger.bounds(self.thread_cache_bytes() as u64);
+        let held = self.counters.held.current().bytes.saturating_add(more as u64);
+        let beyond = |in_use: u64| held.saturating_sub(in_use) > most as u64;
+        // Far from the limit, that is known without asking every thread.
+        beyond(greatest) || (beyond(least) && self.cached().saturating_add(more) > most)
+    }
+
     /// As [`Shared::trim_to`] with the limit that the options set, in the order of what it costs.
     fn trim_to_limit(&self) {
         let Some(most) = self.options.max_cached else { return };

@@ -11,6 +11,7 @@ mod device_pool;
 mod kernels;
 mod managed_pool;
 mod pinned_cache;
+mod pinned_cache_ends;
 mod pinned_cache_pools;
 mod pinned_pool;
 mod resources;

@@ -1,5 +1,6 @@
 //! `PinnedCachingAllocator`: what any driver shows.
 
+use std::sync::Barrier;
 use std::thread;
 
 use cuda_mem_core::host::numa;
@@ -224,26 +225,22 @@ fn a_bound_of_nothing_keeps_nothing() {
 }
 
 #[test]
-fn blocks_and_allocators_end_in_any_order_and_thread() {
+fn the_bound_holds_for_what_threads_keep_together() {
     let world = World::new();
-    let allocator = allocator(&world);
-    let mut block = allocator.allocate(10_000).unwrap();
-    let large = allocator.allocate(2 * MIB).unwrap();
-    let kept = allocator.allocate(500).unwrap();
-    drop(kept);
-    let clone = allocator.clone();
-    drop(allocator);
-    assert_eq!(clone.stats().active_requests.current, 2);
-    large.record_stream(&world.stream).unwrap();
-    drop(clone);
-    block.as_mut_slice().unwrap().fill(1);
-    thread::spawn(move || {
-        assert!(block.as_slice().unwrap().iter().all(|&byte| byte == 1));
-        drop(large);
-        drop(block);
-    })
-    .join()
-    .unwrap();
+    let options = PinnedCacheOptions { max_cached: Some(8 * MIB), ..without_thread() };
+    let allocator = PinnedCachingAllocator::with_options(&world.context, options);
+    let all_have_freed = Barrier::new(4);
+    let cached = thread::scope(|scope| {
+        let threads = [(); 4].map(|()| {
+            scope.spawn(|| {
+                drop(allocator.allocate(6 * MIB).unwrap());
+                all_have_freed.wait();
+                allocator.stats().allocated_bytes.current
+            })
+        });
+        threads.map(|thread| thread.join().unwrap())
+    });
+    assert!(cached.iter().all(|&bytes| bytes <= (8 * MIB) as u64), "{cached:?} bytes are kept");
 }
 
 #[test]

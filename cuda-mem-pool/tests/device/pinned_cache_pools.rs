@@ -69,6 +69,25 @@ fn filters_choose_by_stream() {
 }
 
 #[test]
+fn of_nested_pools_the_innermost_is_asked_first() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let in_use = |pool| allocator.pool_in_use(pool).unwrap().0;
+    allocator.begin_allocate_to_pool(POOL, everything).unwrap();
+    let outer = allocator.allocate(5000).unwrap();
+    allocator.begin_allocate_to_pool(OTHER, everything).unwrap();
+    let inner = allocator.allocate(5000).unwrap();
+    assert_eq!((in_use(POOL), in_use(OTHER)), (1, 1));
+    allocator.end_allocate_to_pool(OTHER).unwrap();
+    let outer_again = allocator.allocate(5000).unwrap();
+    assert_eq!((in_use(POOL), in_use(OTHER)), (2, 1));
+    drop((outer, inner, outer_again));
+    allocator.end_allocate_to_pool(POOL).unwrap();
+    allocator.release_pool(POOL).unwrap();
+    allocator.release_pool(OTHER).unwrap();
+}
+
+#[test]
 fn uses_of_a_pool_are_counted_and_its_memory_goes_with_the_last() {
     let world = World::new();
     let allocator = allocator(&world);

@@ -191,6 +191,10 @@ fn a_forked_child_is_told_so_and_gives_nothing_back() {
             if allocator.begin_allocate_to_pool(MempoolId(0, 1), |_| true).is_ok() {
                 return Err("a pool in a forked child".to_owned());
             }
+            let in_use = allocator.pool_in_use(MempoolId(0, 1));
+            if !matches!(in_use, Err(PinnedCacheError::Core(Error::Forked))) {
+                return Err("a forked child took a lock of its parent's".to_owned());
+            }
             allocator.empty_cache();
             // SAFETY: the child's own copy, taken out once; the parent's is not touched.
             drop(unsafe { std::ptr::read(&*block) });
