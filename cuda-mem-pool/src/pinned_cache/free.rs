@@ -33,7 +33,7 @@ pub(super) fn used(mut block: FreeBlock) {
 /// What threads keep stands in the way of the bound: beyond it they keep nothing more.
 #[inline]
 fn is_over_limit(block: &FreeBlock) -> bool {
-    block.arena().shared().would_exceed_limit(block.capacity)
+    block.bounded && block.arena().shared().would_exceed_limit(block.capacity)
 }
 
 #[cold]
