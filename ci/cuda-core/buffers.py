@@ -46,11 +46,15 @@ def managed():
         stream.sync()
         expect((buffer.is_managed, buffer.is_host_accessible), (True, True), "managed, the host's")
         host_bytes(buffer)[:4] = b"host"
-        buffer.preferred_location = device
-        buffer.prefetch(Host(), stream=stream)
-        expect(read(stream, buffer)[:4], b"host", "what was written")
+        # The driver takes no advice about memory of a pool.
+        for attribute, value in (("preferred_location", device), ("read_mostly", True)):
+            refused(lambda: setattr(buffer, attribute, value), Exception, "CUDA_ERROR_NOT_SUPPORTED")
+        refused(lambda: buffer.accessed_by.add(device), Exception, "CUDA_ERROR_NOT_SUPPORTED")
+        for place in (Host(), device):
+            buffer.prefetch(place, stream=stream)
+            expect(read(stream, buffer)[:4], b"host", "what was written")
         buffer.close(stream=stream)
-    return "advised and prefetched"
+    return "prefetched, and no advice taken"
 
 
 @step("virtual memory")

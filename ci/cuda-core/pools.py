@@ -10,20 +10,20 @@ from cuda.core import Device, DeviceMemoryResource, PinnedMemoryResource, Pinned
 import steps
 from steps import expect, refused, step
 from tools import (
+    KEEP_ALL,
     MIB,
     access,
     host_bytes,
+    keeps,
     machine,
     needs_driver,
     needs_host_pools,
     needs_nodes,
     own_pool,
     read,
-    set_threshold,
     write,
 )
 
-KEEP_ALL = (1 << 64) - 1
 READ_WRITE = 3
 
 
@@ -171,12 +171,7 @@ def thresholds():
     with machine() as (device, stream):
         for kind in ("device", "pinned"):
             resource = own_pool(kind)
-            kept = []
-            for threshold in (0, KEEP_ALL):
-                set_threshold(resource, threshold)
-                resource.allocate(MIB, stream=stream).close(stream=stream)
-                stream.sync()
-                kept.append(resource.attributes.reserved_mem_current > 0)
+            kept = [keeps(stream, resource, threshold) for threshold in (0, KEEP_ALL)]
             expect(kept, [False, True], "what is kept")
             resource.close()
     return "0 gives back, more keeps"

@@ -9,7 +9,7 @@ from cuda.bindings import driver
 from cuda.core import Buffer, Event, EventOptions
 
 from steps import expect, refused, step
-from tools import MIB, check, imported_pool, machine, read, shared_pool, write
+from tools import KEEP_ALL, MIB, check, imported_pool, keeps, machine, read, shared_pool, write
 
 SIZE = 2 * MIB
 PATIENCE = 60
@@ -52,7 +52,7 @@ def import_and_write(device, stream, kind, handle, descriptor):
     buffer = Buffer.from_ipc_descriptor(resource, descriptor, stream=stream)
     expect((buffer.is_mapped, buffer.size), (True, SIZE), "the buffer")
     expect(read(stream, buffer) == b"\x11" * SIZE, True, "that the exporter's bytes are here")
-    expect(resource.attributes.used_mem_current >= SIZE, True, "that the import counts as used")
+    refused(lambda: resource.attributes.used_mem_current, Exception, "CUDA_ERROR_INVALID_VALUE")
     write(stream, buffer, b"\x22")
     buffer.close(stream=stream)
     stream.sync()
@@ -142,15 +142,22 @@ def share_event():
     return "done there"
 
 
-@step("a pool for other processes keeps its memory")
-def trim_has_no_effect():
+def gives_back(kind):
     with machine() as (device, stream):
-        resource = shared_pool("device")
-        resource.allocate(SIZE, stream=stream).close(stream=stream)
-        stream.sync()
-        before = resource.attributes.reserved_mem_current
+        resource = shared_pool(kind)
+        kept = [keeps(stream, resource, threshold) for threshold in (0, KEEP_ALL)]
+        expect(kept, [False, True], "what is kept")
         check(driver.cuMemPoolTrimTo(resource.handle, 0))
-        expect(before > 0, True, "something reserved")
-        expect(resource.attributes.reserved_mem_current, before, "reserved")
+        expect(resource.attributes.reserved_mem_current, 0, "reserved after a trim")
         resource.close()
-    return "whatever is trimmed"
+    return "at its threshold and by a trim"
+
+
+@step("a device pool for other processes gives its memory back")
+def device_pool_gives_back():
+    return gives_back("device")
+
+
+@step("a pinned pool for other processes gives its memory back")
+def pinned_pool_gives_back():
+    return gives_back("pinned")

@@ -17,6 +17,9 @@ from steps import Skip
 
 MIB = 1 << 20
 
+# A threshold that nothing is above.
+KEEP_ALL = (1 << 64) - 1
+
 
 @contextmanager
 def machine():
@@ -115,7 +118,10 @@ def access(resource, device, wanted=None):
     return int(check(driver.cuMemPoolGetAccess(resource.handle, location)))
 
 
-def set_threshold(resource, size):
-    """How much a pool keeps at a synchronisation, which cuda.core reads and does not set."""
+def keeps(stream, resource, threshold):
+    """Whether a pool with this threshold, which cuda.core reads and does not set, keeps memory at a synchronisation."""
     attribute = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-    check(driver.cuMemPoolSetAttribute(resource.handle, attribute, driver.cuuint64_t(size)))
+    check(driver.cuMemPoolSetAttribute(resource.handle, attribute, driver.cuuint64_t(threshold)))
+    resource.allocate(MIB, stream=stream).close(stream=stream)
+    stream.sync()
+    return resource.attributes.reserved_mem_current > 0

@@ -158,6 +158,7 @@ def main():
         rs = [r for k, r in rows.items() if k[0] == g]
         if rs:
             print(f"## {title}\n\n" + special.get(g, plain)(rs))
+    print(open(__file__.replace("codes.py", "codes-tail.md")).read(), end="")
 
 
 main()

@@ -195,6 +195,14 @@ pub enum Error {
         /// The addresses whose pages were asked for.
         range: Range<usize>,
     },
+    /// There is not enough free memory to bring in what is to be pinned; the system would end a process to have more.
+    #[error("{bytes} bytes are not in memory yet, and this system has {available} left")]
+    OutOfHostMemory {
+        /// The bytes that would have to come in.
+        bytes: usize,
+        /// What the system can give without swapping, in bytes (`MemAvailable`).
+        available: usize,
+    },
     /// The process may not lock that much memory.
     #[error(
         "{bytes} bytes more than the {locked} that are locked already exceed the limit of {limit} bytes on locked memory; \
@@ -253,6 +261,7 @@ impl Error {
     pub fn code(&self) -> Option<CUresult> {
         match self {
             Self::Driver(error) => Some(error.code()),
+            Self::AlreadyRegistered { .. } => Some(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED),
             Self::NotMapped { .. } | Self::NoPage { .. } => Some(CUresult::CUDA_ERROR_INVALID_VALUE),
             Self::LockLimit { code, .. } => Some(*code),
             _ => None,

@@ -16,6 +16,33 @@ use crate::stream::Stream;
 
 /// Who takes the memory of a [`DeviceBuffer`](crate::DeviceBuffer) back.
 ///
+/// ```
+/// use std::{alloc::Layout, sync::Arc};
+///
+/// use cuda_mem_core::raw_pool::{self, MemoryPool};
+/// use cuda_mem_core::{DeviceBuffer, Driver, MemorySource, Result, Stream};
+///
+/// #[derive(Debug)]
+/// struct Pool(MemoryPool);
+///
+/// // SAFETY: the driver gives memory of a pool to one receiver until it is freed, aligned to 256 bytes.
+/// unsafe impl MemorySource for Pool {
+///     unsafe fn deallocate(&self, address: u64, _layout: Layout, stream: &Stream) -> Result<()> {
+///         // SAFETY: the caller's promise.
+///         unsafe { raw_pool::free(address, stream) }
+///     }
+/// }
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let pool = Arc::new(Pool(MemoryPool::current_of_device(driver.device(0)?)?));
+/// let (address, layout) = (pool.0.allocate(4096, &stream)?, Layout::from_size_align(4096, 256)?);
+/// // SAFETY: memory of the pool, allocated on this stream and known to nobody else.
+/// let buffer = unsafe { DeviceBuffer::<u32>::from_source(&stream, address, layout, pool) }?;
+/// assert_eq!(buffer.len(), 1024);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Safety
 ///
 /// Memory that came from it belongs to its receiver until [`deallocate`](MemorySource::deallocate) has succeeded. It is

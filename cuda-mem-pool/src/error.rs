@@ -105,7 +105,9 @@ pub enum Error {
         bytes: usize,
     },
     /// The pool is another process's.
-    #[error("this is a mapping of another process's pool: only that process can allocate from it")]
+    #[error(
+        "this is a mapping of another process's pool: only that process can allocate from it, trim it or ask for its attributes"
+    )]
     Mapped,
     /// The resource is not for other processes.
     #[error("this memory resource is not IPC-enabled: create it with ipc_enabled")]

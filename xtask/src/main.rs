@@ -14,6 +14,8 @@ mod nightly;
 mod process;
 #[cfg(test)]
 mod seed_coverage;
+#[cfg(test)]
+mod soundness;
 mod steps;
 mod table;
 mod vendor;

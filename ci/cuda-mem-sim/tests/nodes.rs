@@ -8,7 +8,7 @@ use std::ptr;
 
 use cuda_mem_sim::{Builder, Sim};
 use cuda_mem_sys::{
-    CUdevice_attribute as Attribute, CUmemAllocationType, CUmemLocation, CUmemLocationType,
+    CUdevice_attribute as Attribute, CUmem_advise, CUmemAllocationType, CUmemLocation, CUmemLocationType,
     CUmemPoolProps_v1, CUpointer_attribute, CUresult,
 };
 use gpu::{Gpu, INVALID_VALUE, OK, cu};
@@ -125,6 +125,16 @@ fn memory_of_a_managed_pool_is_managed() {
     assert_eq!(cu!(gpu, cuPointerGetAttribute((&raw mut is_managed).cast(), asked, at)), OK);
     assert_eq!(is_managed, 1);
     let host = CUmemLocation { type_: HOST, id: 0 };
+    // It moves, but takes no advice; memory of cuMemAllocManaged does.
+    let mut alone = 0;
+    assert_eq!(cu!(gpu, cuMemAllocManaged(&mut alone, 4096, 1)), OK);
+    for number in 1..=6 {
+        let advice = CUmem_advise(number);
+        let refused = cu!(gpu, cuMemAdvise(at, 4096, advice, host));
+        assert_eq!(refused, CUresult::CUDA_ERROR_NOT_SUPPORTED, "{number}");
+        assert_eq!(cu!(gpu, cuMemAdvise(alone, 4096, advice, host)), OK, "{number}");
+    }
+    assert_eq!(cu!(gpu, cuMemFree(alone)), OK);
     assert_eq!(cu!(gpu, cuMemPrefetchAsync(at, 4096, host, 0, ptr::null_mut())), OK);
     assert_eq!(cu!(gpu, cuMemFreeAsync(at, ptr::null_mut())), OK);
     gpu.synchronize(ptr::null_mut());

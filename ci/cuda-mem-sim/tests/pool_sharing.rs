@@ -166,12 +166,45 @@ fn an_imported_pool_is_only_good_for_importing() {
     assert_eq!(cu!(gpu, cuDeviceSetMemPool(0, imported)), INVALID_VALUE);
     let there = import_block(&gpu, imported, export_block(&gpu, at).unwrap()).unwrap();
     assert!(export_block(&gpu, there).is_err());
-    assert_eq!(attribute(&gpu, imported, Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 1000);
+    assert_eq!(export_block(&gpu, at + 100).map(drop), Err(INVALID_VALUE), "not its start");
     assert_eq!(cu!(gpu, cuMemPoolDestroy(imported)), OK);
     assert_eq!(gpu.h2d(there, b"still there"), OK);
     free(&gpu, there);
     free(&gpu, at);
     assert_eq!(cu!(gpu, cuMemPoolDestroy(pool)), OK);
+    gpu.assert_quiet();
+}
+
+#[test]
+fn an_imported_pool_tells_nothing_and_takes_no_settings() {
+    let gpu = Gpu::new();
+    for location in [DEVICE, NODE] {
+        let pool = create(&gpu, location, FD);
+        let at = take(&gpu, pool, 1000).unwrap();
+        let (file, data) = (export(&gpu, pool).unwrap(), export_block(&gpu, at).unwrap());
+        let imported = import(&gpu, file.as_raw_fd()).unwrap();
+        let refuses = || {
+            for number in 1..=8 {
+                let (attribute, mut value) = (Attribute(number), 0_u64);
+                let place = (&raw mut value).cast();
+                assert_eq!(cu!(gpu, cuMemPoolGetAttribute(pool, attribute, place)), OK, "{number}");
+                let told = cu!(gpu, cuMemPoolGetAttribute(imported, attribute, place));
+                assert_eq!(told, INVALID_VALUE, "{number}");
+                value = 0;
+                let place = (&raw mut value).cast();
+                let set = cu!(gpu, cuMemPoolSetAttribute(imported, attribute, place));
+                assert_eq!(set, INVALID_VALUE, "{number}");
+            }
+            assert_eq!(cu!(gpu, cuMemPoolTrimTo(imported, 0)), INVALID_VALUE);
+        };
+        refuses();
+        let there = import_block(&gpu, imported, data).unwrap();
+        refuses();
+        free(&gpu, there);
+        assert_eq!(cu!(gpu, cuMemPoolDestroy(imported)), OK);
+        free(&gpu, at);
+        assert_eq!(cu!(gpu, cuMemPoolDestroy(pool)), OK);
+    }
     gpu.assert_quiet();
 }
 
@@ -215,23 +248,49 @@ fn what_belongs_elsewhere_is_refused() {
 }
 
 #[test]
-fn a_pool_for_others_keeps_its_memory_until_it_ends() {
+fn a_pool_for_others_gives_back_what_it_need_not_keep() {
     let gpu = Gpu::new();
-    let pool = create(&gpu, DEVICE, FD);
-    let at = take(&gpu, pool, 1000).unwrap();
-    free(&gpu, at);
-    let reserved = || attribute(&gpu, pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
-    assert_ne!(reserved(), 0, "a synchronisation takes nothing from it");
-    let before = reserved();
-    assert_eq!(cu!(gpu, cuMemPoolTrimTo(pool, 0)), OK);
-    assert_eq!(reserved(), before);
-    assert_eq!(take(&gpu, pool, 1000), Ok(at), "what is free is used again");
-    free(&gpu, at);
-    assert_eq!(cu!(gpu, cuMemPoolDestroy(pool)), OK);
+    for location in [DEVICE, NODE] {
+        let pool = create(&gpu, location, FD);
+        let reserved = || attribute(&gpu, pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+        let _file = export(&gpu, pool).unwrap();
+        free(&gpu, take(&gpu, pool, 1000).unwrap());
+        assert_eq!(reserved(), 0, "the threshold is 0");
+        let mut keep = u64::MAX;
+        let threshold = Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        assert_eq!(cu!(gpu, cuMemPoolSetAttribute(pool, threshold, (&raw mut keep).cast())), OK);
+        let at = take(&gpu, pool, 1000).unwrap();
+        free(&gpu, at);
+        assert_ne!(reserved(), 0);
+        assert_eq!(take(&gpu, pool, 1000), Ok(at), "what is kept is used again");
+        free(&gpu, at);
+        assert_eq!(cu!(gpu, cuMemPoolTrimTo(pool, 0)), OK);
+        assert_eq!(reserved(), 0);
+        assert_eq!(cu!(gpu, cuMemPoolDestroy(pool)), OK);
+    }
     let (mut unused, mut total) = (0, 0);
     assert_eq!(cu!(gpu, cuMemGetInfo(&mut unused, &mut total)), OK);
     assert_eq!(unused, total);
     gpu.assert_quiet();
+}
+
+#[test]
+fn what_a_pool_takes_anew_does_not_show_in_old_imports() {
+    let gpu = Gpu::new();
+    let pool = create(&gpu, DEVICE, FD);
+    let file = export(&gpu, pool).unwrap();
+    let at = take(&gpu, pool, 1000).unwrap();
+    let imported = import(&gpu, file.as_raw_fd()).unwrap();
+    let old = import_block(&gpu, imported, export_block(&gpu, at).unwrap()).unwrap();
+    free(&gpu, at);
+    let at = take(&gpu, pool, 1000).unwrap();
+    assert_eq!(gpu.h2d(at, b"new"), OK);
+    let mut bytes = [1_u8; 3];
+    assert_eq!(gpu.d2h(&mut bytes, old), OK);
+    assert_eq!(bytes, [0; 3]);
+    let new = import_block(&gpu, imported, export_block(&gpu, at).unwrap()).unwrap();
+    assert_eq!(gpu.d2h(&mut bytes, new), OK);
+    assert_eq!(&bytes, b"new");
 }
 
 #[test]

@@ -137,6 +137,10 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// `stream` is the one that the memory was allocated on.
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture, `stream` too; the graph does not keep the memory alive.
+    ///
     /// # Errors
     ///
     /// [`Error::Driver`] if a point of a per-thread default stream could not be remembered, [`Error::WrongThread`],
@@ -160,7 +164,17 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// The same memory as elements of another type; as many as fit, and the bytes behind them stay unused.
+    /// The same memory as elements of another type; as many as fit, and the bytes behind them stay unused. Makes no driver call.
+    ///
+    /// ```
+    /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+    /// let bytes = DeviceBuffer::from_slice(&stream, &[1u8, 0, 0, 0, 2, 0, 0, 0, 9])?;
+    /// assert_eq!(bytes.cast::<u32>()?.to_vec(&stream)?, [1, 2]);
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -189,6 +203,13 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     }
 
     /// Waits until no recorded use of the memory runs any more, its allocation included. Blocks the calling thread.
+    ///
+    /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
+    /// `cuEventSynchronize` for per-thread default streams.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if a stream that used it captures. May be called while others do.
     ///
     /// # Errors
     ///
@@ -263,6 +284,10 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     }
 
     /// As [`DeviceBuffer::on`], for work that only reads: readers on several streams do not wait for each other.
+    ///
+    /// # Capture
+    ///
+    /// As [`DeviceBuffer::on`].
     ///
     /// # Errors
     ///

@@ -85,7 +85,7 @@ impl HostMapping {
     /// Maps `len` bytes, which are zero. They begin with a page, a huge one if it was asked for. No bytes are no mapping.
     ///
     /// Pages of a reserve that are bound to a NUMA node are brought in at once, because a node without free ones would answer
-    /// a later touch with SIGBUS.
+    /// a later touch with SIGBUS. Linux before 5.14 cannot do that: there the node must have enough of them.
     ///
     /// Wraps [`mmap`](https://man7.org/linux/man-pages/man2/mmap.2.html),
     /// [`madvise`](https://man7.org/linux/man-pages/man2/madvise.2.html) with `MADV_HUGEPAGE`, and
@@ -154,6 +154,9 @@ impl HostMapping {
     }
 
     /// Which of its pages are there, which are huge, and on which NUMA nodes they lie: found, not assumed.
+    ///
+    /// Wraps [`PAGEMAP_SCAN`](https://man7.org/linux/man-pages/man2/PAGEMAP_SCAN.2const.html), or reads `/proc/self/smaps` where
+    /// the kernel has no such request, and [`move_pages`](https://man7.org/linux/man-pages/man2/move_pages.2.html).
     ///
     /// # Errors
     ///

@@ -20,6 +20,7 @@ use super::memory::HostMemory;
 use super::options::{CancelToken, Progress, RegisterOptions};
 use super::pieces::{Pieces, overlap};
 use super::registered::RegisterFlags;
+use super::residency::PageReport;
 use super::system::{self, page_size};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
@@ -45,6 +46,8 @@ pub(super) struct Population {
     touch: Option<Touch>,
     /// Then by this advice, whatever is not there yet.
     advice: Option<libc::c_int>,
+    /// Whether the pages are of a reserve of huge ones.
+    of_reserve: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -64,10 +67,13 @@ impl Population {
         // Linux has the advices since 5.14.
         let advice = advice_is_known().then_some(advice);
         let step = if advice.is_some() { HUGE_PAGE } else { page_size() };
-        let touch = memory.touch().filter(|_| write);
+        // Where a limit leaves no page of a reserve, a touch raises SIGBUS, and the advice is an error.
+        let of_reserve = memory.page_size() != page_size();
+        let touch = memory.touch().filter(|_| write && !of_reserve);
         let touch = touch.map(|start| Touch { start: Handle::new(start), step });
         let pieces = Pieces::new(system::pages_around(&bytes), PIECE.max(memory.page_size()));
-        Ok(Self { bytes, pieces, touch, advice })
+        let of_reserve = memory.page_size() > page_size();
+        Ok(Self { bytes, pieces, touch, advice, of_reserve })
     }
 
     /// The pages of a range of any owner's, if they are many, and all of them private and writable: what writing to others
@@ -77,7 +83,7 @@ impl Population {
         let pieces = Pieces::new(pages.clone(), PIECE);
         let wanted = pieces.count() > 1 && advice_is_known() && system::is_private_and_writable(&pages);
         let advice = Some(libc::MADV_POPULATE_WRITE);
-        wanted.then(|| Self { bytes: bytes.clone(), pieces, touch: None, advice })
+        wanted.then(|| Self { bytes: bytes.clone(), pieces, touch: None, advice, of_reserve: false })
     }
 
     /// Brings all pages in, then calls `register`. Beside the last pages it would end no sooner: both want the same locks
@@ -88,6 +94,7 @@ impl Population {
         register: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
         let total = self.bytes.len();
+        self.expect_memory()?;
         let team = Team::new(self, options.cancel);
         thread::scope(|scope| {
             let _stop = Stop(&team);
@@ -103,6 +110,21 @@ impl Population {
         options.tell(Progress::Populating { bytes: total, total });
         options.tell(Progress::Registering);
         register()
+    }
+
+    /// Refuses what the system has no memory for. It would not refuse by itself, but end a process.
+    fn expect_memory(&self) -> Result<()> {
+        // A reserve of huge pages is no part of what is available, and refuses by itself.
+        let wanted = self.bytes.len();
+        if wanted < PIECE || self.of_reserve {
+            return Ok(());
+        }
+        let Some(available) = system::available_memory().filter(|available| *available < wanted) else {
+            return Ok(());
+        };
+        let resident = PageReport::of(system::pages_around(&self.bytes))?.resident;
+        let bytes = wanted.saturating_sub(resident);
+        if bytes > available { Err(Error::OutOfHostMemory { bytes, available }) } else { Ok(()) }
     }
 
     /// How many threads have something to do.

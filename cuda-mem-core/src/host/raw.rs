@@ -36,7 +36,7 @@ use crate::error::{Error, Result};
 /// # Errors
 ///
 /// A [`PinError`] with the driver's code: 712 if any of the bytes is registered already, 1 for null, no bytes or addresses
-/// without memory, 700 and the like for earlier work that failed.
+/// without memory, 2 for more than the system has memory for, 700 and the like for earlier work that failed.
 ///
 /// # Safety
 ///
@@ -61,6 +61,10 @@ pub unsafe fn pin_memory(ptr: *mut c_void, size: usize) -> Result<(), PinError> 
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// # Capture
+///
+/// As [`pin_memory`].
+///
 /// # Errors
 ///
 /// As [`pin_memory`].
@@ -80,8 +84,12 @@ pub unsafe fn pin_memory_with(driver: Driver, ptr: *mut c_void, size: usize) -> 
         match system::range_of(ptr.cast::<u8>(), size) {
             Ok(range) if size > 0 => driver.registry().pin(range.clone(), flags, &context, || {
                 if let Some(pages) = Population::of_private(&range) {
-                    // What is wrong with the pages, the driver says, with its code.
-                    let _ = pages.populate_and(&RegisterOptions::new(), &|| Ok(()));
+                    let populated = pages.populate_and(&RegisterOptions::new(), &|| Ok(()));
+                    // What else is wrong with the pages, the driver says, with its code. This it would not refuse: the system
+                    // would end a process.
+                    if let Err(error @ Error::OutOfHostMemory { .. }) = populated {
+                        return Err(error);
+                    }
                 }
                 register()
             }),
@@ -95,7 +103,8 @@ pub unsafe fn pin_memory_with(driver: Driver, ptr: *mut c_void, size: usize) -> 
 /// Unpins the memory that was pinned from `ptr` on, with the system's driver. The driver waits for the work of the context
 /// that runs.
 ///
-/// Memory that others have registered is unregistered as well; memory of a [`Registered`](super::Registered) is not.
+/// Memory that others have registered is unregistered as well; memory of a [`Registered`](super::Registered) is not. If one
+/// shares the pin, all of the pinned memory stays registered until that is closed, and must stay mapped until then.
 ///
 /// Wraps [`cuMemHostUnregister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
 ///
@@ -118,6 +127,10 @@ pub unsafe fn unpin_memory(ptr: *mut c_void) -> Result<(), PinError> {
 }
 
 /// As [`unpin_memory`], with any driver.
+///
+/// # Capture
+///
+/// As [`unpin_memory`].
 ///
 /// # Errors
 ///
@@ -145,6 +158,17 @@ fn current_or_first(driver: Driver) -> Result<Context> {
 }
 
 /// Why memory was not pinned or unpinned.
+///
+/// ```
+/// use cuda_mem_core::{Driver, host::raw, sys::CUresult};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: unpin_memory
+/// let memory = [0u8; 64];
+/// // SAFETY: it is not pinned, so nobody counts on that.
+/// let error = unsafe { raw::unpin_memory_with(driver, memory.as_ptr().cast_mut().cast()) }.unwrap_err();
+/// assert_eq!(error.code(), Some(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct PinError {
     act: &'static str,
@@ -162,8 +186,8 @@ impl PinError {
     #[must_use]
     pub fn code(&self) -> Option<CUresult> {
         match &self.error {
-            Error::AlreadyRegistered { .. } => Some(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED),
             Error::HeldByOwner { .. } => Some(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED),
+            Error::OutOfHostMemory { .. } => Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY),
             Error::Forked => Some(CUresult::CUDA_ERROR_NOT_INITIALIZED),
             error => error.code(),
         }

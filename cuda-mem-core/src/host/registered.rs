@@ -137,7 +137,7 @@ impl<M: HostMemory> Registered<M> {
     ///
     /// # Errors
     ///
-    /// As [`Registered::new`], [`Error::NoPage`], [`Error::Io`] if the system lacks memory, [`Error::Cancelled`]. Nothing is
+    /// As [`Registered::new`], [`Error::NoPage`], [`Error::OutOfHostMemory`], [`Error::Io`], [`Error::Cancelled`]. Nothing is
     /// registered then; pages that were brought in stay.
     pub fn with_options(
         context: &Context,
@@ -174,7 +174,11 @@ impl<M: HostMemory> Registered<M> {
         }
     }
 
-    /// The owner of the memory, once every device use that is known of has ended.
+    /// The owner of the memory, once every device use that is known of has ended. Blocks the calling thread until then.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if a stream that used it captures. May be called while others do.
     ///
     /// # Errors
     ///
@@ -203,6 +207,10 @@ impl<M: HostMemory> Registered<M> {
     ///
     /// Wraps [`cuMemHostGetDevicePointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
     /// # Errors
     ///
     /// As there, and [`Error::Driver`] if the device cannot reach the memory.
@@ -224,6 +232,9 @@ impl<M: HostMemory> Registered<M> {
 
     /// Unregisters the memory and gives its owner back. Waits for the device uses that it knows of, and the driver for all
     /// work of the context.
+    ///
+    /// Wraps [`cuMemHostUnregister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), for the last who shares
+    /// the registration.
     ///
     /// # Capture
     ///
@@ -269,6 +280,10 @@ impl<M: HostMemory> Release for Parts<M> {
 impl<M: HostElements> Registered<M> {
     /// The elements, once every device use that is known of has ended.
     ///
+    /// # Capture
+    ///
+    /// As [`Registered::memory`].
+    ///
     /// # Errors
     ///
     /// As [`Registered::memory`].
@@ -281,6 +296,10 @@ impl<M: HostElements> Registered<M> {
     }
 
     /// The elements, to change, once every device use that is known of has ended.
+    ///
+    /// # Capture
+    ///
+    /// As [`Registered::memory`].
     ///
     /// # Errors
     ///

@@ -6,12 +6,12 @@
 
 #![allow(unsafe_code, reason = "asks the kernel about pages")]
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use super::numa::{self, NodeReport};
-use super::system::addresses;
+use super::system::{self, addresses};
 use crate::error::{Error, Result};
 
 /// The pages of a mapping, as they were found.
@@ -114,7 +114,7 @@ fn scan(pages: &Range<usize>) -> Result<(usize, usize)> {
 
 /// The same from `/proc/self/smaps`, for which the kernel walks all memory of the process.
 fn read_entry(pages: &Range<usize>) -> Result<(usize, usize)> {
-    let smaps = fs::read_to_string("/proc/self/smaps")
+    let smaps = system::read("/proc/self/smaps")
         .map_err(|error| Error::Io { call: "read of /proc/self/smaps", source: error.into() })?;
     Ok(sum(&smaps, pages))
 }

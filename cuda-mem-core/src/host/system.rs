@@ -7,10 +7,16 @@
 #![allow(unsafe_code, reason = "asks the C library")]
 
 use std::fs;
+use std::io;
 use std::ops::Range;
 use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
+
+/// What the kernel says in a file about this process. File names and thread names in it need not be UTF-8.
+pub(super) fn read(path: &str) -> io::Result<String> {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
 
 /// The size of a page.
 pub(super) fn page_size() -> usize {
@@ -37,7 +43,7 @@ pub(super) fn pages_around(range: &Range<usize>) -> Range<usize> {
 
 /// The first addresses among the pages of `range` at which nothing is mapped, if there are any.
 pub(super) fn hole_in(range: &Range<usize>) -> Option<Range<usize>> {
-    first_hole(&fs::read_to_string("/proc/self/maps").ok()?, &pages_around(range))
+    first_hole(&read("/proc/self/maps").ok()?, &pages_around(range))
 }
 
 fn first_hole(maps: &str, range: &Range<usize>) -> Option<Range<usize>> {
@@ -57,7 +63,7 @@ fn first_hole(maps: &str, range: &Range<usize>) -> Option<Range<usize>> {
 
 /// Whether all of `range` is mapped, for this process alone, to read and write.
 pub(super) fn is_private_and_writable(range: &Range<usize>) -> bool {
-    let Ok(maps) = fs::read_to_string("/proc/self/maps") else { return false };
+    let Ok(maps) = read("/proc/self/maps") else { return false };
     let fitting: String = maps.split_inclusive('\n').filter(|line| has_access(line, "rw", 'p')).collect();
     first_hole(&fitting, range).is_none()
 }
@@ -91,7 +97,7 @@ impl Locks {
         {
             return None;
         }
-        Self::from_status(&fs::read_to_string("/proc/thread-self/status").ok()?, limit.rlim_cur)
+        Self::from_status(&read("/proc/thread-self/status").ok()?, limit.rlim_cur)
     }
 
     fn from_status(status: &str, limit: u64) -> Option<Self> {
@@ -110,6 +116,13 @@ impl Locks {
     pub(super) fn refuse(self, bytes: usize) -> bool {
         self.locked.saturating_add(bytes as u64) > self.limit
     }
+}
+
+/// How many bytes the system can give without swapping. None if it does not tell.
+pub(super) fn available_memory() -> Option<usize> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
 }
 
 /// The sizes of huge pages that the system has, smallest first.
@@ -157,6 +170,21 @@ mod tests {
         let bytes = vec![1u8; 100_000];
         assert_eq!(hole_in(&range_of(bytes.as_ptr(), bytes.len()).unwrap()), None);
         assert_eq!(hole_in(&(0..4096)), Some(0..4096));
+    }
+
+    #[test]
+    fn a_mapped_file_whose_name_is_no_utf8_hides_nothing() {
+        use std::os::unix::ffi::OsStrExt;
+        let name = std::ffi::OsStr::from_bytes(b"cuda-mem-\xff-mapped");
+        let path = std::env::temp_dir().join(name).with_extension(std::process::id().to_string());
+        fs::write(&path, [1; 4096]).unwrap();
+        let mapping = crate::host::FileMapping::read_only(&fs::File::open(&path).unwrap()).unwrap();
+        fs::remove_file(&path).unwrap();
+        let bytes = vec![1u8; 100_000];
+        let range = range_of(bytes.as_ptr(), bytes.len()).unwrap();
+        assert_eq!(hole_in(&(0..4096)), Some(0..4096));
+        assert!(is_private_and_writable(&pages_around(&range)));
+        drop(mapping);
     }
 
     #[test]

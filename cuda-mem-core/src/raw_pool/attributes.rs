@@ -1,4 +1,10 @@
 //! What a pool tells of itself, and what can be set.
+//!
+//! # Safety
+//!
+//! Relies on no attribute of a pool having more than eight bytes.
+
+#![allow(unsafe_code, reason = "calls driver functions")]
 
 use cuda_mem_sys::CUmemPool_attribute;
 
@@ -8,6 +14,16 @@ use crate::driver::refuse_forked;
 use crate::error::{Result, call};
 
 /// The attributes of a pool, all read one after the other. Sizes are in bytes.
+///
+/// ```
+/// use cuda_mem_core::{Driver, raw_pool::MemoryPool};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let pool = MemoryPool::current_of_device(driver.device(0)?)?;
+/// let attributes = pool.attributes()?;
+/// assert!(attributes.used_mem_current <= attributes.used_mem_high);
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolAttributes {
     /// Whether memory freed on one stream is reused on another that waits for an event recorded after the free.
@@ -60,6 +76,12 @@ impl MemoryPool {
 
     /// One attribute that is a flag.
     ///
+    /// Wraps [`cuMemPoolGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// As [`MemoryPool::attributes`]; code 1 if the driver does not know the attribute.
@@ -69,6 +91,12 @@ impl MemoryPool {
     }
 
     /// One attribute that is a number.
+    ///
+    /// Wraps [`cuMemPoolGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -99,6 +127,12 @@ impl MemoryPool {
     }
 
     /// Sets an attribute that is a number. The two `*_MEM_HIGH` take 0 only, which resets them to what is there now.
+    ///
+    /// Wraps [`cuMemPoolSetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///

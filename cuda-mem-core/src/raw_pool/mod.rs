@@ -114,6 +114,10 @@ impl MemoryPool {
     /// Wraps [`cuDeviceGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html). The pool stays its
     /// owner's.
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::Forked`].
@@ -131,6 +135,10 @@ impl MemoryPool {
     /// Wraps [`cuMemGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). The pool stays
     /// its owner's.
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::Missing`] before CUDA 13.0, [`Error::Driver`], [`Error::Forked`].
@@ -146,6 +154,10 @@ impl MemoryPool {
     /// The default pool for a place and a kind of memory.
     ///
     /// Wraps [`cuMemGetDefaultMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -163,6 +175,10 @@ impl MemoryPool {
     /// all of the process. When it is destroyed, the default one is current again.
     ///
     /// Wraps [`cuMemSetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -253,6 +269,10 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::ForeignContext`] for another driver's device, [`Error::Driver`], [`Error::Forked`].
@@ -274,6 +294,10 @@ impl MemoryPool {
     /// devices. It takes longer the more memory is allocated (8.5 ms for 1 GiB of host memory, seen on hardware).
     ///
     /// Work that uses the memory from a device that loses access faults.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -304,6 +328,12 @@ impl MemoryPool {
     /// Destroys the pool if it is owned, and tells whether the driver did. What was allocated from it stays valid until it is
     /// freed, and then goes back to the system.
     ///
+    /// Wraps [`cuMemPoolDestroy`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// The pool comes back with the error.
@@ -316,7 +346,6 @@ impl MemoryPool {
         Ok(())
     }
 
-    /// Wraps [`cuMemPoolDestroy`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     fn destroy(&self) -> Result<()> {
         refuse_forked()?;
         if !self.owned {

@@ -1,4 +1,11 @@
 //! Pools in other processes: descriptors of pools, and names of what was allocated from them.
+//!
+//! # Safety
+//!
+//! Relies on the driver opening a descriptor of its own for each export, and on it refusing a descriptor that is no pool's, as
+//! its documentation states.
+
+#![allow(unsafe_code, reason = "calls driver functions")]
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -45,6 +52,10 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemPoolExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::Driver`](crate::Error::Driver): code 1 if the pool was not made shareable; [`Error::Forked`](crate::Error::Forked).
@@ -67,6 +78,10 @@ impl MemoryPool {
     /// Wraps [`cuMemPoolImportFromShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     /// The descriptor stays the caller's and may be closed afterwards.
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::Driver`](crate::Error::Driver) if the descriptor is no pool's; [`Error::Forked`](crate::Error::Forked).
@@ -85,6 +100,10 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemPoolExportPointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::Driver`](crate::Error::Driver): code 1 if it is no allocation of a shareable pool; [`Error::Forked`](crate::Error::Forked).
@@ -101,6 +120,10 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemPoolImportPointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Not ordered
     /// behind the allocation: that takes an event.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///

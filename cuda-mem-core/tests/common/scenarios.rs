@@ -10,8 +10,9 @@ use cuda_mem_core::host::{
     FileMapping, HostMapping, HostMemory, MappingOptions, Pages, PinnedFlags, RegisterFlags, RegisterOptions,
     Registered, raw,
 };
+use cuda_mem_core::raw_pool::{self, AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::stream_mem::{self, WaitFlags};
-use cuda_mem_core::sys::{CUresult, CUstreamCaptureMode};
+use cuda_mem_core::sys::{CUmemPool_attribute, CUresult, CUstreamCaptureMode};
 use cuda_mem_core::{
     Context, DeviceBuffer, Error, Event, Fence, FenceLine, ManagedBuffer, PinnedBuffer, Result, Stream,
     Transfer, copy, pointer, scope,
@@ -40,6 +41,7 @@ pub(crate) const ALL: &[(&str, Scenario)] = &[
     ("registered files", registered_files),
     ("populated memory", populated),
     ("raw pins", raw_pins),
+    ("raw pools", raw_pools),
     ("transfers", transfers),
     ("dropped transfers", dropped_transfers),
     ("scopes", scopes),
@@ -301,6 +303,31 @@ fn raw_pins(context: &Context) -> Result<()> {
         unsafe { raw::unpin_memory_with(driver, start) }
     });
     Ok(unpinned?)
+}
+
+fn raw_pools(context: &Context) -> Result<()> {
+    let (stream, device) = (Stream::new(context)?, context.device());
+    assert!(!MemoryPool::current_of_device(device)?.is_owned());
+    let create = |shareable| {
+        let (allocation_type, location) = (AllocationType::Pinned, MemoryLocation::Device(device.as_raw()));
+        let properties = PoolProperties { allocation_type, location, shareable, max_size: 0 };
+        MemoryPool::create(context.driver(), &properties)
+    };
+    let (pool, shareable) = (create(false)?, create(true)?);
+    shareable.export()?;
+    assert!(pool.is_accessible_from(device)?);
+    pool.set_access(&[device], true)?;
+    pool.set_number(CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 1 << 20)?;
+    assert_eq!(pool.attributes()?.release_threshold, 1 << 20);
+    let address = pool.allocate(LEN, &stream)?;
+    let free = || {
+        // SAFETY: memory of the pool, which nothing uses; after an error it is still allocated.
+        unsafe { raw_pool::free(address, &stream) }
+    };
+    free().or_else(|_| free())?;
+    pool.trim_to(0)?;
+    pool.close()?;
+    Ok(shareable.close()?)
 }
 
 fn transfers(context: &Context) -> Result<()> {

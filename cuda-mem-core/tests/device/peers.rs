@@ -2,6 +2,7 @@
 //!
 //! On a machine with one device each test here checks that there is indeed only one, and records it.
 
+use cuda_mem_core::copy::Stager;
 use cuda_mem_core::{Context, DeviceBuffer, Error, Event, PinnedBuffer, Stream, host::PinnedFlags, pointer};
 
 use crate::common::gate::Gate;
@@ -87,4 +88,85 @@ fn portable_pinned_memory_serves_both() {
     let known = pointer::attributes(&world.context, device.as_raw()).unwrap();
     assert_eq!(known.device, there.context().device().as_raw());
     assert_ne!(known.device, world.context.device().as_raw());
+}
+
+/// A stager with a ring so small that the copies here go round it.
+fn small_stager(context: &Context) -> Stager {
+    Stager::builder(context).threads(3).slots(3).slot_bytes(32 << 10).build().unwrap()
+}
+
+#[test]
+fn a_stager_serves_both_devices_whatever_context_is_current() {
+    let world = World::new();
+    let Some((context, there)) = second(&world) else { return };
+    let here = world.new_stream();
+    let (stager, len) = (small_stager(&world.context), 1_000_003);
+    std::thread::scope(|scope| {
+        for (seed, stream) in [(3, &here), (4, &there), (5, &there), (6, &here)] {
+            let (stager, stream) = (stager.clone(), stream.clone());
+            // Each works while the context of the other device is current in its thread.
+            let current = if stream == here { context.clone() } else { world.context.clone() };
+            scope.spawn(move || {
+                let copies = || {
+                    let device = DeviceBuffer::<u8>::zeroed(&stream, len).unwrap();
+                    for seed in [seed, seed + 10] {
+                        let (source, mut target) = (pattern(len, seed), vec![0; len]);
+                        stager.upload(&stream, &source, &device.whole()).unwrap();
+                        stager.download(&stream, &device.whole(), &mut target).unwrap();
+                        assert!(target == source);
+                        stager.upload_from(&stream, &mut &target[1..], &device.range(1..).unwrap()).unwrap();
+                        stager.upload(&stream, &source[..9], &device.range(..9).unwrap()).unwrap();
+                        assert!(device.to_vec(&stream).unwrap() == source);
+                    }
+                };
+                current.with_current(copies).unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn a_stager_that_is_dropped_waits_for_its_copies_on_both_devices() {
+    let world = World::new();
+    let Some((_, there)) = second(&world) else { return };
+    let here = world.new_stream();
+    let (stager, len) = (small_stager(&world.context), 90 << 10);
+    let buffer = |stream| DeviceBuffer::<u8>::zeroed(stream, len).unwrap();
+    let (on_here, on_there) = (buffer(&here), buffer(&there));
+    let gates = (Gate::before(&here), Gate::before(&there));
+    std::thread::scope(|scope| {
+        let part = on_here.range(..70_000).unwrap();
+        stager.upload(&here, &pattern(70_000, 7), &part).unwrap();
+        let copies = scope.spawn(|| {
+            let stager = stager;
+            stager.upload(&there, &pattern(len, 9), &on_there.whole()).unwrap();
+            drop(stager);
+        });
+        gates.0.open();
+        gates.1.open();
+        copies.join().unwrap();
+    });
+    assert!(on_here.to_vec(&here).unwrap()[..70_000] == pattern(70_000, 7));
+    assert!(on_there.to_vec(&there).unwrap() == pattern(len, 9));
+}
+
+#[test]
+fn a_stager_takes_what_a_plain_copy_takes_and_goes_on() {
+    let world = World::new();
+    let Some((_, there)) = second(&world) else { return };
+    let (here, stager, len) = (&world.stream, small_stager(&world.context), 200_000);
+    let (source, mut target) = (pattern(len, 8), vec![0; len]);
+    // The one device's stream and the other's memory: whether that goes is the driver's to say.
+    let device = DeviceBuffer::<u8>::zeroed(here, len).unwrap();
+    let plain = device.copy_from_slice(&there, &source);
+    record!("another device's memory", &plain);
+    for _ in 0..5 {
+        let staged = stager.upload(&there, &source, &device.whole());
+        assert_eq!(staged.map_err(|error| error.code()), plain.clone().map_err(|error| error.code()));
+        let staged = stager.download(&there, &device.whole(), &mut target);
+        assert_eq!(staged.is_ok(), plain.is_ok());
+    }
+    stager.upload(here, &source, &device.whole()).unwrap();
+    stager.download(here, &device.whole(), &mut target).unwrap();
+    assert!(target == source);
 }

@@ -109,6 +109,7 @@ fn memory_that_is_pinned_already_names_by_what() {
     ] {
         let error = pin(&world, start, size).unwrap_err();
         assert!(matches!(error.error(), Error::AlreadyRegistered { by, .. } if *by == ours), "{error}");
+        assert_eq!(error.error().code(), error.code());
         assert_eq!(code(step, Err(error)), 712);
     }
     // Pins are not counted: one ends it.

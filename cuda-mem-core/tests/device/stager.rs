@@ -1,8 +1,8 @@
 //! Staged copies of slices and batches: the bytes, their order, and many threads on one ring.
 
 use cuda_mem_core::copy::Stager;
-use cuda_mem_core::host::CancelToken;
-use cuda_mem_core::{DeviceBuffer, DeviceRange, Error};
+use cuda_mem_core::host::{CancelToken, RegisterFlags, Registered};
+use cuda_mem_core::{DeviceBuffer, DeviceRange, Error, Stream};
 
 use crate::common::gate::Gate;
 use crate::common::kernels::Kernels;
@@ -148,6 +148,61 @@ fn a_batch_is_copied_piece_by_piece_in_order() {
     }
     stager.upload_batch::<u8>(stream, &[]).unwrap();
     stager.download_batch::<u8>(stream, &mut []).unwrap();
+}
+
+/// Has copies of a stream that is held up fill the ring.
+fn fill_ring(stager: &Stager, held: &Stream, device: &DeviceBuffer<u8>) {
+    let range = device.range(..SLOTS * SLOT).unwrap();
+    stager.upload(held, &pattern(SLOTS * SLOT, 9), &range).unwrap();
+}
+
+#[test]
+fn of_pieces_that_lie_over_each_other_the_last_one_stays() {
+    let world = World::new();
+    let (stager, stream, held) = (small(&world), world.new_stream(), world.new_stream());
+    let len = 9 * SLOT;
+    let bytes = pattern(len, 8);
+    let (device, other) =
+        (DeviceBuffer::<u8>::zeroed(&stream, len).unwrap(), DeviceBuffer::<u8>::zeroed(&held, len).unwrap());
+    held.synchronize().unwrap();
+    // Forwards and backwards, within slots and over their ends, twice the same, and one under all that came before.
+    let lens = [300, 300, SLOT - 1, SLOT + 1, 2 * SLOT + 7, 5];
+    let places = (0..48).map(|piece| {
+        let at = if piece % 2 == 0 { piece * 4001 } else { (48 - piece) * 4001 };
+        (piece * 17, at..at + lens[piece % lens.len()])
+    });
+    let places =
+        places.chain([(0, 1000..1500), (9, 1000..1500), (3, 700..700 + 4 * SLOT)]).collect::<Vec<_>>();
+    let mut expected = vec![0; len];
+    let mut pieces = Vec::<(&[u8], DeviceRange<'_, u8>)>::new();
+    for (from, to) in &places {
+        let source = &bytes[*from..from + to.len()];
+        pieces.push((source, device.range(to.clone()).unwrap()));
+        expected[to.clone()].copy_from_slice(source);
+    }
+    stager.upload_batch(&stream, &pieces).unwrap();
+    assert!(device.to_vec(&stream).unwrap() == expected, "through the ring");
+    device.whole().fill_bytes(&stream, 0).unwrap();
+    let gate = Gate::before(&held);
+    fill_ring(&stager, &held, &other);
+    stager.upload_batch(&stream, &pieces).unwrap();
+    assert!(device.to_vec(&stream).unwrap() == expected, "past the ring");
+    gate.open();
+}
+
+#[test]
+fn registered_memory_is_copied_like_any_other() {
+    let world = World::new();
+    let (stager, stream) = (small(&world), &world.stream);
+    for len in [1000, STRAIGHT, 7 * SLOT + 9] {
+        let register = |memory| Registered::new(&world.context, memory, RegisterFlags::default()).unwrap();
+        let (source, mut target) = (register(pattern(len, 4)), register(vec![0; len]));
+        let device = DeviceBuffer::<u8>::zeroed(stream, len).unwrap();
+        stager.upload(stream, source.as_slice().unwrap(), &device.whole()).unwrap();
+        stager.download(stream, &device.whole(), target.as_mut_slice().unwrap()).unwrap();
+        assert!(target.as_slice().unwrap() == source.as_slice().unwrap(), "{len}");
+        assert!(target.close().unwrap() == pattern(len, 4), "{len}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use cuda_mem_core::host::CancelToken;
 use cuda_mem_core::{DeviceBuffer, Error};
 
 use crate::common::files::TempFile;
+use crate::common::gate::Gate;
 use crate::common::outcome::record;
 use crate::common::{World, pattern};
 
@@ -57,6 +58,32 @@ fn a_file_that_ends_early_says_where_and_the_stager_goes_on() {
     let part = device.range(..bytes.len()).unwrap();
     stager.upload_file(stream, &temporary.open(), 0, &part).unwrap();
     assert!(device.to_vec(stream).unwrap()[..bytes.len()] == bytes);
+}
+
+#[test]
+fn a_file_that_is_cut_short_meanwhile_says_where() {
+    let world = World::new();
+    let (stager, stream) = (small(&world), world.new_stream());
+    let (bytes, short) = (pattern(12 * SLOT, 6), SLOT + 5);
+    for temporary in [TempFile::on_tmpfs(&bytes), TempFile::on_disk(&bytes)] {
+        let device = DeviceBuffer::<u8>::zeroed(&stream, bytes.len()).unwrap();
+        stream.synchronize().unwrap();
+        let (file, writer) = (temporary.open(), temporary.open_for_writing());
+        // No more is read than the ring has room for while the stream is held up.
+        let gate = Gate::before(&stream);
+        let result = std::thread::scope(|scope| {
+            let upload = scope.spawn(|| stager.upload_file(&stream, &file, 0, &device.whole()));
+            writer.set_len(short as u64).unwrap();
+            gate.open();
+            upload.join().unwrap()
+        });
+        let Err(Error::Source { at, total, source }) = result else { panic!("{result:?}") };
+        assert_eq!((total, source.kind()), (bytes.len() as u64, io::ErrorKind::UnexpectedEof));
+        let at = usize::try_from(at).unwrap();
+        assert!((short..=3 * SLOT).contains(&at), "{at}");
+        let sent = at / SLOT * SLOT;
+        assert!(device.to_vec(&stream).unwrap()[..sent] == bytes[..sent], "{at}");
+    }
 }
 
 /// What a read does when all bytes were read.
@@ -186,6 +213,6 @@ fn a_reader_that_cancels_is_read_no_further() {
     let device = DeviceBuffer::<u8>::zeroed(&world.stream, 10).unwrap();
     let mut reader = Cancels(token, 0);
     let result = stager.upload_from(&world.stream, &mut reader, &device.whole());
-    assert!(matches!(result, Err(Error::CopyCancelled { done: 3, total: 10 })), "{result:?}");
+    assert!(matches!(result, Err(Error::CopyCancelled { done: 0, total: 10 })), "{result:?}");
     assert_eq!(reader.1, 3);
 }

@@ -44,4 +44,5 @@ mod holes_values;
 mod registration;
 mod rig;
 mod rules;
+mod sources;
 mod stager;

@@ -216,6 +216,90 @@ fn a_stager_that_is_dropped_waits_for_its_copies() {
     });
 }
 
+/// Fills the ring with copies of a stream that is held up.
+fn fill_ring(stager: &Stager, held: &Stream, device: &DeviceBuffer<u8>) {
+    // From a reader, because as a slice it would go without the ring.
+    let range = device.range(..SLOTS * SLOT).unwrap();
+    stager.upload_from(held, &mut &pattern(SLOTS * SLOT, 9)[..], &range).unwrap();
+}
+
+#[test]
+fn a_question_about_another_stream_that_fails_holds_up_nobody() {
+    on_simulator(|sim, context| {
+        let (stager, held, free) =
+            (small(context), Stream::new(context).unwrap(), Stream::new(context).unwrap());
+        let source = pattern(5 * SLOT, 7);
+        let (one, two) = (
+            DeviceBuffer::<u8>::zeroed(&held, source.len()).unwrap(),
+            DeviceBuffer::<u8>::zeroed(&free, source.len()).unwrap(),
+        );
+        held.synchronize().unwrap();
+        let gate = Gate::before(&held);
+        fill_ring(&stager, &held, &one);
+        sim.fail_call("cuEventQuery", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        // Nothing opens the gate before it returns.
+        stager.upload(&free, &source, &two.whole()).unwrap();
+        assert_eq!(sim.struck().len(), 1);
+        gate.open();
+        assert!(two.to_vec(&free).unwrap() == source);
+        assert!(one.to_vec(&held).unwrap()[..SLOTS * SLOT] == pattern(SLOTS * SLOT, 9));
+    });
+}
+
+#[test]
+fn what_another_stream_failed_with_is_not_this_copys_error() {
+    on_simulator(|sim, context| {
+        let (stager, lost, free) =
+            (small(context), Stream::new(context).unwrap(), Stream::new(context).unwrap());
+        let source = pattern(5 * SLOT, 8);
+        let (one, two) = (
+            DeviceBuffer::<u8>::zeroed(&lost, source.len()).unwrap(),
+            DeviceBuffer::<u8>::zeroed(&free, source.len()).unwrap(),
+        );
+        fill_ring(&stager, &lost, &one);
+        for function in ["cuEventQuery", "cuEventSynchronize", "cuStreamSynchronize"] {
+            sim.fail_call(function, 1, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+        }
+        stager.upload(&free, &source, &two.whole()).unwrap();
+        assert_eq!(sim.struck().len(), 3, "{:?}", sim.struck());
+        sim.clear_faults();
+        assert!(two.to_vec(&free).unwrap() == source);
+    });
+}
+
+#[test]
+fn a_ring_that_was_found_stalled_is_not_waited_for_at_every_piece() {
+    on_simulator(|sim, context| {
+        let (stager, held, free) =
+            (small(context), Stream::new(context).unwrap(), Stream::new(context).unwrap());
+        let source = pattern(9 * SLOT, 6);
+        let (one, two) = (
+            DeviceBuffer::<u8>::zeroed(&held, source.len()).unwrap(),
+            DeviceBuffer::<u8>::zeroed(&free, source.len()).unwrap(),
+        );
+        held.synchronize().unwrap();
+        let gate = Gate::before(&held);
+        fill_ring(&stager, &held, &one);
+        let mut target = vec![0; source.len()];
+        let logs = [
+            log_of(&sim.log(), || stager.upload(&free, &source, &two.whole()).unwrap()),
+            log_of(&sim.log(), || stager.upload_from(&free, &mut &source[..], &two.whole()).unwrap()),
+            log_of(&sim.log(), || stager.download(&free, &two.whole(), &mut target).unwrap()),
+        ];
+        gate.open();
+        assert!(target == source);
+        for records in logs {
+            let is_copy = |record: &Record| record.function.starts_with("cuMemcpy");
+            let pieces = records.split(is_copy).collect::<Vec<_>>();
+            assert!(pieces.len() > 5, "{}", text(&records));
+            for between in &pieces[1..pieces.len() - 1] {
+                // Two looks for a slot that is free by now.
+                assert!(count(between, "cuEventQuery") <= 2, "{}", text(between));
+            }
+        }
+    });
+}
+
 /// A batch: for each piece where its bytes come from, where they go, and how many they are.
 fn batch() -> impl Strategy<Value = Vec<(usize, usize, usize)>> {
     let len = prop_oneof![4 => 0usize..200, 1 => SLOT - 2..SLOT + 3, 1 => 0..3 * SLOT];

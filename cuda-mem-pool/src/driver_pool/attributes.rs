@@ -1,24 +1,26 @@
 //! The attributes of a driver pool, as they are when they are asked for.
 
-use cuda_mem_core::sys::CUmemPool_attribute as Name;
+use cuda_mem_core::sys::{CUmemPool_attribute as Name, CUresult};
 
 use super::pool::DriverPool;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
-/// Whether a setting has an effect. The driver ignores some on pools that are, or come from, another process's.
+/// Whether trimming and thresholds have an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "an IPC-enabled pool ignores it"]
+#[must_use = "on an IPC-enabled pool it may be ignored"]
 pub enum Effect {
-    /// It has.
+    /// They have.
     Applied,
-    /// It has none: an IPC-enabled pool never gives memory back before it is destroyed.
-    IgnoredByIpcPool,
+    /// NVIDIA documents that a pool which other processes may be given ignores them and keeps its memory until it is destroyed.
+    /// Drivers of CUDA 13.0 were seen to act on them all the same; do not count on either.
+    MayBeIgnored,
 }
 
 /// The attributes of a pool. Each call asks the driver; sizes are in bytes.
 ///
 /// Wraps [`cuMemPoolGetAttribute` and `cuMemPoolSetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-/// May be used while streams capture. Every error is the driver's.
+/// May be used while streams capture. The attributes of a mapping of another process's pool are that process's:
+/// [`Error::Mapped`](crate::Error::Mapped). Every other error is the driver's.
 ///
 /// ```
 /// use cuda_mem_core::Driver;
@@ -44,7 +46,7 @@ macro_rules! flags {
         ///
         /// The driver's.
         pub fn $get(&self) -> Result<bool> {
-            Ok(self.pool.pool().flag(Name::$name)?)
+            self.pool.owners(self.pool.pool().flag(Name::$name))
         }
 
         #[doc = concat!("Sets [`", stringify!($get), "`](Attributes::", stringify!($get), ").")]
@@ -53,7 +55,7 @@ macro_rules! flags {
         ///
         /// The driver's.
         pub fn $set(&self, value: bool) -> Result<()> {
-            Ok(self.pool.pool().set_flag(Name::$name, value)?)
+            self.pool.owners(self.pool.pool().set_flag(Name::$name, value))
         }
     )*};
 }
@@ -66,7 +68,7 @@ macro_rules! sizes {
         ///
         /// The driver's.
         pub fn $get(&self) -> Result<u64> {
-            Ok(self.pool.pool().number(Name::$name)?)
+            self.pool.owners(self.pool.pool().number(Name::$name))
         }
     )*};
 }
@@ -101,13 +103,13 @@ impl<'r> Attributes<'r> {
         used_mem_high, CU_MEMPOOL_ATTR_USED_MEM_HIGH;
     }
 
-    /// Sets [`release_threshold`](Attributes::release_threshold). IPC-enabled pools ignore it.
+    /// Sets [`release_threshold`](Attributes::release_threshold). IPC-enabled pools may ignore it.
     ///
     /// # Errors
     ///
     /// The driver's.
     pub fn set_release_threshold(&self, bytes: u64) -> Result<Effect> {
-        self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes)?;
+        self.pool.owners(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes))?;
         Ok(self.pool.effect())
     }
 
@@ -117,7 +119,7 @@ impl<'r> Attributes<'r> {
     ///
     /// The driver's.
     pub fn reset_reserved_mem_high(&self) -> Result<()> {
-        Ok(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?)
+        self.pool.owners(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0))
     }
 
     /// Sets [`used_mem_high`](Attributes::used_mem_high) to what is allocated now.
@@ -126,13 +128,23 @@ impl<'r> Attributes<'r> {
     ///
     /// The driver's.
     pub fn reset_used_mem_high(&self) -> Result<()> {
-        Ok(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)?)
+        self.pool.owners(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0))
     }
 }
 
 impl DriverPool {
+    /// The result of what only the process may ask that a pool belongs to: the driver calls it an invalid value elsewhere.
+    pub(super) fn owners<T>(&self, result: cuda_mem_core::Result<T>) -> Result<T> {
+        match result {
+            Err(error) if self.is_mapped() && error.code() == Some(CUresult::CUDA_ERROR_INVALID_VALUE) => {
+                Err(Error::Mapped)
+            }
+            result => Ok(result?),
+        }
+    }
+
     /// What trimming and thresholds do to this pool.
     pub(super) fn effect(&self) -> Effect {
-        if self.is_ipc_enabled() { Effect::IgnoredByIpcPool } else { Effect::Applied }
+        if self.is_ipc_enabled() { Effect::MayBeIgnored } else { Effect::Applied }
     }
 }

@@ -10,7 +10,8 @@ macro_rules! pool_members {
         }
 
         /// Gives memory back to the system until no more than `bytes_to_keep` bytes are held, or all that is left is in use.
-        /// What was freed but not synchronised with counts as in use. IPC-enabled pools ignore it.
+        /// What was freed but not synchronised with counts as in use. IPC-enabled pools may ignore it
+        /// ([`Effect`](crate::Effect)).
         ///
         /// Wraps [`cuMemPoolTrimTo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
         ///
@@ -20,9 +21,9 @@ macro_rules! pool_members {
         ///
         /// # Errors
         ///
-        /// The driver's.
+        /// [`Error::Mapped`](crate::Error::Mapped) for another process's pool, or the driver's.
         pub fn trim_to(&self, bytes_to_keep: usize) -> $crate::Result<$crate::Effect> {
-            self.inner.pool.pool().trim_to(bytes_to_keep)?;
+            self.inner.pool.owners(self.inner.pool.pool().trim_to(bytes_to_keep))?;
             Ok(self.inner.pool.effect())
         }
 

@@ -67,7 +67,14 @@ fn pin_least(arena: &Arc<Arena>, size: usize, requested: usize) -> Result<Segmen
 
 /// Whether less memory in use could help. The driver has several codes for pages that it cannot pin.
 fn is_shortage(error: &Error) -> bool {
-    matches!(error, Error::Driver(_) | Error::Io { .. } | Error::NoPage { .. } | Error::LockLimit { .. })
+    matches!(
+        error,
+        Error::Driver(_)
+            | Error::Io { .. }
+            | Error::NoPage { .. }
+            | Error::LockLimit { .. }
+            | Error::OutOfHostMemory { .. }
+    )
 }
 
 fn want_more(arena: &Arc<Arena>, size: usize) {

@@ -249,8 +249,8 @@ fn a_handle_takes_an_ipc_pool() {
     assert_eq!(Some(handle.uuid()), shared.uuid());
     // Exported once, and kept.
     assert_eq!(handle.as_raw_fd(), shared.allocation_handle().unwrap().as_raw_fd());
-    assert_eq!(shared.trim_to(0).unwrap(), Effect::IgnoredByIpcPool);
-    assert_eq!(shared.attributes().set_release_threshold(0).unwrap(), Effect::IgnoredByIpcPool);
+    assert_eq!(shared.trim_to(0).unwrap(), Effect::MayBeIgnored);
+    assert_eq!(shared.attributes().set_release_threshold(0).unwrap(), Effect::MayBeIgnored);
 }
 
 #[test]
@@ -271,6 +271,9 @@ fn an_imported_pool_is_mapped_and_gives_no_memory() {
         assert_eq!(mapped.numa_id(), -1);
         assert!(matches!(mapped.allocate(64, None), Err(Error::Mapped)));
         assert!(matches!(mapped.allocation_handle(), Err(Error::Mapped)));
+        assert!(matches!(mapped.attributes().used_mem_current(), Err(Error::Mapped)));
+        assert!(matches!(mapped.attributes().set_release_threshold(0), Err(Error::Mapped)));
+        assert!(matches!(mapped.trim_to(0), Err(Error::Mapped)));
     }
     // The descriptor is still the exporter's.
     assert_eq!(handle.as_raw_fd(), shared.allocation_handle().unwrap().as_raw_fd());

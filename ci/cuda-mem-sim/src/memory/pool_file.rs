@@ -12,7 +12,7 @@ use cuda_mem_sys::CUresult;
 use super::blocks::{Block, Kind};
 use super::misuse::{Act, History};
 use super::pool_state::first_access;
-use super::pools::{Freed, Pool, PoolId, SEGMENT};
+use super::pools::{Freed, Pool, PoolId};
 use super::space::Space;
 use super::vmm::Location;
 use super::{State, os, wire};
@@ -22,8 +22,8 @@ use crate::site::Site;
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 const OUT_OF_MEMORY: CUresult = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
 
-/// How long the file of a pool can be: more than any host has.
-const LONGEST: u64 = 1 << 42;
+/// How long the file of a pool is: more than a pool takes in its life, for no part of the file is used twice.
+const LEN: u64 = 1 << 56;
 
 /// What the words of an exported block begin with: other bytes are none of ours.
 const MAGIC: u64 = u64::from_le_bytes(*b"cudasimp");
@@ -40,7 +40,8 @@ pub(crate) struct PoolFile {
 
 #[derive(Debug)]
 enum Role {
-    /// Segments are cut off it one behind the other, and never given back while the pool lives.
+    /// Segments are cut off it one behind the other. Those that the pool gives back become holes, so that what comes later
+    /// does not show in blocks that others still have mapped.
     Exporter { taken: u64, offsets: BTreeMap<u64, u64> },
     /// Blocks are mapped here, by their place in the file. Freed ones stay mapped until the host synchronises.
     Importer { blocks: BTreeMap<u64, u64>, ended: Vec<(u64, Freed)> },
@@ -68,12 +69,11 @@ impl Parcel {
 }
 
 impl PoolFile {
-    /// A file for up to `most` bytes of a new pool.
-    pub(crate) fn create(location: Location, most: u64) -> io::Result<Self> {
-        let len = most.min(LONGEST).next_multiple_of(SEGMENT);
-        let file = wire::create_pool(location, len)?;
+    /// A file for the memory of a new pool.
+    pub(crate) fn create(location: Location) -> io::Result<Self> {
+        let file = wire::create_pool(location, LEN)?;
         let number = wire::number(file.as_fd())?;
-        Ok(Self { file, number, len, role: Role::Exporter { taken: 0, offsets: BTreeMap::new() } })
+        Ok(Self { file, number, len: LEN, role: Role::Exporter { taken: 0, offsets: BTreeMap::new() } })
     }
 
     /// Another descriptor of the file, and where its pool lies; none if it is no pool's.
@@ -110,6 +110,15 @@ impl PoolFile {
         *taken += len;
         offsets.insert(start, offset);
         Ok(())
+    }
+
+    /// Ends the part of the file behind a segment that the pool gives back.
+    pub(super) fn give_back_segment(&mut self, start: u64, len: u64) {
+        if let Role::Exporter { offsets, .. } = &mut self.role
+            && let Some(offset) = offsets.remove(&start)
+        {
+            os::punch(self.file.as_fd(), offset, len);
+        }
     }
 }
 
@@ -186,9 +195,9 @@ impl State {
         Ok(self.add_pool(pool))
     }
 
-    /// What another process needs to find the block that an address lies in.
+    /// What another process needs to find the block that starts at an address.
     pub(crate) fn export_pool_block(&self, at: u64) -> Outcome<Parcel> {
-        let block = self.blocks.at(at).ok_or(INVALID_VALUE)?;
+        let block = self.blocks.starting_at(at).ok_or(INVALID_VALUE)?;
         let Kind::Pooled(id) = block.kind else { return Err(INVALID_VALUE) };
         let pool = self.pools.get(&id).filter(|pool| pool.exportable).ok_or(INVALID_VALUE)?;
         let file = pool.file.as_ref().ok_or(CUresult::CUDA_ERROR_NOT_SUPPORTED)?;
@@ -281,11 +290,11 @@ mod tests {
 
     #[test]
     fn a_file_is_the_same_pool_wherever_it_is_opened() {
-        let made = PoolFile::create(Location::Node(1), SEGMENT).unwrap();
+        let made = PoolFile::create(Location::Node(1)).unwrap();
         let (opened, location) = PoolFile::open(made.file.as_fd()).unwrap();
-        assert_eq!((opened.number, opened.len, location), (made.number, SEGMENT, Location::Node(1)));
+        assert_eq!((opened.number, opened.len, location), (made.number, LEN, Location::Node(1)));
         assert!(opened.is_imported() && !made.is_imported());
-        let other = PoolFile::create(Location::Node(1), SEGMENT).unwrap();
+        let other = PoolFile::create(Location::Node(1)).unwrap();
         assert_ne!(other.number, made.number);
     }
 }

@@ -62,6 +62,12 @@ impl State {
         pool.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
     }
 
+    /// The pool of a handle, if it is not another process's: those tell nothing and take no settings.
+    pub(crate) fn own_pool(&mut self, id: PoolId) -> Outcome<&mut Pool> {
+        let pool = self.pool(id)?;
+        if pool.is_imported() { Err(CUresult::CUDA_ERROR_INVALID_VALUE) } else { Ok(pool) }
+    }
+
     /// The driver's own pool at a location.
     pub(crate) fn default_pool(&mut self, location: Location, managed: bool) -> PoolId {
         if let Some(&id) = self.default_pools.get(&(location, managed)) {
@@ -176,18 +182,14 @@ impl State {
     /// Gives free segments of a pool back to the system until no more than `keep` bytes are reserved.
     pub(crate) fn shrink_pool(&mut self, id: PoolId, keep: u64) {
         let Some(pool) = self.pools.get_mut(&id) else { return };
-        // Memory that other processes may have mapped stays until the pool ends.
-        if pool.exportable && !pool.destroyed {
-            pool.settle();
-            return;
-        }
-        let (location, on_host, has_file) = (pool.location, pool.access.host, pool.file.is_some());
+        let (location, on_host) = (pool.location, pool.access.host);
         for (start, len) in pool.shrink(keep) {
             if on_host {
                 self.space.hide(start, len);
             }
-            if has_file {
+            if let Some(file) = self.pools.get_mut(&id).and_then(|pool| pool.file.as_mut()) {
                 self.space.detach(start, len);
+                file.give_back_segment(start, len);
             }
             self.space.give_back(start, len);
             self.refund(location, len);

@@ -50,7 +50,7 @@ impl Download<'_> {
     /// `host` must be a target with as many bytes as the sources, which nobody else touches until this returns or unwinds.
     pub(super) unsafe fn run(&self, host: &Arc<Host>) -> Result<()> {
         let (Way { ring, stream, threads, .. }, total) = (self.way, self.sources.len());
-        let mut turn = ring.turn();
+        let mut place = ring.place();
         let mut posted = VecDeque::<(Posted<Task>, Range<usize>)>::new();
         let mut flying = Flights { ring, flights: VecDeque::new() };
         let (mut asked, mut done) = (0, 0);
@@ -70,7 +70,7 @@ impl Download<'_> {
             }
             self.way.go_on(done, total)?;
             if asked < total
-                && let Some(slot) = ring.take(&mut turn)?
+                && let Some(slot) = ring.take(&mut place, stream)?
             {
                 fetch(&mut flying, &mut asked, slot)?;
                 continue;
@@ -91,7 +91,7 @@ impl Download<'_> {
             } else if !flying.flights.is_empty() {
                 patience.pause();
             } else {
-                match ring.wait(&mut turn, stream, || self.way.go_on(done, total))? {
+                match ring.wait(&mut place, stream, || self.way.go_on(done, total))? {
                     Waited::Slot(slot) => fetch(&mut flying, &mut asked, slot)?,
                     Waited::Stalled => {
                         let end = done.saturating_add(ring.slot_bytes()).min(total);

@@ -107,6 +107,10 @@ impl Stager {
     /// A stager with the usual number of threads and slots: 9 threads, or as many as the machine has
     /// processors, and 8 slots of 4 MiB.
     ///
+    /// # Capture
+    ///
+    /// As [`StagerBuilder::build`].
+    ///
     /// # Errors
     ///
     /// Those of [`StagerBuilder::build`].
@@ -205,7 +209,11 @@ impl Stager {
 
     /// Copies many slices, each to its range, in this order. Returns when all slices may be used again.
     ///
-    /// Small pieces share slots of the ring. Each takes a copy of the link, but neighbours on the device are one.
+    /// Small pieces share slots of the ring. Each takes a copy of the link, but neighbours on the device are one. Where ranges
+    /// overlap, the later piece stays.
+    ///
+    /// Wraps [`cuMemcpyHtoDAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`, as
+    /// [`Stager::upload`] is.
     ///
     /// ```
     /// use cuda_mem_core::{DeviceBuffer, Driver, Stream, copy::Stager};
@@ -244,6 +252,9 @@ impl Stager {
 
     /// Copies many ranges, each to its slice. Returns when all bytes are there.
     ///
+    /// Wraps [`cuMemcpyDtoHAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`, as
+    /// [`Stager::download`] is.
+    ///
     /// # Capture
     ///
     /// As [`Stager::upload`].
@@ -268,7 +279,21 @@ impl Stager {
     /// Copies the file's bytes from `offset` on, as many as `target` has. Returns when they are read.
     ///
     /// The threads [`pread`](https://man7.org/linux/man-pages/man2/pread.2.html) into the ring: there is no mapping, and a file
-    /// that becomes shorter meanwhile is an error and no signal. The file's own position stays.
+    /// that becomes shorter meanwhile is an error and no signal. The file's own position stays. Ordered on `stream`, as
+    /// [`Stager::upload`] is.
+    ///
+    /// ```
+    /// use cuda_mem_core::{DeviceBuffer, Driver, Stream, copy::Stager};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let stream = Stream::new(&context)?;
+    /// let (stager, file) = (Stager::new(&context)?, std::fs::File::open("Cargo.toml")?);
+    /// let device = DeviceBuffer::<u8>::zeroed(&stream, 9)?;
+    /// stager.upload_file(&stream, &file, 0, &device.whole())?;
+    /// assert_eq!(device.to_vec(&stream)?, b"[package]");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Capture
     ///
@@ -294,7 +319,8 @@ impl Stager {
 
     /// Copies what `source` yields, as many bytes as `target` has. Returns when they are read; `source` is not read further.
     ///
-    /// The calling thread reads, straight into the ring, while the link copies what was read before.
+    /// The calling thread reads, straight into the ring, while the link copies what was read before. Ordered on `stream`, as
+    /// [`Stager::upload`] is. What `source` finds in the memory that it is given is left from other copies.
     ///
     /// # Capture
     ///

@@ -47,12 +47,16 @@ impl Flight {
     /// The slot, once the link is done with it. It is after an error, too, which is that of the stream's work; then the slot is
     /// free.
     pub(super) fn land(&mut self) -> Result<Option<Slot<Task>>> {
-        let landed = match self.marker.is_reached() {
-            Ok(true) => Ok(()),
-            Ok(false) => return Ok(None),
-            // A question that fails is no answer; a wait that fails is one.
-            Err(_) => self.marker.wait(),
-        };
+        match self.marker.is_reached() {
+            Ok(false) => Ok(None),
+            answer => self.end(answer),
+        }
+    }
+
+    /// The slot, after the marker was asked and did not say that the copy runs.
+    fn end(&mut self, answer: Result<bool>) -> Result<Option<Slot<Task>>> {
+        // A question that fails is no answer; a wait that fails is one.
+        let landed = answer.map(drop).or_else(|_| self.marker.wait());
         let slot = self.slot.take();
         landed.map(|()| slot)
     }
@@ -67,6 +71,13 @@ impl Drop for Flight {
             self.marker.stream().driver().report_release_failure(&error);
         }
     }
+}
+
+/// A caller's place among those who want slots.
+pub(super) struct Place {
+    turn: Turn<Task>,
+    /// How many slots had been given out when the ring was found to be stalled: while it stays so, that is known.
+    stalled: Option<u64>,
 }
 
 /// What became of a wait for a slot.
@@ -102,70 +113,82 @@ impl Ring {
     }
 
     /// A place among those who want slots.
-    pub(super) fn turn(&self) -> Turn<Task> {
-        Turn::new(&self.board)
+    pub(super) fn place(&self) -> Place {
+        Place { turn: Turn::new(&self.board), stalled: None }
     }
 
-    /// A slot, if it is this caller's turn and one is free or has landed.
-    pub(super) fn take(&self, turn: &mut Turn<Task>) -> Result<Option<Slot<Task>>> {
-        if let Some(slot) = turn.take() {
+    /// A slot for a copy on `stream`, if it is this caller's turn and one is free or has landed.
+    pub(super) fn take(&self, place: &mut Place, stream: &Stream) -> Result<Option<Slot<Task>>> {
+        if let Some(slot) = place.turn.take() {
             return Ok(Some(slot));
         }
-        self.recycle()?;
-        Ok(turn.take())
+        self.recycle(stream)?;
+        Ok(place.turn.take())
     }
 
     /// Waits for a slot, for a caller that has none and whose copy is on `stream`. `go_on` may end the wait with an error.
     pub(super) fn wait(
         &self,
-        turn: &mut Turn<Task>,
+        place: &mut Place,
         stream: &Stream,
         go_on: impl Fn() -> Result<()>,
     ) -> Result<Waited> {
         let (mut patience, mut granted) = (Patience::new(), self.board.granted());
         loop {
             go_on()?;
-            if let Some(slot) = self.take(turn)? {
+            if let Some(slot) = self.take(place, stream)? {
                 return Ok(Waited::Slot(slot));
             }
             let now = self.board.granted();
+            let stalled = place.stalled == Some(now) || patience.lasted() >= STALLED;
             if now != granted {
                 (patience, granted) = (Patience::new(), now);
-            } else if patience.lasted() >= STALLED && !self.is_used_by(stream) {
+            } else if stalled && !self.is_used_by(stream) {
                 // Not in the others' way while it copies straight.
-                turn.leave();
+                place.turn.leave();
+                place.stalled = Some(now);
                 return Ok(Waited::Stalled);
             }
             patience.pause();
         }
     }
 
-    /// Frees the slots that the link is done with.
-    fn recycle(&self) -> Result<()> {
+    /// Frees the slots that the link is done with. What the work of a stream failed with is an error for copies on `stream` alone.
+    fn recycle(&self, stream: &Stream) -> Result<()> {
         let mut flights = match self.flights.try_lock() {
             Ok(flights) => flights,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             // Somebody else asks already.
             Err(TryLockError::WouldBlock) => return Ok(()),
         };
-        let mut result = Ok(());
-        let (mut landed, mut busy) = (Vec::new(), Vec::new());
+        let (mut ended, mut busy) = (Vec::new(), Vec::new());
         let mut index = 0;
-        while let Some(flight) = flights.get_mut(index) {
+        while let Some(flight) = flights.get(index) {
+            let of = flight.marker.stream();
             // Streams run in order: behind a copy that runs, none of the same stream is done.
-            let stream = flight.marker.stream().id();
-            let slot = if busy.contains(&stream) { Ok(None) } else { flight.land() };
-            if let Ok(None) = slot {
-                busy.push(stream);
-                index = index.saturating_add(1);
+            let answer = if busy.contains(&of.id()) { Ok(false) } else { flight.marker.is_reached() };
+            let is_over = match &answer {
+                Ok(is_reached) => *is_reached,
+                Err(Error::Driver(error)) if error.context_is_lost() => true,
+                // It takes a wait, which for another stream may be one for what this caller does next: that is asked again.
+                Err(_) => of == stream,
+            };
+            if is_over {
+                ended.extend(flights.remove(index).map(|flight| (flight, answer)));
             } else {
-                landed.extend(flights.remove(index));
-                result = result.and(slot.map(drop));
+                busy.push(of.id());
+                index = index.saturating_add(1);
             }
         }
         drop(flights);
-        // Outside the lock: the last handle to a stream may go here.
-        drop(landed);
+        // Outside the lock: it may take a wait, and the last handle to a stream may go here.
+        let mut result = Ok(());
+        for (mut flight, answer) in ended {
+            let landed = flight.end(answer).map(drop);
+            if flight.marker.stream() == stream {
+                result = result.and(landed);
+            }
+        }
         result
     }
 

@@ -36,7 +36,7 @@ impl Upload<'_> {
     /// `host` must have as many bytes as the targets, and what it names must be readable until this returns or unwinds.
     pub(super) unsafe fn run(&self, host: &Arc<Host>) -> Result<()> {
         let (Way { ring, stream, .. }, total) = (self.way, self.targets.len());
-        let mut turn = ring.turn();
+        let mut place = ring.place();
         let mut posted = VecDeque::<(Posted<Task>, Range<usize>)>::new();
         let (mut cut, mut sent) = (0, 0);
         while sent < total {
@@ -49,7 +49,7 @@ impl Upload<'_> {
             }
             self.way.go_on(sent, total)?;
             if cut < total
-                && let Some(slot) = ring.take(&mut turn)?
+                && let Some(slot) = ring.take(&mut place, stream)?
             {
                 posted.push_back(self.post(host, slot, &mut cut));
             } else if let Some(own) = posted.iter().find_map(|(load, _)| load.claim()) {
@@ -58,7 +58,7 @@ impl Upload<'_> {
             } else if let Some((first, _)) = posted.front() {
                 first.wait();
             } else {
-                match ring.wait(&mut turn, stream, || self.way.go_on(sent, total))? {
+                match ring.wait(&mut place, stream, || self.way.go_on(sent, total))? {
                     Waited::Slot(slot) => posted.push_back(self.post(host, slot, &mut cut)),
                     Waited::Stalled => {
                         let end = sent.saturating_add(ring.slot_bytes()).min(total);
@@ -139,11 +139,11 @@ impl Upload<'_> {
     /// Copies what `source` yields to the targets.
     pub(super) fn read(&self, source: &mut (impl Read + ?Sized)) -> Result<()> {
         let (Way { ring, stream, .. }, total) = (self.way, self.targets.len());
-        let mut turn = ring.turn();
+        let mut place = ring.place();
         let mut done = 0;
         while done < total {
             let end = self.chunk_end(done);
-            match ring.wait(&mut turn, stream, || self.way.go_on(done, total))? {
+            match ring.wait(&mut place, stream, || self.way.go_on(done, total))? {
                 Waited::Slot(mut slot) => {
                     self.fill(source, ring.bytes(&mut slot, end.saturating_sub(done)), done)?;
                     ring.send(slot, stream, &self.targets, done..end)?;
@@ -167,7 +167,8 @@ impl Upload<'_> {
         let mut filled = 0;
         while let Some(rest) = target.get_mut(filled..).filter(|rest| !rest.is_empty()) {
             let at = done.saturating_add(filled);
-            self.way.go_on(at, self.targets.len())?;
+            // What was read and not sent was not copied.
+            self.way.go_on(done, self.targets.len())?;
             let failure = match source.read(rest) {
                 Ok(0) => io::ErrorKind::UnexpectedEof.into(),
                 // More than there was room for is a mistake of the source.

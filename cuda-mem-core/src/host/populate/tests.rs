@@ -20,7 +20,7 @@ fn population(memory: &mut HostMapping, how: How) -> Population {
     let bytes = system::range_of(HostMemory::as_ptr(memory), LEN).unwrap();
     let pieces = Pieces::new(system::pages_around(&bytes), page_size());
     let (touch, advice) = how(memory);
-    Population { bytes, pieces, touch, advice }
+    Population { bytes, pieces, touch, advice, of_reserve: false }
 }
 
 fn write(_: &mut HostMapping) -> (Option<Touch>, Option<libc::c_int>) {
@@ -67,7 +67,7 @@ fn a_failure_or_a_cancellation_stops_before_the_registration() {
     let bytes = page_size()..1 << 16;
     let pieces = Pieces::new(bytes.clone(), page_size());
     let advice = Some(libc::MADV_POPULATE_READ);
-    let unmapped = Population { bytes: bytes.clone(), pieces, touch: None, advice };
+    let unmapped = Population { bytes: bytes.clone(), pieces, touch: None, advice, of_reserve: false };
     let error = unmapped.populate_and(&RegisterOptions::new().threads(4), &never).unwrap_err();
     assert!(
         matches!(&error, Error::NotMapped { range, hole } if *range == bytes && *hole == bytes),
@@ -88,6 +88,21 @@ fn a_failure_or_a_cancellation_stops_before_the_registration() {
 }
 
 #[test]
+fn more_than_the_system_has_is_refused_before_a_page_is_brought_in() {
+    // Addresses without memory: as much as nobody has, and nothing of it is there.
+    let bytes = 1 << 40..(1 << 40) + (1 << 46);
+    let pieces = Pieces::new(bytes.clone(), PIECE);
+    let advice = Some(libc::MADV_POPULATE_WRITE);
+    let vast = Population { bytes, pieces, touch: None, advice, of_reserve: false };
+    let never = || panic!("it must not be registered");
+    let error = vast.populate_and(&RegisterOptions::new(), &never).unwrap_err();
+    assert!(
+        matches!(error, Error::OutOfHostMemory { bytes, available } if bytes == 1 << 46 && available > 0),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_panic_in_the_callback_goes_on() {
     let mut memory = fresh();
     let population = population(&mut memory, touch);
@@ -96,4 +111,39 @@ fn a_panic_in_the_callback_goes_on() {
     let run = || population.populate_and(&options, &|| panic!("it must not be registered"));
     let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"of the callback"));
+}
+
+/// Memory whose owner says that it is of huge pages of a reserve.
+struct OfReserve(HostMapping);
+
+// SAFETY: the mapping's memory, and the mapping stays in the value.
+unsafe impl HostMemory for OfReserve {
+    fn as_ptr(&self) -> *const u8 {
+        HostMemory::as_ptr(&self.0)
+    }
+
+    fn byte_len(&self) -> usize {
+        self.0.byte_len()
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    fn page_size(&self) -> usize {
+        2 << 20
+    }
+
+    fn touch(&mut self) -> Option<*mut u8> {
+        self.0.touch()
+    }
+}
+
+#[test]
+fn pages_of_a_reserve_are_asked_for_and_not_touched() {
+    let ways = |population: Population| (population.touch.is_some(), population.advice);
+    let (touched, advice) = ways(Population::of(&mut fresh(), RegisterFlags::PORTABLE).unwrap());
+    assert!(touched);
+    let population = Population::of(&mut OfReserve(fresh()), RegisterFlags::PORTABLE).unwrap();
+    assert_eq!(ways(population), (false, advice));
 }

@@ -78,6 +78,11 @@ pub(crate) fn cuMemAdvise(
 ) -> Outcome<()> {
     call.current()?;
     managed(call, at, len)?;
+    // Memory of managed pools moves when it is told to, but takes no advice.
+    let kind = call.memory().lock().known(at).map(|block| block.kind);
+    if matches!(kind, Some(Kind::Pooled(_))) {
+        return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+    }
     let wish = match advice {
         CUmem_advise::CU_MEM_ADVISE_SET_READ_MOSTLY => Wish::ReadMostly(true),
         CUmem_advise::CU_MEM_ADVISE_UNSET_READ_MOSTLY => Wish::ReadMostly(false),

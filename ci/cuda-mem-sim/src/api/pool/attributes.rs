@@ -22,7 +22,7 @@ pub(crate) fn cuMemPoolGetAttribute(
 ) -> Outcome<()> {
     let (policy, reserved, used) = {
         let mut state = call.memory().lock();
-        let pool = state.pool(id_of(pool))?;
+        let pool = state.own_pool(id_of(pool))?;
         (pool.policy, pool.reserved, pool.used)
     };
     let flag = match attribute {
@@ -54,7 +54,7 @@ pub(crate) fn cuMemPoolSetAttribute(
     let flag = || call.get(value.cast::<i32>()).map(|flag| flag != 0);
     let size = || call.get(value.cast::<u64>());
     let mut state = call.memory().lock();
-    let pool = state.pool(id_of(pool))?;
+    let pool = state.own_pool(id_of(pool))?;
     match attribute {
         Attribute::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES => {
             pool.policy.follow_event_dependencies = flag()?;
@@ -80,6 +80,9 @@ pub(crate) fn cuMemPoolSetAccess(
 ) -> Outcome<()> {
     let id = id_of(pool);
     let location = call.memory().lock().pool(id)?.location;
+    if count == 0 {
+        return Err(INVALID_VALUE);
+    }
     for wanted in call.get_all(map, count)? {
         if wanted.location.type_ != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE {
             return Err(INVALID_VALUE);

@@ -72,7 +72,7 @@ pub(crate) fn cuMemPoolCreate(
     pool.managed = managed;
     pool.exportable = exportable;
     if exportable && call.driver.config.has_data {
-        let file = PoolFile::create(location, room_at(call, location));
+        let file = PoolFile::create(location);
         pool.file = Some(file.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?);
     }
     // A limit holds for segments.
@@ -99,7 +99,7 @@ pub(crate) fn cuMemPoolDestroy(call: &Call<'_>, pool: CUmemoryPool) -> Outcome<(
 pub(crate) fn cuMemPoolTrimTo(call: &Call<'_>, pool: CUmemoryPool, keep: usize) -> Outcome<()> {
     call.not_capturing()?;
     let mut state = call.memory().lock();
-    state.pool(id_of(pool))?;
+    state.own_pool(id_of(pool))?;
     state.shrink_pool(id_of(pool), keep as u64);
     Ok(())
 }
