@@ -4,9 +4,9 @@ use std::sync::Barrier;
 use std::thread;
 
 use cuda_mem_core::host::numa;
-use cuda_mem_core::{DeviceBuffer, Error, Stream, Transfer, scope};
+use cuda_mem_core::{DeviceBuffer, Error, Transfer, scope};
+use cuda_mem_pool::PinnedCachingAllocator;
 use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions, Placement};
-use cuda_mem_pool::{PinnedBlock, PinnedCachingAllocator};
 
 use crate::common::gate::Gate;
 use crate::common::{World, pattern};
