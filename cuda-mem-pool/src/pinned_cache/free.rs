@@ -10,8 +10,7 @@ use super::thread_cache::{self, Kept};
 pub(super) fn unused(block: FreeBlock) {
     let arena = block.arena();
     arena.shared().counters().active.subtract(block.capacity);
-    // What threads keep stands in the way of the bound: beyond it they keep nothing more.
-    if !arena.is_home() || arena.shared().is_over_limit() {
+    if !arena.is_home() {
         return past_cache(block);
     }
     match thread_cache::push(block) {

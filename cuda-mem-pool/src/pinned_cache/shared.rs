@@ -82,10 +82,13 @@ impl Shared {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The most bytes that a thread keeps.
+    /// The most bytes that one more thread keeps. Under a bound it is half of what the one before may keep, so that all together
+    /// keep less than the bound.
     pub(super) fn thread_cache_bytes(&self) -> usize {
-        let most = self.options.max_cached.unwrap_or(usize::MAX);
-        self.options.thread_cache_bytes.min(most)
+        let Some(most) = self.options.max_cached else { return self.options.thread_cache_bytes };
+        let threads = u32::try_from(lock(&self.caches).len()).unwrap_or(u32::MAX);
+        let share = most.checked_shr(threads.saturating_add(1)).unwrap_or(0);
+        self.options.thread_cache_bytes.min(share)
     }
 
     /// The default pool's arena on a node.
@@ -148,12 +151,6 @@ impl Shared {
         self.poll();
         self.flush_caches();
         self.trim_arenas(bytes);
-    }
-
-    /// Whether more is cached than the options allow.
-    #[inline]
-    pub(super) fn is_over_limit(&self) -> bool {
-        self.options.max_cached.is_some_and(|most| self.counters.cached() > most)
     }
 
     /// As [`Shared::trim_to`] with the limit that the options set, in the order of what it costs.
