@@ -26,8 +26,6 @@ pub(super) struct Body {
     pub(super) class: usize,
     /// The allocator, if threads may keep the block: not those of private pools and other nodes.
     pub(super) kept_by: Option<u64>,
-    /// Whether that allocator has a bound on what is cached.
-    pub(super) bounded: bool,
     /// The streams that use it since it was handed out.
     pub(super) uses: Uses,
     /// Whether a graph was told of it.
@@ -43,7 +41,6 @@ impl FreeBlock {
             offset: grant.offset,
             capacity: size,
             class: classes::floor(size),
-            bounded: arena.shared().options().max_cached.is_some(),
             kept_by: arena.is_home().then(|| arena.shared().id()),
             uses: Uses::new(),
             captured: AtomicBool::new(false),

@@ -10,8 +10,8 @@ use super::thread_cache;
 #[inline]
 pub(super) fn unused(block: FreeBlock) {
     let refused = match block.kept_by {
-        Some(allocator) if !is_over_limit(&block) => thread_cache::push(allocator, block),
-        _ => Some(block),
+        Some(allocator) => thread_cache::push(allocator, block),
+        None => Some(block),
     };
     if let Some(block) = refused {
         past_cache(block);
@@ -30,18 +30,11 @@ pub(super) fn used(mut block: FreeBlock) {
     if captured { arena.park(block) } else { shared.await_uses(block) }
 }
 
-/// What threads keep stands in the way of the bound: beyond it they keep nothing more.
-#[inline]
-fn is_over_limit(block: &FreeBlock) -> bool {
-    block.bounded && block.arena().shared().would_exceed_limit(block.capacity)
-}
-
 #[cold]
 fn past_cache(block: FreeBlock) {
     let arena = Arc::clone(block.arena());
     let shared = arena.shared();
     if let Some(allocator) = block.kept_by
-        && !is_over_limit(&block)
         && let Some(spilled) = thread_cache::make_room(shared, block.capacity)
     {
         shared.put_all(spilled);

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use super::try_cell::{Held, TryCell};
 use crate::engine::stats::{Amount, Gauge, Packed};
-use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
+use crate::primitive::{Mutex, lock};
 
 /// How many claims in a row may take the spare claims of others away.
 const BURST: u32 = 1000;
@@ -65,8 +65,6 @@ impl Purse {
 #[derive(Debug)]
 pub(super) struct Ledger<T> {
     gauge: Gauge,
-    /// How many accounts there are.
-    members: AtomicUsize,
     books: Mutex<Books<T>>,
 }
 
@@ -86,17 +84,11 @@ struct Turns {
 impl<T: Account> Ledger<T> {
     pub(super) fn new() -> Self {
         let turns = Turns { left: BURST, since: Instant::now() };
-        Self {
-            gauge: Gauge::default(),
-            members: AtomicUsize::new(0),
-            books: Mutex::new(Books { accounts: Vec::new(), turns }),
-        }
+        Self { gauge: Gauge::default(), books: Mutex::new(Books { accounts: Vec::new(), turns }) }
     }
 
     pub(super) fn add_account(&self, account: Arc<TryCell<T>>) {
-        let mut books = lock(&self.books);
-        books.accounts.push(account);
-        self.members.store(books.accounts.len(), Ordering::Relaxed);
+        lock(&self.books).accounts.push(account);
     }
 
     pub(super) fn accounts(&self) -> Vec<Arc<TryCell<T>>> {
@@ -105,16 +97,13 @@ impl<T: Account> Ledger<T> {
 
     /// The accounts, which are not in here any more.
     pub(super) fn take_accounts(&self) -> Vec<Arc<TryCell<T>>> {
-        let mut books = lock(&self.books);
-        self.members.store(0, Ordering::Relaxed);
-        std::mem::take(&mut books.accounts)
+        std::mem::take(&mut lock(&self.books).accounts)
     }
 
     /// Takes an account out; `then` runs before anybody sees that.
     pub(super) fn remove_account(&self, account: &Arc<TryCell<T>>, then: impl FnOnce()) {
         let mut books = lock(&self.books);
         books.accounts.retain(|known| !Arc::ptr_eq(known, account));
-        self.members.store(books.accounts.len(), Ordering::Relaxed);
         then();
     }
 
@@ -198,13 +187,6 @@ impl<T: Account> Ledger<T> {
         self.settle_all(&mut held);
         held.iter_mut().for_each(|account| account.with(&mut visit));
         self.gauge.current()
-    }
-
-    /// The bytes in use, at least and at most, if no thread keeps more than `most`. Asks no thread.
-    pub(super) fn bounds(&self, most: u64) -> (u64, u64) {
-        let claimed = self.gauge.current().bytes;
-        let kept = most.saturating_mul(self.members.load(Ordering::Relaxed) as u64);
-        (claimed.saturating_sub(kept), claimed)
     }
 
     pub(super) fn peak(&self) -> Amount {

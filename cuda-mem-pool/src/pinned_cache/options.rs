@@ -10,7 +10,8 @@ pub struct PinnedCacheOptions {
     /// The NUMA node that blocks lie on, unless a request names another. Without one the system decides page by page.
     pub numa_id: Option<u32>,
     /// How many bytes may be held that are in no block. Beyond it, whole segments go back to the system, largest first. No
-    /// limit without it, as in PyTorch.
+    /// limit without it, as in PyTorch. What threads keep for themselves may come on top until a segment goes; all together it
+    /// is less than as much again.
     pub max_cached: Option<usize>,
     /// How many bytes of freed blocks each thread may keep for itself. 64 MiB by default; 0 switches the thread caches off.
     pub thread_cache_bytes: usize,

@@ -89,10 +89,13 @@ impl Shared {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The most bytes that a thread keeps.
+    /// The most bytes that one more thread keeps. Under a bound it is half of what the one before may keep, so that all together
+    /// keep less than the bound.
     pub(super) fn thread_cache_bytes(&self) -> usize {
-        let most = self.options.max_cached.unwrap_or(usize::MAX);
-        self.options.thread_cache_bytes.min(most)
+        let Some(most) = self.options.max_cached else { return self.options.thread_cache_bytes };
+        let threads = u32::try_from(self.ledger.accounts().len()).unwrap_or(u32::MAX);
+        let share = most.checked_shr(threads.saturating_add(1)).unwrap_or(0);
+        self.options.thread_cache_bytes.min(share)
     }
 
     /// The default pool's arena on a node.
@@ -155,20 +158,6 @@ impl Shared {
         self.poll();
         self.flush_caches();
         self.trim_arenas(bytes);
-    }
-
-    /// Whether `more` bytes that are freed now would be more than the options let be cached.
-    #[inline]
-    pub(super) fn would_exceed_limit(&self, more: usize) -> bool {
-        self.options.max_cached.is_some_and(|most| self.exceeds(most, more))
-    }
-
-    fn exceeds(&self, most: usize, more: usize) -> bool {
-        let (least, greatest) = self.ledger.bounds(self.thread_cache_bytes() as u64);
-        let held = self.counters.held.current().bytes.saturating_add(more as u64);
-        let beyond = |in_use: u64| held.saturating_sub(in_use) > most as u64;
-        // Far from the limit, that is known without asking every thread.
-        beyond(greatest) || (beyond(least) && self.cached().saturating_add(more) > most)
     }
 
     /// As [`Shared::trim_to`] with the limit that the options set, in the order of what it costs.
