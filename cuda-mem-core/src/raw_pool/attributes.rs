@@ -10,7 +10,6 @@ use cuda_mem_sys::CUmemPool_attribute;
 
 use super::MemoryPool;
 use crate::capture::Relaxed;
-use crate::driver::refuse_forked;
 use crate::error::{Result, call};
 
 /// The attributes of a pool, all read one after the other. Sizes are in bytes.
@@ -102,7 +101,7 @@ impl MemoryPool {
     ///
     /// As [`MemoryPool::flag`].
     pub fn number(&self, attribute: CUmemPool_attribute) -> Result<u64> {
-        refuse_forked()?;
+        let _relaxed = Relaxed::enter(self.driver)?;
         let mut value = 0u64;
         // SAFETY: eight bytes to write, which is the size of the largest attribute; a live pool.
         unsafe {

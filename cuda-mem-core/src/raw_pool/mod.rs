@@ -122,8 +122,8 @@ impl MemoryPool {
     ///
     /// [`Error::Driver`], [`Error::Forked`].
     pub fn current_of_device(device: Device) -> Result<Self> {
-        refuse_forked()?;
         let driver = device.driver();
+        let _relaxed = Relaxed::enter(driver)?;
         let mut raw: CUmemoryPool = ptr::null_mut();
         // SAFETY: one handle to write, a valid device.
         unsafe { call!(driver, cuDeviceGetMemPool(&mut raw, device.as_raw())) }?;
@@ -277,7 +277,7 @@ impl MemoryPool {
     ///
     /// [`Error::ForeignContext`] for another driver's device, [`Error::Driver`], [`Error::Forked`].
     pub fn is_accessible_from(&self, device: Device) -> Result<bool> {
-        refuse_forked()?;
+        let _relaxed = Relaxed::enter(self.driver)?;
         if device.driver() != self.driver {
             return Err(Error::ForeignContext { what: "the device" });
         }

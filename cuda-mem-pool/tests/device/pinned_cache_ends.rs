@@ -65,7 +65,8 @@ fn values_of_a_thread_may_use_it_when_the_thread_ends() {
     // The thread's own cache goes before such a value, or after it.
     for cache_first in [false, true] {
         let handle = allocator.clone();
-        let stream = world.stream.clone();
+        // A thread's default stream would be another one there.
+        let stream = world.new_stream();
         thread::spawn(move || {
             if cache_first {
                 drop(handle.allocate(5000).unwrap());
