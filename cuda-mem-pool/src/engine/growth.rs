@@ -40,7 +40,7 @@ pub(crate) fn runs_short(free: usize, held: usize) -> bool {
     free < segment_ahead(held) / 2
 }
 
-/// The bytes to give back before so much that `held` bytes are held, when at most `most_used` were or will be in use.
+/// The bytes to give back of `held`, when at most `most_used` were in use at once.
 pub(crate) fn surplus(held: usize, most_used: usize) -> usize {
     held.saturating_sub(most_used.saturating_add((most_used / SPARE_PART).max(SPARE)))
 }

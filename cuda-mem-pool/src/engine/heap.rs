@@ -172,12 +172,16 @@ impl<S> Heap<S> {
         taken
     }
 
-    /// Takes wholly free segments out, largest first, so that one of `more` bytes can be added without too much being held
-    /// for what was ever in use at once. None in a heap whose free blocks are mostly found again.
-    pub(crate) fn make_room(&mut self, more: usize) -> Vec<(usize, S)> {
-        let used = self.bytes.saturating_sub(self.free_bytes).saturating_add(more);
-        let surplus = growth::surplus(self.bytes.saturating_add(more), self.most_used.max(used));
+    /// Takes wholly free segments out, largest first, as long as far more is held than was ever in use at once. None from a
+    /// heap whose free blocks are mostly found again.
+    pub(crate) fn take_surplus(&mut self) -> Vec<(usize, S)> {
+        let surplus = self.surplus();
         self.take_free(|taken| taken >= surplus)
+    }
+
+    /// How much more is held than should be for what was ever in use at once.
+    pub(crate) fn surplus(&self) -> usize {
+        growth::surplus(self.bytes, self.most_used)
     }
 
     /// Offset, size and freedom of every block of every segment, in order.

@@ -49,17 +49,16 @@ impl Machine {
     pub(super) fn allocate(&mut self, len: usize) -> Block {
         let size = classes::block_size(len).unwrap();
         let block = self.try_take(size).unwrap_or_else(|| {
-            if size >= LARGE {
-                let room = self.large.make_room(size);
-                self.give_back(room);
-            }
             let bytes = growth::segment_for(size, self.held);
             let number = self.segments.len();
             self.segments.push(bytes);
             self.held += bytes;
             self.pinned += bytes;
             self.heap(size).add_segment(bytes, number).unwrap();
-            self.try_take(size).expect("a segment that was made for the block")
+            let block = self.try_take(size).expect("a segment that was made for the block");
+            let surplus = self.large.take_surplus();
+            self.give_back(surplus);
+            block
         });
         self.blocks.push(block);
         block

@@ -63,9 +63,8 @@ impl PinnedCachingAllocator {
     /// it.
     ///
     /// If the calling thread has freed a block of this size, that is all there is to it: no lock, no driver call. Otherwise the
-    /// blocks of the other threads' streams that are done come back, and memory is pinned only if nothing free fits. What is
-    /// pinned for 1 MiB and more may replace free memory that fits nothing; the driver then waits for all work of the context,
-    /// so let no stream wait meanwhile for what this thread will do.
+    /// blocks of the other threads' streams that are done come back, and memory is pinned only if nothing free fits. Only
+    /// when the system has no more is free memory given back first, for which the driver waits for all work of the context.
     ///
     /// # Capture
     ///

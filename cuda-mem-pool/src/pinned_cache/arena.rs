@@ -140,10 +140,15 @@ impl Arena {
         bytes
     }
 
-    /// Gives wholly free segments back before one of `bytes` bytes is pinned for a large block, if far more is held than was
-    /// ever in use. Calls the driver.
-    pub(super) fn make_room(&self, bytes: usize) {
-        let taken = lock(&self.large).make_room(bytes);
+    /// Whether far more is held for large blocks than was ever in use at once.
+    pub(super) fn has_surplus(&self) -> bool {
+        lock(&self.large).surplus() > 0
+    }
+
+    /// Gives wholly free segments of that back. Calls the driver, which waits for all work of the context.
+    pub(super) fn give_surplus_back(&self) {
+        let taken = lock(&self.large).take_surplus();
+        // Dropped here, without the lock.
         drop(taken);
     }
 

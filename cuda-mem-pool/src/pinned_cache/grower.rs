@@ -1,4 +1,5 @@
-//! The thread that pins memory ahead of requests, so that small ones seldom wait for the driver.
+//! The thread that works ahead: it pins memory before requests for small blocks need it, and gives back large segments that fit
+//! nothing, for which the driver waits, so that no request does.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
@@ -31,13 +32,13 @@ struct State {
 /// What the thread is to do.
 #[derive(Debug, PartialEq, Eq)]
 enum Task {
-    Grow,
+    Work,
     Poll,
     Stop,
 }
 
 impl Grower {
-    /// Has the thread look whether memory should be pinned ahead.
+    /// Has the thread look whether memory should be pinned ahead or given back.
     pub(super) fn want(&self, shared: &Arc<Shared>) {
         self.signal.want();
         self.start(shared);
@@ -88,7 +89,7 @@ impl Signal {
                 return Task::Stop;
             }
             if std::mem::take(&mut state.wanted) {
-                return Task::Grow;
+                return Task::Work;
             }
             state = match poll_interval {
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -111,7 +112,10 @@ fn run(signal: &Signal, shared: &Weak<Shared>) {
         let task = signal.next(interval);
         let Some(shared) = shared.upgrade() else { return };
         match task {
-            Task::Grow => grow_ahead(&shared.arena(shared.options().numa_id)),
+            Task::Work => {
+                grow_ahead(&shared.arena(shared.options().numa_id));
+                shared.give_surplus_back();
+            }
             Task::Poll => shared.poll(),
             Task::Stop => return,
         }
@@ -151,7 +155,7 @@ mod models {
             let signal = Arc::new(Signal::default());
             let grower = loom::thread::spawn({
                 let signal = Arc::clone(&signal);
-                move || assert_eq!(signal.next(None), Task::Grow)
+                move || assert_eq!(signal.next(None), Task::Work)
             });
             signal.want();
             grower.join().unwrap();

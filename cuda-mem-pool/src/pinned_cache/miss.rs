@@ -32,7 +32,6 @@ pub(super) fn allocate(
         if let Some(block) = arena.take(size) {
             return Ok(block);
         }
-        arena.make_room(size);
     }
     let held = usize::try_from(shared.counters().held.current().bytes).unwrap_or(usize::MAX);
     let segment = match arena.pin(growth::segment_for(size, held)) {
@@ -77,9 +76,15 @@ fn is_shortage(error: &Error) -> bool {
     )
 }
 
+/// Wakes the thread that works ahead, if there is something for it to do.
 fn want_more(arena: &Arc<Arena>, size: usize) {
-    if size < classes::LARGE && grower::is_due(arena) {
-        let shared = arena.shared();
+    let shared = arena.shared();
+    let due = if size < classes::LARGE {
+        grower::is_due(arena)
+    } else {
+        shared.options().grow_ahead && arena.has_surplus()
+    };
+    if due {
         shared.grower().want(shared);
     }
 }

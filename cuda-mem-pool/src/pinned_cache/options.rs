@@ -15,8 +15,9 @@ pub struct PinnedCacheOptions {
     pub max_cached: Option<usize>,
     /// How many bytes of freed blocks each thread may keep for itself. 64 MiB by default; 0 switches the thread caches off.
     pub thread_cache_bytes: usize,
-    /// Whether a thread pins memory ahead of requests for small blocks: at most one part in 256 of what is held, or 2 MiB.
-    /// It does by default.
+    /// Whether a thread works ahead: it pins memory before requests for small blocks need it, at most one part in 256 of what
+    /// is held, or 2 MiB; and it gives back large segments that fit nothing, once far more is held than was ever in use. It
+    /// does by default; without it the first waits for a request and the second for a trim.
     pub grow_ahead: bool,
     /// How often that thread looks for blocks whose streams are done. Without it, the requests that miss do.
     pub poll_interval: Option<Duration>,

@@ -179,6 +179,11 @@ impl Shared {
         }
     }
 
+    /// Gives back what every arena holds too much of.
+    pub(super) fn give_surplus_back(&self) {
+        self.arenas().iter().for_each(|arena| arena.give_surplus_back());
+    }
+
     fn arenas(&self) -> Vec<Arc<Arena>> {
         let mut arenas = self.pools.all();
         arenas.extend(self.nodes.read().unwrap_or_else(PoisonError::into_inner).values().cloned());
