@@ -20,6 +20,7 @@ mod board;
 mod builder;
 mod download;
 mod line;
+mod past_cache;
 mod patience;
 mod pool;
 mod primitive;

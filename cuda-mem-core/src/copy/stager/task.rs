@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 use super::board::Failure;
 use super::line::{HostBytes, Line, Piece};
+use super::past_cache;
+use super::tuning::PAST_CACHE;
 use crate::handle::Handle;
 
 /// The host's side of a copy.
@@ -58,6 +60,7 @@ impl Task {
                 Ok(())
             }
             Host::Target(line) => {
+                let copy = if line.len() < PAST_CACHE { copy } else { past_cache::copy };
                 for (at, piece) in line.over(range) {
                     // SAFETY: bytes of the slot that are this part's alone, and bytes of a mutably borrowed target, no byte of
                     // which belongs to two parts.

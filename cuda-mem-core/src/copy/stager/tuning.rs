@@ -11,6 +11,10 @@ use std::time::Duration;
 /// the driver's own way is as short then.
 pub(super) const STRAIGHT: usize = 64 << 10;
 
+/// Downloads of so many bytes and more are written past the cache: most of them would not be there any more when they are looked
+/// at, and reading each line before it is overwritten takes a third of what the memory can do.
+pub(super) const PAST_CACHE: usize = 32 << 20;
+
 /// Threads that copy, if the machine has as many: eight, from which on more were seen to gain nothing, and the caller, who puts
 /// the copies of the link into the stream.
 pub(super) const THREADS: usize = 9;
