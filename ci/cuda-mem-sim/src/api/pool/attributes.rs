@@ -20,6 +20,7 @@ pub(crate) fn cuMemPoolGetAttribute(
     attribute: Attribute,
     value: *mut c_void,
 ) -> Outcome<()> {
+    call.not_capturing()?;
     let (policy, reserved, used) = {
         let mut state = call.memory().lock();
         let pool = state.own_pool(id_of(pool))?;
@@ -78,6 +79,7 @@ pub(crate) fn cuMemPoolSetAccess(
     map: *const CUmemAccessDesc_v1,
     count: usize,
 ) -> Outcome<()> {
+    call.not_capturing()?;
     let id = id_of(pool);
     let location = call.memory().lock().pool(id)?.location;
     if count == 0 {
@@ -119,6 +121,7 @@ pub(crate) fn cuMemPoolGetAccess(
     pool: CUmemoryPool,
     location: *mut CUmemLocation,
 ) -> Outcome<()> {
+    call.not_capturing()?;
     let location = call.get(location)?;
     let access = call.memory().lock().pool(id_of(pool))?.access;
     let (read, write) = match location.type_ {

@@ -166,6 +166,7 @@ pub(crate) fn cuMemSetMemPool(
 
 /// A pool can only stand in for one that lies where it lies itself, and those of other processes for none.
 fn set_current(call: &Call<'_>, location: Location, managed: bool, pool: CUmemoryPool) -> Outcome<()> {
+    call.not_capturing()?;
     let mut state = call.memory().lock();
     let found = state.pool(id_of(pool))?;
     if found.location != location || found.managed != managed || found.is_imported() {

@@ -30,6 +30,7 @@ pub(crate) fn cuMemPoolExportToShareableHandle(
     kind: CUmemAllocationHandleType,
     flags: u64,
 ) -> Outcome<()> {
+    call.not_capturing()?;
     if handle.is_null() || flags != 0 || !is_descriptor(kind) {
         return Err(INVALID_VALUE);
     }
@@ -45,6 +46,7 @@ pub(crate) fn cuMemPoolImportFromShareableHandle(
     kind: CUmemAllocationHandleType,
     flags: u64,
 ) -> Outcome<()> {
+    call.not_capturing()?;
     if pool.is_null() || flags != 0 || !is_descriptor(kind) {
         return Err(INVALID_VALUE);
     }
@@ -62,6 +64,7 @@ pub(crate) fn cuMemPoolExportPointer(
     data: *mut CUmemPoolPtrExportData_v1,
     dptr: CUdeviceptr,
 ) -> Outcome<()> {
+    call.not_capturing()?;
     if data.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -78,6 +81,7 @@ pub(crate) fn cuMemPoolImportPointer(
     pool: CUmemoryPool,
     data: *mut CUmemPoolPtrExportData_v1,
 ) -> Outcome<()> {
+    call.not_capturing()?;
     let travelled = call.get(data)?;
     if dptr.is_null() {
         return Err(INVALID_VALUE);
