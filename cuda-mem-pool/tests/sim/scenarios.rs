@@ -7,11 +7,12 @@ use std::os::fd::AsFd;
 
 use cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_core::{Context, Stream, Transfer};
+use cuda_mem_pool::pinned_cache::{MempoolId, PinnedCacheOptions};
 use cuda_mem_pool::{
     AlignedAdaptor, Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Error,
-    FailureCallbackAdaptor, LimitingAdaptor, LoggingAdaptor, ManagedMemoryResource,
-    ManagedMemoryResourceOptions, MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions, Result,
-    StatisticsAdaptor, TrackingAdaptor,
+    FailureCallbackAdaptor, HostDeviceAccessible, LimitingAdaptor, LoggingAdaptor, ManagedMemoryResource,
+    ManagedMemoryResourceOptions, MemoryResource, PinnedCachingAllocator, PinnedCachingResource,
+    PinnedMemoryResource, PinnedMemoryResourceOptions, Result, StatisticsAdaptor, TrackingAdaptor,
 };
 
 use crate::common::pattern;
@@ -53,6 +54,10 @@ pub(crate) const ALL: &[Scenario] = &[
     scenario("memory by address", memory_by_address, |_| true),
     scenario("adaptors", adaptors, |_| true),
     scenario("adaptors beside a capture", adaptors_beside_a_capture, |_| true),
+    scenario("a pinned cache", pinned_cache, |_| true),
+    scenario("a pinned cache by address", pinned_cache_by_address, |_| true),
+    scenario("a pinned cache beside a capture", pinned_cache_beside_a_capture, |_| true),
+    scenario("adaptors over a pinned cache", adaptors_over_a_pinned_cache, |_| true),
 ];
 
 const LEN: usize = 4099;
@@ -130,11 +135,15 @@ fn device_pool_shared(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that the host writes go to the device and back.
 fn pinned_works(resource: &PinnedMemoryResource) -> Result<()> {
     serves(resource)?;
-    let context = resource.home().context();
     assert!(resource.is_device_accessible()?);
+    goes_both_ways(resource)
+}
+
+/// Bytes that the host writes go to the device and back.
+fn goes_both_ways(resource: &impl MemoryResource<Access = HostDeviceAccessible>) -> Result<()> {
+    let context = resource.home().context();
     let stream = Stream::new(context)?;
     let bytes = pattern(LEN, 2);
     let mut source = resource.allocate(LEN, &stream)?;
@@ -236,7 +245,10 @@ fn per_thread_memory(context: &Context) -> Result<()> {
 }
 
 fn memory_by_address(context: &Context) -> Result<()> {
-    let resource = DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default())?;
+    by_address(&DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default())?)
+}
+
+fn by_address(resource: &impl MemoryResource) -> Result<()> {
     let address = resource.allocate_raw(LEN, None)?;
     // SAFETY: allocated above and not used.
     if let Err(error) = unsafe { resource.deallocate(address, LEN, None) } {
@@ -252,8 +264,11 @@ fn memory_by_address(context: &Context) -> Result<()> {
 }
 
 fn adaptors(context: &Context) -> Result<()> {
-    let pool = DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default())?;
-    let aligned = AlignedAdaptor::new(pool, 1024, 1000)?;
+    adaptors_over(DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default())?)
+}
+
+fn adaptors_over(resource: impl MemoryResource) -> Result<()> {
+    let aligned = AlignedAdaptor::new(resource, 1024, 1000)?;
     let tracking = TrackingAdaptor::new(aligned, false);
     let limiting = LimitingAdaptor::new(tracking.clone(), 1 << 20);
     let statistics = StatisticsAdaptor::new(limiting.clone());
@@ -282,5 +297,62 @@ fn adaptors_beside_a_capture(context: &Context) -> Result<()> {
     });
     while context.driver().reclaim() > 0 {}
     assert_eq!((tracking.allocated_bytes(), resource.allocated_bytes()), (0, 0));
+    result
+}
+
+/// Without the thread that works ahead: a fault is to strike the same call in each run.
+fn cache(context: &Context) -> Result<PinnedCachingResource> {
+    let options = PinnedCacheOptions { grow_ahead: false, ..PinnedCacheOptions::default() };
+    PinnedCachingResource::new(PinnedCachingAllocator::with_options(context, options))
+}
+
+/// Whatever failed: all that was handed out came back, if only when a capture had ended.
+fn expect_all_back(context: &Context, resource: &PinnedCachingResource) {
+    while context.driver().reclaim() > 0 {}
+    assert_eq!(resource.allocator().stats().active_requests.current, 0);
+}
+
+fn pinned_cache(context: &Context) -> Result<()> {
+    let resource = cache(context)?;
+    let result = serves(&resource).and_then(|()| goes_both_ways(&resource));
+    expect_all_back(context, &resource);
+    result
+}
+
+fn pinned_cache_by_address(context: &Context) -> Result<()> {
+    let resource = cache(context)?;
+    by_address(&resource)?;
+    expect_all_back(context, &resource);
+    Ok(())
+}
+
+fn pinned_cache_beside_a_capture(context: &Context) -> Result<()> {
+    let resource = cache(context)?;
+    let stream = Stream::new(context)?;
+    let (pool, captured) = (MempoolId(0, 5), stream.id());
+    let result = resource.allocate(LEN, &stream).and_then(|block| {
+        let mut result = Ok(());
+        while_capturing(&stream, || {
+            assert!(resource.allocate(LEN, &stream).is_err());
+            drop(block);
+            assert_eq!(resource.allocator().stats().active_requests.current, 1);
+            result = (|| {
+                let allocator = resource.allocator();
+                allocator.begin_allocate_to_pool(pool, move |stream| stream == Some(captured))?;
+                drop(resource.allocate(LEN, &stream)?);
+                allocator.end_allocate_to_pool(pool)?;
+                Ok(())
+            })();
+        });
+        result
+    });
+    expect_all_back(context, &resource);
+    result
+}
+
+fn adaptors_over_a_pinned_cache(context: &Context) -> Result<()> {
+    let resource = cache(context)?;
+    let result = adaptors_over(resource.clone());
+    expect_all_back(context, &resource);
     result
 }
