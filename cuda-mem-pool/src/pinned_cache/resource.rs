@@ -24,9 +24,9 @@ use crate::resource::{DEFAULT_ALIGNMENT, Home, HostDeviceAccessible, MemoryResou
 
 /// A [`PinnedCachingAllocator`] as a [`MemoryResource`]: adaptors go over it, and its memory can be freed by address.
 ///
-/// Memory that is given back comes out again once the stream that it was given back on has passed that point; the
-/// allocator's [`record_stream`](super::PinnedBlock::record_stream) is that use. What is freed by address alone must be freed
-/// at the resource that gave it, or a clone of it: two resources over one allocator share its cache and not its books.
+/// Memory may be used as soon as it is allocated. Given back, it comes out again once the stream that it was given back on has
+/// passed that point. It is given back to the resource that gave it, or a clone of that: two resources over one allocator
+/// share its cache and not their books.
 ///
 /// It keeps the allocator. Memory that was allocated by address and is never freed is leaked, also when the last handle to the
 /// resource is dropped: somebody may have the address yet.

@@ -63,6 +63,40 @@ fn a_device_reaches_it_as_its_own() {
 }
 
 #[test]
+fn every_device_reaches_it_at_the_same_address() {
+    let world = World::new();
+    let resource = cached(&world);
+    let mut block = resource.allocate(5000, None).unwrap();
+    for (value, device) in (1..).zip(world.driver.devices().unwrap()) {
+        let stream = Stream::new(&device.primary_context().unwrap()).unwrap();
+        block.as_device_range().fill_bytes(&stream, value).unwrap();
+        assert_eq!(block.as_slice().unwrap(), [value; 5000]);
+        assert_eq!(resource.allocate(100, &stream).unwrap().as_mut_slice().unwrap().len(), 100);
+    }
+}
+
+#[test]
+fn memory_of_a_threads_own_stream_may_be_dropped_in_another() {
+    let world = World::new();
+    let resource = cached(&world);
+    let thread = || {
+        let own = Stream::per_thread(&world.context).unwrap();
+        let mut block = resource.allocate(5000, &own).unwrap();
+        block.as_device_range().fill_bytes(&own, 9).unwrap();
+        (block, resource.allocate_raw(5000, &own).unwrap())
+    };
+    let (block, address) = thread::scope(|scope| scope.spawn(thread).join().unwrap());
+    assert_eq!(block.as_slice().unwrap(), [9; 5000]);
+    block.close().unwrap();
+    // SAFETY: allocated above and not used.
+    let refused = unsafe { resource.deallocate(address, 5000, None) };
+    assert!(matches!(refused, Err(Error::Core(CoreError::WrongThread))));
+    // SAFETY: as above; the free before was refused.
+    unsafe { resource.deallocate(address, 5000, &world.stream) }.unwrap();
+    assert_eq!(out(&resource).0, 0);
+}
+
+#[test]
 fn by_address_with_and_without_a_stream() {
     let world = World::new();
     let resource = cached(&world);

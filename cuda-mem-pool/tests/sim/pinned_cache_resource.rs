@@ -63,6 +63,25 @@ fn without_memory_the_error_says_how_much_there_was_and_what_the_driver_said() {
     });
 }
 
+#[test]
+fn a_stream_of_another_driver_gets_and_frees_nothing() {
+    let other = Sim::builder().build();
+    on_simulator(|_, context| {
+        let resource = resource(context);
+        let foreign = Driver::over(other.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+        let foreign = Stream::new(&foreign).unwrap();
+        let is_foreign = |error: &Error| matches!(error, Error::Core(CoreError::ForeignContext { .. }));
+        assert!(is_foreign(&resource.allocate(5000, &foreign).unwrap_err()));
+        assert_eq!(resource.allocator().stats().active_requests.current, 0);
+        let address = resource.allocate_raw(5000, None).unwrap();
+        // SAFETY: refused, because of the stream.
+        let refused = unsafe { resource.deallocate(address, 5000, &foreign) }.unwrap_err();
+        assert!(is_foreign(&refused), "{refused}");
+        // SAFETY: allocated above and not used; the free before was refused.
+        unsafe { resource.deallocate(address, 5000, None) }.unwrap();
+    });
+}
+
 /// A free that the driver fails, for once, is no free.
 #[test]
 fn a_free_that_fails_leaves_the_memory_allocated() {
@@ -118,6 +137,11 @@ fn a_forked_child_is_told_so_and_frees_nothing() {
             let freed = unsafe { resource.raw().deallocate(address, layout, &stream) };
             if !matches!(freed, Err(CoreError::Forked)) {
                 return Err("a free in a forked child".to_owned());
+            }
+            // SAFETY: as above.
+            let freed = unsafe { resource.deallocate(address, 5000, None) };
+            if !matches!(freed, Err(Error::Core(CoreError::Forked))) {
+                return Err("a forked child took a lock of its parent's".to_owned());
             }
             // SAFETY: the child's own copy, taken out once; the parent's is not touched.
             drop(unsafe { std::ptr::read(&*block) });
