@@ -3,16 +3,17 @@
 //! They are run as they are and with each of their driver calls failing in turn. What the machine lacks is an error that they
 //! return; wrong bytes and wrong books panic.
 
+mod pinned_cache;
+
 use std::os::fd::AsFd;
 
 use cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_core::{Context, Stream, Transfer};
-use cuda_mem_pool::pinned_cache::{MempoolId, PinnedCacheOptions};
 use cuda_mem_pool::{
     AlignedAdaptor, Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Error,
     FailureCallbackAdaptor, HostDeviceAccessible, LimitingAdaptor, LoggingAdaptor, ManagedMemoryResource,
-    ManagedMemoryResourceOptions, MemoryResource, PinnedCachingAllocator, PinnedCachingResource,
-    PinnedMemoryResource, PinnedMemoryResourceOptions, Result, StatisticsAdaptor, TrackingAdaptor,
+    ManagedMemoryResourceOptions, MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions, Result,
+    StatisticsAdaptor, TrackingAdaptor,
 };
 
 use crate::common::pattern;
@@ -54,10 +55,10 @@ pub(crate) const ALL: &[Scenario] = &[
     scenario("memory by address", memory_by_address, |_| true),
     scenario("adaptors", adaptors, |_| true),
     scenario("adaptors beside a capture", adaptors_beside_a_capture, |_| true),
-    scenario("a pinned cache", pinned_cache, |_| true),
-    scenario("a pinned cache by address", pinned_cache_by_address, |_| true),
-    scenario("a pinned cache beside a capture", pinned_cache_beside_a_capture, |_| true),
-    scenario("adaptors over a pinned cache", adaptors_over_a_pinned_cache, |_| true),
+    scenario("a pinned cache", pinned_cache::owned, |_| true),
+    scenario("a pinned cache by address", pinned_cache::freed_by_address, |_| true),
+    scenario("a pinned cache beside a capture", pinned_cache::beside_a_capture, |_| true),
+    scenario("adaptors over a pinned cache", pinned_cache::under_adaptors, |_| true),
 ];
 
 const LEN: usize = 4099;
@@ -297,62 +298,5 @@ fn adaptors_beside_a_capture(context: &Context) -> Result<()> {
     });
     while context.driver().reclaim() > 0 {}
     assert_eq!((tracking.allocated_bytes(), resource.allocated_bytes()), (0, 0));
-    result
-}
-
-/// Without the thread that works ahead: a fault is to strike the same call in each run.
-fn cache(context: &Context) -> Result<PinnedCachingResource> {
-    let options = PinnedCacheOptions { grow_ahead: false, ..PinnedCacheOptions::default() };
-    PinnedCachingResource::new(PinnedCachingAllocator::with_options(context, options))
-}
-
-/// Whatever failed: all that was handed out came back, if only when a capture had ended.
-fn expect_all_back(context: &Context, resource: &PinnedCachingResource) {
-    while context.driver().reclaim() > 0 {}
-    assert_eq!(resource.allocator().stats().active_requests.current, 0);
-}
-
-fn pinned_cache(context: &Context) -> Result<()> {
-    let resource = cache(context)?;
-    let result = serves(&resource).and_then(|()| goes_both_ways(&resource));
-    expect_all_back(context, &resource);
-    result
-}
-
-fn pinned_cache_by_address(context: &Context) -> Result<()> {
-    let resource = cache(context)?;
-    by_address(&resource)?;
-    expect_all_back(context, &resource);
-    Ok(())
-}
-
-fn pinned_cache_beside_a_capture(context: &Context) -> Result<()> {
-    let resource = cache(context)?;
-    let stream = Stream::new(context)?;
-    let (pool, captured) = (MempoolId(0, 5), stream.id());
-    let result = resource.allocate(LEN, &stream).and_then(|block| {
-        let mut result = Ok(());
-        while_capturing(&stream, || {
-            assert!(resource.allocate(LEN, &stream).is_err());
-            drop(block);
-            assert_eq!(resource.allocator().stats().active_requests.current, 1);
-            result = (|| {
-                let allocator = resource.allocator();
-                allocator.begin_allocate_to_pool(pool, move |stream| stream == Some(captured))?;
-                drop(resource.allocate(LEN, &stream)?);
-                allocator.end_allocate_to_pool(pool)?;
-                Ok(())
-            })();
-        });
-        result
-    });
-    expect_all_back(context, &resource);
-    result
-}
-
-fn adaptors_over_a_pinned_cache(context: &Context) -> Result<()> {
-    let resource = cache(context)?;
-    let result = adaptors_over(resource.clone());
-    expect_all_back(context, &resource);
     result
 }
