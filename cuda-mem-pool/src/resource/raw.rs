@@ -25,6 +25,10 @@ use crate::error::{Error, Result};
 pub unsafe trait RawResource: MemorySource {
     /// Memory of this layout, ordered on `stream`. A size of 0 gives address 0, which is never given back.
     ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if the stream captures.
+    ///
     /// # Errors
     ///
     /// [`Error::OutOfMemory`], [`Error::Alignment`], [`Error::Capturing`] and those of the resource.
@@ -82,6 +86,10 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
 
     /// As [`MemoryResource::allocate`], with an alignment: a power of two.
     ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
     /// # Errors
     ///
     /// As there; [`Error::InvalidAlignment`] if it is no power of two, [`Error::Alignment`] if it is more than the resource has,
@@ -107,6 +115,10 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     /// As [`MemoryResource::allocate`], by address: for callers that keep nothing else, such as C interfaces. The memory is
     /// leaked unless [`MemoryResource::deallocate`] gets it.
     ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
     /// # Errors
     ///
     /// As [`MemoryResource::allocate`].
@@ -125,6 +137,10 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
 
     /// Takes memory back that [`MemoryResource::allocate_raw`] gave, ordered on `stream`, or on the stream of the allocation if
     /// none is given. Nothing is done for address 0.
+    ///
+    /// # Capture
+    ///
+    /// [`cuda_mem_core::Error::Capturing`] if that stream captures.
     ///
     /// # Errors
     ///
