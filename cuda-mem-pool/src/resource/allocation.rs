@@ -38,7 +38,7 @@ use super::{Accessibility, DeviceAccessible, HostReachable};
 /// let device = DeviceBuffer::<u8>::uninit(&stream, 4)?;
 /// let block = Transfer::upload(&stream, block, &device.whole())?.wait()?;
 /// assert_eq!(device.to_vec(&stream)?, block.as_slice()?);
-/// # Ok::<(), cuda_mem_pool::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Allocation<A: Accessibility> {
     buffer: DeviceBuffer<u8>,
