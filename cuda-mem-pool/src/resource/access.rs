@@ -31,10 +31,10 @@ pub trait Accessibility: sealed::Sealed + Send + Sync + 'static {
     const DEVICE: bool;
 }
 
-/// Memory that the host reaches.
+/// Memory that the host reaches. [`Accessibility`] has an example.
 pub trait HostReachable: Accessibility {}
 
-/// Memory that devices reach.
+/// Memory that devices reach. [`Accessibility`] has an example.
 pub trait DeviceReachable: Accessibility {}
 
 /// Devices alone reach the memory.

@@ -18,6 +18,42 @@ use crate::error::{Error, Result};
 /// What gives memory by address, size, alignment and stream, and takes it back ([`MemorySource`]). Object-safe: adaptors hold
 /// others as `Arc<dyn RawResource>`.
 ///
+/// ```
+/// use std::{alloc::Layout, sync::Arc};
+///
+/// use cuda_mem_core::{Driver, MemorySource, Stream};
+/// use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, RawResource, Result};
+///
+/// /// Hands through what is small.
+/// #[derive(Debug)]
+/// struct Small(Arc<dyn RawResource>);
+///
+/// // SAFETY: the memory is the upstream's, handed through.
+/// unsafe impl MemorySource for Small {
+///     unsafe fn deallocate(&self, address: u64, layout: Layout, stream: &Stream) -> cuda_mem_core::Result<()> {
+///         // SAFETY: the caller's promise.
+///         unsafe { self.0.deallocate(address, layout, stream) }
+///     }
+/// }
+///
+/// // SAFETY: as above.
+/// unsafe impl RawResource for Small {
+///     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<u64> {
+///         if layout.size() > 1 << 20 {
+///             return Err(Error::TooLarge { bytes: layout.size() });
+///         }
+///         self.0.allocate(layout, stream)
+///     }
+/// }
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let small = Small(DeviceMemoryResource::new(&context, None)?.raw());
+/// let refused = small.allocate(Layout::new::<[u8; 2 << 20]>(), &Stream::new(&context)?);
+/// assert!(matches!(refused, Err(Error::TooLarge { bytes: 0x20_0000 })));
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+///
 /// # Safety
 ///
 /// [`allocate`](RawResource::allocate) gives memory of the layout that nobody else has, until
