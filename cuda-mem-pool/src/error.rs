@@ -6,6 +6,8 @@ use std::sync::Arc;
 use cuda_mem_core::{Device, DriverError};
 use uuid::Uuid;
 
+use crate::pinned_cache::PinnedCacheError;
+
 /// The result of whatever can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -79,8 +81,8 @@ pub enum Error {
         used: u64,
         /// The most that the resource may have, in bytes; 0 for no limit of its own.
         limit: u64,
-        /// What the driver said, if it was asked.
-        source: Option<DriverError>,
+        /// What the driver or the system said, if it was asked.
+        source: Option<cuda_mem_core::Error>,
     },
     /// An alignment that the resource does not give.
     #[error("an alignment of {asked} bytes was asked for; this resource aligns to {most} at the most")]
@@ -160,6 +162,23 @@ pub enum Error {
         /// What was asked for.
         what: &'static str,
     },
+    /// The pinned cache refused something about its private pools.
+    #[error(transparent)]
+    PinnedCache(PinnedCacheError),
+}
+
+impl From<PinnedCacheError> for Error {
+    fn from(error: PinnedCacheError) -> Self {
+        match error {
+            PinnedCacheError::Core(cuda_mem_core::Error::Capturing { .. }) => Self::Capturing,
+            PinnedCacheError::Core(error) => Self::Core(error),
+            PinnedCacheError::OutOfHostMemory { requested, in_use, source, .. } => {
+                Self::OutOfMemory { requested, used: in_use, limit: 0, source: Some(source) }
+            }
+            PinnedCacheError::TooLarge { requested, .. } => Self::TooLarge { bytes: requested },
+            pools => Self::PinnedCache(pools),
+        }
+    }
 }
 
 impl Error {
@@ -167,9 +186,9 @@ impl Error {
     #[must_use]
     pub fn driver_error(&self) -> Option<&DriverError> {
         match self {
-            Self::Core(cuda_mem_core::Error::Driver(error)) => Some(error),
+            Self::Core(cuda_mem_core::Error::Driver(error))
+            | Self::OutOfMemory { source: Some(cuda_mem_core::Error::Driver(error)), .. } => Some(error),
             Self::NoSuchPool { source, .. } => Some(source),
-            Self::OutOfMemory { source, .. } => source.as_ref(),
             _ => None,
         }
     }

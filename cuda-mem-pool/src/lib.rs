@@ -38,7 +38,7 @@ pub use driver_pool::{
 };
 pub use error::{Error, Result};
 pub use ipc::{AllocationHandleSource, IpcAllocationHandle};
-pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator};
+pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator, PinnedCachingResource};
 pub use resource::{
     Accessibility, Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, DeviceReachable, Home,
     HostDeviceAccessible, HostReachable, MemoryResource, RawResource,

@@ -173,7 +173,7 @@ impl DriverPool {
     fn explain(&self, error: cuda_mem_core::Error, requested: usize) -> Error {
         match error {
             cuda_mem_core::Error::Capturing { .. } => Error::Capturing,
-            cuda_mem_core::Error::Driver(error) if error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+            error if error.code() == Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => {
                 let used = self.pool.number(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
                 let (used, limit) = (used.unwrap_or(0), self.max_size as u64);
                 Error::OutOfMemory { requested, used, limit, source: Some(error) }

@@ -158,7 +158,7 @@ impl PinnedBlock {
     }
 
     /// What there is for `stream` to use, if it may.
-    fn admit(&self, stream: &Stream, call: &'static str) -> Result<&Body> {
+    pub(super) fn admit(&self, stream: &Stream, call: &'static str) -> Result<&Body> {
         let arena = self.block.arena();
         if stream.context().driver() != arena.shared().context().driver() {
             return Err(Error::ForeignContext { what: "the stream" });

@@ -10,7 +10,7 @@ use std::alloc::Layout;
 use std::sync::Arc;
 
 use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{DeviceBuffer, MemorySource, Stream};
+use cuda_mem_core::{DeviceBuffer, MemorySource, Stream, forked};
 
 use super::{Accessibility, Allocation, DEFAULT_ALIGNMENT, Home};
 use crate::error::{Error, Result};
@@ -180,7 +180,7 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAddress`] for memory that is not out, and those of the resource. The memory is still allocated then.
+    /// [`Error::UnknownAddress`] for memory that is not out; `Forked` in [`Error::Core`]; those of the resource. The memory is still allocated then.
     ///
     /// # Safety
     ///
@@ -194,6 +194,10 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     ) -> Result<()> {
         if address == 0 {
             return Ok(());
+        }
+        if forked() {
+            // Before the lock, which a thread of the parent may have held.
+            return Err(cuda_mem_core::Error::Forked.into());
         }
         let layout = layout(bytes, DEFAULT_ALIGNMENT)?;
         let home = self.home().recall(address)?;

@@ -13,6 +13,7 @@ mod managed_pool;
 mod pinned_cache;
 mod pinned_cache_ends;
 mod pinned_cache_pools;
+mod pinned_cache_resource;
 mod pinned_pool;
 mod resources;
 mod support;

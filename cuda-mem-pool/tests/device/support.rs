@@ -1,8 +1,9 @@
 //! Resources that tests work with.
 
 use cuda_mem_core::sys::CUdevice_attribute;
+use cuda_mem_pool::pinned_cache::{PinnedCacheOptions, PinnedCachingResource};
 use cuda_mem_pool::{
-    DeviceMemoryResource, DeviceMemoryResourceOptions, Error, PinnedMemoryResource,
+    DeviceMemoryResource, DeviceMemoryResourceOptions, Error, PinnedCachingAllocator, PinnedMemoryResource,
     PinnedMemoryResourceOptions,
 };
 
@@ -11,6 +12,13 @@ use crate::common::World;
 /// A pool of its own on the device.
 pub(crate) fn device(world: &World) -> DeviceMemoryResource {
     DeviceMemoryResource::new(&world.context, &DeviceMemoryResourceOptions::default()).unwrap()
+}
+
+/// A pinned cache of its own, in which nothing works ahead.
+pub(crate) fn cached(world: &World) -> PinnedCachingResource {
+    let options = PinnedCacheOptions { grow_ahead: false, ..PinnedCacheOptions::default() };
+    let allocator = PinnedCachingAllocator::with_options(&world.context, options);
+    PinnedCachingResource::new(allocator).unwrap()
 }
 
 /// A pinned pool of its own. Where the driver has none, that it says so is what is tested, and there is none.

@@ -10,6 +10,7 @@ mod faults;
 mod machines;
 mod pinned_cache;
 mod pinned_cache_model;
+mod pinned_cache_resource;
 mod pinned_cache_soak;
 #[path = "../../../cuda-mem-core/tests/sim/rig.rs"]
 #[allow(dead_code, reason = "shared with another crate's tests")]

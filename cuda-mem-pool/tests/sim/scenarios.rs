@@ -3,13 +3,15 @@
 //! They are run as they are and with each of their driver calls failing in turn. What the machine lacks is an error that they
 //! return; wrong bytes and wrong books panic.
 
+mod pinned_cache;
+
 use std::os::fd::AsFd;
 
 use cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_core::{Context, Stream, Transfer};
 use cuda_mem_pool::{
     AlignedAdaptor, Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Error,
-    FailureCallbackAdaptor, LimitingAdaptor, LoggingAdaptor, ManagedMemoryResource,
+    FailureCallbackAdaptor, HostDeviceAccessible, LimitingAdaptor, LoggingAdaptor, ManagedMemoryResource,
     ManagedMemoryResourceOptions, MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions, Result,
     StatisticsAdaptor, TrackingAdaptor,
 };
@@ -53,6 +55,10 @@ pub(crate) const ALL: &[Scenario] = &[
     scenario("memory by address", memory_by_address, |_| true),
     scenario("adaptors", adaptors, |_| true),
     scenario("adaptors beside a capture", adaptors_beside_a_capture, |_| true),
+    scenario("a pinned cache", pinned_cache::owned, |_| true),
+    scenario("a pinned cache by address", pinned_cache::freed_by_address, |_| true),
+    scenario("a pinned cache beside a capture", pinned_cache::beside_a_capture, |_| true),
+    scenario("adaptors over a pinned cache", pinned_cache::under_adaptors, |_| true),
 ];
 
 const LEN: usize = 4099;
@@ -130,11 +136,15 @@ fn device_pool_shared(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that the host writes go to the device and back.
 fn pinned_works(resource: &PinnedMemoryResource) -> Result<()> {
     serves(resource)?;
-    let context = resource.home().context();
     assert!(resource.is_device_accessible()?);
+    goes_both_ways(resource)
+}
+
+/// Bytes that the host writes go to the device and back.
+fn goes_both_ways(resource: &impl MemoryResource<Access = HostDeviceAccessible>) -> Result<()> {
+    let context = resource.home().context();
     let stream = Stream::new(context)?;
     let bytes = pattern(LEN, 2);
     let mut source = resource.allocate(LEN, &stream)?;
@@ -236,7 +246,10 @@ fn per_thread_memory(context: &Context) -> Result<()> {
 }
 
 fn memory_by_address(context: &Context) -> Result<()> {
-    let resource = DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default())?;
+    by_address(&DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default())?)
+}
+
+fn by_address(resource: &impl MemoryResource) -> Result<()> {
     let address = resource.allocate_raw(LEN, None)?;
     // SAFETY: allocated above and not used.
     if let Err(error) = unsafe { resource.deallocate(address, LEN, None) } {
@@ -252,8 +265,11 @@ fn memory_by_address(context: &Context) -> Result<()> {
 }
 
 fn adaptors(context: &Context) -> Result<()> {
-    let pool = DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default())?;
-    let aligned = AlignedAdaptor::new(pool, 1024, 1000)?;
+    adaptors_over(DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default())?)
+}
+
+fn adaptors_over(resource: impl MemoryResource) -> Result<()> {
+    let aligned = AlignedAdaptor::new(resource, 1024, 1000)?;
     let tracking = TrackingAdaptor::new(aligned, false);
     let limiting = LimitingAdaptor::new(tracking.clone(), 1 << 20);
     let statistics = StatisticsAdaptor::new(limiting.clone());

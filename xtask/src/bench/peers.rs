@@ -10,11 +10,11 @@ use super::suite::Kind;
 /// Where PyTorch has its headers and libraries, as arguments of a C++ compiler, one a line.
 const TORCH_FLAGS: &str = "
 import glob, os, torch
-from torch.utils import cpp_extension
+from torch.utils.cpp_extension import include_paths, library_paths
 packages = os.path.dirname(os.path.dirname(torch.__file__))
-for folder in cpp_extension.include_paths(): print('-I' + folder)
+for folder in include_paths(): print('-I' + folder)
 for folder in glob.glob(os.path.join(packages, 'nvidia', '*', 'include')): print('-isystem' + folder)
-for folder in cpp_extension.library_paths(): print('-L' + folder); print('-Wl,-rpath,' + folder)
+for folder in library_paths(): print('-L' + folder); print('-Wl,-rpath,' + folder)
 print('-D_GLIBCXX_USE_CXX11_ABI=%d' % torch.compiled_with_cxx11_abi())
 ";
 

@@ -8,6 +8,7 @@ mod limiting;
 mod logging;
 mod model;
 mod nested;
+mod pinned_cache;
 mod statistics;
 mod threads;
 mod tracking;

@@ -7,7 +7,7 @@ use cuda_mem_pool::{
 
 use super::logging::Shared;
 use crate::common::{World, pattern};
-use crate::support::{device, pinned};
+use crate::support::{cached, device, pinned};
 
 /// Memory goes out and comes back, at three sizes, with and without a stream, owned and by address.
 fn works(world: &World, resource: &impl MemoryResource) {
@@ -68,6 +68,14 @@ fn any_over_any_over_pinned_memory() {
     assert_eq!(resource.attributes().used_mem_current().unwrap(), 0);
 }
 
+#[test]
+fn any_over_any_over_the_pinned_cache() {
+    let world = World::new();
+    let resource = cached(&world);
+    two_over(&world, &resource);
+    assert_eq!(resource.allocator().stats().active_requests.current, 0);
+}
+
 /// What takes a resource by what its memory is good for takes adaptors over such a resource.
 fn filled(resource: &impl MemoryResource<Access = HostDeviceAccessible>, bytes: &[u8]) -> Vec<u8> {
     let mut block = resource.allocate(bytes.len(), None).unwrap();
@@ -78,8 +86,10 @@ fn filled(resource: &impl MemoryResource<Access = HostDeviceAccessible>, bytes: 
 #[test]
 fn who_reaches_the_memory_stays_as_it_is_below() {
     let world = World::new();
+    let bytes = pattern(10_000, 5);
+    let resource = AlignedAdaptor::new(TrackingAdaptor::new(cached(&world), false), 4096, 0).unwrap();
+    assert_eq!(filled(&resource, &bytes), bytes);
     let Some(resource) = pinned(&world) else { return };
     let resource = AlignedAdaptor::new(TrackingAdaptor::new(resource, false), 4096, 0).unwrap();
-    let bytes = pattern(10_000, 5);
     assert_eq!(filled(&resource, &bytes), bytes);
 }

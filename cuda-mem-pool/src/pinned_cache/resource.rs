@@ -1,0 +1,170 @@
+//! [`PinnedCachingResource`]: the pinned cache as a memory resource.
+//!
+//! # Safety
+//!
+//! Relies on a [`PinnedBlock`](super::PinnedBlock) being memory that nobody else has until it is dropped, and on devices
+//! reaching it at the host's address, which is asked of all of them: its owner is kept in [`ByAddress`] as long as its receiver
+//! has the memory, and for ever if the receiver never gives it back.
+
+#![allow(unsafe_code, reason = "is a resource, whose type says who reaches its memory")]
+
+use std::alloc::Layout;
+use std::fmt;
+use std::sync::Arc;
+
+use cuda_mem_core::sys::{CUdevice_attribute, CUdeviceptr};
+use cuda_mem_core::{MemorySource, Stream, forked};
+
+use super::allocator::PinnedCachingAllocator;
+use super::by_address::ByAddress;
+use super::error::PinnedCacheError;
+use super::options::Placement;
+use crate::error::{Error, Result};
+use crate::resource::{DEFAULT_ALIGNMENT, Home, HostDeviceAccessible, MemoryResource, RawResource};
+
+/// A [`PinnedCachingAllocator`] as a [`MemoryResource`]: adaptors go over it, and its memory can be freed by address.
+///
+/// Memory may be used as soon as it is allocated. Given back, it comes out again once the stream that it was given back on has
+/// passed that point. It is given back to the resource that gave it, or a clone of that: two resources over one allocator
+/// share its cache and not their books.
+///
+/// It keeps the allocator. Memory that was allocated by address and is never freed is leaked, also when the last handle to the
+/// resource is dropped: somebody may have the address yet.
+///
+/// # Capture
+///
+/// [`Error::Capturing`] on a capturing stream, unless the filter of a private pool
+/// ([`begin_allocate_to_pool`](PinnedCachingAllocator::begin_allocate_to_pool)) takes the stream. What a capturing stream gets
+/// there counts as part of its graph: given back, it serves nobody else until the pool is released.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::pinned_cache::PinnedCachingResource;
+/// use cuda_mem_pool::{LimitingAdaptor, MemoryResource, PinnedCachingAllocator};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let allocator = PinnedCachingAllocator::new(&context);
+/// let resource = LimitingAdaptor::new(PinnedCachingResource::new(allocator.clone())?, 1 << 20);
+///
+/// let mut block = resource.allocate(4096, &stream)?;
+/// block.as_mut_slice()?.fill(1);
+///
+/// let address = resource.allocate_raw(4096, None)?;
+/// // SAFETY: allocated above with this size, and not used.
+/// unsafe { resource.deallocate(address, 4096, None) }?;
+/// assert_eq!(allocator.stats().active_requests.current, 1);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct PinnedCachingResource {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    allocator: PinnedCachingAllocator,
+    home: Home,
+    blocks: ByAddress,
+}
+
+impl PinnedCachingResource {
+    /// Memory of this allocator, which goes on being used as it is, too.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if a device reaches pinned memory at another address than the host: blocks of the allocator itself
+    /// tell the one for each device ([`PinnedBlock::on`](super::PinnedBlock::on)). [`Error::Core`] of the driver.
+    pub fn new(allocator: PinnedCachingAllocator) -> Result<Self> {
+        let same_address = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
+        for device in allocator.context().driver().devices()? {
+            if !device.supports(same_address)? {
+                return Err(Error::Unsupported { device, what: "pinned memory at the host's address" });
+            }
+        }
+        let home = Home::new(allocator.context());
+        Ok(Self { inner: Arc::new(Inner { allocator, home, blocks: ByAddress::default() }) })
+    }
+
+    /// The allocator: its statistics, its private pools, and ways to give memory back.
+    #[must_use]
+    pub fn allocator(&self) -> &PinnedCachingAllocator {
+        &self.inner.allocator
+    }
+}
+
+// SAFETY: the host has the blocks in its address space, and every device reaches them there, as `new` has asked.
+unsafe impl MemoryResource for PinnedCachingResource {
+    type Access = HostDeviceAccessible;
+
+    fn raw(&self) -> Arc<dyn RawResource> {
+        Arc::clone(&self.inner) as Arc<dyn RawResource>
+    }
+
+    fn home(&self) -> &Home {
+        &self.inner.home
+    }
+}
+
+// SAFETY: a block stays in the books, and nobody else is given it, until it is taken out of them here.
+unsafe impl MemorySource for Inner {
+    unsafe fn deallocate(
+        &self,
+        address: CUdeviceptr,
+        layout: Layout,
+        stream: &Stream,
+    ) -> cuda_mem_core::Result<()> {
+        if forked() {
+            // Before the lock, which a thread of the parent may have held.
+            return Err(cuda_mem_core::Error::Forked);
+        }
+        let block = self.blocks.take_out(address, layout.size())?;
+        let recorded = block.record_stream(stream);
+        if recorded.is_err() {
+            self.blocks.enter(address, block);
+        }
+        recorded
+    }
+}
+
+// SAFETY: the block is its receiver's alone, has the size, and is aligned to 256 bytes. No stream uses it any more, so it may
+// be used at once.
+unsafe impl RawResource for Inner {
+    fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr> {
+        if layout.align() > DEFAULT_ALIGNMENT {
+            return Err(Error::Alignment { asked: layout.align(), most: DEFAULT_ALIGNMENT });
+        }
+        if layout.size() == 0 {
+            return Ok(0);
+        }
+        self.home.context().driver().reclaim();
+        let placement = Placement { stream: Some(stream), ..Placement::default() };
+        let block = self.allocator.allocate_with(layout.size(), placement)?;
+        block.admit(stream, "allocating pinned memory").map_err(PinnedCacheError::from)?;
+        // Exposed: the host's slices are made of the address alone.
+        let address = block.as_ptr().expose_provenance() as CUdeviceptr;
+        self.blocks.enter(address, block);
+        Ok(address)
+    }
+}
+
+impl PartialEq for PinnedCachingResource {
+    /// Whether both are handles to the same resource.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Eq for PinnedCachingResource {}
+
+impl fmt::Debug for PinnedCachingResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PinnedCachingResource").field("allocator", &self.allocator).finish_non_exhaustive()
+    }
+}
