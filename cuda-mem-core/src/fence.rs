@@ -134,7 +134,8 @@ impl Fence {
 
     /// Whether the point was reached.
     ///
-    /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html); of a word it is a load, without a call.
+    /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html), for a fence of an event; a word is
+    /// read without a call.
     ///
     /// # Capture
     ///
