@@ -146,6 +146,10 @@ impl Context {
     ///
     /// Wraps [`cuMemGetInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::Forked`].

@@ -52,6 +52,10 @@ impl Device {
     ///
     /// Wraps [`cuDeviceGetName`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::Forked`].
@@ -69,6 +73,10 @@ impl Device {
     ///
     /// Wraps [`cuDeviceGetUuid`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::Forked`].
@@ -83,6 +91,10 @@ impl Device {
     /// The size of its memory in bytes.
     ///
     /// Wraps [`cuDeviceTotalMem`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -99,6 +111,10 @@ impl Device {
     ///
     /// Wraps [`cuDeviceGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::Driver`] (an attribute that this driver does not know is code 1), [`Error::Forked`].
@@ -111,6 +127,10 @@ impl Device {
     }
 
     /// Whether the device supports what an attribute of zero or one stands for; an unknown attribute means it does not.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -129,6 +149,10 @@ impl Device {
     ///
     /// Wraps [`cuDeviceCanAccessPeer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PEER__ACCESS.html).
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::ForeignContext`] if `peer` is of another driver, [`Error::Driver`], [`Error::Forked`].
@@ -144,6 +168,10 @@ impl Device {
     }
 
     /// Its primary context, retained. The one that CUDA's runtime and PyTorch use.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -135,6 +135,10 @@ impl Driver {
     ///
     /// Wraps [`cuDeviceGetCount`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::Forked`].
@@ -150,6 +154,10 @@ impl Driver {
     ///
     /// Wraps [`cuDeviceGet`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::NoSuchDevice`], [`Error::Driver`], [`Error::Forked`].
@@ -164,6 +172,10 @@ impl Driver {
     }
 
     /// All devices.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///

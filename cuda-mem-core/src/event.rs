@@ -72,6 +72,10 @@ impl Event {
 
     /// An event that keeps the time at which its point was reached.
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// As [`Event::new`].
@@ -132,6 +136,10 @@ impl Event {
     /// The time from `earlier`'s point to this one's, on the device's clock. Its resolution is about half a microsecond.
     ///
     /// Wraps [`cuEventElapsedTime`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///

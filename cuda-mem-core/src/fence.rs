@@ -62,7 +62,7 @@ enum Kind {
 /// The word is written and waited for by stream memory operations, so it can be shared with whoever maps the memory.
 ///
 /// A stream that waits for a word occupies one of the device's few hardware queues; eight such waits hold up other streams too
-/// (seen on hardware). Record before you wait.
+/// (seen on hardware). Record before you wait. [`Fence`] has an example.
 #[derive(Debug, Clone)]
 pub struct FenceLine {
     line: Arc<Line>,
@@ -134,6 +134,13 @@ impl Fence {
 
     /// Whether the point was reached.
     ///
+    /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html), for a fence of an event; a word is
+    /// read without a call.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::Poisoned`] if it never will be; [`Error::Driver`], [`Error::Forked`].
@@ -145,6 +152,13 @@ impl Fence {
     }
 
     /// Has the calling thread wait for the fence, for at most `limit` if one is given.
+    ///
+    /// Wraps [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) without a limit; otherwise
+    /// asks again and again.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -169,7 +183,11 @@ impl Fence {
 }
 
 impl FenceLine {
-    /// A line with no fence reached or open.
+    /// A line with no fence reached or open, on two words of pinned memory ([`PinnedBuffer::zeroed`]).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///

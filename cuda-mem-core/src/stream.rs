@@ -124,6 +124,10 @@ impl Stream {
     /// As [`Stream::new`], with a priority: lower numbers come first, 0 is the default, and the driver clamps to the range
     /// that the device has.
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// As [`Stream::new`].
@@ -342,6 +346,10 @@ impl Stream {
     ///
     /// Wraps [`cuStreamIsCapturing`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html). An invalidated
     /// capture counts until it is ended. The legacy stream counts as capturing while a blocking stream of its context does.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -78,6 +78,12 @@ impl<M: HostMemory> Transfer<M> {
 
     /// Whether the copy is done.
     ///
+    /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture, its own too.
+    ///
     /// # Errors
     ///
     /// [`Error::Driver`], also for work of the stream that failed; [`Error::Forked`].
@@ -86,6 +92,12 @@ impl<M: HostMemory> Transfer<M> {
     }
 
     /// Waits until the copy is done, and gives the memory back. Blocks the calling thread.
+    ///
+    /// Wraps [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
+    ///
+    /// # Capture
+    ///
+    /// As [`Transfer::is_done`].
     ///
     /// # Errors
     ///

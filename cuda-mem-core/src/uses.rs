@@ -22,6 +22,20 @@ const PRUNE_FROM: usize = 32;
 
 /// The streams that use one piece of memory, for whoever owns it: the owner waits for them, or has others wait, before it
 /// gives the memory away.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream, Uses};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let (first, second) = (Stream::new(&context)?, Stream::new(&context)?);
+/// let mut uses = Uses::new();
+/// drop(uses.on(0x1000, &first)?); // work of the first stream is enqueued while the result lives
+/// drop(uses.on(0x1000, &second)?); // the second waits for the first, and stands for both from here on
+/// assert_eq!(uses.points()?.len(), 1);
+/// uses.wait()?;
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct Uses {
     entries: Mutex<Entries>,

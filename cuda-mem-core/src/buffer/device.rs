@@ -301,7 +301,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         &self.block
     }
 
-    /// A part of it, by element numbers.
+    /// A part of it, by element numbers. Makes no driver call.
     ///
     /// # Errors
     ///
@@ -331,6 +331,10 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
 
     /// Copies `source` into it. See [`DeviceRange::copy_from_slice`].
     ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
     /// # Errors
     ///
     /// As there.
@@ -340,6 +344,10 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
 
     /// Copies it into `target`. See [`DeviceRange::copy_to_slice`].
     ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
     /// # Errors
     ///
     /// As there.
@@ -347,7 +355,11 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         self.whole().copy_to_slice(stream, target)
     }
 
-    /// Its elements in host memory.
+    /// Its elements in host memory. Returns when they are there.
+    ///
+    /// # Capture
+    ///
+    /// As [`DeviceRange::copy_to_slice`].
     ///
     /// # Errors
     ///

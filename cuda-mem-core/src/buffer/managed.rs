@@ -153,6 +153,10 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the address for it. See
     /// [`DeviceBuffer::on`](super::DeviceBuffer::on). Work that runs while a slice is held is its author's responsibility.
     ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
     /// # Errors
     ///
     /// As there.

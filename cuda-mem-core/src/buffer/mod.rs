@@ -23,7 +23,7 @@ use crate::uses::{Access, OpenUse, Uses};
 /// A use of memory on a stream, from [`DeviceBuffer::on`] and its like: the address to hand to a kernel.
 ///
 /// The stream is ordered behind the uses that came before, and later uses, the release among them, are ordered behind what
-/// the stream is given while this lives.
+/// the stream is given while this lives. [`Uses`] has an example.
 #[derive(Debug)]
 #[must_use = "drop it after the work was enqueued"]
 pub struct StreamUse<'b> {

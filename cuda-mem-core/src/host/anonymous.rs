@@ -18,6 +18,15 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 
 /// The pages that a [`HostMapping`] is to be made of.
+///
+/// ```
+/// use cuda_mem_core::Error;
+/// use cuda_mem_core::host::{HostMapping, MappingOptions, Pages};
+///
+/// let wrong = Pages::HugeTlb { size: 12_345 }; // no system has such pages
+/// let refused = HostMapping::new(1 << 20, &MappingOptions::new().pages(wrong));
+/// assert!(matches!(refused, Err(Error::NoSuchPageSize { size: 12_345, .. })));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Pages {
@@ -35,6 +44,14 @@ pub enum Pages {
 }
 
 /// How a [`HostMapping`] is made. Without any setter: of the system's pages, wherever it puts them.
+///
+/// ```
+/// use cuda_mem_core::Error;
+/// use cuda_mem_core::host::{HostMapping, MappingOptions};
+///
+/// let nowhere = MappingOptions::new().numa_node(9999);
+/// assert!(matches!(HostMapping::new(4096, &nowhere), Err(Error::NoSuchNumaNode { .. })));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
 pub struct MappingOptions {
@@ -89,7 +106,7 @@ impl HostMapping {
     ///
     /// Wraps [`mmap`](https://man7.org/linux/man-pages/man2/mmap.2.html),
     /// [`madvise`](https://man7.org/linux/man-pages/man2/madvise.2.html) with `MADV_HUGEPAGE`, and
-    /// [`mbind`](https://man7.org/linux/man-pages/man2/mbind.2.html) with `MPOL_BIND`.
+    /// [`mbind`](https://man7.org/linux/man-pages/man2/mbind.2.html) with `MPOL_BIND`. Makes no driver call.
     ///
     /// # Errors
     ///
@@ -156,7 +173,8 @@ impl HostMapping {
     /// Which of its pages are there, which are huge, and on which NUMA nodes they lie: found, not assumed.
     ///
     /// Wraps [`PAGEMAP_SCAN`](https://man7.org/linux/man-pages/man2/PAGEMAP_SCAN.2const.html), or reads `/proc/self/smaps` where
-    /// the kernel has no such request, and [`move_pages`](https://man7.org/linux/man-pages/man2/move_pages.2.html).
+    /// the kernel has no such request, and [`move_pages`](https://man7.org/linux/man-pages/man2/move_pages.2.html). Makes no
+    /// driver call.
     ///
     /// # Errors
     ///

@@ -14,15 +14,15 @@ use crate::element::DeviceCopy;
 use crate::error::Result;
 use crate::stream::Stream;
 
-/// An owner of host memory that can be registered and copied from.
+/// An owner of host memory that can be registered and copied from. Vectors, boxed slices and [`Arc`]s of such owners are.
 ///
 /// # Safety
 ///
 /// While the owner exists, and until a method with `&mut self` is called on it, [`as_ptr`](HostMemory::as_ptr) returns the
 /// same address, and [`byte_len`](HostMemory::byte_len) bytes from there stay mapped. If
 /// [`is_writable`](HostMemory::is_writable), the pages may be written, and nothing that safe code can do with a `&Self`
-/// reads or writes the bytes while a device writes them. What `touch` returns is good for that. Reading the bytes through a device must be harmless at any time:
-/// what a mapping's pages hold may change or vanish.
+/// reads or writes the bytes while a device writes them. What `touch` returns is good for that. Reading the bytes through a
+/// device must be harmless at any time: what a mapping's pages hold may change or vanish.
 pub unsafe trait HostMemory: Send + 'static {
     /// Where the bytes start.
     fn as_ptr(&self) -> *const u8;

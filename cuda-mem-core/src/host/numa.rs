@@ -50,6 +50,16 @@ fn parse(list: &str) -> Vec<u32> {
 }
 
 /// On which nodes pages lie.
+///
+/// ```
+/// use cuda_mem_core::host::{HostMapping, HostMemory, MappingOptions, numa};
+///
+/// let memory = HostMapping::new(8 * 4096, &MappingOptions::new())?;
+/// if let Ok(report) = numa::nodes_of_pages(memory.as_ptr(), memory.byte_len()) {
+///     assert!(report.complete && report.pages.is_empty()); // none was touched yet: they are on no node
+/// }
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeReport {

@@ -30,7 +30,7 @@ use crate::stream::Stream;
 use crate::uses::{Access, OpenUse, Uses};
 
 bitflags! {
-    /// How pinned memory is allocated.
+    /// How pinned memory is allocated. [`PinnedBuffer`] has an example.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct PinnedFlags: u32 {
         /// Pinned for all contexts (`CU_MEMHOSTALLOC_PORTABLE`).
@@ -109,7 +109,15 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
         Ok(Self { elements: Handle::new(elements), len, block: ManuallyDrop::new(block) })
     }
 
-    /// The elements, once every device use that is known of has ended. Without recorded uses that takes no driver call.
+    /// The elements, once every device use that is known of has ended. Blocks the calling thread until then. Without recorded
+    /// uses that takes no driver call.
+    ///
+    /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
+    /// `cuEventSynchronize` for per-thread default streams.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if a stream that used it captures. May be called while others do.
     ///
     /// # Errors
     ///
@@ -123,6 +131,10 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     }
 
     /// The elements, to change, once every device use that is known of has ended.
+    ///
+    /// # Capture
+    ///
+    /// As [`PinnedBuffer::as_slice`].
     ///
     /// # Errors
     ///
@@ -155,9 +167,15 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// it. See [`DeviceBuffer::on`](crate::DeviceBuffer::on). Work that writes while a slice is held is its author's
     /// responsibility.
     ///
-    /// # Errors
+    /// Wraps [`cuMemHostGetDevicePointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// # Capture
     ///
     /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`Error::Driver`] if the device cannot reach the memory.
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         if stream.driver() != self.block.context.driver() {
             return Err(Error::ForeignContext { what: "the stream" });
@@ -178,6 +196,8 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
 
     /// Frees it now, and tells whether the driver took it. Waits for the device uses that it knows of, and the driver for all
     /// work of the context.
+    ///
+    /// Wraps [`cuMemFreeHost`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
     /// # Capture
     ///

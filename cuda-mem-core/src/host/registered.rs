@@ -29,6 +29,16 @@ use crate::uses::{Access, Uses};
 
 bitflags! {
     /// How host memory is registered.
+    ///
+    /// ```
+    /// use cuda_mem_core::{Driver, host::{RegisterFlags, Registered}};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
+    /// assert_eq!(Registered::new(&context, vec![0u8; 4096], flags)?.flags(), flags);
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct RegisterFlags: u32 {
         /// Pinned for all contexts (`CU_MEMHOSTREGISTER_PORTABLE`).

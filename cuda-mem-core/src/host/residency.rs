@@ -14,7 +14,18 @@ use super::numa::{self, NodeReport};
 use super::system::{self, addresses};
 use crate::error::{Error, Result};
 
-/// The pages of a mapping, as they were found.
+/// The pages of a mapping, as they were found. Sizes are in bytes.
+///
+/// ```
+/// use cuda_mem_core::host::{HostMapping, MappingOptions};
+///
+/// let mut memory = HostMapping::new(1 << 20, &MappingOptions::new())?;
+/// assert_eq!(memory.residency()?.resident, 0); // nothing was touched yet
+/// memory.as_mut_slice().fill(1);
+/// let report = memory.residency()?;
+/// assert_eq!((report.mapped, report.resident), (1 << 20, 1 << 20));
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PageReport {

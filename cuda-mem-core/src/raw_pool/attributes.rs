@@ -31,7 +31,8 @@ pub struct PoolAttributes {
     pub reuse_allow_opportunistic: bool,
     /// Whether the driver may make a stream wait for another so that memory can be reused.
     pub reuse_allow_internal_dependencies: bool,
-    /// How much unused memory is kept when a stream, an event or a context is synchronised with; more is given back.
+    /// How much unused memory is kept when a stream, an event or a context is synchronised with; more is given back. 0 in a
+    /// new pool.
     pub release_threshold: u64,
     /// What the pool holds now.
     pub reserved_mem_current: u64,
@@ -57,7 +58,8 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`](crate::Error::Driver): code 1 for an imported pool, whose attributes are its own process's to ask;
+    /// [`Error::Forked`](crate::Error::Forked).
     pub fn attributes(&self) -> Result<PoolAttributes> {
         Ok(PoolAttributes {
             reuse_follow_event_dependencies: self
@@ -120,7 +122,8 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 1 if it cannot be set; [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`](crate::Error::Driver): code 1 if it cannot be set, or the pool is imported;
+    /// [`Error::Forked`](crate::Error::Forked).
     pub fn set_flag(&self, attribute: CUmemPool_attribute, value: bool) -> Result<()> {
         self.set_number(attribute, u64::from(value))
     }

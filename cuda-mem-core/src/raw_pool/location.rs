@@ -2,7 +2,19 @@
 
 use cuda_mem_sys::{CUmemAllocationType, CUmemLocation, CUmemLocationType};
 
-/// Where the memory of a pool lies, and who reaches it.
+/// Where the memory of a pool lies.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let device = driver.device(0)?;
+/// let here = MemoryLocation::Device(device.as_raw());
+/// let pool = MemoryPool::current(driver, here, AllocationType::Pinned)?;
+/// assert_eq!(pool, MemoryPool::current_of_device(device)?);
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemoryLocation {
@@ -12,7 +24,7 @@ pub enum MemoryLocation {
     Device(i32),
     /// Host memory wherever the system puts it (`CU_MEM_LOCATION_TYPE_HOST`). Pools take it from CUDA 13.0 on.
     Host,
-    /// One node of the host's memory (`CU_MEM_LOCATION_TYPE_HOST_NUMA`).
+    /// One node of the host's memory (`CU_MEM_LOCATION_TYPE_HOST_NUMA`). Pools take it from CUDA 12.6 on.
     HostNuma(i32),
 }
 
@@ -29,6 +41,17 @@ impl MemoryLocation {
 }
 
 /// What kind of memory a pool has.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let managed = MemoryPool::current(driver, MemoryLocation::None, AllocationType::Managed)?;
+/// let pinned = MemoryPool::current(driver, MemoryLocation::Host, AllocationType::Pinned)?;
+/// assert_ne!(managed, pinned);
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum AllocationType {

@@ -32,16 +32,32 @@ pub use attributes::PoolAttributes;
 pub use location::{AllocationType, MemoryLocation};
 pub use share::PointerExport;
 
-/// How a pool is made.
+/// How a pool is made. There is no default: a pool lies somewhere.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let properties = PoolProperties {
+///     allocation_type: AllocationType::Pinned,
+///     location: MemoryLocation::HostNuma(0),
+///     shareable: true,
+///     max_size: 0,
+/// };
+/// let pool = MemoryPool::create(driver, &properties)?;
+/// assert!(!pool.is_accessible_from(driver.device(0)?)?); // a pool of host memory lets no device in by itself
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolProperties {
     /// The kind of its memory.
     pub allocation_type: AllocationType,
     /// Where its memory lies.
     pub location: MemoryLocation,
-    /// Whether other processes may be given the pool, as a POSIX file descriptor.
+    /// Whether other processes may be given the pool, as a POSIX file descriptor. Pools on [`MemoryLocation::Host`] cannot be.
     pub shareable: bool,
-    /// The most bytes it may reserve; 0 for what the system has.
+    /// The most bytes it may reserve, which the driver rounds up; 0 for what the system has.
     pub max_size: usize,
 }
 
@@ -85,8 +101,8 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`]: code 1 for a location or kind that the driver has no pools of, 2 if `max_size` is more than there
-    /// is; [`Error::Forked`].
+    /// [`Error::Driver`]: code 1 for a location or kind that the driver has no pools of, or none to share, 2 if `max_size` is
+    /// more than there is; [`Error::Forked`].
     pub fn create(driver: Driver, properties: &PoolProperties) -> Result<Self> {
         let _relaxed = Relaxed::enter(driver)?;
         let handles = if properties.shareable {
@@ -182,8 +198,8 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Missing`] before CUDA 13.0; [`Error::Driver`] if the pool's memory is elsewhere or of another kind, or the pool
-    /// is imported; [`Error::Forked`].
+    /// [`Error::Missing`] before CUDA 13.0; [`Error::Driver`]: code 1 if the pool's memory is elsewhere or of another kind, or
+    /// the pool is imported; [`Error::Forked`].
     pub fn make_current(&self, location: MemoryLocation, kind: AllocationType) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver)?;
         let mut place = location.as_raw();
@@ -220,12 +236,13 @@ impl MemoryPool {
     ///
     /// # Capture
     ///
-    /// [`Error::Capturing`] if the stream captures: the driver would make the memory part of the graph.
+    /// [`Error::Capturing`] if the stream captures: the driver would make the memory part of the graph. May be called while
+    /// others do.
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignContext`] for another driver's stream, [`Error::Driver`] (out of memory among others),
-    /// [`Error::WrongThread`], [`Error::Forked`].
+    /// [`Error::ForeignContext`] for another driver's stream; [`Error::Driver`]: code 2 for more than there is or than the pool
+    /// may have, 1 for an imported pool; [`Error::Capturing`], [`Error::WrongThread`], [`Error::Forked`].
     pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<CUdeviceptr> {
         if stream.driver() != self.driver {
             return Err(Error::ForeignContext { what: "the stream" });
@@ -249,8 +266,8 @@ impl MemoryPool {
     /// Gives memory back to the system until no more than `bytes_to_keep` bytes are reserved, or all that is left is in use.
     /// What was freed but not synchronised with counts as in use.
     ///
-    /// Wraps [`cuMemPoolTrimTo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Without effect
-    /// on shareable and imported pools.
+    /// Wraps [`cuMemPoolTrimTo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). NVIDIA documents
+    /// that shareable pools ignore it; drivers of CUDA 13.0 act on it (seen on hardware).
     ///
     /// # Capture
     ///
@@ -258,7 +275,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::Driver`]: code 1 for an imported pool; [`Error::Forked`].
     pub fn trim_to(&self, bytes_to_keep: usize) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver)?;
         // SAFETY: a live pool.
@@ -288,7 +305,8 @@ impl MemoryPool {
         Ok(flags == CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
     }
 
-    /// Lets devices read and write all memory of the pool, or no longer: what is allocated now and later.
+    /// Lets devices read and write all memory of the pool, or no longer: what is allocated now and later. Without devices no
+    /// call is made.
     ///
     /// Wraps [`cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once for all
     /// devices. It takes longer the more memory is allocated (8.5 ms for 1 GiB of host memory, seen on hardware).
@@ -364,11 +382,12 @@ impl MemoryPool {
 ///
 /// # Capture
 ///
-/// [`Error::Capturing`] if the stream captures.
+/// [`Error::Capturing`] if the stream captures. May be called while others do.
 ///
 /// # Errors
 ///
-/// [`Error::Driver`], [`Error::WrongThread`], [`Error::Forked`]. The memory is still allocated then.
+/// [`Error::Capturing`]; [`Error::Driver`]: code 1 for an address that no allocation starts at; [`Error::WrongThread`],
+/// [`Error::Forked`]. The memory is still allocated then.
 ///
 /// # Safety
 ///

@@ -22,6 +22,36 @@ const DESCRIPTOR: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 /// What another process needs, besides the pool, to find an allocation: 64 bytes that may travel over any channel.
+///
+/// ```
+/// use std::os::fd::AsFd;
+///
+/// use cuda_mem_core::raw_pool::{self, AllocationType, MemoryLocation, MemoryPool, PointerExport, PoolProperties};
+/// use cuda_mem_core::{Driver, Stream};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let properties = PoolProperties {
+///     allocation_type: AllocationType::Pinned,
+///     location: MemoryLocation::Device(0),
+///     shareable: true,
+///     max_size: 0,
+/// };
+/// let pool = MemoryPool::create(driver, &properties)?;
+/// let address = pool.allocate(4096, &stream)?;
+/// let (descriptor, bytes) = (pool.export()?, *MemoryPool::export_pointer(driver, address)?.as_bytes());
+///
+/// // In the other process, which received both (here the same one).
+/// let theirs = MemoryPool::import(driver, descriptor.as_fd())?;
+/// // SAFETY: imported once, from the process that exported the pool.
+/// let imported = unsafe { theirs.import_pointer(&PointerExport::from_bytes(bytes)) }?;
+/// assert_ne!(imported, 0);
+/// // SAFETY: no work uses it; the importer's comes before the exporter's.
+/// unsafe { raw_pool::free(imported, &stream) }?;
+/// // SAFETY: no work uses it.
+/// unsafe { raw_pool::free(address, &stream) }?;
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PointerExport {
     bytes: [u8; 64],
@@ -58,7 +88,8 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 1 if the pool was not made shareable; [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`](crate::Error::Driver): code 1 if the pool was not made shareable, or is imported;
+    /// [`Error::Forked`](crate::Error::Forked).
     pub fn export(&self) -> Result<OwnedFd> {
         let _relaxed = Relaxed::enter(self.driver)?;
         let mut descriptor: std::ffi::c_int = -1;
@@ -73,7 +104,8 @@ impl MemoryPool {
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
-    /// The pool behind a descriptor of another process. Nothing can be allocated from it.
+    /// The pool behind a descriptor of another process. Nothing can be allocated from it, and its attributes and its size are
+    /// its own process's to ask for and to set. Who may reach the memory does not travel with it.
     ///
     /// Wraps [`cuMemPoolImportFromShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     /// The descriptor stays the caller's and may be closed afterwards.
@@ -84,7 +116,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver) if the descriptor is no pool's; [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`](crate::Error::Driver): code 999 if the descriptor is no pool's; [`Error::Forked`](crate::Error::Forked).
     pub fn import(driver: Driver, descriptor: BorrowedFd<'_>) -> Result<Self> {
         let _relaxed = Relaxed::enter(driver)?;
         let mut raw: CUmemoryPool = ptr::null_mut();
@@ -96,7 +128,7 @@ impl MemoryPool {
         Ok(Self::imported(driver, raw))
     }
 
-    /// What another process needs to find the allocation at `address`.
+    /// What another process needs to find the allocation that starts at `address`.
     ///
     /// Wraps [`cuMemPoolExportPointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
@@ -106,7 +138,8 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 1 if it is no allocation of a shareable pool; [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`](crate::Error::Driver): code 1 if none of a shareable pool of this process starts there;
+    /// [`Error::Forked`](crate::Error::Forked).
     pub fn export_pointer(driver: Driver, address: CUdeviceptr) -> Result<PointerExport> {
         let _relaxed = Relaxed::enter(driver)?;
         let mut data = CUmemPoolPtrExportData_v1 { reserved: [0; 64] };
@@ -127,7 +160,8 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver) if the bytes are no allocation's of this pool; [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`](crate::Error::Driver): code 1 if the bytes are no allocation's of this pool, 208 for host memory that is
+    /// imported already; [`Error::Forked`](crate::Error::Forked).
     ///
     /// # Safety
     ///

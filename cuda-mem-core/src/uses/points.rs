@@ -14,6 +14,20 @@ use crate::stream::{Stream, until_quiet};
 /// A point in a stream behind the uses of a piece of memory: who has all of them knows when the memory is quiet.
 ///
 /// It can be asked and waited for from any thread, and while the stream captures.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream, Uses};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let mut uses = Uses::new();
+/// uses.record_stream(&stream)?;
+/// for point in uses.points()? {
+///     point.wait()?;
+///     assert!(point.is_reached()?);
+/// }
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct UsePoint {
     stream: Stream,
@@ -37,6 +51,10 @@ impl Uses {
     }
 
     /// Orders `stream` behind the uses so far and enters it as a user of the memory at `address`, until the result is dropped.
+    /// The host waits for nothing. Uses of the same stream alone take no call.
+    ///
+    /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) and
+    /// [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for each other stream.
     ///
     /// # Capture
     ///
@@ -51,6 +69,13 @@ impl Uses {
 
     /// Enters `stream` as a user for what it was given so far, without ordering it behind anything.
     ///
+    /// Takes a call for a per-thread default stream alone: [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html),
+    /// because no other thread can name that stream.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture, `stream` too. Until its capture has ended it cannot be waited for.
+    ///
     /// # Errors
     ///
     /// [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
@@ -58,7 +83,14 @@ impl Uses {
         self.note(stream)?.end()
     }
 
-    /// Orders `stream` behind all uses.
+    /// Orders `stream` behind all uses. The host waits for nothing, and `stream` does not become a user.
+    ///
+    /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) and
+    /// [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for each other stream.
+    ///
+    /// # Capture
+    ///
+    /// As [`Uses::on`].
     ///
     /// # Errors
     ///
@@ -67,17 +99,25 @@ impl Uses {
         self.hold_up(stream)
     }
 
-    /// Waits until no use runs any more. Without uses no call is made.
+    /// Waits until no use runs any more. Blocks the calling thread. Without uses no call is made.
+    ///
+    /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
+    /// `cuEventSynchronize` for per-thread default streams.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if one of the streams captures, which leaves the capture alone. May be called while others do.
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`] if one of the streams captures, which leaves the capture alone; [`Error::Driver`], also for work
-    /// that failed; [`Error::Forked`].
+    /// [`Error::Capturing`]; [`Error::Driver`], also for work that failed; [`Error::Forked`].
     pub fn wait(&self) -> Result<()> {
         self.synchronize()
     }
 
-    /// A point behind the uses for each of their streams: a pooled event, recorded now.
+    /// A point behind the uses for each of their streams: a pooled event, recorded now. The host waits for nothing.
+    ///
+    /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///
     /// # Capture
     ///
@@ -126,6 +166,12 @@ impl UsePoint {
 
     /// Whether nothing before the point runs any more: it was reached, or its context is lost with all that ran there.
     ///
+    /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture, the point's own too: it was recorded before.
+    ///
     /// # Errors
     ///
     /// [`Error::Driver`], after which nothing is known; [`Error::Forked`].
@@ -137,6 +183,12 @@ impl UsePoint {
     }
 
     /// Waits until nothing before the point runs any more, whatever the result says. Blocks the calling thread.
+    ///
+    /// Wraps [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
+    ///
+    /// # Capture
+    ///
+    /// As [`UsePoint::is_reached`].
     ///
     /// # Errors
     ///

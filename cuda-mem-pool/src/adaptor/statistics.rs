@@ -17,7 +17,7 @@ use super::adaptor;
 use crate::error::Result;
 use crate::resource::{Home, MemoryResource, RawResource};
 
-/// A quantity over time, within a scope. It starts at 0 when the scope does.
+/// A quantity over time, within a scope. It starts at 0 when the scope does. [`StatisticsAdaptor`] has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counter {
     /// What was allocated in the scope less what was freed in it: below 0 where memory from before it was freed.
@@ -47,7 +47,7 @@ impl Counter {
     }
 }
 
-/// The counters of a scope.
+/// The counters of a scope. [`StatisticsAdaptor`] has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Bytes that were asked for.

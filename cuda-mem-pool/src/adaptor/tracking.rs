@@ -67,7 +67,7 @@ struct Entry {
     backtrace: Option<Arc<Backtrace>>,
 }
 
-/// An allocation that has not been freed.
+/// An allocation that has not been freed. [`TrackingAdaptor`] has an example.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct OutstandingAllocation {

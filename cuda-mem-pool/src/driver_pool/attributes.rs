@@ -6,6 +6,19 @@ use super::pool::DriverPool;
 use crate::error::{Error, Result};
 
 /// Whether trimming and thresholds have an effect.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Effect};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let private = DeviceMemoryResourceOptions::default();
+/// let shared = private.with_ipc_enabled(true);
+/// assert_eq!(DeviceMemoryResource::new(&context, &private)?.trim_to(0)?, Effect::Applied);
+/// assert_eq!(DeviceMemoryResource::new(&context, &shared)?.trim_to(0)?, Effect::MayBeIgnored);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "on an IPC-enabled pool it may be ignored"]
 pub enum Effect {
@@ -42,18 +55,26 @@ macro_rules! flags {
     ($($(#[$doc:meta])* $get:ident, $set:ident, $name:ident;)*) => {$(
         $(#[$doc])*
         ///
+        /// # Capture
+        ///
+        /// May be called while streams capture.
+        ///
         /// # Errors
         ///
-        /// The driver's.
+        /// [`Error::Mapped`] for another process's pool, or the driver's.
         pub fn $get(&self) -> Result<bool> {
             self.pool.owners(self.pool.pool().flag(Name::$name))
         }
 
         #[doc = concat!("Sets [`", stringify!($get), "`](Attributes::", stringify!($get), ").")]
         ///
+        /// # Capture
+        ///
+        /// May be called while streams capture.
+        ///
         /// # Errors
         ///
-        /// The driver's.
+        /// [`Error::Mapped`] for another process's pool, or the driver's.
         pub fn $set(&self, value: bool) -> Result<()> {
             self.pool.owners(self.pool.pool().set_flag(Name::$name, value))
         }
@@ -64,9 +85,13 @@ macro_rules! sizes {
     ($($(#[$doc:meta])* $get:ident, $name:ident;)*) => {$(
         $(#[$doc])*
         ///
+        /// # Capture
+        ///
+        /// May be called while streams capture.
+        ///
         /// # Errors
         ///
-        /// The driver's.
+        /// [`Error::Mapped`] for another process's pool, or the driver's.
         pub fn $get(&self) -> Result<u64> {
             self.pool.owners(self.pool.pool().number(Name::$name))
         }
@@ -91,7 +116,8 @@ impl<'r> Attributes<'r> {
 
     sizes! {
         /// How much unused memory stays with the pool when a stream, an event or a context is synchronised with; what is above
-        /// goes back to the system. Pools that are made here keep everything (`u64::MAX`).
+        /// goes back to the system. Pools that are made here keep everything (`u64::MAX`); IPC-enabled ones have the driver's 0,
+        /// because NVIDIA documents that they ignore it.
         release_threshold, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         /// What the pool holds.
         reserved_mem_current, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
@@ -105,9 +131,13 @@ impl<'r> Attributes<'r> {
 
     /// Sets [`release_threshold`](Attributes::release_threshold). IPC-enabled pools may ignore it.
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
-    /// The driver's.
+    /// [`Error::Mapped`] for another process's pool, or the driver's.
     pub fn set_release_threshold(&self, bytes: u64) -> Result<Effect> {
         self.pool.owners(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes))?;
         Ok(self.pool.effect())
@@ -115,18 +145,26 @@ impl<'r> Attributes<'r> {
 
     /// Sets [`reserved_mem_high`](Attributes::reserved_mem_high) to what is held now.
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
-    /// The driver's.
+    /// [`Error::Mapped`] for another process's pool, or the driver's.
     pub fn reset_reserved_mem_high(&self) -> Result<()> {
         self.pool.owners(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0))
     }
 
     /// Sets [`used_mem_high`](Attributes::used_mem_high) to what is allocated now.
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
-    /// The driver's.
+    /// [`Error::Mapped`] for another process's pool, or the driver's.
     pub fn reset_used_mem_high(&self) -> Result<()> {
         self.pool.owners(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0))
     }

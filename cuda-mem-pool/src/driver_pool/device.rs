@@ -21,6 +21,20 @@ use crate::ipc::{AllocationHandleSource, Entry, Registered};
 use crate::resource::{DeviceAccessible, Home, MemoryResource, RawResource};
 
 /// How a [`DeviceMemoryResource`] of its own is made.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let options = DeviceMemoryResourceOptions::default().with_max_size(64 << 20);
+/// let resource = DeviceMemoryResource::new(&context, &options)?;
+/// let refused = resource.allocate(128 << 20, &stream);
+/// assert!(matches!(refused, Err(Error::OutOfMemory { limit: 0x400_0000, .. })));
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceMemoryResourceOptions {
@@ -70,9 +84,10 @@ pub(crate) struct DeviceInner {
 }
 
 impl DeviceMemoryResource {
-    /// With options, a pool of its own on the device of `context`, which keeps what is freed; without, the device's current
-    /// pool, or its default one if none was made current. That one stays its owner's; if its release threshold is 0, as it is
-    /// unless somebody set it, it is raised, so that freed memory does not go back to the system at each synchronisation.
+    /// With options, a pool of its own on the device of `context`, which keeps what is freed unless it is IPC-enabled; without,
+    /// the device's current pool, or its default one if none was made current. That one stays its owner's; if its release
+    /// threshold is 0, as it is unless somebody set it, it is raised, so that freed memory does not go back to the system at
+    /// each synchronisation.
     ///
     /// Wraps [`cuMemPoolCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html) or
     /// [`cuDeviceGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
@@ -112,7 +127,11 @@ impl DeviceMemoryResource {
     /// A bare descriptor stays the caller's, who closes it; it is duplicated for the time it is needed. Which devices reach the
     /// memory does not travel with a pool: the device of `context` is let in.
     ///
-    /// Wraps [`cuMemPoolImportFromShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    /// Wraps [`cuMemPoolImportFromShareableHandle` and `cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -158,7 +177,11 @@ impl DeviceMemoryResource {
 
     /// The other devices that reach the memory, as the driver tells.
     ///
-    /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -176,6 +199,10 @@ impl DeviceMemoryResource {
     /// Work of a device that goes out must be over: it would fault.
     ///
     /// Wraps [`cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -25,6 +25,17 @@ use crate::resource::{Home, HostDeviceAccessible, MemoryResource, RawResource};
 const MANAGED_POOLS: i32 = 13000;
 
 /// How a [`ManagedMemoryResource`] of its own is made.
+///
+/// ```
+/// use cuda_mem_core::{Driver, raw_pool::MemoryLocation};
+/// use cuda_mem_pool::{ManagedMemoryResource, ManagedMemoryResourceOptions};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let options = ManagedMemoryResourceOptions::default().with_preferred_location(MemoryLocation::Device(0));
+/// assert_eq!(ManagedMemoryResource::new(&context, &options)?.device_id(), 0);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ManagedMemoryResourceOptions {

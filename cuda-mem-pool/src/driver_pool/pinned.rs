@@ -25,6 +25,19 @@ use crate::resource::{Home, HostDeviceAccessible, MemoryResource, RawResource};
 const HOST_POOLS: i32 = 13000;
 
 /// How a [`PinnedMemoryResource`] of its own is made.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::{Error, PinnedMemoryResource, PinnedMemoryResourceOptions};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let near = PinnedMemoryResourceOptions::default().near(context.device())?;
+/// assert_eq!(near.numa_id, Some(0));
+/// let refused = PinnedMemoryResource::new(&context, &near.with_numa_id(7));
+/// assert!(matches!(refused, Err(Error::NoSuchNumaNode { numa_id: 7, nodes }) if nodes == [0]));
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PinnedMemoryResourceOptions {
@@ -57,6 +70,13 @@ impl PinnedMemoryResourceOptions {
 
     /// Sets [`numa_id`](Self::numa_id) to the node next to a device.
     ///
+    /// Wraps [`cuDeviceGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html) with
+    /// `CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID`.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::NoNumaNode`] if the device does not tell.
@@ -68,8 +88,8 @@ impl PinnedMemoryResourceOptions {
 /// Pinned host memory from a stream-ordered pool of the driver, which host and devices reach.
 ///
 /// A pool of its own keeps what is freed, so the next allocation costs microseconds: see
-/// [`Attributes::release_threshold`](crate::Attributes::release_threshold) and [`trim_to`](Self::trim_to). All devices of the
-/// driver are let in; a pool of the driver lets none in by itself.
+/// [`Attributes::release_threshold`](crate::Attributes::release_threshold), also for IPC-enabled pools, and
+/// [`trim_to`](Self::trim_to). All devices of the driver are let in; a pool of the driver lets none in by itself.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -125,6 +145,12 @@ impl PinnedMemoryResource {
 
     /// As [`PinnedMemoryResource::new`], on the device whose context is current in the calling thread. If none is, it works in
     /// the primary context of device 0.
+    ///
+    /// Adds [`cuDevicePrimaryCtxRetain`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PRIMARY__CTX.html) to it.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -188,7 +214,11 @@ impl PinnedMemoryResource {
     ///
     /// A bare descriptor stays the caller's, who closes it; it is duplicated for the time it is needed.
     ///
-    /// Wraps [`cuMemPoolImportFromShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    /// Wraps [`cuMemPoolImportFromShareableHandle` and `cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -219,6 +249,12 @@ impl PinnedMemoryResource {
 
     /// Whether every device of the driver reaches the memory, as the driver tells.
     ///
+    /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// The driver's.
@@ -234,7 +270,11 @@ impl PinnedMemoryResource {
 
     /// The devices that reach the memory.
     ///
-    /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///

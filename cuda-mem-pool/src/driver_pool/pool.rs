@@ -41,7 +41,7 @@ enum Role {
 }
 
 impl DriverPool {
-    /// A new pool, which keeps what is freed until it is trimmed.
+    /// A new pool, which keeps what is freed until it is trimmed, unless it is shareable.
     pub(crate) fn create(
         context: &Context,
         properties: &PoolProperties,
@@ -50,7 +50,7 @@ impl DriverPool {
         let role = if properties.shareable {
             Role::Shared { uuid: Uuid::new_v4(), handle: OnceLock::new() }
         } else {
-            // Not on a shareable pool: the driver ignores the threshold there.
+            // Not on a shareable pool: NVIDIA documents that it ignores the threshold.
             pool.set_number(CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
             Role::Private
         };

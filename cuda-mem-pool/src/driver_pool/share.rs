@@ -3,7 +3,7 @@
 /// Writes them, for a handle with a field `inner` that has a field `pool`.
 macro_rules! pool_members {
     () => {
-        /// The attributes of the pool, some of which can be set.
+        /// The attributes of the pool, some of which can be set. Makes no driver call by itself.
         #[must_use]
         pub fn attributes(&self) -> $crate::Attributes<'_> {
             $crate::Attributes::new(&self.inner.pool)
@@ -71,6 +71,10 @@ macro_rules! ipc_members {
         ///
         /// Wraps [`cuMemPoolExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
         ///
+        /// # Capture
+        ///
+        /// May be called while streams capture.
+        ///
         /// # Errors
         ///
         /// [`Error::NotIpcEnabled`](crate::Error::NotIpcEnabled), [`Error::Mapped`](crate::Error::Mapped) for another process's
@@ -80,7 +84,7 @@ macro_rules! ipc_members {
         }
 
         /// Registers this resource under a UUID, and returns the one to use: one that was registered there before and is still
-        /// alive, else this one. The registry keeps nothing alive.
+        /// alive, else this one. The registry keeps nothing alive. Makes no driver call.
         ///
         /// # Errors
         ///
@@ -95,7 +99,7 @@ macro_rules! ipc_members {
             Ok(known)
         }
 
-        /// The resource that is registered under a UUID.
+        /// The resource that is registered under a UUID. Makes no driver call.
         ///
         /// # Errors
         ///

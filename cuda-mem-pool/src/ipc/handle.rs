@@ -14,6 +14,26 @@ use uuid::Uuid;
 use crate::error::{Error, Result};
 
 /// The descriptor of an IPC-enabled pool, closed when it is dropped, and the pool's UUID.
+///
+/// ```
+/// use std::os::fd::AsFd;
+///
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, IpcAllocationHandle};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let options = DeviceMemoryResourceOptions::default().with_ipc_enabled(true);
+/// let resource = DeviceMemoryResource::new(&context, &options)?;
+/// let handle = resource.allocation_handle()?;
+///
+/// // In the other process, which received both parts (here the same one).
+/// let received = IpcAllocationHandle::new(handle.as_fd().try_clone_to_owned()?, handle.uuid());
+/// let mapped = DeviceMemoryResource::from_allocation_handle(&context, &received)?;
+/// assert!(mapped.is_mapped());
+/// assert_eq!(mapped.uuid(), resource.uuid());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct IpcAllocationHandle {
     descriptor: OwnedFd,
@@ -47,6 +67,22 @@ impl AsRawFd for IpcAllocationHandle {
 }
 
 /// What a pool can be imported from. A raw descriptor is duplicated: its owner closes it.
+///
+/// ```
+/// use std::os::fd::AsFd;
+///
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::{AllocationHandleSource, DeviceMemoryResource, DeviceMemoryResourceOptions};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let options = DeviceMemoryResourceOptions::default().with_ipc_enabled(true);
+/// let resource = DeviceMemoryResource::new(&context, &options)?;
+/// let source = AllocationHandleSource::from(resource.allocation_handle()?.as_fd());
+/// let mapped = DeviceMemoryResource::from_allocation_handle(&context, source)?;
+/// assert_eq!(mapped.uuid(), None); // a bare descriptor does not carry it
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum AllocationHandleSource<'h> {

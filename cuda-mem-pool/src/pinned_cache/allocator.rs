@@ -160,7 +160,7 @@ impl PinnedCachingAllocator {
         self.shared().pools().begin(id, Arc::new(filter))
     }
 
-    /// Ends what [`PinnedCachingAllocator::begin_allocate_to_pool`] began. The pool and its memory stay.
+    /// Ends what [`PinnedCachingAllocator::begin_allocate_to_pool`] began. The pool and its memory stay. Makes no driver call.
     ///
     /// # Errors
     ///
@@ -175,6 +175,10 @@ impl PinnedCachingAllocator {
     /// Ends one use of a private pool. With the last one, when the graphs that captured its blocks were reset, its memory
     /// goes back to the system: what is in blocks that still exist, when they are dropped.
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`PinnedCacheError::UnknownPool`], [`PinnedCacheError::StillRouted`].
@@ -187,7 +191,7 @@ impl PinnedCachingAllocator {
         Ok(())
     }
 
-    /// How many blocks of a private pool are in use, and their bytes.
+    /// How many blocks of a private pool are in use, and their bytes. Makes no driver call.
     ///
     /// # Errors
     ///
@@ -218,11 +222,15 @@ impl PinnedCachingAllocator {
     }
 
     /// Gives everything that is free back to the system: [`PinnedCachingAllocator::trim_to`] 0.
+    ///
+    /// # Capture
+    ///
+    /// As [`PinnedCachingAllocator::trim_to`].
     pub fn empty_cache(&self) {
         self.trim_to(0);
     }
 
-    /// What the allocator has and has done.
+    /// What the allocator has and has done. Makes no driver call.
     #[must_use]
     pub fn stats(&self) -> PinnedCacheStats {
         if forked() { PinnedCacheStats::default() } else { stats::read(self.shared()) }

@@ -88,7 +88,15 @@ impl PinnedBlock {
         self.start.as_ptr()
     }
 
-    /// The bytes, once every device use that is known of has ended. Without recorded uses that takes no driver call.
+    /// The bytes, once every device use that is known of has ended. Blocks the calling thread until then. Without recorded uses
+    /// that takes no driver call.
+    ///
+    /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
+    /// `cuEventSynchronize` for per-thread default streams.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if a stream that used it captures. May be called while others do.
     ///
     /// # Errors
     ///
@@ -102,6 +110,10 @@ impl PinnedBlock {
     }
 
     /// The bytes, to change, once every device use that is known of has ended.
+    ///
+    /// # Capture
+    ///
+    /// As [`PinnedBlock::as_slice`].
     ///
     /// # Errors
     ///

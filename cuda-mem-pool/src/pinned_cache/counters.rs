@@ -24,7 +24,7 @@ pub(super) struct Total {
     bytes: AtomicU64,
 }
 
-/// How long a kind of driver call took, in microseconds.
+/// How long a kind of driver call took, in microseconds. [`PinnedCacheStats`](super::PinnedCacheStats) has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DurationStat {
     /// All calls together.

@@ -5,6 +5,20 @@ use std::time::Duration;
 use cuda_mem_core::Stream;
 
 /// Options of a [`PinnedCachingAllocator`](super::PinnedCachingAllocator).
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::PinnedCachingAllocator;
+/// use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let options = PinnedCacheOptions { max_cached: Some(0), thread_cache_bytes: 0, ..Default::default() };
+/// let allocator = PinnedCachingAllocator::with_options(&context, options);
+/// drop(allocator.allocate(10 << 20)?);
+/// assert_eq!(allocator.stats().allocated_bytes.current, 0); // nothing is kept
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct PinnedCacheOptions {
     /// The NUMA node that blocks lie on, unless a request names another. Without one the system decides page by page.
@@ -36,6 +50,19 @@ impl Default for PinnedCacheOptions {
 }
 
 /// Where a block is to come from.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::PinnedCachingAllocator;
+/// use cuda_mem_pool::pinned_cache::Placement;
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let allocator = PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);
+/// if let Ok(block) = allocator.allocate_with(4096, Placement { numa_id: Some(0), ..Default::default() }) {
+///     assert_eq!(block.numa_id(), Some(0));
+/// } // an error where the system has no NUMA, or a container forbids mbind
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Placement<'s> {
     /// The stream that the block is for, by which the filters of private pools choose.

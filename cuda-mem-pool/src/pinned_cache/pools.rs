@@ -11,6 +11,7 @@ use super::error::PinnedCacheError;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 
 /// The name of a private pool, as PyTorch names them: a graph's has 0 in the second place, a user's in the first.
+/// [`begin_allocate_to_pool`](super::PinnedCachingAllocator::begin_allocate_to_pool) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MempoolId(pub u64, pub u64);
 

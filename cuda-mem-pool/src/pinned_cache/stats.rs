@@ -4,7 +4,7 @@ use super::counters::{Base, DurationStat};
 use super::shared::Shared;
 use crate::engine::stats::Amount;
 
-/// A figure that goes up and down.
+/// A figure that goes up and down. [`PinnedCacheStats`] has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stat {
     /// Now.
@@ -23,6 +23,21 @@ pub struct Stat {
 /// threads allocate blocks and drop them at the same time, more than ten thousand times a second, the peak of what is in use
 /// may count what they had just before as well, at most what their caches keep; it is never too low. Segments and blocks in use
 /// are read one after the other, so while other threads allocate they may be of slightly different moments.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::PinnedCachingAllocator;
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let allocator = PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);
+/// let kept = allocator.allocate(3000)?;
+/// drop(allocator.allocate(10_000_000)?);
+/// let stats = allocator.stats();
+/// assert_eq!((stats.active_requests.current, stats.active_requests.peak), (1, 2));
+/// assert_eq!(stats.active_bytes.current, kept.capacity() as u64);
+/// assert_eq!(stats.host_alloc_time.count, stats.num_host_alloc);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PinnedCacheStats {
     /// Pieces of memory that the driver holds pinned: segments. In PyTorch, where a piece is a block, its blocks in use and

@@ -25,6 +25,21 @@ use super::{Accessibility, DeviceAccessible, HostReachable};
 ///
 /// Memory that the host reaches is a source and a target of copies ([`HostElements`]) and is read as a slice once its uses
 /// have ended; memory of devices alone is a [`DeviceBuffer`].
+///
+/// ```
+/// use cuda_mem_core::{DeviceBuffer, Driver, Stream, Transfer};
+/// use cuda_mem_pool::{MemoryResource, PinnedMemoryResource};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let mut block = PinnedMemoryResource::new(&context, None)?.allocate(4, &stream)?;
+/// block.as_mut_slice()?.copy_from_slice(&[1, 2, 3, 4]);
+/// let device = DeviceBuffer::<u8>::uninit(&stream, 4)?;
+/// let block = Transfer::upload(&stream, block, &device.whole())?.wait()?;
+/// assert_eq!(device.to_vec(&stream)?, block.as_slice()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Allocation<A: Accessibility> {
     buffer: DeviceBuffer<u8>,
     _access: PhantomData<A>,
@@ -62,6 +77,10 @@ impl<A: Accessibility> Allocation<A> {
     /// Says that work which reads or writes the memory is about to be put into `stream`. See [`DeviceBuffer::on`]. Work that
     /// writes while a slice is borrowed is its author's responsibility.
     ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
     /// # Errors
     ///
     /// As there.
@@ -71,6 +90,10 @@ impl<A: Accessibility> Allocation<A> {
 
     /// As [`Allocation::on`], for work that only reads: readers on several streams do not wait for each other.
     ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
     /// # Errors
     ///
     /// As there.
@@ -78,7 +101,7 @@ impl<A: Accessibility> Allocation<A> {
         self.buffer.on_read(stream)
     }
 
-    /// The memory as a buffer of elements, as many as fit, which still goes back to its resource.
+    /// The memory as a buffer of elements, as many as fit, which still goes back to its resource. Makes no driver call.
     ///
     /// # Errors
     ///
@@ -95,7 +118,7 @@ impl<A: Accessibility> Allocation<A> {
         self.buffer.whole()
     }
 
-    /// Gives it back now, and tells whether its resource took it.
+    /// Gives it back now, in stream order behind everything that used it, and tells whether its resource took it.
     ///
     /// # Capture
     ///
@@ -121,7 +144,11 @@ impl Allocation<DeviceAccessible> {
 
 impl<A: HostReachable> Allocation<A> {
     /// The bytes, once every use that is known of has ended, its allocation among them. They are whatever is there until
-    /// they are written.
+    /// they are written. Blocks the calling thread until then: see [`DeviceBuffer::synchronize`].
+    ///
+    /// # Capture
+    ///
+    /// [`cuda_mem_core::Error::Capturing`] if a stream that used it captures. May be called while others do.
     ///
     /// # Errors
     ///
@@ -135,6 +162,10 @@ impl<A: HostReachable> Allocation<A> {
     }
 
     /// The bytes, to change, once every use that is known of has ended.
+    ///
+    /// # Capture
+    ///
+    /// As [`Allocation::as_slice`].
     ///
     /// # Errors
     ///

@@ -9,6 +9,17 @@ use cuda_mem_core::{Context, Stream};
 use crate::error::{Error, Result};
 
 /// A resource's context, its internal stream, and the streams of what was allocated by address.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::{DeviceMemoryResource, MemoryResource};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let resource = DeviceMemoryResource::new(&driver.device(0)?.primary_context()?, None)?;
+/// let block = resource.allocate(4096, None)?;
+/// assert_eq!(block.stream(), resource.home().stream()?);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Home {
     context: Context,
@@ -31,7 +42,11 @@ impl Home {
         &self.context
     }
 
-    /// The internal stream, on which allocations are ordered that name none.
+    /// The internal stream, on which allocations are ordered that name none. It is made at the first call, by [`Stream::new`].
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -18,12 +18,52 @@ use crate::error::{Error, Result};
 /// What gives memory by address, size, alignment and stream, and takes it back ([`MemorySource`]). Object-safe: adaptors hold
 /// others as `Arc<dyn RawResource>`.
 ///
+/// ```
+/// use std::{alloc::Layout, sync::Arc};
+///
+/// use cuda_mem_core::{Driver, MemorySource, Stream};
+/// use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, RawResource, Result};
+///
+/// /// Hands through what is small.
+/// #[derive(Debug)]
+/// struct Small(Arc<dyn RawResource>);
+///
+/// // SAFETY: the memory is the upstream's, handed through.
+/// unsafe impl MemorySource for Small {
+///     unsafe fn deallocate(&self, address: u64, layout: Layout, stream: &Stream) -> cuda_mem_core::Result<()> {
+///         // SAFETY: the caller's promise.
+///         unsafe { self.0.deallocate(address, layout, stream) }
+///     }
+/// }
+///
+/// // SAFETY: as above.
+/// unsafe impl RawResource for Small {
+///     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<u64> {
+///         if layout.size() > 1 << 20 {
+///             return Err(Error::TooLarge { bytes: layout.size() });
+///         }
+///         self.0.allocate(layout, stream)
+///     }
+/// }
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let small = Small(DeviceMemoryResource::new(&context, None)?.raw());
+/// let refused = small.allocate(Layout::new::<[u8; 2 << 20]>(), &Stream::new(&context)?);
+/// assert!(matches!(refused, Err(Error::TooLarge { bytes: 0x20_0000 })));
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+///
 /// # Safety
 ///
 /// [`allocate`](RawResource::allocate) gives memory of the layout that nobody else has, until
 /// [`deallocate`](MemorySource::deallocate) takes it back, to be used by work that is ordered behind the allocation on its stream.
 pub unsafe trait RawResource: MemorySource {
     /// Memory of this layout, ordered on `stream`. A size of 0 gives address 0, which is never given back.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if the stream captures.
     ///
     /// # Errors
     ///
@@ -82,6 +122,10 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
 
     /// As [`MemoryResource::allocate`], with an alignment: a power of two.
     ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
     /// # Errors
     ///
     /// As there; [`Error::InvalidAlignment`] if it is no power of two, [`Error::Alignment`] if it is more than the resource has,
@@ -107,6 +151,10 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     /// As [`MemoryResource::allocate`], by address: for callers that keep nothing else, such as C interfaces. The memory is
     /// leaked unless [`MemoryResource::deallocate`] gets it.
     ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
     /// # Errors
     ///
     /// As [`MemoryResource::allocate`].
@@ -125,6 +173,10 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
 
     /// Takes memory back that [`MemoryResource::allocate_raw`] gave, ordered on `stream`, or on the stream of the allocation if
     /// none is given. Nothing is done for address 0.
+    ///
+    /// # Capture
+    ///
+    /// [`cuda_mem_core::Error::Capturing`] if that stream captures.
     ///
     /// # Errors
     ///
