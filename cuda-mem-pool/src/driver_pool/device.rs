@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "is a resource, whose type says who reaches its memory")]
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::CUmemPool_attribute;
@@ -15,9 +15,9 @@ use cuda_mem_core::{Context, Device};
 
 use super::pinned::refused;
 use super::pool::DriverPool;
-use super::share::{ipc_members, pool_members};
+use super::share::{ipc_members, pool_members, registered, same_handle};
 use crate::error::{Error, Result};
-use crate::ipc::{AllocationHandleSource, Entry, Registered};
+use crate::ipc::AllocationHandleSource;
 use crate::resource::{DeviceAccessible, Home, MemoryResource, RawResource};
 
 /// How a [`DeviceMemoryResource`] of its own is made.
@@ -239,38 +239,8 @@ unsafe impl MemoryResource for DeviceMemoryResource {
     }
 }
 
-impl Registered for DeviceMemoryResource {
-    type Inner = DeviceInner;
-    const KIND: &'static str = "DeviceMemoryResource";
-
-    fn upgrade(inner: &Weak<DeviceInner>) -> Option<Self> {
-        inner.upgrade().map(|inner| Self { inner })
-    }
-
-    fn downgrade(&self) -> Weak<DeviceInner> {
-        Arc::downgrade(&self.inner)
-    }
-
-    fn entry(entry: &Entry) -> Option<&Weak<DeviceInner>> {
-        match entry {
-            Entry::Device(inner) => Some(inner),
-            Entry::Pinned(_) => None,
-        }
-    }
-
-    fn into_entry(inner: Weak<DeviceInner>) -> Entry {
-        Entry::Device(inner)
-    }
-}
-
-impl PartialEq for DeviceMemoryResource {
-    /// Whether both are handles to the same resource.
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
-    }
-}
-
-impl Eq for DeviceMemoryResource {}
+same_handle!(DeviceMemoryResource);
+registered!(DeviceMemoryResource, DeviceInner, Device);
 
 impl fmt::Debug for DeviceMemoryResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

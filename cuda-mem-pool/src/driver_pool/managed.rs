@@ -17,7 +17,7 @@ use cuda_mem_core::sys::{CUdevice_attribute, CUmemPool_attribute};
 use super::numa;
 use super::pinned::refused;
 use super::pool::DriverPool;
-use super::share::pool_members;
+use super::share::{pool_members, same_handle};
 use crate::error::{Error, Result};
 use crate::resource::{Home, HostDeviceAccessible, MemoryResource, RawResource};
 
@@ -180,14 +180,7 @@ unsafe impl MemoryResource for ManagedMemoryResource {
     }
 }
 
-impl PartialEq for ManagedMemoryResource {
-    /// Whether both are handles to the same resource.
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
-    }
-}
-
-impl Eq for ManagedMemoryResource {}
+same_handle!(ManagedMemoryResource);
 
 impl fmt::Debug for ManagedMemoryResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

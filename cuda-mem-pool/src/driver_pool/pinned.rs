@@ -8,7 +8,7 @@
 #![allow(unsafe_code, reason = "is a resource, whose type says who reaches its memory")]
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::CUresult;
@@ -16,9 +16,9 @@ use cuda_mem_core::{Context, Device, Driver};
 
 use super::numa;
 use super::pool::DriverPool;
-use super::share::{ipc_members, pool_members};
+use super::share::{ipc_members, pool_members, registered, same_handle};
 use crate::error::{Error, Result};
-use crate::ipc::{AllocationHandleSource, Entry, Registered};
+use crate::ipc::AllocationHandleSource;
 use crate::resource::{Home, HostDeviceAccessible, MemoryResource, RawResource};
 
 /// The first driver with pools of host memory that is on no node in particular, and with a current pool a location.
@@ -323,38 +323,8 @@ unsafe impl MemoryResource for PinnedMemoryResource {
     }
 }
 
-impl Registered for PinnedMemoryResource {
-    type Inner = PinnedInner;
-    const KIND: &'static str = "PinnedMemoryResource";
-
-    fn upgrade(inner: &Weak<PinnedInner>) -> Option<Self> {
-        inner.upgrade().map(|inner| Self { inner })
-    }
-
-    fn downgrade(&self) -> Weak<PinnedInner> {
-        Arc::downgrade(&self.inner)
-    }
-
-    fn entry(entry: &Entry) -> Option<&Weak<PinnedInner>> {
-        match entry {
-            Entry::Pinned(inner) => Some(inner),
-            Entry::Device(_) => None,
-        }
-    }
-
-    fn into_entry(inner: Weak<PinnedInner>) -> Entry {
-        Entry::Pinned(inner)
-    }
-}
-
-impl PartialEq for PinnedMemoryResource {
-    /// Whether both are handles to the same resource.
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
-    }
-}
-
-impl Eq for PinnedMemoryResource {}
+same_handle!(PinnedMemoryResource);
+registered!(PinnedMemoryResource, PinnedInner, Pinned);
 
 impl fmt::Debug for PinnedMemoryResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

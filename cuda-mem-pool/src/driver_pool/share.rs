@@ -1,4 +1,4 @@
-//! The members that every resource over a driver pool has.
+//! What every resource over a driver pool has, written once.
 
 /// Writes them, for a handle with a field `inner` that has a field `pool`.
 macro_rules! pool_members {
@@ -110,4 +110,47 @@ macro_rules! ipc_members {
     };
 }
 
-pub(super) use {ipc_members, pool_members};
+/// Two handles are equal if they are handles to the same resource.
+macro_rules! same_handle {
+    ($resource:ident) => {
+        impl PartialEq for $resource {
+            /// Whether both are handles to the same resource.
+            fn eq(&self, other: &Self) -> bool {
+                std::sync::Arc::ptr_eq(&self.inner, &other.inner)
+            }
+        }
+
+        impl Eq for $resource {}
+    };
+}
+
+/// Lets a resource be found by its UUID, under its kind of entry.
+macro_rules! registered {
+    ($resource:ident, $inner:ident, $kind:ident) => {
+        impl $crate::ipc::Registered for $resource {
+            type Inner = $inner;
+            const KIND: &'static str = stringify!($resource);
+
+            fn upgrade(inner: &std::sync::Weak<$inner>) -> Option<Self> {
+                inner.upgrade().map(|inner| Self { inner })
+            }
+
+            fn downgrade(&self) -> std::sync::Weak<$inner> {
+                std::sync::Arc::downgrade(&self.inner)
+            }
+
+            fn entry(entry: &$crate::ipc::Entry) -> Option<&std::sync::Weak<$inner>> {
+                match entry {
+                    $crate::ipc::Entry::$kind(inner) => Some(inner),
+                    _ => None,
+                }
+            }
+
+            fn into_entry(inner: std::sync::Weak<$inner>) -> $crate::ipc::Entry {
+                $crate::ipc::Entry::$kind(inner)
+            }
+        }
+    };
+}
+
+pub(super) use {ipc_members, pool_members, registered, same_handle};
