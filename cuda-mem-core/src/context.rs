@@ -52,6 +52,15 @@ struct Inner {
 }
 
 /// The memory of a device, in bytes.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let memory = driver.device(0)?.primary_context()?.memory_info()?;
+/// assert!(memory.free <= memory.total);
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryInfo {
     /// What is free, of all processes.

@@ -10,6 +10,26 @@ use crate::error::{Error, Result};
 
 /// A type whose values are plain bytes, so that copies between host and device, in either direction, make valid values.
 ///
+/// ```
+/// use cuda_mem_core::{DeviceBuffer, DeviceCopy, Driver, Stream};
+///
+/// #[derive(Debug, Clone, Copy, PartialEq)]
+/// #[repr(C)]
+/// struct Point {
+///     x: f32,
+///     y: f32,
+/// }
+///
+/// // SAFETY: two numbers of one size: no padding, and every bit pattern is a value.
+/// unsafe impl DeviceCopy for Point {}
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let points = [Point { x: 1.0, y: 2.0 }];
+/// assert_eq!(DeviceBuffer::from_slice(&stream, &points)?.to_vec(&stream)?, points);
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+///
 /// # Safety
 ///
 /// The type has no padding bytes (reading all its bytes is defined), every bit pattern is a valid value of it, and it has

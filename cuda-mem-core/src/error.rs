@@ -276,6 +276,18 @@ impl Error {
 /// An error, and the owner of the memory that it is about: nothing is lost with it.
 ///
 /// The question mark turns it into its [`Error`] and drops the owner.
+///
+/// ```
+/// use cuda_mem_core::{DeviceBuffer, Driver, Error, Stream, Transfer};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let device = DeviceBuffer::<u8>::zeroed(&stream, 4)?;
+/// let refused = Transfer::upload(&stream, vec![1u8, 2, 3], &device.whole()).unwrap_err();
+/// assert!(matches!(refused.error, Error::LengthMismatch { .. }));
+/// assert_eq!(refused.owner, [1, 2, 3]);
+/// # Ok::<(), Error>(())
+/// ```
 pub struct Refused<O> {
     /// Why it was refused.
     pub error: Error,
@@ -341,6 +353,16 @@ impl fmt::Display for RegisteredBy {
 }
 
 /// A call that the driver refused.
+///
+/// ```
+/// use cuda_mem_core::{DeviceBuffer, Driver, Error, Stream};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let Err(Error::Driver(error)) = DeviceBuffer::<u8>::uninit(&stream, 1 << 60) else { panic!("too much") };
+/// assert_eq!((error.name(), error.bytes()), (Some("CUDA_ERROR_OUT_OF_MEMORY"), Some(1 << 60)));
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriverError {
     call: &'static str,

@@ -90,6 +90,8 @@ const POISON: u64 = i64::MAX as u64;
 impl Fence {
     /// The point that `stream` has reached when everything it was given so far is done.
     ///
+    /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
+    ///
     /// # Capture
     ///
     /// [`Error::Capturing`] if the stream captures.
@@ -105,6 +107,9 @@ impl Fence {
     }
 
     /// Has `stream`'s later work wait for the fence. The host waits for nothing.
+    ///
+    /// Wraps [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for an event, and
+    /// [`cuStreamWaitValue64`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEMOP.html) for a word.
     ///
     /// Work behind a fence that is poisoned later starts all the same: ask [`Fence::is_complete`] before its results are used.
     ///

@@ -14,7 +14,7 @@ use cuda_mem_sys::{CUcontext, CUdeviceptr, CUmemorytype, CUpointer_attribute};
 use crate::context::Context;
 use crate::error::{Result, call};
 
-/// Where memory lies.
+/// Where memory lies. [`attributes`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemoryKind {
@@ -28,7 +28,7 @@ pub enum MemoryKind {
     Other(u32),
 }
 
-/// What the driver knows of an address.
+/// What the driver knows of an address. [`attributes`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attributes {
@@ -54,6 +54,18 @@ pub struct Attributes {
 ///
 /// Wraps [`cuPointerGetAttributes`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__UNIFIED.html). An address that
 /// the driver does not know is no error: its kind is [`MemoryKind::Unknown`].
+///
+/// ```
+/// use cuda_mem_core::pointer::{MemoryKind, attributes};
+/// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let buffer = DeviceBuffer::<u8>::uninit(&Stream::new(&context)?, 4096)?;
+/// let known = attributes(&context, buffer.as_raw() + 100)?;
+/// assert_eq!((known.kind, known.range_start, known.range_size), (MemoryKind::Device, buffer.as_raw(), 4096));
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
 ///
 /// # Capture
 ///

@@ -56,6 +56,16 @@ pub struct Stream {
 }
 
 /// What names a stream for the life of the process. Handles are used again after a stream is destroyed; these are not.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let ended = Stream::new(&context)?.id();
+/// assert_ne!(Stream::new(&context)?.id(), ended);
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(u64);
 
@@ -278,7 +288,9 @@ impl Stream {
 
     /// Has this stream's later work wait for everything that `other` has been given so far.
     ///
-    /// Costs an event for a moment, which is taken from a pool. The host waits for nothing.
+    /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) and
+    /// [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html). Costs an event for a
+    /// moment, which is taken from a pool. The host waits for nothing.
     ///
     /// # Capture
     ///

@@ -374,6 +374,9 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
 
     /// Frees it now, in stream order, and tells whether the driver took it.
     ///
+    /// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), or asks the
+    /// [`MemorySource`] that it came from.
+    ///
     /// # Capture
     ///
     /// [`Error::Capturing`] if a stream that used it captures; dropping it frees it after the capture.

@@ -170,6 +170,8 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     /// Frees it now, and tells whether the driver took it. Waits for every device use, and the driver for all work of the
     /// context.
     ///
+    /// Wraps [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
     /// # Capture
     ///
     /// [`Error::Capturing`] if a stream that used it captures; dropping it frees it after the capture.
