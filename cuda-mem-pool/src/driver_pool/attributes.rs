@@ -116,8 +116,7 @@ impl<'r> Attributes<'r> {
 
     sizes! {
         /// How much unused memory stays with the pool when a stream, an event or a context is synchronised with; what is above
-        /// goes back to the system. Pools that are made here keep everything (`u64::MAX`); IPC-enabled ones have the driver's 0,
-        /// because NVIDIA documents that they ignore it.
+        /// goes back to the system. Pools that are made here keep everything (`u64::MAX`).
         release_threshold, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         /// What the pool holds.
         reserved_mem_current, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;

@@ -84,7 +84,7 @@ pub(crate) struct DeviceInner {
 }
 
 impl DeviceMemoryResource {
-    /// With options, a pool of its own on the device of `context`, which keeps what is freed unless it is IPC-enabled; without,
+    /// With options, a pool of its own on the device of `context`, which keeps what is freed; without,
     /// the device's current pool, or its default one if none was made current. That one stays its owner's; if its release
     /// threshold is 0, as it is unless somebody set it, it is raised, so that freed memory does not go back to the system at
     /// each synchronisation.

@@ -88,8 +88,7 @@ impl PinnedMemoryResourceOptions {
 /// Pinned host memory from a stream-ordered pool of the driver, which host and devices reach.
 ///
 /// A pool of its own keeps what is freed, so the next allocation costs microseconds: see
-/// [`Attributes::release_threshold`](crate::Attributes::release_threshold), also for IPC-enabled pools, and
-/// [`trim_to`](Self::trim_to). All devices of the driver are let in; a pool of the driver lets none in by itself.
+/// [`Attributes::release_threshold`](crate::Attributes::release_threshold) and [`trim_to`](Self::trim_to). All devices of the driver are let in; a pool of the driver lets none in by itself.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};

@@ -41,17 +41,17 @@ enum Role {
 }
 
 impl DriverPool {
-    /// A new pool, which keeps what is freed until it is trimmed, unless it is shareable.
+    /// A new pool, which keeps what is freed until it is trimmed.
     pub(crate) fn create(
         context: &Context,
         properties: &PoolProperties,
     ) -> Result<Self, cuda_mem_core::Error> {
         let pool = MemoryPool::create(context.driver(), properties)?;
+        // On a shareable pool too: NVIDIA documents that it ignores the threshold, but drivers of CUDA 13.0 do not.
+        pool.set_number(CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
         let role = if properties.shareable {
             Role::Shared { uuid: Uuid::new_v4(), handle: OnceLock::new() }
         } else {
-            // Not on a shareable pool: NVIDIA documents that it ignores the threshold.
-            pool.set_number(CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
             Role::Private
         };
         let this = Self { pool, home: Home::new(context), max_size: properties.max_size, role };

@@ -103,6 +103,7 @@ fn a_node_wins_with_ipc_and_without() {
         assert_eq!(resource.numa_id(), 0);
         assert_eq!(resource.is_ipc_enabled(), ipc_enabled);
         assert_eq!(resource.uuid().is_some(), ipc_enabled);
+        assert_eq!(resource.attributes().release_threshold().unwrap(), u64::MAX);
         let mut block = resource.allocate(4096, None).unwrap();
         block.as_mut_slice().unwrap().fill(3);
     }

@@ -30,8 +30,8 @@ impl Pool {
     /// A resource of it was made.
     pub(super) fn opened(&mut self) {
         // The driver's own pool of host memory is left alone, and pools for other processes may ignore it.
-        let Config { kind, owned, shared, .. } = self.config;
-        if self.threshold == 0 && !shared && (owned || kind != Kind::Pinned) {
+        let Config { kind, owned, .. } = self.config;
+        if self.threshold == 0 && (owned || kind != Kind::Pinned) {
             self.threshold = u64::MAX;
         }
     }
