@@ -89,18 +89,24 @@ fn a_failure_or_a_cancellation_stops_before_the_registration() {
 
 #[test]
 fn more_than_the_system_has_is_refused_before_a_page_is_brought_in() {
-    // Addresses without memory: as much as nobody has, and nothing of it is there.
-    // Not even a sanitizer has its own there.
-    let bytes = 1 << 45..(1 << 45) + (1 << 44);
+    // Addresses of our own without memory, more than anybody has.
+    const VAST: usize = 1 << 42;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping, at an address of the kernel's choice.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), VAST, libc::PROT_NONE, flags, -1, 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    let bytes = start.addr()..start.addr() + VAST;
     let pieces = Pieces::new(bytes.clone(), PIECE);
     let advice = Some(libc::MADV_POPULATE_WRITE);
     let vast = Population { bytes, pieces, touch: None, advice, of_reserve: false };
     let never = || panic!("it must not be registered");
     let error = vast.populate_and(&RegisterOptions::new(), &never).unwrap_err();
     assert!(
-        matches!(error, Error::OutOfHostMemory { bytes, available } if bytes == 1 << 44 && available > 0),
+        matches!(error, Error::OutOfHostMemory { bytes, available } if bytes == VAST && available > 0),
         "{error}"
     );
+    // SAFETY: the mapping made above, which nobody else knows.
+    assert_eq!(unsafe { libc::munmap(start, VAST) }, 0);
 }
 
 #[test]
