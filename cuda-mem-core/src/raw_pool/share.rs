@@ -39,7 +39,9 @@ const DESCRIPTOR: CUmemAllocationHandleType =
 /// };
 /// let pool = MemoryPool::create(driver, &properties)?;
 /// let address = pool.allocate(4096, &stream)?;
-/// let (descriptor, bytes) = (pool.export()?, *MemoryPool::export_pointer(driver, address)?.as_bytes());
+/// let descriptor = pool.export()?;
+/// // SAFETY: nothing here borrows the memory; it is freed after the importer's use of it.
+/// let bytes = *unsafe { MemoryPool::export_pointer(driver, address) }?.as_bytes();
 ///
 /// // In the other process, which received both (here the same one).
 /// let theirs = MemoryPool::import(driver, descriptor.as_fd())?;
@@ -140,7 +142,12 @@ impl MemoryPool {
     ///
     /// [`Error::Driver`](crate::Error::Driver): code 1 if none of a shareable pool of this process starts there;
     /// [`Error::Forked`](crate::Error::Forked).
-    pub fn export_pointer(driver: Driver, address: CUdeviceptr) -> Result<PointerExport> {
+    ///
+    /// # Safety
+    ///
+    /// Whoever gets the bytes and the pool reads and writes the memory without this process knowing: from now on no slice of
+    /// it is taken here, and it is freed only after the other's free.
+    pub unsafe fn export_pointer(driver: Driver, address: CUdeviceptr) -> Result<PointerExport> {
         let _relaxed = Relaxed::enter(driver)?;
         let mut data = CUmemPoolPtrExportData_v1 { reserved: [0; 64] };
         // SAFETY: 64 bytes to write; the driver checks the address.
