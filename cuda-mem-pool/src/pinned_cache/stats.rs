@@ -102,42 +102,35 @@ pub(super) fn read(shared: &Shared) -> PinnedCacheStats {
     let (base, times, totals) = (counters.base(), counters.times(), totals(shared));
     let (held, held_peak) = (counters.held.current(), counters.held.peak());
     let (active, active_peak) = (less(totals.handed_out, totals.taken_back), shared.ledger().peak());
-    let stat = |current: u64, peak: u64, up: [u64; 2], down: [u64; 2]| Stat {
-        current,
-        peak: peak.max(current),
-        allocated: up[0].saturating_sub(up[1]),
-        freed: down[0].saturating_sub(down[1]),
-    };
+    let (allocations, allocated_bytes) =
+        stats(held, held_peak, less(totals.pinned, base.pinned), less(totals.unpinned, base.unpinned));
+    let (active_requests, active_bytes) = stats(
+        active,
+        active_peak,
+        less(totals.handed_out, base.handed_out),
+        less(totals.taken_back, base.taken_back),
+    );
     PinnedCacheStats {
-        allocations: stat(
-            held.count,
-            held_peak.count,
-            [totals.pinned.count, base.pinned.count],
-            [totals.unpinned.count, base.unpinned.count],
-        ),
-        allocated_bytes: stat(
-            held.bytes,
-            held_peak.bytes,
-            [totals.pinned.bytes, base.pinned.bytes],
-            [totals.unpinned.bytes, base.unpinned.bytes],
-        ),
-        active_requests: stat(
-            active.count,
-            active_peak.count,
-            [totals.handed_out.count, base.handed_out.count],
-            [totals.taken_back.count, base.taken_back.count],
-        ),
-        active_bytes: stat(
-            active.bytes,
-            active_peak.bytes,
-            [totals.handed_out.bytes, base.handed_out.bytes],
-            [totals.taken_back.bytes, base.taken_back.bytes],
-        ),
+        allocations,
+        allocated_bytes,
+        active_requests,
+        active_bytes,
         num_host_alloc: times.pins,
         num_host_free: times.unpins,
         host_alloc_time: times.pin,
         host_free_time: times.unpin,
     }
+}
+
+/// The figures of a count and of its bytes.
+fn stats(current: Amount, peak: Amount, allocated: Amount, freed: Amount) -> (Stat, Stat) {
+    let stat = |of: fn(Amount) -> u64| Stat {
+        current: of(current),
+        peak: of(peak).max(of(current)),
+        allocated: of(allocated),
+        freed: of(freed),
+    };
+    (stat(|amount| amount.count), stat(|amount| amount.bytes))
 }
 
 /// Everything that ever went up or down.
