@@ -41,6 +41,7 @@ mod fork;
 mod handle;
 pub mod host;
 mod marker;
+pub mod nvml;
 pub mod pointer;
 pub mod raw_pool;
 mod scope;

@@ -18,6 +18,7 @@ mod fences;
 mod kernels;
 mod managed;
 mod mappings;
+mod nvml;
 mod peers;
 mod pinned;
 mod pointers;
