@@ -50,6 +50,7 @@ mod stream;
 pub mod stream_mem;
 mod transfer;
 mod uses;
+pub mod vmm;
 
 pub use buffer::{DeviceBuffer, DeviceRange, ManagedBuffer, StreamUse};
 pub use context::{Context, MemoryInfo};

@@ -31,3 +31,4 @@ mod stager;
 mod stager_sources;
 mod streams;
 mod transfers;
+mod vmm;

@@ -47,3 +47,4 @@ mod rig;
 mod rules;
 mod sources;
 mod stager;
+mod vmm;
