@@ -12,6 +12,7 @@ mod dependencies;
 mod gpu_test;
 mod nightly;
 mod process;
+mod report;
 #[cfg(test)]
 mod seed_coverage;
 #[cfg(test)]
@@ -60,6 +61,7 @@ enum Task {
         #[arg(long)]
         quick: bool,
     },
+    Report(report::Arguments),
     /// Copy cuda-mem-sys into an empty folder and prove that the copy builds alone.
     Vendor {
         /// Where to; must be empty or not there.
@@ -99,6 +101,7 @@ fn run(arguments: Arguments) -> Result<bool> {
             Some(folder) => gpu_test::run(gpu_test::Home::Bundle(&folder), &arguments),
             None => gpu_test::run(gpu_test::Home::Workspace(&root()?), &arguments),
         },
+        Task::Report(arguments) => report::run(&arguments).map(done),
         Task::Vendor { folder } => vendor::run(&root()?, &folder).map(done),
     }
 }
