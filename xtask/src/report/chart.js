@@ -106,7 +106,7 @@ function makeChart(onChoose) {
     pen.lineWidth = 1;
     pen.textAlign = "right";
     pen.textBaseline = "middle";
-    for (const bytes of ticks(0, top, 6, true).list) {
+    for (const bytes of ticks(0, top, 6, "bytes").list) {
       pen.beginPath();
       pen.moveTo(plot.left, y(bytes));
       pen.lineTo(plot.left + plot.width, y(bytes));
@@ -117,7 +117,7 @@ function makeChart(onChoose) {
     pen.textBaseline = "top";
     const bottom = TOP + plot.height;
     const unit = timed() ? (view.to - view.from > 2e6 ? [1e6, "s"] : view.to - view.from > 2e3 ? [1e3, "ms"] : [1, "µs"]) : [1, ""];
-    const marks = ticks(view.from / unit[0], view.to / unit[0], Math.max(2, Math.floor(plot.width / 110)), false);
+    const marks = ticks(view.from / unit[0], view.to / unit[0], Math.max(2, Math.floor(plot.width / 110)), timed() ? "time" : "events");
     const digits = Math.max(0, -Math.floor(Math.log10(marks.step)));
     for (const value of marks.list) {
       const place = x(value * unit[0]);

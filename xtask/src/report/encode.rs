@@ -10,9 +10,13 @@ use super::history::{Block, History, NEVER, Segment, Series};
 /// Points of a curve: more events than this share one, which shows the highest of them.
 const MAX_POINTS: u64 = 150_000;
 
-/// Bytes, before they become text, that each part may have; together below 5 MB as text.
-const BLOCK_BYTES: usize = 1_700_000;
-const SEGMENT_BYTES: usize = 300_000;
+/// Letters of everything that grows with the recording: with the rest of the page below 5 MB.
+const LETTERS: usize = 4_600_000;
+
+/// Failed allocations that are marked one by one.
+const MAX_MARKS: usize = 1000;
+
+/// Bytes of stacks that are shown.
 const STACK_BYTES: usize = 400_000;
 
 /// What the script gets.
@@ -23,22 +27,30 @@ pub(super) fn encode(history: &History, series: &Series) -> Result<Value> {
     let streams = Places::of(
         history.blocks.iter().map(|b| b.stream).chain(history.segments.iter().map(|s| s.owner.stream)),
     );
-    let (blocks, omitted_blocks) =
-        fitting(&history.blocks, BLOCK_BYTES, |b| b.size, |blocks| pack_blocks(blocks, &streams, &kept));
+    let live = curve(&series.live, step);
+    let pending = curve(&series.pending, step);
+    let reserved = series.reserved.as_deref().map(|values| curve(values, step));
+    let times = (!history.times.is_empty()).then(|| curve(&history.times, step));
+    let curves = [Some(&live), Some(&pending), reserved.as_ref(), times.as_ref()];
+    let curves = curves.into_iter().flatten().map(String::len).sum::<usize>();
+    let left = LETTERS.saturating_sub(curves + STACK_BYTES);
     let lifetime = |s: &Segment| u64::from(s.to.min(history.events).saturating_sub(s.from));
     let (segments, omitted_segments) =
-        fitting(&history.segments, SEGMENT_BYTES, lifetime, |segments| pack_segments(segments, &streams));
-    let out_of_memory =
-        history.out_of_memory.iter().map(|event| json!([event.moment, event.requested, event.free]));
+        fitting(&history.segments, left / 3, lifetime, |segments| pack_segments(segments, &streams));
+    let left = left - segments.len();
+    let (blocks, omitted_blocks) =
+        fitting(&history.blocks, left, |b| b.size, |blocks| pack_blocks(blocks, &streams, &kept));
+    let out_of_memory = history.out_of_memory.iter().take(MAX_MARKS);
+    let out_of_memory = out_of_memory.map(|event| json!([event.moment, event.requested, event.free]));
     let references = history.references.iter().map(|reference| json!([reference.name, reference.bytes]));
     Ok(json!({
         "what": history.what,
         "events": history.events,
         "step": step,
-        "live": curve(&series.live, step),
-        "pending": curve(&series.pending, step),
-        "reserved": series.reserved.as_deref().map(|values| curve(values, step)),
-        "times": (!history.times.is_empty()).then(|| curve(&history.times, step)),
+        "live": live,
+        "pending": pending,
+        "reserved": reserved,
+        "times": times,
         "streams": streams.list,
         "addresses": history.blocks.iter().any(|block| block.address.is_some()) || !history.segments.is_empty(),
         "blocks": blocks,
@@ -46,6 +58,7 @@ pub(super) fn encode(history: &History, series: &Series) -> Result<Value> {
         "segments": segments,
         "omittedSegments": omitted_segments,
         "outOfMemory": out_of_memory.collect::<Vec<_>>(),
+        "omittedMarks": history.out_of_memory.len().saturating_sub(MAX_MARKS),
         "references": references.collect::<Vec<_>>(),
         "stacks": stacks,
     }))
@@ -64,7 +77,7 @@ fn curve(values: &[u64], step: usize) -> String {
     packed.text()
 }
 
-/// As many entries as have room, the ones with the most weight; how many were left out.
+/// As many entries as have room in so many letters, the ones with the most weight; how many were left out.
 fn fitting<T: Clone>(
     all: &[T],
     most: usize,
@@ -73,6 +86,8 @@ fn fitting<T: Clone>(
 ) -> (String, usize) {
     let mut kept = all.to_vec();
     let mut packed = pack(&kept);
+    // Four letters are three bytes.
+    let most = most / 4 * 3;
     while packed.0.len() > most {
         // A little fewer than the share, because those that stay are those with longer numbers.
         let keep = (kept.len().saturating_mul(most) / packed.0.len()).saturating_mul(15) / 16;
@@ -211,6 +226,7 @@ impl Packed {
 #[cfg(test)]
 mod tests {
     use super::super::history::tests::{block, empty};
+    use super::super::history::{Owner, Reserved};
     use super::*;
 
     #[test]
@@ -244,8 +260,8 @@ mod tests {
         let blocks = (1..=1000).map(|size| block(size * 512, 1, NEVER, NEVER)).collect::<Vec<_>>();
         let streams = Places::of([0].into_iter());
         let pack = |blocks: &[Block]| pack_blocks(blocks, &streams, &HashMap::new());
-        let (text, omitted) = fitting(&blocks, 5000, |block| block.size, pack);
-        assert!(text.len() <= 5000_usize.div_ceil(3) * 4 && text.len() > 5000, "{}", text.len());
+        let (text, omitted) = fitting(&blocks, 6000, |block| block.size, pack);
+        assert!((5000..=6000).contains(&text.len()), "{}", text.len());
         assert_eq!(text, pack(&blocks[omitted..]).text());
     }
 
@@ -255,8 +271,14 @@ mod tests {
         history.blocks = (0..900_000)
             .map(|n| block(512 + u64::from(n) * 7 % 99_991 * 512, 2 * n, 2 * n + 1, 2 * n + 3))
             .collect();
+        let owner = Owner { stream: 0, grows: true };
+        let segment =
+            |n: u32| Segment { address: u64::from(n) << 21, size: 2 << 20, owner, from: n, to: n + 90_000 };
+        history.segments = (0..900_000).map(segment).collect();
+        history.reserved = Reserved::Segments;
+        history.times = (0..=2_000_000).map(|n| n * 1009).collect();
         let series = history.series().unwrap();
         let text = encode(&history, &series).unwrap().to_string();
-        assert!(text.len() < 4_700_000, "{}", text.len());
+        assert!((4_000_000..4_700_000).contains(&text.len()), "{}", text.len());
     }
 }

@@ -34,15 +34,16 @@ function lifetime(block) {
 }
 
 // Round steps between `low` and `high`, about `wanted` of them: 1, 2 or 5 of a power of ten, or a power of two of bytes.
-function ticks(low, high, wanted, bytes) {
+// Events come one by one: their step is a whole number.
+function ticks(low, high, wanted, of) {
   const span = Math.max(high - low, 1e-9);
   let step;
-  if (bytes) {
+  if (of === "bytes") {
     step = 2 ** Math.ceil(Math.log2(span / wanted));
   } else {
     const power = 10 ** Math.floor(Math.log10(span / wanted));
     step = power * [1, 2, 5, 10].find((digit) => digit * power * wanted >= span * 0.999);
-    step = Math.max(step, 1);
+    if (of === "events") step = Math.max(step, 1);
   }
   const list = [];
   for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-6; value += step) list.push(value);

@@ -43,6 +43,19 @@ const table = makeTable((block) => {
   document.getElementById("moment-title").scrollIntoView();
 });
 
+// What this file leaves out.
+const limits = [];
+if (data.step > 1) limits.push("The recording is long: a point of the curves stands for " + data.step + " events and shows the highest of them.");
+if (raw.omittedBlocks) limits.push("The " + count(raw.omittedBlocks) + " smallest blocks are neither in the map nor in the table of this file; the curves and figures count them.");
+if (raw.omittedSegments) limits.push("The " + count(raw.omittedSegments) + " shortest-lived mappings are not in the map of this file; the curves and figures count them.");
+if (raw.omittedMarks) limits.push("The chart marks the first " + count(data.outOfMemory.length) + " failed allocations, not the " + count(raw.omittedMarks) + " after them.");
+document.querySelector("dl.cards").after(...limits.map((text) => {
+  const note = document.createElement("p");
+  note.className = "note";
+  note.textContent = text;
+  return note;
+}));
+
 // Buttons for the moments worth a look.
 const peak = highest(data.live);
 const jumps = [["Peak live", peak]];
@@ -82,7 +95,7 @@ choose(peak);
 let active = 0;
 for (let i = 0; i < data.points; i++) active = Math.max(active, data.live[i] + data.pending[i]);
 const drawn = {
-  "peak-live": data.live[peak], "peak-active": active, "out-of-memory": data.outOfMemory.length,
+  "peak-live": data.live[peak], "peak-active": active, "out-of-memory": data.outOfMemory.length + raw.omittedMarks,
   "peak-reserved": data.reserved ? data.reserved[highest(data.reserved)] : "",
 };
 if (!raw.omittedBlocks) drawn.allocations = data.blocks.filter((block) => block.from > 0).length;

@@ -77,7 +77,11 @@ function makeMap() {
       }
     }
     pen.fillStyle = colour("edge");
-    for (const segment of segments) pieces(placeOf(segment.address), 1, (x, y, w, first) => first && pen.fillRect(x - 0.75, y - 1, 1.5, ROW + 2));
+    for (const segment of segments) {
+      // Strokes that would touch each other tell nothing.
+      const wide = segment.size / row * plot > 4;
+      pieces(placeOf(segment.address), 1, (x, y, w, first) => first && wide && pen.fillRect(x - 0.75, y - 1, 1.5, ROW + 2));
+    }
     if (kept) {
       pen.strokeStyle = colour("cursor");
       pen.lineWidth = 2.5;

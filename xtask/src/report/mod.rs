@@ -51,11 +51,11 @@ fn draw(arguments: &Arguments) -> Result<String> {
     let path = &arguments.input;
     let (history, kind) = read(arguments).with_context(|| format!("cannot show {}", path.display()))?;
     let name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    page::draw(&history, &name(path), kind)
+    page::draw(&history, &name(path), &kind)
 }
 
 /// What happened, and what kind of recording tells it.
-fn read(arguments: &Arguments) -> Result<(History, &'static str)> {
+fn read(arguments: &Arguments) -> Result<(History, String)> {
     match input::read(&arguments.input)? {
         Input::Table(text) => {
             ensure!(
@@ -63,14 +63,17 @@ fn read(arguments: &Arguments) -> Result<(History, &'static str)> {
                 "--device chooses among those of a snapshot; this is a trace"
             );
             let trace = trace::read(&text)?;
-            let Some(calls) = &arguments.calls else { return Ok((trace.history, "an allocation trace")) };
+            let Some(calls) = &arguments.calls else {
+                return Ok((trace.history, "An allocation trace".to_owned()));
+            };
             let Input::Table(text) = input::read(calls)? else { bail!("{} is no call log", calls.display()) };
-            Ok((calls::read(&text, trace)?, "a replayed allocation trace"))
+            Ok((calls::read(&text, trace)?, "An allocation trace that was replayed".to_owned()))
         }
         Input::Pickle(bytes) => {
             ensure!(arguments.calls.is_none(), "--calls goes with a trace; this is a snapshot");
             let snapshot = snapshot::read(&bytes, arguments.device)?;
-            Ok((rebuild::history(snapshot)?, "a memory snapshot"))
+            let kind = format!("A memory snapshot of device {}", snapshot.device);
+            Ok((rebuild::history(snapshot)?, kind))
         }
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn draw(history: &History, name: &str, kind: &str) -> Result<String> 
 }
 
 fn subtitle(history: &History, kind: &str) -> String {
-    let mut text = format!("{kind} of {} {}", count(history.events as usize), history.what);
+    let mut text = format!("{}: {} {}", escape(kind), count(history.events as usize), history.what);
     if let Some(last) = history.times.last() {
         let _ = write!(text, " in {}", seconds(*last));
     }

@@ -47,8 +47,7 @@ function makeTable(onShow) {
       if (chosen.length < MOST) chosen.push(block);
     }
     body.replaceChildren(...chosen.map(row));
-    const left = raw.omittedBlocks ? "; the " + count(raw.omittedBlocks) + " smallest are not in this file" : "";
-    document.getElementById("table-count").textContent = "showing " + count(chosen.length) + " of " + count(found) + left;
+    document.getElementById("table-count").textContent = "showing " + count(chosen.length) + " of " + count(found);
   }
   which.addEventListener("change", draw);
   draw();

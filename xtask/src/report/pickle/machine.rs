@@ -1,43 +1,27 @@
-//! Pickles as plain data: what a memory snapshot is made of, and nothing that a pickle could make Python do.
-//!
-//! A pickle is a program. This machine knows the instructions that build numbers, text, lists and dictionaries, and refuses
-//! all that import or call. Values live in one list and name each other by their place there, so one that is used many times
-//! is kept once, nothing is walked recursively, and memory grows with the length of the input alone.
+//! What runs a pickle's instructions.
 
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::{Id, Value};
+
 /// Values of one pickle: enough for the largest recordings, little enough for any machine.
 const MAX_VALUES: usize = 100_000_000;
 
-/// Names a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Id(u32);
-
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Value {
-    None,
-    Bool(bool),
-    Int(i128),
-    Float(f64),
-    Text(String),
-    /// Or a tuple.
-    List(Vec<Id>),
-    /// In the order in which pairs were set: of two with one key the last counts.
-    Dict(Vec<(Id, Id)>),
-}
-
-/// A pickle that was read.
-#[derive(Debug)]
-pub(super) struct Pickle {
+pub(super) struct Machine<'b> {
+    bytes: &'b [u8],
+    at: usize,
     values: Vec<Value>,
-    root: Id,
+    stack: Vec<Id>,
+    /// How high the stack was.
+    marks: Vec<usize>,
+    memo: HashMap<u32, Id>,
 }
 
-impl Pickle {
-    /// Reads one pickle, of protocol 2 or newer.
-    pub(super) fn read(bytes: &[u8]) -> Result<Self> {
+impl Machine<'_> {
+    /// All values of a pickle, and which of them is the whole.
+    pub(super) fn run(bytes: &[u8]) -> Result<(Vec<Value>, Id)> {
         let mut machine = Machine {
             bytes,
             at: 0,
@@ -50,86 +34,11 @@ impl Pickle {
             let start = machine.at;
             let ended = machine.step().with_context(|| format!("the pickle is broken at byte {start}"))?;
             if let Some(root) = ended {
-                return Ok(Self { values: machine.values, root });
+                return Ok((machine.values, root));
             }
         }
     }
 
-    pub(super) fn root(&self) -> Id {
-        self.root
-    }
-
-    pub(super) fn get(&self, id: Id) -> &Value {
-        self.values.get(id.0 as usize).unwrap_or(&Value::None)
-    }
-
-    /// The value of a key that may be missing.
-    pub(super) fn find(&self, dict: Id, key: &str) -> Result<Option<Id>> {
-        let Value::Dict(pairs) = self.get(dict) else {
-            bail!("expected a dictionary with the key {key}, found {}", self.describe(dict))
-        };
-        let is_key = |id: Id| matches!(self.get(id), Value::Text(text) if text == key);
-        Ok(pairs.iter().rev().find(|(name, _)| is_key(*name)).map(|(_, value)| *value))
-    }
-
-    /// The value of a key that must be there.
-    pub(super) fn field(&self, dict: Id, key: &str) -> Result<Id> {
-        self.find(dict, key)?.with_context(|| format!("the key {key} is missing"))
-    }
-
-    /// The list under a key.
-    pub(super) fn list(&self, dict: Id, key: &str) -> Result<&[Id]> {
-        let id = self.field(dict, key)?;
-        match self.get(id) {
-            Value::List(items) => Ok(items),
-            _ => bail!("{key}: expected a list, found {}", self.describe(id)),
-        }
-    }
-
-    /// The text under a key.
-    pub(super) fn text(&self, dict: Id, key: &str) -> Result<&str> {
-        let id = self.field(dict, key)?;
-        match self.get(id) {
-            Value::Text(text) => Ok(text),
-            _ => bail!("{key}: expected text, found {}", self.describe(id)),
-        }
-    }
-
-    /// The integer under a key.
-    pub(super) fn integer<T: TryFrom<i128>>(&self, dict: Id, key: &str) -> Result<T> {
-        let id = self.field(dict, key)?;
-        match self.get(id) {
-            Value::Int(value) => {
-                T::try_from(*value).ok().with_context(|| format!("{key}: {value} is out of range"))
-            }
-            _ => bail!("{key}: expected an integer, found {}", self.describe(id)),
-        }
-    }
-
-    fn describe(&self, id: Id) -> &'static str {
-        match self.get(id) {
-            Value::None => "None",
-            Value::Bool(_) => "a truth value",
-            Value::Int(_) => "an integer",
-            Value::Float(_) => "a fraction",
-            Value::Text(_) => "text",
-            Value::List(_) => "a list",
-            Value::Dict(_) => "a dictionary",
-        }
-    }
-}
-
-struct Machine<'b> {
-    bytes: &'b [u8],
-    at: usize,
-    values: Vec<Value>,
-    stack: Vec<Id>,
-    /// How high the stack was.
-    marks: Vec<usize>,
-    memo: HashMap<u32, Id>,
-}
-
-impl Machine<'_> {
     /// Runs one instruction; the root if it was the last.
     fn step(&mut self) -> Result<Option<Id>> {
         let [code] = self.take::<1>()?;
@@ -295,80 +204,5 @@ impl Machine<'_> {
 
     fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
         Ok(self.slice(N)?.try_into()?)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn error(bytes: &[u8]) -> String {
-        format!("{:#}", Pickle::read(bytes).unwrap_err())
-    }
-
-    #[test]
-    fn plain_data_is_read() {
-        // {"a": [1, -2, 2**40, 1.5, True, None, ("x",)]}
-        let bytes = b"\x80\x04}\x94\x8c\x01a\x94](K\x01J\xfe\xff\xff\xff\x8a\x06\0\0\0\0\0\x01G?\xf8\0\0\0\0\0\0\x88N\x8c\x01x\x85es.";
-        let pickle = Pickle::read(bytes).unwrap();
-        let items = pickle.list(pickle.root(), "a").unwrap().iter().map(|id| pickle.get(*id).clone());
-        let items = items.collect::<Vec<_>>();
-        assert_eq!(items[..4], [Value::Int(1), Value::Int(-2), Value::Int(1 << 40), Value::Float(1.5)]);
-        assert_eq!(items[4..6], [Value::Bool(true), Value::None]);
-        let Value::List(inner) = &items[6] else { panic!("{items:?}") };
-        assert_eq!(pickle.get(inner[0]), &Value::Text("x".to_owned()));
-    }
-
-    #[test]
-    fn nothing_is_imported_or_called() {
-        // What pickle.dumps writes for an object whose __reduce__ is os.system("true").
-        let bytes = b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R.";
-        assert!(error(bytes).contains("asks to import or call"), "{}", error(bytes));
-        assert!(error(b"cos\nsystem\n(S'true'\ntR.").contains("asks to import or call"));
-    }
-
-    #[test]
-    fn what_doubles_at_each_step_is_kept_once() {
-        // A list of twice the one before, 4000 times over: 2^4000 items for who copies.
-        let mut bytes = b"\x80\x02]".to_vec();
-        for _ in 0..4000 {
-            bytes.extend(b"2\x86");
-        }
-        bytes.push(b'.');
-        let pickle = Pickle::read(&bytes).unwrap();
-        assert_eq!(pickle.values.len(), 4001);
-    }
-
-    #[test]
-    fn a_list_may_hold_itself() {
-        let pickle = Pickle::read(b"\x80\x02}\x8c\x01a]q\0h\0as.").unwrap();
-        let id = pickle.field(pickle.root(), "a").unwrap();
-        assert_eq!(pickle.list(pickle.root(), "a").unwrap(), [id]);
-    }
-
-    #[test]
-    fn every_cut_and_every_changed_byte_is_an_answer() {
-        let bytes = b"\x80\x04\x95\x1f\0\0\0\0\0\0\0}\x94(\x8c\x01a\x94]\x94(K\x01M\x02\x03e\x8c\x01b\x94h\x02\x8c\x01c\x94\x8a\x01\x05u.";
-        assert!(Pickle::read(bytes).is_ok());
-        for end in 0..bytes.len() {
-            assert!(Pickle::read(&bytes[..end]).is_err(), "{end}");
-            for byte in 0..=255 {
-                let mut changed = bytes.to_vec();
-                changed[end] = byte;
-                // Either is right; a panic or a hang is not.
-                let _ = Pickle::read(&changed);
-            }
-        }
-    }
-
-    #[test]
-    fn errors_name_the_place_and_the_reason() {
-        assert!(error(b"\x80\x04\x8c\x09ab").contains("at byte 2: it ends 7 bytes too early"));
-        assert!(error(b"h\x05").contains("nothing was kept under 5"));
-        assert!(error(b"e").contains("there is no mark"));
-        let pickle = Pickle::read(b"}\x8c\x01aK\x05s.").unwrap();
-        let list = pickle.list(pickle.root(), "a").unwrap_err().to_string();
-        assert_eq!(list, "a: expected a list, found an integer");
-        assert_eq!(pickle.text(pickle.root(), "b").unwrap_err().to_string(), "the key b is missing");
     }
 }
