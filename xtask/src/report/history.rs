@@ -55,8 +55,8 @@ pub(super) struct Owner {
 pub(super) struct OutOfMemory {
     pub(super) moment: Moment,
     pub(super) requested: u64,
-    /// Bytes that the device had left.
-    pub(super) free: u64,
+    /// Bytes that the device had left, where that was written down.
+    pub(super) free: Option<u64>,
 }
 
 /// Reserved bytes of another allocator at the same work.

@@ -27,6 +27,9 @@ function choose(point) {
     const bytes = data.reserved[point];
     cards.push(card("Cached", size(Math.max(0, bytes - live - pending)), "reserved, and not in use"), card("Reserved", size(bytes), count(bytes) + " bytes"));
   }
+  for (const event of data.outOfMemory.filter((event) => pointOf(event.moment) === point).slice(0, 3)) {
+    cards.push(card("✕ Out of memory", size(event.requested), "asked for" + (event.free === null ? "" : "; the device had " + size(event.free) + " left")));
+  }
   if (there) {
     const pieces = there.segments.length === 1 ? "segment" : "segments";
     cards.push(card("Blocks", count(there.blocks.length), "in " + count(there.segments.length) + " " + pieces));

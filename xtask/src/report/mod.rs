@@ -1,6 +1,5 @@
 //! `cargo xtask report`: a recording as one page that a browser shows, from nothing but the file.
 
-pub(crate) mod browser;
 mod calls;
 mod encode;
 mod history;
@@ -49,31 +48,35 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 fn draw(arguments: &Arguments) -> Result<String> {
     let path = &arguments.input;
-    let (history, kind) = read(arguments).with_context(|| format!("cannot show {}", path.display()))?;
+    let (history, kind) = read(arguments)?;
     let name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     page::draw(&history, &name(path), &kind)
 }
 
 /// What happened, and what kind of recording tells it.
 fn read(arguments: &Arguments) -> Result<(History, String)> {
+    let unfit = || format!("cannot show {}", arguments.input.display());
     match input::read(&arguments.input)? {
         Input::Table(text) => {
             ensure!(
                 arguments.device.is_none(),
                 "--device chooses among those of a snapshot; this is a trace"
             );
-            let trace = trace::read(&text)?;
+            let trace = trace::read(&text).with_context(unfit)?;
             let Some(calls) = &arguments.calls else {
                 return Ok((trace.history, "An allocation trace".to_owned()));
             };
             let Input::Table(text) = input::read(calls)? else { bail!("{} is no call log", calls.display()) };
-            Ok((calls::read(&text, trace)?, "An allocation trace that was replayed".to_owned()))
+            Ok((
+                calls::read(&text, trace).with_context(|| format!("cannot show {}", calls.display()))?,
+                "An allocation trace that was replayed".to_owned(),
+            ))
         }
         Input::Pickle(bytes) => {
             ensure!(arguments.calls.is_none(), "--calls goes with a trace; this is a snapshot");
-            let snapshot = snapshot::read(&bytes, arguments.device)?;
+            let snapshot = snapshot::read(&bytes, arguments.device).with_context(unfit)?;
             let kind = format!("A memory snapshot of device {}", snapshot.device);
-            Ok((rebuild::history(snapshot)?, kind))
+            Ok((rebuild::history(snapshot).with_context(unfit)?, kind))
         }
     }
 }

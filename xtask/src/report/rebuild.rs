@@ -39,7 +39,7 @@ pub(super) fn history(snapshot: Snapshot) -> Result<History> {
     for (before, event) in (0..events).zip(&snapshot.events).rev() {
         let moment = before + 1;
         if event.action == Action::OutOfMemory {
-            out_of_memory.push(OutOfMemory { moment, requested: event.size, free: event.address });
+            out_of_memory.push(OutOfMemory { moment, requested: event.size, free: Some(event.address) });
         }
         past.undo(moment, event)?;
     }

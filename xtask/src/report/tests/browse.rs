@@ -1,9 +1,40 @@
 //! Pages as a browser shows them, against counts made elsewhere.
 
 use std::collections::HashMap;
+use std::path::Path;
+use std::process::Command;
 
-use super::super::{Arguments, browser, draw};
+use anyhow::{Context, Result, ensure};
+
+use super::super::{Arguments, draw};
 use super::{CALLS, Files, TRACE};
+use crate::chromium;
+
+/// The elements of a page after its scripts ran; an error if they said anything on the console.
+fn dom(page: &Path) -> Result<String> {
+    let program = chromium::find().context("there is no Chromium; CHROMIUM may name one")?;
+    let profile = page.with_extension("profile");
+    let output = Command::new("timeout")
+        .args(["--kill-after=5", "120"])
+        .arg(program)
+        // The page is ours, and containers refuse the sandbox to root.
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--enable-logging=stderr",
+        ])
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .args(["--virtual-time-budget=10000", "--window-size=1280,1600", "--dump-dom"])
+        .arg(format!("file://{}", page.display()))
+        .output()?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    let said = log.lines().filter(|line| line.contains("CONSOLE")).collect::<Vec<_>>().join("\n");
+    ensure!(said.is_empty(), "the page wrote to the console: {said}");
+    ensure!(output.status.success(), "the browser failed ({}): {log}", output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
 
 /// What the page says of a figure after its scripts ran: the tool's count and the script's.
 fn figure(dom: &str, id: &str) -> [String; 2] {
@@ -21,7 +52,7 @@ fn open(arguments: &Arguments, figures: &HashMap<&str, u64>, rows: usize) -> Str
     let page = draw(arguments).unwrap();
     assert!(page.len() < 5_000_000, "{} bytes", page.len());
     std::fs::write(&arguments.out, page).unwrap();
-    let dom = browser::open(&arguments.out).unwrap();
+    let dom = dom(&arguments.out).unwrap();
     assert!(dom.contains("data-ready=\"true\""), "the scripts did not come to their end");
     assert!(dom.contains("data-errors=\"0\""), "the scripts failed");
     for (id, expected) in figures {
@@ -90,6 +121,6 @@ fn a_replay_shows_its_figures_in_a_browser() {
 fn what_goes_wrong_in_a_page_is_noticed() {
     let files = Files::new("wrong");
     let page = files.write("page.html", "<!doctype html><script>undefined_name()</script>");
-    let error = browser::open(&page).unwrap_err().to_string();
+    let error = dom(&page).unwrap_err().to_string();
     assert!(error.contains("undefined_name"), "{error}");
 }

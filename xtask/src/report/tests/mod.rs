@@ -136,7 +136,10 @@ fn devices_are_chosen_by_number() {
     files.snapshot(50, 50, 6);
     let ask = |device| read(&Arguments { device: Some(device), ..files.arguments("snapshot.pickle") });
     assert_eq!(ask(1).unwrap().0.events, 50);
-    assert_eq!(ask(0).unwrap_err().to_string(), "the snapshot has nothing of device 0, only of {1}");
+    assert_eq!(
+        ask(0).unwrap_err().root_cause().to_string(),
+        "the snapshot has nothing of device 0, only of {1}"
+    );
 }
 
 #[test]
@@ -157,7 +160,7 @@ fn a_snapshot_without_history_is_one_moment() {
 const TRACE: &str = "# native_reserved_peak=6291456\nop,id,size,stream,time_us,thread\na,0,1000,0,100,1\na,1,2097152,1,250,1\n\
                      f,1,,1,300,2\nf,0,,0,400,1\nc,1,,1,900,1\n";
 
-const CALLS: &str = "seq,op,\n1,create,7,2097152\n2,map,0x10000000,7,2097152\n3,access,0x10000000,2097152\n4,alloc,0,0x10000000,1000,0\n\
+const CALLS: &str = "1,create,7,2097152\n2,map,0x10000000,7,2097152\n3,access,0x10000000,2097152\n4,alloc,0,0x10000000,1000,0\n\
                      5,create,8,2097152\n6,map,0x10200000,8,2097152\n7,alloc,1,0x10200000,2097152,1\n8,order,0,1\n9,free,1\n\
                      10,wait,event\n11,free,0\n12,done,0\n13,done,1\n14,unmap,0x10000000,2097152\n15,release,7\n";
 
@@ -170,7 +173,8 @@ fn a_call_log_adds_addresses_and_reserved_memory() {
     let [small, large] = &history.blocks[..] else { panic!("{history:?}") };
     assert_eq!((small.address, small.size, small.requested), (Some(0x1000_0000), 1024, 1000));
     assert_eq!((small.allocated, small.freed, small.done), (4, 11, 11));
-    assert_eq!((large.allocated, large.freed, large.done), (7, 9, 13));
+    // The trace is done with it after its fourth event, which is line 11.
+    assert_eq!((large.allocated, large.freed, large.done), (7, 9, 11));
     let series = history.series().unwrap();
     let page = 2 << 20;
     assert_eq!(
@@ -197,6 +201,19 @@ fn a_call_log_adds_addresses_and_reserved_memory() {
 }
 
 #[test]
+fn what_a_call_log_lacks_could_not_be_allocated() {
+    let files = Files::new("failed");
+    files.write("trace.csv", TRACE);
+    let calls =
+        files.write("calls.csv", "0,malloc,8192,1048576\n1,alloc,0,8192,1000,0\n2,free,0\n3,mfree,8192\n");
+    let (history, _) = read(&Arguments { calls: Some(calls), ..files.arguments("trace.csv") }).unwrap();
+    let [failed] = &history.out_of_memory[..] else { panic!("{history:?}") };
+    assert_eq!((failed.moment, failed.requested, failed.free), (2, 2 << 20, None));
+    assert_eq!(history.series().unwrap().reserved.unwrap(), [0, 1 << 20, 1 << 20, 1 << 20, 0]);
+    assert_eq!(recount(&history, 2), [1024, 0, 1 << 20]);
+}
+
+#[test]
 fn a_call_log_of_another_trace_is_refused() {
     let files = Files::new("other");
     files.write("trace.csv", TRACE);
@@ -205,7 +222,9 @@ fn a_call_log_of_another_trace_is_refused() {
         ("1,release,3", "handle 3 was not created"),
         ("1,free,0", "block 0 was not allocated"),
         ("1,jump,0", "unknown op \"jump\""),
-        ("1,map,0xfffffffffffff000,1,8192", "not below 2^52"),
+        ("1,map,18446744073709547520,1,8192", "ends beyond 2^52"),
+        ("1,mfree,4096", "0x1000 was not allocated"),
+        ("1,alloc,0,4503599627370000,1000,0", "ends beyond 2^52"),
     ] {
         let calls = files.write("calls.csv", line);
         let error = read(&Arguments { calls: Some(calls), ..files.arguments("trace.csv") }).unwrap_err();
