@@ -24,7 +24,6 @@ mod table;
 mod vendor;
 mod workspace;
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -71,7 +70,7 @@ enum Task {
     #[command(disable_help_flag = true)]
     Report {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-        words: Vec<OsString>,
+        words: Vec<std::ffi::OsString>,
     },
     /// Copy cuda-mem-sys into an empty folder and prove that the copy builds alone.
     Vendor {
@@ -147,7 +146,7 @@ fn run_bindgen(root: &Path, check: bool) -> Result<()> {
 
 /// Starts the tool again with what a task needs built in: the feature of the same name.
 #[cfg(not(all(feature = "bindgen", feature = "report")))]
-fn with_feature(folder: Option<&Path>, task: &str, words: Vec<OsString>) -> Result<()> {
+fn with_feature(folder: Option<&Path>, task: &str, words: Vec<std::ffi::OsString>) -> Result<()> {
     let mut command = std::process::Command::new("cargo");
     if let Some(folder) = folder {
         command.current_dir(folder);

@@ -77,12 +77,7 @@ fn cards(history: &History, figures: &Figures) -> String {
         Some(bytes) => {
             cards.bytes("peak-reserved", "Peak reserved", Some(bytes), "most that was taken from the device")
         }
-        None => cards.bytes(
-            "peak-reserved",
-            "Peak reserved",
-            None,
-            "the trace does not say; a replay does (--calls)",
-        ),
+        None => cards.bytes("peak-reserved", "Peak reserved", None, "a trace does not say; its replay does"),
     }
     match figures.ratio {
         Some(value) => cards.one(
