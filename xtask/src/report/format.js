@@ -16,6 +16,9 @@ function duration(micros) {
   return (micros / 1e6).toFixed(micros < 1e7 ? 3 : 1) + " s";
 }
 
+// Handles of streams are addresses where they are not small numbers.
+const streamName = (stream) => stream < 65536 ? String(stream) : hex(stream);
+
 // When a moment is, in the words of the recording.
 function when(moment) {
   if (moment === 0) return "before the first event";

@@ -137,7 +137,7 @@ function makeMap() {
     return high - low;
   }
 
-  const inStream = (item) => ", stream " + item.stream;
+  const inStream = (item) => ", stream " + streamName(item.stream);
   function describe(block) {
     const asked = block.requested === block.size ? "" : ", asked for " + count(block.requested) + " bytes";
     const state = moment < block.freed ? "live" : "pending: freed, and a stream still uses it";

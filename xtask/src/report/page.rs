@@ -56,7 +56,7 @@ pub(super) fn draw(history: &History, name: &str, kind: &str) -> Result<String> 
 fn subtitle(history: &History, kind: &str) -> String {
     let mut text = format!("{}: {} {}", escape(kind), count(history.events as usize), history.what);
     if let Some(last) = history.times.last() {
-        let _ = write!(text, " in {}", seconds(*last));
+        let _ = write!(text, " in {}", duration(*last));
     }
     text
 }
@@ -139,8 +139,12 @@ fn size(bytes: u64) -> String {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shown with two digits")]
-fn seconds(micros: u64) -> String {
-    format!("{:.2} s", micros as f64 / 1e6)
+fn duration(micros: u64) -> String {
+    match micros {
+        0..1000 => format!("{micros} µs"),
+        1000..1_000_000 => format!("{:.2} ms", micros as f64 / 1e3),
+        _ => format!("{:.2} s", micros as f64 / 1e6),
+    }
 }
 
 /// A number with its thousands apart.

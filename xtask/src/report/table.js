@@ -21,7 +21,7 @@ function makeTable(onShow) {
     show.addEventListener("click", () => onShow(block));
     add(show);
     add(lifetime(block));
-    add(String(block.stream));
+    add(streamName(block.stream));
     if (data.addresses) add(hex(block.address));
     if (data.stacks.length) add(stack(block)).className = "with-stack";
     line.dataset.bytes = block.size;
