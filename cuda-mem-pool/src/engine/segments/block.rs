@@ -76,7 +76,7 @@ pub struct Block {
     pub size: u64,
     /// The bytes that were asked for; 0 for a free block.
     pub requested: u64,
-    /// The stream it belongs to, for ever.
+    /// The stream it belongs to.
     pub stream: u64,
     /// What it is doing.
     pub state: BlockState,

@@ -1,6 +1,6 @@
 //! A heap's layout, kept and brought back: graphs that follow one another replay with the blocks of their predecessors in place.
 
-use super::block::{Block, BlockId, BlockState, SegmentKind};
+use super::block::{Block, BlockId, BlockState};
 use super::error::SegmentError;
 use super::heap::SegmentHeap;
 use crate::engine::slab::NONE;
@@ -15,8 +15,7 @@ pub struct Checkpoint {
 struct Kept {
     address: u64,
     bytes: u64,
-    stream: u64,
-    kind: SegmentKind,
+    serial: u64,
     blocks: Vec<Block>,
 }
 
@@ -56,8 +55,7 @@ impl SegmentHeap {
         let segments = self.segments().map(|segment| Kept {
             address: segment.address(),
             bytes: segment.bytes(),
-            stream: segment.stream(),
-            kind: segment.kind(),
+            serial: segment.serial(),
             blocks: segment.blocks().collect(),
         });
         Ok(Checkpoint { segments: segments.collect() })
@@ -72,11 +70,9 @@ impl SegmentHeap {
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<Restored, SegmentError> {
         self.expect_no_pending()?;
         for kept in &checkpoint.segments {
-            let here = self.segments.get(&kept.address);
-            let same = here.is_some_and(|segment| {
-                (segment.bytes, segment.stream, segment.kind) == (kept.bytes, kept.stream, kept.kind)
-            });
-            if !same {
+            // Another segment may have come to the same address.
+            let here = self.segments.get(&kept.address).map(|segment| segment.serial);
+            if here != Some(kept.serial) {
                 return Err(SegmentError::MissingSegment { address: kept.address, bytes: kept.bytes });
             }
         }

@@ -44,6 +44,8 @@ pub struct SegmentHeap {
     pub(super) large_totals: Totals,
     /// How many blocks were ever handed out.
     handed_out: u64,
+    /// How many segments ever came.
+    came: u64,
 }
 
 #[derive(Debug)]
@@ -51,6 +53,8 @@ pub(super) struct Segment {
     pub(super) bytes: u64,
     pub(super) stream: u64,
     pub(super) kind: SegmentKind,
+    /// How many segments had come before.
+    pub(super) serial: u64,
     /// The block at its start.
     pub(super) first: u32,
 }
@@ -109,6 +113,7 @@ impl SegmentHeap {
             small_totals: Totals::default(),
             large_totals: Totals::default(),
             handed_out: 0,
+            came: 0,
         }
     }
 
@@ -288,7 +293,8 @@ impl SegmentHeap {
         let block = Block { address, size: bytes, requested: 0, stream, state: BlockState::Inactive, kind };
         let record = Record::free(address, block, NONE, NONE);
         let first = self.blocks.insert(record).map_err(|_| SegmentError::Full)?;
-        self.segments.insert(address, Segment { bytes, stream, kind, first });
+        self.segments.insert(address, Segment { bytes, stream, kind, serial: self.came, first });
+        self.came = self.came.wrapping_add(1);
         self.totals_mut(kind).segment_came(bytes);
         self.enter_pool(first);
         Ok(first)

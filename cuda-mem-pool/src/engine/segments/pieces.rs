@@ -77,6 +77,32 @@ impl SegmentHeap {
         self.enter_pool(rest);
     }
 
+    /// Gives everything of one stream to another: segments and blocks, free or not. It is for a stream that is destroyed, and
+    /// sound once all work of `from` has completed, or `to` has been made to wait for it.
+    pub fn adopt(&mut self, from: u64, to: u64) {
+        let mut next = Vec::new();
+        for segment in self.segments.values_mut().filter(|segment| segment.stream == from) {
+            segment.stream = to;
+            next.push(segment.first);
+        }
+        for first in next {
+            let mut number = first;
+            while let Some(record) = self.blocks.get(number) {
+                let (after, free) = (record.after, record.block.state == BlockState::Inactive);
+                if free {
+                    self.leave_pool(number);
+                }
+                if let Some(record) = self.blocks.get_mut(number) {
+                    record.block.stream = to;
+                }
+                if free {
+                    self.enter_pool(number);
+                }
+                number = after;
+            }
+        }
+    }
+
     /// Makes one block of two neighbours that are in no pool.
     fn join(&mut self, number: u32, after: u32) {
         let Some(gone) = self.blocks.remove(after) else { return };

@@ -129,6 +129,15 @@ impl Model {
         }
     }
 
+    /// Free pieces are as young as if they had been freed now.
+    pub(super) fn adopt(&mut self, from: u64, to: u64) {
+        for segment in self.segments.iter_mut().filter(|segment| segment.stream == from) {
+            segment.stream = to;
+            let since = self.searches[segment.kind as usize];
+            segment.pieces.iter_mut().for_each(|piece| piece.since = since);
+        }
+    }
+
     fn is_whole(segment: &Segment) -> bool {
         segment.pieces.len() == 1 && segment.pieces[0].state == BlockState::Inactive
     }

@@ -91,6 +91,19 @@ fn a_pending_block_is_nobodys_and_joins_nothing() {
 }
 
 #[test]
+fn a_destroyed_streams_blocks_are_anothers() {
+    let heap = &mut heap(Options::default());
+    let free = allocate_at(heap, 1, 20 * MIB, BASE);
+    let live = allocate_at(heap, 1, 30 * MIB, 2 * BASE);
+    heap.free(free).unwrap();
+    heap.adopt(1, 2);
+    assert_eq!(hit(heap, 1, 20 * MIB), None);
+    assert_eq!(hit(heap, 2, 20 * MIB).unwrap().address(), BASE);
+    assert_eq!(heap.free(live).unwrap().stream, 2);
+    assert_eq!(hit(heap, 2, 30 * MIB).unwrap().address(), 2 * BASE);
+}
+
+#[test]
 fn the_oldest_garbage_goes_first() {
     let heap = &mut heap(Options::default());
     let blocks = [0u64, 1, 2].map(|n| allocate_at(heap, n, 30 * MIB, BASE + n * (1 << 30)));

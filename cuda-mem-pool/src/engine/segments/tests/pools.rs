@@ -167,6 +167,7 @@ fn a_checkpoint_brings_the_blocks_of_its_time_back() {
     let heap = pools.get_mut(ONE).unwrap().heap_mut();
     heap.complete(id).unwrap();
     assert_eq!(heap.release_cached().len(), 2);
+    allocate_at(heap, 0, 4 * MIB, BASE);
     let missing = SegmentError::MissingSegment { address: BASE, bytes: 20 * MIB };
     assert_eq!(pools.restore(ONE, &checkpoint), Err(PoolError::Segment(missing)));
 }

@@ -23,6 +23,7 @@ enum Step {
     ReleaseCached,
     CollectGarbage(u64),
     NoSplit(bool),
+    Adopt(u64, u64),
     Checkpoint,
     Restore,
 }
@@ -126,6 +127,10 @@ impl Machine {
                 self.heap.set_no_split(no_split);
                 self.model.no_split = no_split;
             }
+            &Step::Adopt(from, to) => {
+                self.heap.adopt(from, to);
+                self.model.adopt(from, to);
+            }
             Step::Checkpoint => match self.heap.checkpoint() {
                 Ok(checkpoint) => {
                     assert!(self.pending.is_empty());
@@ -181,6 +186,7 @@ impl Machine {
         assert!(here.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "segments overlap");
         for kind in [SegmentKind::Small, SegmentKind::Large] {
             assert_eq!(self.heap.totals_of(kind), self.model.totals(kind));
+            assert_eq!(self.heap.recount(kind), self.model.totals(kind));
         }
         let totals = self.heap.totals();
         assert_eq!(totals.allocations, self.live.len() as u64);
@@ -219,6 +225,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::ReleaseCached),
         1 => (0u64..(100 * MIB)).prop_map(Step::CollectGarbage),
         1 => any::<bool>().prop_map(Step::NoSplit),
+        1 => (0u64..3, 0u64..3).prop_map(|(from, to)| Step::Adopt(from, to)),
         1 => Just(Step::Checkpoint),
         1 => Just(Step::Restore),
     ];
