@@ -7,6 +7,7 @@ use super::block_pool::BlockPool;
 use super::error::SegmentError;
 use super::options::{MOST, Options, SMALL_SIZE};
 use super::rounding::MIN_BLOCK_SIZE;
+use super::segment::{Allocation, FreeSegment, Segment, SegmentRequest};
 use super::totals::Totals;
 use crate::engine::slab::{NONE, Slab};
 
@@ -46,56 +47,6 @@ pub struct SegmentHeap {
     handed_out: u64,
     /// How many segments ever came.
     came: u64,
-}
-
-#[derive(Debug)]
-pub(super) struct Segment {
-    pub(super) bytes: u64,
-    pub(super) stream: u64,
-    pub(super) kind: SegmentKind,
-    /// How many segments had come before.
-    pub(super) serial: u64,
-    /// The block at its start.
-    pub(super) first: u32,
-}
-
-/// What [`SegmentHeap::allocate`] found.
-#[derive(Debug)]
-#[must_use]
-pub enum Allocation {
-    /// A block.
-    Hit(BlockId),
-    /// Nothing free fits. [`SegmentHeap::add_segment`] goes on from here.
-    Miss(SegmentRequest),
-}
-
-/// The segment that a request needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SegmentRequest {
-    pub(super) stream: u64,
-    pub(super) requested: u64,
-    pub(super) size: u64,
-    pub(super) bytes: u64,
-}
-
-impl SegmentRequest {
-    /// The bytes that the segment must have.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// The bytes that were asked for.
-    #[must_use]
-    pub fn requested(&self) -> u64 {
-        self.requested
-    }
-
-    /// The stream that asked.
-    #[must_use]
-    pub fn stream(&self) -> u64 {
-        self.stream
-    }
 }
 
 impl SegmentHeap {
@@ -143,8 +94,11 @@ impl SegmentHeap {
         let size = self.options.block_size(bytes)?;
         let wanted =
             SegmentRequest { stream, requested: bytes, size, bytes: self.options.segment_size(size) };
-        let options = self.options;
-        let found = self.pool(SegmentKind::of(size)).find(stream, size, &options);
+        let pool = match SegmentKind::of(size) {
+            SegmentKind::Small => &mut self.small,
+            SegmentKind::Large => &mut self.large,
+        };
+        let found = pool.find(stream, size, &self.options);
         Ok(match found.and_then(|number| self.take(number, &wanted)) {
             Some(block) => Allocation::Hit(block),
             None => Allocation::Miss(wanted),
@@ -313,18 +267,4 @@ impl SegmentHeap {
             SegmentKind::Large => &mut self.large_totals,
         }
     }
-}
-
-/// A segment that is its owner's again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "the memory is to be given back"]
-pub struct FreeSegment {
-    /// Where it starts.
-    pub address: u64,
-    /// Its bytes.
-    pub bytes: u64,
-    /// The stream that its blocks belonged to.
-    pub stream: u64,
-    /// Its sort.
-    pub kind: SegmentKind,
 }

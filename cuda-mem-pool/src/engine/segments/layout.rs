@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use super::block::{Block, BlockId, BlockState, Record, SegmentKind};
-use super::heap::{Segment, SegmentHeap};
+use super::heap::SegmentHeap;
+use super::segment::Segment;
 use super::totals::Totals;
 
 impl SegmentHeap {

@@ -15,6 +15,7 @@ mod pieces;
 mod pools;
 mod release;
 mod rounding;
+mod segment;
 mod source;
 mod totals;
 
@@ -24,7 +25,7 @@ mod tests;
 pub use block::{Block, BlockId, BlockState, SegmentKind};
 pub use checkpoint::{Checkpoint, Restored};
 pub use error::{PoolError, SegmentError};
-pub use heap::{Allocation, FreeSegment, SegmentHeap, SegmentRequest};
+pub use heap::SegmentHeap;
 pub use layout::SegmentView;
 pub use options::{
     MIN_LARGE_ALLOCATION, Options, OptionsBuilder, OptionsError, ROUND_LARGE, SMALL_SEGMENT, SMALL_SIZE,
@@ -33,5 +34,6 @@ pub use options::{
 pub use pools::{Filter, PrivatePool, PrivatePools, Routes, TakenSegment};
 pub use release::Available;
 pub use rounding::MIN_BLOCK_SIZE;
+pub use segment::{Allocation, FreeSegment, SegmentRequest};
 pub use source::{AllocateError, SegmentSource};
 pub use totals::Totals;

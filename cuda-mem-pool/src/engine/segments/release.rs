@@ -1,7 +1,8 @@
 //! Segments that go back to where they came from. Only wholly free ones can.
 
 use super::block::SegmentKind;
-use super::heap::{FreeSegment, SegmentHeap, SegmentRequest};
+use super::heap::SegmentHeap;
+use super::segment::{FreeSegment, SegmentRequest};
 
 impl SegmentHeap {
     /// Takes every wholly free segment out, large ones first.

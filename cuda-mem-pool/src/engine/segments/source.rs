@@ -2,7 +2,8 @@
 
 use super::block::BlockId;
 use super::error::SegmentError;
-use super::heap::{Allocation, FreeSegment, SegmentHeap, SegmentRequest};
+use super::heap::SegmentHeap;
+use super::segment::{Allocation, FreeSegment, SegmentRequest};
 
 /// Memory for segments: the driver's, a pool's, or of whatever allocator is behind a private pool.
 pub trait SegmentSource {
