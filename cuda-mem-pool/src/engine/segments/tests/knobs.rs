@@ -63,6 +63,8 @@ fn divisions_round_between_powers_of_two() {
     for (bytes, block) in sizes {
         assert_eq!(options.block_size(bytes), Ok(block), "{bytes}");
     }
+    let one = Options::builder().roundup_power2_divisions([1; 16]).build().unwrap();
+    assert_eq!(one.block_size(5 * MIB), Ok(5 * MIB), "1 is as 0");
     // A number of steps that no size has room for rounds as if there were none.
     let many = Options::builder().roundup_power2_divisions([1 << 63; 16]).build().unwrap();
     assert_eq!(many.block_size(70 << 30), Ok(70 << 30));

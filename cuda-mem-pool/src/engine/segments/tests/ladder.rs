@@ -53,6 +53,11 @@ fn unsplit_segments_go_as_few_as_make_room() {
     heap.allocate_from(0, 100 * MIB, &mut source).unwrap();
     assert_eq!(source.log, [(false, 50 * MIB), (false, 40 * MIB), (false, 30 * MIB), (true, 100 * MIB)]);
     assert_eq!(heap.totals().reserved, 230 * MIB);
+    // What is too large to be split does not do: the source is not asked again before all went that is free.
+    (source.asked, source.left) = (0, 0);
+    let error = heap.allocate_from(0, 110 * MIB, &mut source).unwrap_err();
+    assert!(matches!(error, AllocateError::OutOfMemory { reserved, .. } if reserved == 220 * MIB));
+    assert_eq!(source.asked, 2);
 }
 
 #[test]
@@ -66,6 +71,8 @@ fn a_limit_is_kept_without_asking_the_source() {
     heap.free(block).unwrap();
     heap.allocate_from(1, 22 * MIB, &mut source).unwrap();
     assert_eq!(source.log, [(true, 30 * MIB), (false, 30 * MIB), (true, 22 * MIB)]);
+    heap.allocate_from(1, 28 * MIB, &mut source).unwrap();
+    assert_eq!(heap.totals().reserved, 50 * MIB);
 }
 
 #[test]

@@ -11,13 +11,15 @@ pub(super) struct Bump {
     next: u64,
     pub(super) left: u64,
     pub(super) log: Vec<(bool, u64)>,
+    /// How often it was asked for memory.
+    pub(super) asked: u64,
     /// Whether it refuses to take anything back.
     pub(super) stubborn: bool,
 }
 
 impl Bump {
     pub(super) fn of(left: u64) -> Self {
-        Self { next: 1 << 40, left, log: Vec::new(), stubborn: false }
+        Self { next: 1 << 40, left, log: Vec::new(), asked: 0, stubborn: false }
     }
 
     pub(super) fn endless() -> Self {
@@ -34,6 +36,7 @@ impl SegmentSource for Bump {
     type Error = Stubborn;
 
     fn acquire(&mut self, bytes: u64) -> Result<Option<u64>, Stubborn> {
+        self.asked += 1;
         let Some(left) = self.left.checked_sub(bytes) else { return Ok(None) };
         self.left = left;
         self.log.push((true, bytes));
