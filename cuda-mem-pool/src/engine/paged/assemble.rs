@@ -105,7 +105,9 @@ impl<B: Backend> PageSource<B> {
         let end = address + bytes;
         let allowed = self.allowed(build.size, build.load);
         let over = |source: &Self, left: u64| source.ground.bytes().saturating_add(left as usize) > allowed;
-        if alone && self.policy.moves && over(self, bytes)
+        if alone
+            && self.policy.moves
+            && over(self, bytes)
             && let Some((chunk, from, total)) = self.tail_for(build, mine, bytes)
         {
             self.clear(address, total)?;
@@ -148,7 +150,8 @@ impl<B: Backend> PageSource<B> {
         exact: bool,
         over: bool,
     ) -> Result<u32, GrowError<B::Error>> {
-        if over && self.policy.moves
+        if over
+            && self.policy.moves
             && let Some(chunk) = self.steal(build.heap, others, left)?
         {
             return Ok(chunk);
@@ -170,7 +173,9 @@ impl<B: Backend> PageSource<B> {
                 return Ok(chunk);
             }
         }
-        if bytes > PAGE && let Some(chunk) = self.create(build.heap, PAGE)? {
+        if bytes > PAGE
+            && let Some(chunk) = self.create(build.heap, PAGE)?
+        {
             return Ok(chunk);
         }
         Err(GrowError::OutOfMemory)
@@ -208,9 +213,10 @@ impl<B: Backend> PageSource<B> {
                 push_gap(&mut slots, end, address, 0);
                 end = address + map.bytes as u64;
                 let bytes = map.bytes as u64;
-                let (own, pinned, alone) = self.ground.chunk(map.chunk).map_or((false, true, true), |chunk| {
-                    (chunk.heap == heap, chunk.pins > 0, chunk.maps.len() == 1)
-                });
+                let (own, pinned, alone) =
+                    self.ground.chunk(map.chunk).map_or((false, true, true), |chunk| {
+                        (chunk.heap == heap, chunk.pins > 0, chunk.maps.len() == 1)
+                    });
                 let chunk = map.chunk;
                 if own && is_whole.get(chunk as usize) == Some(&true) && (!pinned || !map.is_stale()) {
                     let kind = Kind::Mapped { chunk, head: bytes, tail: bytes, alone };
@@ -350,7 +356,11 @@ impl<B: Backend> PageSource<B> {
         self.ground.map(address, chunk, from, bytes);
         self.announce(chunk);
         let now = mine.tick();
-        if mine.large.offer(address + from as u64, bytes - from, now) { Ok(()) } else { Err(GrowError::NoNumbers) }
+        if mine.large.offer(address + from as u64, bytes - from, now) {
+            Ok(())
+        } else {
+            Err(GrowError::NoNumbers)
+        }
     }
 
     /// The handle with the largest free end that is not longer than `most`, where that begins, and the handle's size.
@@ -362,7 +372,8 @@ impl<B: Backend> PageSource<B> {
             let tail = end.saturating_sub(free.address.max(start));
             let partial = free.end() == end && tail < map.bytes as u64 && !build.stock.has(map.chunk);
             let fits = tail >= self.policy.smallest_tail as u64 && tail < most;
-            let movable = self.ground.chunk(map.chunk).is_some_and(|chunk| chunk.heap == build.heap && chunk.pins == 0);
+            let movable =
+                self.ground.chunk(map.chunk).is_some_and(|chunk| chunk.heap == build.heap && chunk.pins == 0);
             if partial && fits && movable && best.is_none_or(|(known, ..)| tail > known) {
                 best = Some((tail, map.chunk, map.bytes - tail as usize, map.bytes));
             }
@@ -481,7 +492,8 @@ impl Stock {
         }
         stock.0.sort_unstable_by(|one, other| other.0.cmp(&one.0));
         for (_, shelf) in &mut stock.0 {
-            shelf.sort_unstable_by(|one, other| (other.freed_at, other.chunk).cmp(&(one.freed_at, one.chunk)));
+            shelf
+                .sort_unstable_by(|one, other| (other.freed_at, other.chunk).cmp(&(one.freed_at, one.chunk)));
         }
         stock
     }

@@ -161,7 +161,8 @@ impl Extents {
         self.used_bytes = self.used_bytes.saturating_sub(size);
         let joined = self.join_neighbours(number, before, after);
         self.free.insert(&mut self.records, joined);
-        let whole = self.records.get(joined).is_some_and(|extent| extent.before == NONE && extent.after == NONE);
+        let whole =
+            self.records.get(joined).is_some_and(|extent| extent.before == NONE && extent.after == NONE);
         let whole_run = if whole { self.runs.get(run).map(|run| run.start) } else { None };
         Some(Released { size, whole_run })
     }
@@ -201,8 +202,7 @@ impl Extents {
         let end = address.checked_add(size as u64)?;
         let run = self.runs.insert(Run { start: address, end, first: NONE, last: NONE }).ok()?;
         let links = Links::NONE;
-        let extent =
-            Extent { address, size, run, is_free: true, before: NONE, after: NONE, links, freed_at };
+        let extent = Extent { address, size, run, is_free: true, before: NONE, after: NONE, links, freed_at };
         let Ok(number) = self.records.insert(extent) else {
             self.runs.remove(run);
             return None;

@@ -56,13 +56,7 @@ impl Map {
 
 impl Ground {
     pub(super) const fn new() -> Self {
-        Self {
-            chunks: Slab::new(),
-            maps: BTreeMap::new(),
-            ranges: BTreeMap::new(),
-            bytes: 0,
-            most_maps: 0,
-        }
+        Self { chunks: Slab::new(), maps: BTreeMap::new(), ranges: BTreeMap::new(), bytes: 0, most_maps: 0 }
     }
 
     /// The physical memory in all handles.

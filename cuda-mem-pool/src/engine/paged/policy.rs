@@ -25,10 +25,10 @@ pub(crate) struct Policy {
 
 impl Policy {
     pub(crate) const DEFAULT: Self = Self {
-        slack: 5,
+        slack: 10,
         tight: 12,
-        handles_per_block: 12,
-        smallest_handle: 4 * PAGE,
+        handles_per_block: 24,
+        smallest_handle: 2 * PAGE,
         largest_handle: 16 * PAGE,
         smallest_tail: 4 * PAGE,
         most_mappings: 100_000,

@@ -151,10 +151,10 @@ fn figures() {
     let policy = Policy {
         slack: knob("SLACK", Policy::DEFAULT.slack),
         tight: knob("TIGHT", Policy::DEFAULT.tight),
-        handles_per_block: knob("PARTS", 12) as usize,
-        smallest_handle: (knob("CMIN", 8) as usize) << 20,
-        largest_handle: (knob("CMAX", 32) as usize) << 20,
-        smallest_tail: (knob("TMIN", 8) as usize) << 20,
+        handles_per_block: knob("PARTS", Policy::DEFAULT.handles_per_block as u32) as usize,
+        smallest_handle: (knob("CMIN", (Policy::DEFAULT.smallest_handle >> 20) as u32) as usize) << 20,
+        largest_handle: (knob("CMAX", (Policy::DEFAULT.largest_handle >> 20) as u32) as usize) << 20,
+        smallest_tail: (knob("TMIN", (Policy::DEFAULT.smallest_tail >> 20) as u32) as usize) << 20,
         ..Policy::DEFAULT
     };
     let only = std::env::var("TRACE").unwrap_or_default();
