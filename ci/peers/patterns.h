@@ -48,7 +48,7 @@ class Churner {
     std::mt19937 engine(index);
     for (auto& bytes : sizes_) {
       double random = std::generate_canonical<double, 32>(engine);
-      bytes = pattern == 0 ? 512 : static_cast<size_t>(512 * std::pow(2.0, random * (pattern == 1 ? 10 : 16)));
+      bytes = pattern == 0 ? 512 : static_cast<size_t>(512 * std::exp2(random * (pattern == 1 ? 10 : 16)));
     }
   }
 
@@ -130,7 +130,7 @@ Figures churn(const Request& request) {
 
 // Nanoseconds of one allocation and its free, of one size that the allocator has: the mean of many, and single ones.
 template <class A>
-Figures pair(const Request& request) {
+Figures hit(const Request& request) {
   size_t bytes = request.number("bytes"), samples = request.number("samples");
   double wanted = request.number("ms") * 1e6;
   A allocator(request);
@@ -182,7 +182,7 @@ Figures remote(const Request& request) {
   bool fixed = request.number("pattern") == 0;
   for (auto& size : bytes) {
     double random = std::generate_canonical<double, 32>(engine);
-    size = fixed ? 512 : static_cast<size_t>(512 * std::pow(2.0, random * 10));
+    size = fixed ? 512 : static_cast<size_t>(512 * std::exp2(random * 10));
   }
   std::vector<void*> blocks(DEPTH * BATCH);
   Side filled, emptied;
@@ -315,7 +315,7 @@ Figures streams(const Request& request) {
 template <class A>
 Figures measured(const Request& request) {
   if (request.measure == "churn") return churn<A>(request);
-  if (request.measure == "pair") return pair<A>(request);
+  if (request.measure == "hit") return hit<A>(request);
   if (request.measure == "remote") return remote<A>(request);
   if (request.measure == "random") return random<A>(request);
   if (request.measure == "streams") return streams<A>(request);
