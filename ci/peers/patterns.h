@@ -8,49 +8,41 @@
 //   double reserved()                             most bytes that it held since it was made, or NAN
 //   ~A()                                          gives all memory back
 #pragma once
-#include <cuda_runtime.h>
 #include <x86intrin.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <random>
 #include <vector>
 
 #include "protocol.h"
+#include "rmm_benchmarks.h"
+#include "runtime.h"
 #include "team.h"
 
-// Throws when the runtime refuses.
-inline void check(cudaError_t code, const char* what) {
-  if (code != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(code));
-}
+constexpr int SIZES = 1024;
 
-// A stream for each thread, made once: allocators remember streams for longer than a measurement.
-inline cudaStream_t own_stream(size_t index) {
-  static std::vector<cudaStream_t> streams;
-  while (streams.size() <= index) {
-    cudaStream_t stream;
-    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-    streams.push_back(stream);
+// The sizes that a thread allocates in turn: always 512 bytes (0), up to 512 KiB (1) or up to 32 MiB (2), evenly spread over
+// their logarithms.
+inline std::vector<size_t> sizes_of_thread(int index, uint64_t pattern) {
+  double octaves = pattern == 0 ? 0 : pattern == 1 ? 10 : 16;
+  std::mt19937 engine(index);
+  std::vector<size_t> sizes(SIZES);
+  for (auto& bytes : sizes) {
+    bytes = static_cast<size_t>(512 * std::exp2(std::generate_canonical<double, 32>(engine) * octaves));
   }
-  return streams[index];
+  return sizes;
 }
 
 // 64 live blocks of one thread; a step frees one of them and allocates another.
 template <class A>
 class Churner {
  public:
-  static constexpr int LIVE = 64, SIZES = 1024;
+  static constexpr int LIVE = 64;
 
   Churner(A& allocator, cudaStream_t stream, int index, uint64_t pattern)
-      : allocator_(allocator), stream_(stream), sizes_(SIZES) {
-    std::mt19937 engine(index);
-    for (auto& bytes : sizes_) {
-      double random = std::generate_canonical<double, 32>(engine);
-      bytes = pattern == 0 ? 512 : static_cast<size_t>(512 * std::exp2(random * (pattern == 1 ? 10 : 16)));
-    }
-  }
+      : allocator_(allocator), stream_(stream), sizes_(sizes_of_thread(index, pattern)) {}
 
   ~Churner() {
     for (int slot = 0; slot < LIVE; ++slot) {
@@ -114,7 +106,7 @@ Figures churn(const Request& request) {
     team.meet();
     // What is live at once, counted when no clock runs.
     int64_t mine = 0;
-    for (int step = 0; step < 2 * Churner<A>::SIZES; ++step) {
+    for (int step = 0; step < 2 * SIZES; ++step) {
       churner.steps(1);
       int64_t now = churner.live(), all = live += now - mine, before = most;
       mine = now;
@@ -178,13 +170,7 @@ Figures remote(const Request& request) {
   };
   uint64_t batches = request.number("batches"), warm = request.number("warm");
   A allocator(request);
-  std::vector<size_t> bytes(Churner<A>::SIZES);
-  std::mt19937 engine(0);
-  bool fixed = request.number("pattern") == 0;
-  for (auto& size : bytes) {
-    double random = std::generate_canonical<double, 32>(engine);
-    size = fixed ? 512 : static_cast<size_t>(512 * std::exp2(random * 10));
-  }
+  std::vector<size_t> bytes = sizes_of_thread(0, request.number("pattern"));
   std::vector<void*> blocks(DEPTH * BATCH);
   Side filled, emptied;
   double times[2] = {};
@@ -208,108 +194,6 @@ Figures remote(const Request& request) {
   });
   double count = batches * BATCH;
   return {{"remote_alloc", times[0] / count}, {"remote_free", times[1] / count}};
-}
-
-// RMM's random-allocation benchmark: milliseconds of all of its operations, on the default stream.
-template <class A>
-Figures random(const Request& request) {
-  size_t allocations = request.number("n"), largest = request.number("mib") << 20, limit = size_t{16000} << 20;
-  A allocator(request);
-  struct Block {
-    void* address;
-    size_t bytes;
-  };
-  size_t most_bytes = 0, most_blocks = 0;
-  auto all = [&] {
-    std::default_random_engine engine;
-    std::uniform_int_distribution<size_t> size_of(1, largest), index_of(0, allocations - 1);
-    std::uniform_int_distribution<int> choice_of(0, 99);
-    std::vector<Block> live;
-    size_t made = 0, total = 0;
-    for (size_t step = 0; step < 2 * allocations; ++step) {
-      size_t bytes = size_of(engine);
-      bool allocate = live.empty() || (choice_of(engine) < 73 && made < allocations && total + bytes < limit);
-      if (allocate) {
-        try {
-          live.push_back({allocator.allocate(bytes, nullptr), bytes});
-          ++made;
-          total += bytes;
-          most_bytes = std::max(most_bytes, total);
-          most_blocks = std::max(most_blocks, live.size());
-        } catch (const std::bad_alloc&) {
-          allocate = false;
-        }
-      }
-      if (!allocate && !live.empty()) {
-        size_t index = index_of(engine) % live.size();
-        Block block = live[index];
-        std::swap(live[index], live.back());
-        live.pop_back();
-        allocator.free(block.address, block.bytes, nullptr);
-        total -= block.bytes;
-      }
-    }
-    for (const Block& block : live) allocator.free(block.address, block.bytes, nullptr);
-  };
-  for (uint64_t round = 0; round < request.number("warm"); ++round) all();
-  Clock clock;
-  all();
-  return {{"random", clock.nanoseconds() / 1e6},
-          {"live", most_bytes / 1048576.0},
-          {"blocks", static_cast<double>(most_blocks)}};
-}
-
-// Occupies its stream for a time.
-static const char* const SPIN = R"(
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry spin_ns(.param .u64 duration)
-{
-    .reg .pred %p;
-    .reg .b64 %wanted, %begin, %now;
-    ld.param.u64 %wanted, [duration];
-    mov.u64 %begin, %globaltimer;
-again:
-    mov.u64 %now, %globaltimer;
-    sub.u64 %now, %now, %begin;
-    setp.lt.u64 %p, %now, %wanted;
-    @%p bra again;
-    ret;
-}
-)";
-
-// RMM's multi-stream benchmark: microseconds of kernels on several streams, each with a buffer that is freed behind it.
-template <class A>
-Figures streams(const Request& request) {
-  uint64_t count = request.number("streams"), kernels = request.number("kernels"), times = request.number("times");
-  uint64_t spin = request.number("spin");
-  static cudaKernel_t kernel = [] {
-    cudaLibrary_t library;
-    cudaKernel_t found = nullptr;
-    check(cudaLibraryLoadData(&library, SPIN, nullptr, nullptr, 0, nullptr, nullptr, 0), "cudaLibraryLoadData");
-    check(cudaLibraryGetKernel(&found, library, "spin_ns"), "cudaLibraryGetKernel");
-    return found;
-  }();
-  A allocator(request);
-  if (request.number("prewarm")) {
-    std::vector<void*> buffers;
-    for (uint64_t index = 0; index < count; ++index) buffers.push_back(allocator.allocate(8, own_stream(index)));
-    for (uint64_t index = 0; index < count; ++index) allocator.free(buffers[index], 8, own_stream(index));
-  }
-  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  Clock clock;
-  for (uint64_t round = 0; round < times; ++round) {
-    for (uint64_t index = 0; index < kernels; ++index) {
-      cudaStream_t stream = own_stream(index % count);
-      void* buffer = allocator.allocate(8, stream);
-      void* arguments[] = {&spin};
-      check(cudaLaunchKernel(kernel, dim3(1), dim3(1), arguments, 0, stream), "cudaLaunchKernel");
-      allocator.free(buffer, 8, stream);
-    }
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  }
-  return {{"streams", clock.nanoseconds() / 1e3 / times}};
 }
 
 // Answers a request with this allocator.

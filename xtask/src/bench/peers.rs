@@ -20,7 +20,7 @@ print('-D_GLIBCXX_USE_CXX11_ABI=%d' % torch.compiled_with_cxx11_abi())
 
 /// The runtime that PyTorch loads, in the same way.
 const RUNTIME_FLAGS: &str = "
-for runtime in glob.glob(os.path.join(packages, 'nvidia', '*', 'lib', 'libcudart.so.*'))[:1]:
+for runtime in glob.glob(os.path.join(packages, 'nvidia', '*', 'lib', 'libcudart.so.*')):
     print(runtime); print('-Wl,-rpath,' + os.path.dirname(runtime)); break
 else: print('-lcudart')
 ";
