@@ -53,6 +53,9 @@ enum Task {
         /// Where to; an older bundle there is replaced [default: target/gpu-bundle].
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
+        /// Carry RMM, which is fetched, for `bench alloc`.
+        #[arg(long)]
+        with_rmm: bool,
     },
     /// Run every check that a change must pass.
     Ci,
@@ -101,9 +104,9 @@ fn run(arguments: Arguments) -> Result<bool> {
             None => bench::run(gpu_test::Home::Workspace(&root()?), &arguments),
         },
         Task::Bindgen { check } => run_bindgen(&root()?, check).map(done),
-        Task::Bundle { out } => {
+        Task::Bundle { out, with_rmm } => {
             let root = root()?;
-            bundle::run(&root, &out.unwrap_or_else(|| root.join("target/gpu-bundle"))).map(done)
+            bundle::run(&root, &out.unwrap_or_else(|| root.join("target/gpu-bundle")), with_rmm).map(done)
         }
         Task::Ci => ci::run(&root()?),
         Task::Nightly { quick } => nightly::run(&root()?, quick),
