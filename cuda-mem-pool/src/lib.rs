@@ -26,6 +26,7 @@ mod ipc;
 pub mod pinned_cache;
 mod primitive;
 mod resource;
+pub mod statistics;
 
 pub use adaptor::{
     AlignedAdaptor, Counter, FailureCallbackAdaptor, LimitingAdaptor, LoggingAdaptor, OutstandingAllocation,

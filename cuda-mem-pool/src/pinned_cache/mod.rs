@@ -33,4 +33,6 @@ pub use error::PinnedCacheError;
 pub use options::{PinnedCacheOptions, Placement};
 pub use pools::MempoolId;
 pub use resource::PinnedCachingResource;
-pub use stats::{PinnedCacheStats, Stat};
+pub use stats::PinnedCacheStats;
+
+pub use crate::statistics::Stat;
