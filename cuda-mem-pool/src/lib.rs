@@ -22,10 +22,12 @@ mod adaptor;
 mod driver_pool;
 mod engine;
 mod error;
+pub mod history;
 mod ipc;
 pub mod pinned_cache;
 mod primitive;
 mod resource;
+pub mod snapshot;
 pub mod statistics;
 
 pub use adaptor::{
