@@ -29,6 +29,7 @@ mod primitive;
 mod resource;
 pub mod snapshot;
 pub mod statistics;
+pub mod trace;
 
 pub use adaptor::{
     AlignedAdaptor, Counter, FailureCallbackAdaptor, LimitingAdaptor, LoggingAdaptor, OutstandingAllocation,
