@@ -1,5 +1,12 @@
 //! What is written is loaded by Python and compared with what was written.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test that cannot go on fails, and one that cannot begin says so"
+)]
+
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 

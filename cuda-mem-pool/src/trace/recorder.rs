@@ -169,6 +169,7 @@ impl fmt::Debug for TraceRecorder {
 }
 
 #[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use std::sync::Arc;
 

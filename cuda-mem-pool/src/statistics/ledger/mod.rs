@@ -212,8 +212,8 @@ impl ShardGuard<'_> {
     #[cold]
     fn begin_counting(&mut self) {
         let cells = &self.shard.cells;
-        // Acquire: what happened since the shard was disarmed.
-        let before = cells.lock.fetch_or(self.counting & TOKEN, Ordering::Acquire);
+        // Relaxed: if it is still active, nobody has touched the cells since it was disarmed.
+        let before = cells.lock.fetch_or(self.counting & TOKEN, Ordering::Relaxed);
         if before & ACTIVE == 0 {
             self.shard.books.activate(cells);
         }

@@ -212,6 +212,7 @@ mod sequential {
         assert!(shard.try_hold().is_some());
     }
 
+    #[allow(clippy::mem_forget, reason = "it is what is tested")]
     #[test]
     fn a_forgotten_guard_holds_nothing_up_when_the_shard_is_gone() {
         let ledger = PeakLedger::new(Peaks::Exact);
@@ -267,7 +268,7 @@ mod sequential {
 mod models {
     use super::*;
     use loom::sync::Arc;
-    use loom::sync::atomic::AtomicBool;
+    use loom::sync::atomic::{AtomicBool, AtomicU64};
     use loom::thread;
 
     fn peak(ledger: &PeakLedger) -> Stat {
@@ -349,6 +350,33 @@ mod models {
                 assert_eq!(live.active_bytes.all.peak, live.allocated_bytes.all.allocated);
                 thread.join().unwrap();
                 assert_eq!(ledger.read().active_bytes.all.peak, 4);
+            });
+        }
+    }
+
+    /// The shard is a lock: for its own figures and, disarmed or not, for what else is behind it.
+    #[test]
+    fn who_has_a_shard_sees_what_the_last_one_did() {
+        for disarmed in [false, true] {
+            loom::model(move || {
+                let ledger = PeakLedger::new(Peaks::Sharded);
+                let shared = Arc::new((ledger.shard(), AtomicU64::new(0)));
+                let work = move |(shard, behind): &(Shard, AtomicU64)| {
+                    let mut guard = shard.hold();
+                    guard.allocate(SMALL, 1, 1);
+                    if disarmed {
+                        guard.disarm();
+                    }
+                    behind.store(behind.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                };
+                let thread = thread::spawn({
+                    let shared = Arc::clone(&shared);
+                    move || work(&shared)
+                });
+                work(&shared);
+                thread.join().unwrap();
+                assert_eq!(shared.1.load(Ordering::Relaxed), 2);
+                assert_eq!(ledger.read().allocation.all, Stat { current: 2, peak: 2, allocated: 2, freed: 0 });
             });
         }
     }
