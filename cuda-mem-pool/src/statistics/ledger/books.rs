@@ -16,8 +16,8 @@ pub(super) struct Books {
 #[derive(Debug, Default)]
 struct State {
     shards: Vec<Arc<Cells>>,
-    /// The only shard that may count, with [`Peaks::Exact`].
-    active: Option<Arc<Cells>>,
+    /// The only shard that may count, with [`Peaks::Exact`], by its place among them.
+    active: Option<usize>,
     /// What there is in all shards that are not active, and in those that are gone.
     resting: Sums,
     /// With [`Peaks::Exact`] the peaks up to when the active shard became so; else what the peaks of shards that are gone were.
@@ -33,19 +33,23 @@ impl Books {
         Self { peaks, state: Mutex::new(State::default()) }
     }
 
-    pub(super) fn add(&self, cells: &Arc<Cells>) {
-        lock(&self.state).shards.push(Arc::clone(cells));
+    pub(super) fn add(&self) -> Arc<Cells> {
+        let cells = Arc::<Cells>::default();
+        let mut state = lock(&self.state);
+        cells.move_to(state.shards.len());
+        state.shards.push(Arc::clone(&cells));
+        cells
     }
 
     /// The shard counts from now on. Its holder is the calling thread, and is armed.
     #[cold]
-    pub(super) fn activate(&self, cells: &Arc<Cells>) {
+    pub(super) fn activate(&self, cells: &Cells) {
         let mut state = lock(&self.state);
         if self.peaks == Peaks::Exact {
             state.rest_active();
             state.resting = state.resting.less(cells.now());
             cells.begin();
-            state.active = Some(Arc::clone(cells));
+            state.active = Some(cells.place());
         }
         // Nobody else changes the word of a shard whose holder is armed. What was counted here last is seen: by the holder's
         // turn with the shard, or by the lock.
@@ -53,7 +57,7 @@ impl Books {
     }
 
     /// The shard is gone, and nobody has it.
-    pub(super) fn remove(&self, cells: &Arc<Cells>) {
+    pub(super) fn remove(&self, cells: &Cells) {
         let mut state = lock(&self.state);
         match self.peaks {
             Peaks::Exact => state.rest_active(),
@@ -64,7 +68,13 @@ impl Books {
             }
         }
         state.made = state.made.plus(cells.made());
-        state.shards.retain(|known| !Arc::ptr_eq(known, cells));
+        let place = cells.place();
+        if place < state.shards.len() {
+            state.shards.swap_remove(place);
+        }
+        if let Some(moved) = state.shards.get(place) {
+            moved.move_to(place);
+        }
     }
 
     pub(super) fn read(&self) -> LiveStatistics {
@@ -112,8 +122,8 @@ impl State {
 
     /// The active shard is not any more. All others stood still while it was, so the sum of all was highest when it was.
     fn rest_active(&mut self) {
-        if let Some(active) = self.active.take() {
-            rest(&active);
+        if let Some(active) = self.active.take().and_then(|place| self.shards.get(place)) {
+            rest(active);
             self.peak = self.peak.max(self.resting.plus(active.most()));
             self.resting = self.resting.plus(active.now());
         }

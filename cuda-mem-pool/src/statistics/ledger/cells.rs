@@ -21,6 +21,8 @@ pub(super) struct Cells {
     pools: [PoolCells; 2],
     /// The most of each figure since the last `begin`, in the order of [`Sums`].
     most: [[AtomicI64; 5]; SIDES],
+    /// Where the books have it. Changes under their lock.
+    place: AtomicUsize,
 }
 
 /// The figures of one kind of pool. What is pending counts as active, but nobody has it.
@@ -134,6 +136,14 @@ impl Cells {
 
     pub(super) fn made(&self) -> Made {
         Made(self.pools.each_ref().map(|pool| [&pool.made, &pool.made_bytes, &pool.made_requested].map(read)))
+    }
+
+    pub(super) fn place(&self) -> usize {
+        self.place.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn move_to(&self, place: usize) {
+        self.place.store(place, Ordering::Relaxed);
     }
 
     #[inline]

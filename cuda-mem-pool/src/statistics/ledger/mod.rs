@@ -108,9 +108,7 @@ impl PeakLedger {
     /// A new shard, which has counted nothing.
     #[must_use]
     pub fn shard(&self) -> Shard {
-        let shard = Shard { books: Arc::clone(&self.books), cells: Arc::default() };
-        self.books.add(&shard.cells);
-        shard
+        Shard { books: Arc::clone(&self.books), cells: self.books.add() }
     }
 
     /// All figures of one moment. Waits for the ledger's lock and for holders that are armed in other threads.
@@ -135,17 +133,16 @@ impl Shard {
     #[inline]
     pub fn try_hold(&self) -> Option<ShardGuard<'_>> {
         let counting = ACTIVE | HELD | thread_token();
-        // Mostly it is active and nobody has it.
-        let mut now = ACTIVE;
-        loop {
+        let mut now = self.cells.lock.load(Ordering::Relaxed);
+        while now & HELD == 0 {
             let taken = now | counting & !ACTIVE;
             // Acquire: what the last holder did is done.
             match self.cells.lock.compare_exchange(now, taken, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(ShardGuard { shard: self, counting, _here: PhantomData }),
-                Err(other) if other & HELD != 0 => return None,
                 Err(other) => now = other,
             }
         }
+        None
     }
 
     /// Takes the shard when nobody has it.

@@ -376,7 +376,10 @@ mod models {
                 work(&shared);
                 thread.join().unwrap();
                 assert_eq!(shared.1.load(Ordering::Relaxed), 2);
-                assert_eq!(ledger.read().allocation.all, Stat { current: 2, peak: 2, allocated: 2, freed: 0 });
+                assert_eq!(
+                    ledger.read().allocation.all,
+                    Stat { current: 2, peak: 2, allocated: 2, freed: 0 }
+                );
             });
         }
     }
