@@ -81,14 +81,28 @@ pub struct PeakLedger {
 }
 
 /// One heap's part of a [`PeakLedger`], and a lock: best the heap's own. What it counted stays counted when it is dropped.
+/// [`PeakLedger`] has an example.
 #[derive(Debug)]
 pub struct Shard {
     books: Arc<Books>,
     cells: Arc<Cells>,
 }
 
-/// The calling thread has the shard, and is armed. It must not wait for anybody before [`ShardGuard::disarm`], or for
-/// whoever else waits for what it has.
+/// The calling thread has the shard, and is armed: others who want to count wait until it is dropped or disarmed. So before
+/// its holder waits for anybody, for another lock, the driver or somebody's callback, it calls [`ShardGuard::disarm`].
+///
+/// ```
+/// use cuda_mem_pool::statistics::{PeakLedger, Peaks, PoolSize};
+///
+/// let ledger = PeakLedger::new(Peaks::Exact);
+/// let shard = ledger.shard();
+/// let mut guard = shard.hold();
+/// guard.allocate(PoolSize::Large, 2 << 20, 2_000_000);
+/// guard.disarm();
+/// // Still nobody else has the shard, and others may count in theirs.
+/// assert!(shard.try_hold().is_none());
+/// guard.free(PoolSize::Large, 2 << 20, 2_000_000);
+/// ```
 #[derive(Debug)]
 pub struct ShardGuard<'s> {
     shard: &'s Shard,
