@@ -12,6 +12,8 @@ mod dependencies;
 mod gpu_test;
 mod nightly;
 mod process;
+#[cfg(feature = "replay")]
+mod replay;
 #[cfg(test)]
 mod seed_coverage;
 #[cfg(test)]
