@@ -62,6 +62,15 @@ enum Task {
         #[arg(long)]
         quick: bool,
     },
+    #[cfg(feature = "replay")]
+    Replay(replay::Arguments),
+    /// Replay allocation traces: what an allocator reserves for them, and what that takes.
+    #[cfg(not(feature = "replay"))]
+    #[command(disable_help_flag = true)]
+    Replay {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
     /// Copy cuda-mem-sys into an empty folder and prove that the copy builds alone.
     Vendor {
         /// Where to; must be empty or not there.
@@ -101,6 +110,10 @@ fn run(arguments: Arguments) -> Result<bool> {
             Some(folder) => gpu_test::run(gpu_test::Home::Bundle(&folder), &arguments),
             None => gpu_test::run(gpu_test::Home::Workspace(&root()?), &arguments),
         },
+        #[cfg(feature = "replay")]
+        Task::Replay(arguments) => replay::run(&arguments),
+        #[cfg(not(feature = "replay"))]
+        Task::Replay { arguments } => run_replay(&root()?, &arguments),
         Task::Vendor { folder } => vendor::run(&root()?, &folder).map(done),
     }
 }
@@ -144,4 +157,16 @@ fn run_bindgen(root: &Path, check: bool) -> Result<()> {
     let status = command.status().context("cannot start cargo")?;
     anyhow::ensure!(status.success(), "bindgen failed");
     Ok(())
+}
+
+/// Replay needs the libraries, which need not compile for anything else here: the tool starts itself again with them built in,
+/// optimised, because it measures.
+#[cfg(not(feature = "replay"))]
+fn run_replay(root: &Path, arguments: &[std::ffi::OsString]) -> Result<bool> {
+    let manifest = root.join("Cargo.toml");
+    let mut command = std::process::Command::new("cargo");
+    // In the caller's folder: traces are named from there.
+    command.args(["run", "--quiet", "--release", "--manifest-path"]).arg(manifest);
+    command.args(["--package", "xtask", "--features", "replay", "--", "replay"]).args(arguments);
+    Ok(command.status().context("cannot start cargo")?.success())
 }

@@ -7,20 +7,55 @@ use std::sync::{Mutex, PoisonError};
 /// One event. Numbers are decimal; bytes of blocks are those that were asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
-    Create { handle: u64, bytes: u64 },
-    Map { address: u64, handle: u64, bytes: u64 },
-    Access { address: u64, bytes: u64 },
-    Unmap { address: u64, bytes: u64 },
-    Release { handle: u64 },
+    Create {
+        handle: u64,
+        bytes: u64,
+    },
+    Map {
+        address: u64,
+        handle: u64,
+        bytes: u64,
+    },
+    Access {
+        address: u64,
+        bytes: u64,
+    },
+    Unmap {
+        address: u64,
+        bytes: u64,
+    },
+    Release {
+        handle: u64,
+    },
     /// `cuMemAlloc` and `cuMemFree`: memory that needs no mapping.
-    Malloc { address: u64, bytes: u64 },
-    MallocFree { address: u64 },
-    Wait { kind: Wait },
-    Alloc { id: u64, address: u64, bytes: u64, stream: u64 },
-    Free { id: u64 },
-    Done { id: u64 },
+    Malloc {
+        address: u64,
+        bytes: u64,
+    },
+    MallocFree {
+        address: u64,
+    },
+    Wait {
+        kind: Wait,
+    },
+    Alloc {
+        id: u64,
+        address: u64,
+        bytes: u64,
+        stream: u64,
+    },
+    Free {
+        id: u64,
+    },
+    Done {
+        id: u64,
+    },
     /// `to` waits for what `from` was given; up to the event `at`, or all if that is missing.
-    Order { to: u64, from: u64, at: Option<u64> },
+    Order {
+        to: u64,
+        from: u64,
+        at: Option<u64>,
+    },
 }
 
 /// What the host waited for.

@@ -1,5 +1,7 @@
 //! What is replayed: an allocator.
 
+use anyhow::Result;
+
 use super::model::Refusal;
 
 /// An allocator under replay. It gets its memory from a machine that it was made with.
@@ -12,8 +14,8 @@ pub(crate) trait Candidate: Sync {
     /// Takes a block back, by its address. `side` is a stream beside its own with work pending on it.
     fn free(&self, address: u64, side: Option<u64>) -> Result<(), Refused>;
 
-    /// What it tells of itself.
-    fn tally(&self) -> Tally;
+    /// What it tells of itself, once the trace is over.
+    fn tally(&self) -> Result<Tally>;
 }
 
 /// Why an allocator did not do something.
@@ -23,6 +25,12 @@ pub(crate) enum Refused {
     OutOfMemory,
     /// Ends the replay.
     Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Refused {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
+    }
 }
 
 impl From<Refusal> for Refused {

@@ -89,7 +89,8 @@ impl Plan {
     /// Gives each use by another stream a stream on which uses end in the order of their frees, as they do on any stream.
     fn add_sides(&mut self, ends: &[(usize, u64)]) {
         let ends = ends.iter().copied().collect::<HashMap<_, _>>();
-        let mut next = self.blocks.iter().map(|block| block.stream).max().map_or(0, |most| most.wrapping_add(1));
+        let mut next =
+            self.blocks.iter().map(|block| block.stream).max().map_or(0, |most| most.wrapping_add(1));
         let taken = |blocks: &[Block], number: u64| blocks.iter().any(|block| block.stream == number);
         // Of each side stream: its number and when its last use ends.
         let mut sides: Vec<(u64, u64)> = Vec::new();
@@ -135,7 +136,9 @@ impl Plan {
                 pending = pending.checked_sub(size)?;
             }
             match operation {
-                Operation::Allocate(place) => live = live.checked_add(rounded(self.blocks.get(*place)?.size))?,
+                Operation::Allocate(place) => {
+                    live = live.checked_add(rounded(self.blocks.get(*place)?.size))?
+                }
                 Operation::Free(place) => {
                     let block = self.blocks.get(*place)?;
                     live = live.checked_sub(rounded(block.size))?;

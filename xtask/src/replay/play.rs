@@ -104,6 +104,7 @@ impl Player<'_> {
         }
         self.machine.begin(plan.operations.len() as u64)?;
         let costs = self.machine.costs();
+        let tally = self.candidate.tally()?;
         self.machine.finish()?;
         let late = (plan.blocks.len() - plan.blocks.len() / 3).max(1);
         #[expect(clippy::cast_precision_loss, reason = "fewer calls than a float counts exactly")]
@@ -113,7 +114,7 @@ impl Player<'_> {
         Ok(Outcome {
             peaks: self.machine.peaks()?,
             costs,
-            tally: self.candidate.tally(),
+            tally,
             nanoseconds: own.as_secs_f64() * 1e9 / f64::from(self.calls.max(1)),
             oom: self.oom,
             late_calls,

@@ -5,19 +5,52 @@ use anyhow::{Context, Result, bail, ensure};
 /// What a line tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
-    Create { handle: u64, bytes: u64 },
-    Map { address: u64, handle: u64, bytes: u64 },
-    Access { address: u64, bytes: u64 },
-    Unmap { address: u64, bytes: u64 },
-    Release { handle: u64 },
-    Malloc { address: u64, bytes: u64 },
-    MallocFree { address: u64 },
+    Create {
+        handle: u64,
+        bytes: u64,
+    },
+    Map {
+        address: u64,
+        handle: u64,
+        bytes: u64,
+    },
+    Access {
+        address: u64,
+        bytes: u64,
+    },
+    Unmap {
+        address: u64,
+        bytes: u64,
+    },
+    Release {
+        handle: u64,
+    },
+    Malloc {
+        address: u64,
+        bytes: u64,
+    },
+    MallocFree {
+        address: u64,
+    },
     Wait,
-    Alloc { id: u64, address: u64, bytes: u64, stream: u64 },
-    Free { id: u64 },
-    Done { id: u64 },
+    Alloc {
+        id: u64,
+        address: u64,
+        bytes: u64,
+        stream: u64,
+    },
+    Free {
+        id: u64,
+    },
+    Done {
+        id: u64,
+    },
     /// All that `from` was given before event `before`.
-    Order { to: u64, from: u64, before: u64 },
+    Order {
+        to: u64,
+        from: u64,
+        before: u64,
+    },
 }
 
 /// The number of the line's event, and what it tells.

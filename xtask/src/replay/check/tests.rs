@@ -92,7 +92,9 @@ fn an_address_is_mapped_once_and_a_handle_released_unmapped() {
     let two = format!("{PAGE} create,2,2097152");
     assert!(refusal(&format!("{two} map,0,2,2097152")).ends_with("0 is mapped already, by Handle(1) at 0"));
     assert!(refusal(&format!("{two} map,1048576,2,2097152")).contains("mapped already"));
-    assert!(refusal(&format!("{PAGE} release,1")).ends_with("Handle(1) is released and still mapped 1 times"));
+    assert!(
+        refusal(&format!("{PAGE} release,1")).ends_with("Handle(1) is released and still mapped 1 times")
+    );
     assert!(refusal("release,1").ends_with("there is no Handle(1)"));
     assert!(refusal("map,0,1,512").ends_with("there is no Handle(1)"));
     assert!(refusal("create,1,512 create,1,512").ends_with("is there already"));
@@ -107,11 +109,16 @@ fn an_address_is_mapped_once_and_a_handle_released_unmapped() {
 fn another_stream_gets_memory_in_order_only() {
     let freed = format!("{PAGE} alloc,7,0,1,0 free,7");
     let told = refusal(&format!("{freed} alloc,8,0,1,1"));
-    assert!(told.ends_with("block 8 of stream 1 overlaps block 7, which stream 0 was given before, unordered"));
+    assert!(
+        told.ends_with("block 8 of stream 1 overlaps block 7, which stream 0 was given before, unordered")
+    );
     checked(&format!("{freed} alloc,8,0,1,0")).unwrap();
     checked(&format!("{freed} done,7 alloc,8,0,1,1")).unwrap();
     checked(&format!("{freed} order,1,0 alloc,8,0,1,1")).unwrap();
-    assert!(refusal(&format!("{freed} order,0,1 alloc,8,0,1,1")).contains("unordered"), "the wrong way round");
+    assert!(
+        refusal(&format!("{freed} order,0,1 alloc,8,0,1,1")).contains("unordered"),
+        "the wrong way round"
+    );
     assert!(refusal(&format!("{freed} order,2,0 alloc,8,0,1,1")).contains("unordered"), "another stream");
     let early = format!("{PAGE} alloc,7,0,1,0 order,1,0 free,7 alloc,8,0,1,1");
     assert!(refusal(&early).contains("unordered"), "before the free");
@@ -212,7 +219,8 @@ fn a_log_is_of_its_trace() {
 
 #[test]
 fn what_is_no_log_is_refused() {
-    let refused = |text: &str| check(text.as_bytes(), None, None).unwrap_err().chain().last().unwrap().to_string();
+    let refused =
+        |text: &str| check(text.as_bytes(), None, None).unwrap_err().chain().last().unwrap().to_string();
     assert_eq!(refused("x\n"), "invalid digit found in string");
     assert_eq!(refused("0\n"), "the event's name is missing");
     assert_eq!(refused("0,create,1\n"), "no event is called \"create\" with 1 numbers");
@@ -221,7 +229,10 @@ fn what_is_no_log_is_refused() {
     assert_eq!(refused("0,create,1,0\n"), "physical memory of no bytes");
     let all = u64::MAX;
     assert_eq!(refused(&format!("0,create,1,{all}\n1,create,2,512\n")), "more bytes than 64 bits count");
-    assert_eq!(refused(&format!("0,create,1,512\n1,map,{all},1,512\n")), "a mapping beyond the address space");
+    assert_eq!(
+        refused(&format!("0,create,1,512\n1,map,{all},1,512\n")),
+        "a mapping beyond the address space"
+    );
     assert_eq!(refused(&format!("0,alloc,1,512,{all},0\n")), "a block larger than 64 bits count");
     assert_eq!(refused(&format!("0,alloc,1,{all},512,0\n")), "a block beyond the address space");
 }

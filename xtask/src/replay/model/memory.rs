@@ -69,7 +69,8 @@ impl Memory {
     pub(super) fn map(&mut self, address: u64, handle: u64) -> Result<u64, Refusal> {
         let known = self.handles.get_mut(&handle);
         let (bytes, count) = known.ok_or(Refusal::Invalid("a handle is mapped that is not there"))?;
-        let end = address.checked_add(*bytes).ok_or(Refusal::Invalid("a mapping leaves the address space"))?;
+        let end =
+            address.checked_add(*bytes).ok_or(Refusal::Invalid("a mapping leaves the address space"))?;
         let before = self.mappings.range(..end).next_back();
         if before.is_some_and(|(other, (length, _))| other + length > address) {
             return Err(Refusal::Invalid("an address is mapped twice"));
@@ -97,7 +98,8 @@ impl Memory {
     /// Returns how many handles were unmapped.
     pub(super) fn unmap(&mut self, address: u64, bytes: u64) -> Result<u64, Refusal> {
         let count = self.handles_in(address, bytes)?;
-        let starts = self.mappings.range(address..address + bytes).map(|(start, _)| *start).collect::<Vec<_>>();
+        let starts =
+            self.mappings.range(address..address + bytes).map(|(start, _)| *start).collect::<Vec<_>>();
         for start in starts {
             if let Some((_, handle)) = self.mappings.remove(&start)
                 && let Some((_, mappings)) = self.handles.get_mut(&handle)
@@ -129,7 +131,8 @@ impl Memory {
 
     /// Returns the bytes that were freed.
     pub(super) fn malloc_free(&mut self, address: u64) -> Result<u64, Refusal> {
-        let bytes = self.blocks.remove(&address).ok_or(Refusal::Invalid("an address is freed that is not there"))?;
+        let bytes =
+            self.blocks.remove(&address).ok_or(Refusal::Invalid("an address is freed that is not there"))?;
         self.reserved -= bytes;
         Ok(bytes)
     }

@@ -85,7 +85,8 @@ impl Cache {
 
     /// Takes a block back, for others once a use of it has ended.
     pub(super) fn free(&mut self, address: u64, used: Option<Fence>) -> Result<(), Refusal> {
-        let number = self.taken.remove(&address).ok_or(Refusal::Invalid("a block is freed that is not live"))?;
+        let number =
+            self.taken.remove(&address).ok_or(Refusal::Invalid("a block is freed that is not live"))?;
         match used {
             None => {
                 self.turn(number, State::Free);

@@ -26,10 +26,12 @@ impl Expandable {
     /// block.
     fn find(cache: &Cache, pool: Pool, size: u64) -> Option<usize> {
         cache.unmapped(pool).find_map(|number| {
-            let before = cache.block(number).previous.filter(|other| cache.block(*other).state == State::Free);
+            let before =
+                cache.block(number).previous.filter(|other| cache.block(*other).state == State::Free);
             let first = before.unwrap_or(number);
             let (mut length, mut next) = (0, Some(first));
-            while let Some(block) = next.map(|next| cache.block(next)).filter(|block| block.state != State::Taken)
+            while let Some(block) =
+                next.map(|next| cache.block(next)).filter(|block| block.state != State::Taken)
             {
                 length += block.size;
                 if length >= size {

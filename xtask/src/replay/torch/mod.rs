@@ -14,6 +14,8 @@ mod tests;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use anyhow::Result;
+
 use super::candidate::{Candidate, Refused, Tally};
 use super::model::{Model, Refusal};
 use blocks::Pool;
@@ -116,8 +118,8 @@ impl Candidate for Torch {
         inner.cache.free(address, used).map_err(Refused::from)
     }
 
-    fn tally(&self) -> Tally {
+    fn tally(&self) -> Result<Tally> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        Tally { retries: inner.retries, metadata_bytes: inner.metadata }
+        Ok(Tally { retries: inner.retries, metadata_bytes: inner.metadata })
     }
 }
