@@ -44,7 +44,7 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
         probe: builder.extra("example", "cuda-mem-sys", "probe")?,
         ..Programs::default()
     };
-    let tool = builder.extra("bin", "xtask", "xtask")?;
+    let tool = builder.tool()?;
     let mut extras = Vec::new();
     for (kind, wanted) in [("example", &matrix.extras.examples), ("bench", &matrix.extras.benches)] {
         for extra in wanted {
@@ -65,6 +65,7 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
     }
     programs.tests = tests;
     bundle.add_folder(&root.join("ci/peers"), "peers")?;
+    bundle.add_folder(&root.join("ci/traces"), "traces")?;
     for name in ["gpu-matrix.toml", "known-differences.tsv"] {
         bundle.add(&root.join("ci").join(name), name)?;
     }

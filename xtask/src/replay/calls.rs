@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// One event. Numbers are decimal; bytes of blocks are those that were asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,35 +144,40 @@ impl fmt::Debug for CallLog {
     }
 }
 
+/// A target in memory.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Text(Arc<Mutex<Vec<u8>>>);
+
+impl Text {
+    /// What was written so far, which is then no longer there.
+    pub(crate) fn take(&self) -> Vec<u8> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Write for Text {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-
-    /// A target that others can look at.
-    #[derive(Clone, Default)]
-    pub(crate) struct Shared(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Shared {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     #[test]
     fn events_are_numbered_lines() {
-        let target = Shared::default();
+        let target = Text::default();
         let log = CallLog::new(target.clone());
         log.note(&Call::Create { handle: 3, bytes: 4096 });
         log.note(&Call::Order { to: 1, from: 2, at: None });
         assert_eq!(log.note(&Call::Order { to: 1, from: 2, at: Some(0) }), 2);
         log.close().unwrap();
-        let text = String::from_utf8(target.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(target.take()).unwrap();
         assert_eq!(text, "0,create,3,4096\n1,order,1,2\n2,order,1,2,0\n");
     }
 

@@ -1,13 +1,11 @@
 //! The smallest memory that a trace fits.
 
-use std::io::{self, Write};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use cuda_mem_pool::trace::Trace;
 
-use super::calls::CallLog;
+use super::calls::{CallLog, Text};
 use super::check;
 use super::plan::Plan;
 use super::setting::{Backend, Setting};
@@ -124,9 +122,8 @@ fn search(live: u64, reserved: u64, mut fits: impl FnMut(u64) -> Result<bool>) -
 fn fits(plan: &Plan, trace: &Trace, setting: &Setting, bytes: u64) -> Result<bool> {
     let text = Text::default();
     let outcome = setting.replay(plan, Some(bytes), CallLog::new(text.clone()))?;
-    let log = std::mem::take(&mut *text.0.lock().unwrap_or_else(PoisonError::into_inner));
-    let sums =
-        check::check(&*log, Some(trace), setting.checked_lag()).context("the checker rejects the replay")?;
+    let sums = check::check(&*text.take(), Some(trace), setting.checked_lag())
+        .context("the checker rejects the replay")?;
     ensure!(
         sums.oom == outcome.oom && sums.peak_reserved <= bytes,
         "the checker finds {} bytes reserved and {} out-of-memory events, the replay {} of those",
@@ -135,20 +132,6 @@ fn fits(plan: &Plan, trace: &Trace, setting: &Setting, bytes: u64) -> Result<boo
         outcome.oom
     );
     Ok(outcome.oom == 0)
-}
-
-/// A log in memory.
-#[derive(Debug, Clone, Default)]
-struct Text(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Text {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

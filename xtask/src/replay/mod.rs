@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["traces", "calls", "allocator", "capacity", "threads"])]
     check_calls: Option<PathBuf>,
     /// The trace that the checked file is a replay of.
-    #[arg(long, value_name = "TRACE", requires = "check_calls")]
+    #[arg(long, value_name = "TRACE")]
     trace: Option<PathBuf>,
 }
 
@@ -74,6 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         print!("{}", report::sums(&sums));
         return Ok(true);
     }
+    ensure!(arguments.trace.is_none(), "--trace goes with --check-calls");
     ensure!(
         arguments.calls.is_none() || arguments.traces.len() == 1,
         "--calls takes one trace, not {}",

@@ -202,8 +202,8 @@ impl Checker {
         let now = self.program.as_ref().map_or(0, Program::position);
         // The step just made was made at the one before.
         self.pending.retain(|(until, _)| *until >= now);
-        let pending = self.pending.iter().map(|(_, bytes)| bytes).sum::<u64>();
-        self.peak_active = self.peak_active.max(self.live + pending);
+        let pending = self.pending.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        self.peak_active = self.peak_active.max(self.live.saturating_add(pending));
     }
 
     fn finish(mut self) -> Result<Sums> {

@@ -125,7 +125,8 @@ impl Program {
     fn settle(&mut self) -> Result<()> {
         self.waited = false;
         for id in self.done.drain(..) {
-            let freed = self.freed.get(&id).map_or(0, |step| *step as u64 + self.lag.unwrap_or(0));
+            let freed =
+                self.freed.get(&id).map_or(0, |step| (*step as u64).saturating_add(self.lag.unwrap_or(0)));
             let end = self.ends.get(&id).map_or(0, |step| *step as u64);
             let (due, now) = (freed.max(end), self.next as u64);
             ensure!(due <= now, "block {id} was called done at operation {now}, and is due at {due}");

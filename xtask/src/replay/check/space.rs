@@ -47,6 +47,8 @@ pub(super) struct Space {
     pub(super) reserved: u64,
     pub(super) peak_reserved: u64,
     pub(super) peak_mappings: usize,
+    /// How many of the mappings are what `malloc` gave.
+    mallocs: usize,
 }
 
 impl Space {
@@ -70,8 +72,11 @@ impl Space {
         let handle = self.handles.get_mut(&name).with_context(|| format!("there is no {name:?}"))?;
         ensure!(bytes > 0 && bytes <= handle.bytes, "{name:?} has {} bytes, not {bytes}", handle.bytes);
         handle.mappings += 1;
+        self.mallocs += usize::from(matches!(name, Name::Malloc(_)));
         self.mappings.insert(address, Mapping { handle: name, bytes, is_accessible, users: Vec::new() });
-        self.peak_mappings = self.peak_mappings.max(self.mappings.len());
+        // What was allocated without a mapping of its own does not count as one.
+        let mapped = self.mappings.len() - self.mallocs;
+        self.peak_mappings = self.peak_mappings.max(mapped);
         Ok(())
     }
 
@@ -104,6 +109,7 @@ impl Space {
         let row = self.row(address, bytes)?;
         for start in &row {
             let Some(mapping) = self.mappings.remove(start) else { continue };
+            self.mallocs -= usize::from(matches!(mapping.handle, Name::Malloc(_)));
             if let Some(user) = mapping.users.iter().find(|user| is_live(**user)) {
                 bail!("{start} is unmapped under the live block {user}");
             }

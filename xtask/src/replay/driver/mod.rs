@@ -52,7 +52,11 @@ struct Books {
 impl Device {
     /// A device of the simulator, with so many bytes of memory that hold no data.
     pub(crate) fn simulated(plan: &Plan, lag: u64, capacity: Option<u64>, log: CallLog) -> Result<Self> {
-        let sim = Sim::builder().memory(capacity.unwrap_or(SIMULATED)).no_data().record(false).build();
+        let sim = Sim::builder()
+            .memory(capacity.unwrap_or(SIMULATED))
+            .misuse_detection(false)
+            .record(false)
+            .build();
         let driver = Driver::over(sim.table())?;
         Self::new(driver, Some(sim), plan, lag, log)
     }

@@ -6,6 +6,8 @@
 mod clock;
 mod cost;
 mod memory;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -209,7 +211,7 @@ impl Model {
         self.call(|state, log| {
             state.calls.add(Kind::StreamWait);
             state.spend(cost::STREAM_WAIT);
-            state.clock.hold_up(stream, fence.due);
+            state.clock.hold_up(stream, fence.due.operation);
             // Frees since then are not covered.
             let at = state.last_free.filter(|free| fence.at <= *free).map(|_| fence.at);
             log.note(&Call::Order { to: stream, from: fence.stream, at });
