@@ -109,6 +109,11 @@ impl CallLog {
         Self { inner: Mutex::new(Inner { target: None, next: 0, failed: None }) }
     }
 
+    /// Whether somebody will read it.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).target.is_some()
+    }
+
     /// Notes an event; returns its number. What goes wrong is told by [`CallLog::close`].
     pub(crate) fn note(&self, call: &Call) -> u64 {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);

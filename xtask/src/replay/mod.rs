@@ -80,6 +80,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         "--calls takes one trace, not {}",
         arguments.traces.len()
     );
+    ensure!(
+        arguments.calls.is_none() || arguments.allocator != Allocator::DriverPool,
+        "--calls needs an allocator that maps its own memory; driver-pool has the driver do it"
+    );
     let backend = setting::choose(arguments.allocator, arguments.backend)?;
     let setting = Setting {
         allocator: arguments.allocator,

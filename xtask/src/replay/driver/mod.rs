@@ -2,8 +2,10 @@
 //!
 //! Here is what any allocator on a real device needs from a replay: streams by the trace's numbers, a device that lags behind
 //! ([`gate`]), and the books. An allocator's own file beside [`pool`] makes its driver calls through [`Device::time`], so that
-//! they are counted and measured.
+//! they are counted and measured; tells the most it had with [`Device::note_peaks`]; and notes what it creates, maps and waits
+//! for in [`Device::log`], with [`Device::tell_done`] before each unmap and after each wait.
 
+mod done;
 mod gate;
 mod pool;
 #[cfg(test)]
@@ -22,6 +24,7 @@ use super::calls::{Call, CallLog};
 use super::costs::{Calls, Costs, Kind};
 use super::machine::{Machine, Peaks};
 use super::plan::{Block, Plan};
+use done::Freed;
 use gate::Gate;
 
 pub(crate) use pool::DriverPool;
@@ -37,6 +40,7 @@ pub(crate) struct Device {
     watcher: Option<JoinHandle<()>>,
     log: CallLog,
     books: Mutex<Books>,
+    freed: Mutex<Freed>,
     seconds_per_operation: f64,
     /// Keeps the simulated machine, if it is one; its calls take no time that means anything.
     simulator: Option<Sim>,
@@ -82,6 +86,7 @@ impl Device {
             watcher,
             log,
             books: Mutex::default(),
+            freed: Mutex::default(),
             seconds_per_operation: plan.seconds_per_operation(),
             simulator,
         })
@@ -118,6 +123,14 @@ impl Device {
         books.peaks.mappings = books.peaks.mappings.max(mappings);
     }
 
+    /// Notes the blocks whose work is done by now, if there is a log.
+    pub(crate) fn tell_done(&self) -> Result<()> {
+        if self.log.is_kept() {
+            self.freed.lock().unwrap_or_else(PoisonError::into_inner).tell(&self.log)?;
+        }
+        Ok(())
+    }
+
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -126,7 +139,7 @@ impl Device {
 impl Machine for Device {
     fn begin(&self, operation: u64) -> Result<()> {
         self.gate.begin(operation);
-        Ok(())
+        self.tell_done()
     }
 
     fn allocated(&self, block: &Block, address: u64) -> Result<()> {
@@ -137,9 +150,17 @@ impl Machine for Device {
 
     fn freeing(&self, block: &Block) -> Result<()> {
         self.log.note(&Call::Free { id: block.id });
-        self.gate.hold(self.stream(block.stream)?, 0)?;
-        if let Some(side) = block.side {
-            self.gate.hold(self.stream(side.stream)?, side.until)?;
+        let own = self.stream(block.stream)?;
+        self.gate.hold(own, 0)?;
+        let side = block.side.map(|side| Ok::<_, anyhow::Error>((self.stream(side.stream)?, side.until)));
+        let side = side.transpose()?;
+        if let Some((stream, until)) = side {
+            self.gate.hold(stream, until)?;
+        }
+        if self.log.is_kept() {
+            let streams = std::iter::once(own).chain(side.map(|(stream, _)| stream));
+            let mut freed = self.freed.lock().unwrap_or_else(PoisonError::into_inner);
+            freed.add(block.id, &self.context, streams)?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use cuda_mem_pool::trace::Trace;
 
-use super::super::calls::CallLog;
+use super::super::calls::{CallLog, Text};
 use super::super::costs::Kind;
 use super::super::machine::Machine;
 use super::super::plan::Plan;
@@ -80,4 +80,24 @@ fn a_pool_that_is_full_is_out_of_memory() {
     let pool = DriverPool::new(Arc::clone(&device), Some(1 << 29)).unwrap();
     let outcome = play(&plan, &pool, &*device, 1, &Progress::new(String::new(), 0)).unwrap();
     assert_eq!(outcome.oom, 1);
+}
+
+#[test]
+fn a_block_is_told_done_when_all_its_streams_are() {
+    let plan = plan("a,0,1,0 f,0,,0 a,1,1,0 a,2,1,0 c,0,,0 f,1,,0");
+    let text = Text::default();
+    let device = Device::simulated(&plan, 1, Some(1 << 30), CallLog::new(text.clone())).unwrap();
+    let synchronize = |stream| device.stream(stream).unwrap().synchronize().unwrap();
+    let taken = || String::from_utf8(text.take()).unwrap();
+    device.begin(1).unwrap();
+    device.freeing(&plan.blocks[0]).unwrap();
+    device.begin(3).unwrap();
+    synchronize(0);
+    device.tell_done().unwrap();
+    assert_eq!(taken(), "0,free,0\n", "the other stream is not done");
+    device.begin(4).unwrap();
+    synchronize(plan.blocks[0].side.unwrap().stream);
+    device.freeing(&plan.blocks[1]).unwrap();
+    device.tell_done().unwrap();
+    assert_eq!(taken(), "1,free,1\n2,done,0\n");
 }

@@ -66,7 +66,7 @@ struct Inner {
 impl Torch {
     /// As it is without settings.
     pub(crate) fn native(model: Arc<Model>) -> Self {
-        Self::new(model, Box::new(native::Native::default()))
+        Self::new(model, Box::new(native::Native))
     }
 
     /// With `expandable_segments:True`.

@@ -9,7 +9,7 @@ use super::{LARGE_BUFFER, MIB, MIN_LARGE_ALLOC, Policy, ROUND_LARGE, SMALL_BUFFE
 const WORTH_SPLITTING: u64 = MIB;
 
 /// The policy without settings.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Native;
 
 impl Policy for Native {
