@@ -38,7 +38,7 @@ pub(crate) enum Backend {
     Auto,
     /// The first GPU.
     Gpu,
-    /// The simulated driver, without data; calls take the time that the model knows.
+    /// The simulated driver; calls take the time that the model knows.
     Sim,
     /// No driver: bytes and calls are counted, times are modelled.
     Model,

@@ -32,6 +32,11 @@ pub(crate) use pool::DriverPool;
 /// The simulated device's memory where no capacity is set: an H200's.
 const SIMULATED: u64 = 143_771 << 20;
 
+/// No misuse is looked for, because the trace's work touches nothing.
+fn simulator(bytes: u64) -> Sim {
+    Sim::builder().memory(bytes).misuse_detection(false).record(false).build()
+}
+
 /// What stands behind a replay.
 pub(crate) struct Device {
     context: Context,
@@ -54,20 +59,22 @@ struct Books {
 }
 
 impl Device {
-    /// A device of the simulator, with so many bytes of memory that hold no data.
+    /// A device of the simulator, with so many bytes of memory.
     pub(crate) fn simulated(plan: &Plan, lag: u64, capacity: Option<u64>, log: CallLog) -> Result<Self> {
-        let sim = Sim::builder()
-            .memory(capacity.unwrap_or(SIMULATED))
-            .misuse_detection(false)
-            .record(false)
-            .build();
-        let driver = Driver::over(sim.table())?;
-        Self::new(driver, Some(sim), plan, lag, log)
+        let sim = simulator(capacity.unwrap_or(SIMULATED));
+        Ok(Self::new(Driver::over(sim.table())?, Some(sim), plan, lag, log)?.watched())
+    }
+
+    /// As [`Device::simulated`], for tests that stand still.
+    #[cfg(test)]
+    fn patient(plan: &Plan, lag: u64, log: CallLog) -> Result<Self> {
+        let sim = simulator(1 << 30);
+        Self::new(Driver::over(sim.table())?, Some(sim), plan, lag, log)
     }
 
     /// The system's first GPU.
     pub(crate) fn gpu(plan: &Plan, lag: u64, log: CallLog) -> Result<Self> {
-        Self::new(Driver::system()?, None, plan, lag, log)
+        Ok(Self::new(Driver::system()?, None, plan, lag, log)?.watched())
     }
 
     fn new(driver: Driver, simulator: Option<Sim>, plan: &Plan, lag: u64, log: CallLog) -> Result<Self> {
@@ -75,21 +82,24 @@ impl Device {
         let streams = plan.streams().into_iter().map(|number| Ok((number, Stream::new(&context)?)));
         let streams = streams.collect::<Result<_>>()?;
         let gate = Arc::new(Gate::new(&context, lag)?);
-        let watcher = (lag > 0).then(|| {
-            let gate = Arc::clone(&gate);
-            std::thread::spawn(move || gate.watch())
-        });
         Ok(Self {
             context,
             streams,
             gate,
-            watcher,
+            watcher: None,
             log,
             books: Mutex::default(),
             freed: Mutex::default(),
             seconds_per_operation: plan.seconds_per_operation(),
             simulator,
         })
+    }
+
+    /// Lets the device catch up while the host stands still: the host may be waiting for it.
+    fn watched(mut self) -> Self {
+        let gate = Arc::clone(&self.gate);
+        self.watcher = Some(std::thread::spawn(move || gate.watch()));
+        self
     }
 
     /// The stream of a number of the trace.

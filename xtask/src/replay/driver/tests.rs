@@ -19,7 +19,7 @@ fn plan(lines: &str) -> Plan {
 #[test]
 fn a_stream_is_held_until_the_host_is_so_far_ahead() {
     let plan = plan("a,0,1,0 f,0,,0");
-    let device = Device::simulated(&plan, 3, Some(1 << 30), CallLog::nowhere()).unwrap();
+    let device = Device::patient(&plan, 3, CallLog::nowhere()).unwrap();
     let stream = device.stream(0).unwrap();
     device.begin(1).unwrap();
     device.freeing(&plan.blocks[0]).unwrap();
@@ -35,7 +35,7 @@ fn a_stream_is_held_until_the_host_is_so_far_ahead() {
 fn a_use_on_another_stream_is_held_until_its_end() {
     let plan = plan("a,0,1,0 f,0,,0 a,1,1,0 a,2,1,0 c,0,,0");
     let side = plan.blocks[0].side.unwrap();
-    let device = Device::simulated(&plan, 1, Some(1 << 30), CallLog::nowhere()).unwrap();
+    let device = Device::patient(&plan, 1, CallLog::nowhere()).unwrap();
     device.begin(1).unwrap();
     device.freeing(&plan.blocks[0]).unwrap();
     device.begin(3).unwrap();
@@ -86,7 +86,7 @@ fn a_pool_that_is_full_is_out_of_memory() {
 fn a_block_is_told_done_when_all_its_streams_are() {
     let plan = plan("a,0,1,0 f,0,,0 a,1,1,0 a,2,1,0 c,0,,0 f,1,,0");
     let text = Text::default();
-    let device = Device::simulated(&plan, 1, Some(1 << 30), CallLog::new(text.clone())).unwrap();
+    let device = Device::patient(&plan, 1, CallLog::new(text.clone())).unwrap();
     let synchronize = |stream| device.stream(stream).unwrap().synchronize().unwrap();
     let taken = || String::from_utf8(text.take()).unwrap();
     device.begin(1).unwrap();
