@@ -157,6 +157,30 @@ pub enum Error {
         /// What it takes.
         accepted: RangeInclusive<usize>,
     },
+    /// A size or an offset that is no whole number of a device's pages, or a size of none.
+    #[error("{what} is {value} bytes; accepted are multiples of {granularity}, and no size of 0")]
+    NotGranular {
+        /// What it is.
+        what: &'static str,
+        /// What it was, in bytes.
+        value: usize,
+        /// What it has to be a multiple of, in bytes ([`granularity`](crate::vmm::granularity)).
+        granularity: usize,
+    },
+    /// A value that has to be a power of two, or 0.
+    #[error("{what} is {value}; accepted are 0 and powers of two")]
+    NotAPowerOfTwo {
+        /// What it is.
+        what: &'static str,
+        /// What it was.
+        value: usize,
+    },
+    /// Addresses were to be given back that have memory.
+    #[error("{bytes} bytes are still mapped in this range of addresses; unmap them first")]
+    StillMapped {
+        /// How many bytes are mapped.
+        bytes: usize,
+    },
     /// A copy was cancelled by its [`CancelToken`](crate::host::CancelToken).
     #[error("the copy was cancelled when {done} of its {total} bytes had been copied")]
     CopyCancelled {

@@ -41,6 +41,7 @@ mod fork;
 mod handle;
 pub mod host;
 mod marker;
+pub mod nvml;
 pub mod pointer;
 pub mod raw_pool;
 mod scope;
@@ -49,6 +50,7 @@ mod stream;
 pub mod stream_mem;
 mod transfer;
 mod uses;
+pub mod vmm;
 
 pub use buffer::{DeviceBuffer, DeviceRange, ManagedBuffer, StreamUse};
 pub use context::{Context, MemoryInfo};

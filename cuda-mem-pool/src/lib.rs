@@ -23,6 +23,7 @@ mod driver_pool;
 mod engine;
 mod error;
 mod ipc;
+mod mempool_id;
 pub mod pinned_cache;
 mod primitive;
 mod resource;
@@ -37,8 +38,10 @@ pub use driver_pool::{
     Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Effect, ManagedMemoryResource,
     ManagedMemoryResourceOptions, PinnedMemoryResource, PinnedMemoryResourceOptions,
 };
+pub use engine::segments;
 pub use error::{Error, Result};
 pub use ipc::{AllocationHandleSource, IpcAllocationHandle};
+pub use mempool_id::MempoolId;
 pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator, PinnedCachingResource};
 pub use resource::{
     Accessibility, Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, DeviceReachable, Home,

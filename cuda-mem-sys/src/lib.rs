@@ -26,6 +26,8 @@
 //! The crate stands alone: its only dependency is `libloading`, and copying its folder is vendoring it.
 
 mod error;
+#[cfg(feature = "nvml")]
+pub mod nvml;
 mod table;
 mod types;
 

@@ -6,6 +6,7 @@ mod bench;
 #[cfg(feature = "bindgen")]
 mod bindgen;
 mod bundle;
+mod chromium;
 mod ci;
 #[cfg(test)]
 mod dependencies;
@@ -14,6 +15,8 @@ mod nightly;
 mod process;
 #[cfg(feature = "replay")]
 mod replay;
+#[cfg(feature = "report")]
+mod report;
 #[cfg(test)]
 mod seed_coverage;
 #[cfg(test)]
@@ -69,7 +72,16 @@ enum Task {
     #[command(disable_help_flag = true)]
     Replay {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-        arguments: Vec<std::ffi::OsString>,
+        words: Vec<std::ffi::OsString>,
+    },
+    #[cfg(feature = "report")]
+    Report(report::Arguments),
+    /// Draw a trace or a memory snapshot as one HTML page.
+    #[cfg(not(feature = "report"))]
+    #[command(disable_help_flag = true)]
+    Report {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        words: Vec<std::ffi::OsString>,
     },
     /// Copy cuda-mem-sys into an empty folder and prove that the copy builds alone.
     Vendor {
@@ -113,7 +125,11 @@ fn run(arguments: Arguments) -> Result<bool> {
         #[cfg(feature = "replay")]
         Task::Replay(arguments) => replay::run(&arguments),
         #[cfg(not(feature = "replay"))]
-        Task::Replay { arguments } => run_replay(&root()?, &arguments),
+        Task::Replay { words } => with_feature(None, "replay", "release", words).map(done),
+        #[cfg(feature = "report")]
+        Task::Report(arguments) => report::run(&arguments).map(done),
+        #[cfg(not(feature = "report"))]
+        Task::Report { words } => with_feature(None, "report", "dev", words).map(done),
         Task::Vendor { folder } => vendor::run(&root()?, &folder).map(done),
     }
 }
@@ -137,36 +153,27 @@ fn run_bindgen(root: &Path, check: bool) -> Result<()> {
     bindgen::run(root, check)
 }
 
-/// bindgen is heavy to build and rarely needed: the tool starts itself again with it built in.
+/// bindgen is heavy to build and rarely needed.
 #[cfg(not(feature = "bindgen"))]
 fn run_bindgen(root: &Path, check: bool) -> Result<()> {
-    let mut command = std::process::Command::new("cargo");
-    command.current_dir(root).args([
-        "run",
-        "--quiet",
-        "--package",
-        "xtask",
-        "--features",
-        "bindgen",
-        "--",
-        "bindgen",
-    ]);
-    if check {
-        command.arg("--check");
-    }
-    let status = command.status().context("cannot start cargo")?;
-    anyhow::ensure!(status.success(), "bindgen failed");
-    Ok(())
+    with_feature(Some(root), "bindgen", "dev", check.then(|| "--check".into()).into_iter().collect())
 }
 
-/// Replay needs the libraries, which need not compile for anything else here: the tool starts itself again with them built in,
-/// optimised, because it measures.
-#[cfg(not(feature = "replay"))]
-fn run_replay(root: &Path, arguments: &[std::ffi::OsString]) -> Result<bool> {
-    let manifest = root.join("Cargo.toml");
+/// Starts the tool again with what a task needs built in: the feature of the same name. A replay measures, and is optimised.
+#[cfg(not(all(feature = "bindgen", feature = "replay", feature = "report")))]
+fn with_feature(
+    folder: Option<&Path>,
+    task: &str,
+    profile: &str,
+    words: Vec<std::ffi::OsString>,
+) -> Result<()> {
     let mut command = std::process::Command::new("cargo");
-    // In the caller's folder: traces are named from there.
-    command.args(["run", "--quiet", "--release", "--manifest-path"]).arg(manifest);
-    command.args(["--package", "xtask", "--features", "replay", "--", "replay"]).args(arguments);
-    Ok(command.status().context("cannot start cargo")?.success())
+    if let Some(folder) = folder {
+        command.current_dir(folder);
+    }
+    command.args(["run", "--quiet", "--package", "xtask", "--profile", profile]);
+    command.args(["--features", task, "--", task]).args(words);
+    let status = command.status().context("cannot start cargo")?;
+    anyhow::ensure!(status.success(), "{task} failed");
+    Ok(())
 }

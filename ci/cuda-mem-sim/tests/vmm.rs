@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 
-use cuda_mem_sim::MisuseKind;
+use cuda_mem_sim::{MisuseKind, Sim};
 use cuda_mem_sys::{
     CUmemAccess_flags, CUmemAccessDesc_v1, CUmemAllocationHandleType, CUmemAllocationProp_v1,
     CUmemAllocationType, CUmemLocation, CUmemLocationType, CUresult,
@@ -131,6 +131,86 @@ fn an_unmapping_in_use_is_reported() {
     assert_eq!(cu!(gpu, cuMemsetD8Async(at, 1, 100, stream)), OK);
     assert_eq!(cu!(gpu, cuMemUnmap(at, PAGE)), OK);
     assert_eq!(gpu.sim.misuse()[0].kind, MisuseKind::UnmappedInUse);
+}
+
+#[test]
+fn a_copy_into_where_the_next_mapping_was_is_reported() {
+    let gpu = Gpu::new();
+    let (handle, at) = (create(&gpu, PAGE, &device()), reserve(&gpu, 2 * PAGE));
+    for at in [at, at + PAGE as u64] {
+        assert_eq!(cu!(gpu, cuMemMap(at, PAGE, 0, handle, 0)), OK);
+    }
+    allow_device(&gpu, at, 2 * PAGE);
+    assert_eq!(cu!(gpu, cuMemUnmap(at + PAGE as u64, PAGE)), OK);
+    gpu.assert_no_misuse();
+    assert_eq!(gpu.h2d(at + PAGE as u64 - 1, &[1, 2]), INVALID_VALUE);
+    let misuse = gpu.sim.misuse();
+    assert_eq!(misuse[0].kind, MisuseKind::UseAfterFree);
+    assert_eq!(misuse[0].range, at + PAGE as u64..at + 2 * PAGE as u64);
+    assert_eq!(cu!(gpu, cuMemMap(at + PAGE as u64, PAGE, 0, handle, 0)), OK);
+    allow_device(&gpu, at, 2 * PAGE);
+    assert_eq!(gpu.h2d(at + PAGE as u64 - 1, &[1, 2]), OK);
+    assert_eq!(gpu.sim.misuse().len(), 1, "the addresses have memory again");
+}
+
+#[test]
+fn work_through_one_mapping_does_not_keep_another_of_the_same_memory() {
+    let gpu = Gpu::new();
+    let stream = gpu.stream();
+    let (handle, at) = (create(&gpu, PAGE, &device()), reserve(&gpu, 2 * PAGE));
+    for at in [at, at + PAGE as u64] {
+        assert_eq!(cu!(gpu, cuMemMap(at, PAGE, 0, handle, 0)), OK);
+    }
+    allow_device(&gpu, at, 2 * PAGE);
+    assert_eq!(cu!(gpu, cuMemsetD8Async(at, 1, 100, stream)), OK);
+    assert_eq!(cu!(gpu, cuMemUnmap(at + PAGE as u64, PAGE)), OK);
+    gpu.assert_no_misuse();
+    gpu.synchronize(stream);
+    assert_eq!(cu!(gpu, cuMemUnmap(at, PAGE)), OK);
+    gpu.assert_no_misuse();
+}
+
+#[test]
+fn there_are_at_most_as_many_mappings_as_on_hardware() {
+    const MAPPINGS: usize = 524_072;
+    const HANDLES: usize = 100_000;
+    let gpu = Gpu::with(Sim::builder().no_data().memory(256 << 30));
+    let handles: Vec<u64> = (0..HANDLES).map(|_| create(&gpu, PAGE, &device())).collect();
+    let at = reserve(&gpu, 16 << 40);
+    let place = |index: usize| at + (index * PAGE) as u64;
+    let map = |index: usize| cu!(gpu, cuMemMap(place(index), PAGE, 0, handles[index % HANDLES], 0));
+    for index in 0..MAPPINGS {
+        assert_eq!(map(index), OK, "{index}");
+    }
+    assert_eq!(map(MAPPINGS), gpu::OUT_OF_MEMORY);
+    allow_device(&gpu, place(1000), 300_000 * PAGE);
+    assert_eq!(cu!(gpu, cuMemsetD8(place(1000), 1, 300_000 * PAGE)), OK);
+    // A memset of device memory may return before it is done.
+    assert_eq!(cu!(gpu, cuCtxSynchronize()), OK);
+    assert_eq!(cu!(gpu, cuMemUnmap(place(7), PAGE)), OK);
+    assert_eq!(map(MAPPINGS), OK);
+    assert_eq!(map(7), gpu::OUT_OF_MEMORY);
+    assert_eq!(cu!(gpu, cuMemUnmap(at, 2 * MAPPINGS * PAGE)), OK);
+    for handle in handles {
+        assert_eq!(cu!(gpu, cuMemRelease(handle)), OK);
+    }
+    assert_eq!(cu!(gpu, cuMemAddressFree(at, 16 << 40)), OK);
+    gpu.assert_quiet();
+}
+
+#[test]
+fn mappings_with_data_run_out_before_the_process_can_map_no_more() {
+    let gpu = Gpu::new();
+    let (handle, at) = (create(&gpu, PAGE, &device()), reserve(&gpu, 1 << 40));
+    // Every other page, so that none lies beside another.
+    let map = |index: u64| cu!(gpu, cuMemMap(at + 2 * index * PAGE as u64, PAGE, 0, handle, 0));
+    let refused = (0..).map(map).find(|&result| result != OK);
+    assert_eq!(refused, Some(gpu::OUT_OF_MEMORY));
+    assert_eq!(vec![1_u8; 256 << 20].last(), Some(&1), "the program still gets memory");
+    assert_eq!(cu!(gpu, cuMemUnmap(at, 1 << 40)), OK);
+    assert_eq!(cu!(gpu, cuMemAddressFree(at, 1 << 40)), OK);
+    assert_eq!(cu!(gpu, cuMemRelease(handle)), OK);
+    gpu.assert_quiet();
 }
 
 /// Another simulator stands for another process here: it shares nothing with the first but the descriptor.

@@ -13,6 +13,7 @@ use cuda_mem_core::host::{
 use cuda_mem_core::raw_pool::{self, AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::stream_mem::{self, WaitFlags};
 use cuda_mem_core::sys::{CUmemPool_attribute, CUresult, CUstreamCaptureMode};
+use cuda_mem_core::vmm::{self, Access, AddressRange, CreateOptions, PhysicalMemory};
 use cuda_mem_core::{
     Context, DeviceBuffer, Error, Event, Fence, FenceLine, ManagedBuffer, PinnedBuffer, Result, Stream,
     Transfer, copy, pointer, scope,
@@ -42,6 +43,7 @@ pub(crate) const ALL: &[(&str, Scenario)] = &[
     ("populated memory", populated),
     ("raw pins", raw_pins),
     ("raw pools", raw_pools),
+    ("virtual memory", virtual_memory),
     ("transfers", transfers),
     ("dropped transfers", dropped_transfers),
     ("scopes", scopes),
@@ -328,6 +330,48 @@ fn raw_pools(context: &Context) -> Result<()> {
     pool.trim_to(0)?;
     pool.close()?;
     Ok(shareable.close()?)
+}
+
+fn virtual_memory(context: &Context) -> Result<()> {
+    let (device, stream) = (context.device(), Stream::new(context)?);
+    let page = vmm::granularity(device)?;
+    let memory = PhysicalMemory::create(device, page, &CreateOptions::supported_by(device)?)?;
+    let range = AddressRange::reserve(device, 4 * page, 2 * page)?;
+    range.map(0, &memory)?;
+    let used = aliased(&stream, &range, &memory);
+    // Repeated if one fails, because the work goes on and the memory is still mapped then.
+    stream.synchronize().or_else(|_| stream.synchronize())?;
+    let unmap = || {
+        // SAFETY: whole mappings, from the first address on; the only stream that used them was waited for.
+        unsafe { range.unmap(0, range.mapped_bytes()) }
+    };
+    unmap().or_else(|_| unmap())?;
+    used?;
+    range.close()?;
+    Ok(memory.close()?)
+}
+
+/// Writes memory at one of its addresses and reads it at another.
+fn aliased(stream: &Stream, range: &AddressRange, memory: &PhysicalMemory) -> Result<()> {
+    let (device, page) = (stream.context().device(), memory.bytes());
+    range.map(page, memory)?;
+    range.set_access(0, 2 * page, &[device], Access::ReadWrite)?;
+    let bytes = pattern(LEN, 15);
+    let (source, target) =
+        (DeviceBuffer::from_slice(stream, &bytes)?, DeviceBuffer::<u8>::uninit(stream, LEN)?);
+    let (one, two) = (range.address(), range.address() + page as u64);
+    {
+        let from = source.on_read(stream)?;
+        // SAFETY: a mapping that stays until the stream was waited for, and a buffer that knows that the stream uses it.
+        unsafe { copy::memcpy_async(stream, one, from.address(), LEN) }?;
+    }
+    {
+        let to = target.on(stream)?;
+        // SAFETY: as above.
+        unsafe { copy::memcpy_async(stream, to.address(), two, LEN) }?;
+    }
+    assert_eq!(target.to_vec(stream)?, bytes);
+    Ok(())
 }
 
 fn transfers(context: &Context) -> Result<()> {

@@ -9,7 +9,8 @@ use cuda_mem_core::host::{
     HostMapping, MappingOptions, PinnedFlags, RegisterFlags, RegisterOptions, Registered, raw,
 };
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, ManagedBuffer, PinnedBuffer, Stream};
+use cuda_mem_core::vmm::{AddressRange, CreateOptions, PhysicalMemory};
+use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, ManagedBuffer, PinnedBuffer, Stream, nvml};
 
 use crate::common::child;
 use crate::rig::on_simulator;
@@ -38,6 +39,8 @@ fn fork_during(function: &str, busy: impl Fn(&Context) + Sync) {
             ManagedBuffer::<u8>::zeroed(context, 5000).unwrap(),
             Registered::new(context, vec![0u8; 5000], RegisterFlags::default()).unwrap(),
             Stream::new(context).unwrap(),
+            AddressRange::reserve(context.device(), 2 << 20, 0).unwrap(),
+            PhysicalMemory::create(context.device(), 2 << 20, &CreateOptions::default()).unwrap(),
             Stager::builder(context).threads(3).build().unwrap(),
             context.clone(),
         ));
@@ -64,6 +67,12 @@ fn fork_during(function: &str, busy: impl Fn(&Context) + Sync) {
                     return Err("a driver in a forked child".to_owned());
                 }
                 let memory = vec![0u8; 5000];
+                if !matches!(AddressRange::reserve(context.device(), 2 << 20, 0), Err(Error::Forked)) {
+                    return Err("addresses in a forked child".to_owned());
+                }
+                if !matches!(nvml::processes(context.device()), Err(nvml::Error::Driver(Error::Forked))) {
+                    return Err("processes in a forked child".to_owned());
+                }
                 if Registered::new(context, memory, RegisterFlags::default()).is_ok() {
                     return Err("a registration in a forked child".to_owned());
                 }

@@ -188,9 +188,9 @@ impl Builder<'_> {
             .context("cargo built no shared library of the simulator")
     }
 
-    /// Builds this tool, with the libraries that `replay` needs: where it goes there is no cargo to build it again.
+    /// Builds this tool with what `replay` and `report` need: where it goes there is no cargo to build it again.
     pub(crate) fn tool(&self) -> Result<PathBuf> {
-        let arguments = ["build", "--package", "xtask", "--bin", "xtask", "--features", "replay"];
+        let arguments = ["build", "--package", "xtask", "--bin", "xtask", "--features", "replay,report"];
         self.cargo(&arguments.map(str::to_owned))?
             .into_iter()
             .filter(|artifact| artifact.target.as_ref().is_some_and(|target| target.kind == ["bin"]))

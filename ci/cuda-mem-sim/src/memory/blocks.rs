@@ -160,17 +160,16 @@ impl Blocks {
         if first.start + first.len >= end {
             return Some(vec![first]);
         }
-        let mut found = vec![first];
-        let mut reached = first.start + first.len;
-        while reached < end {
-            let next = self.map.get(&reached)?;
-            if !found.iter().chain([&next]).all(|block| matches!(block.kind, Kind::Mapped(_))) {
+        let mut found = Vec::new();
+        let mut reached = first.start;
+        for (&start, block) in self.map.range(first.start..end) {
+            if start != reached || !matches!(block.kind, Kind::Mapped(_)) {
                 return None;
             }
-            reached += next.len;
-            found.push(next);
+            reached += block.len;
+            found.push(block);
         }
-        Some(found)
+        (reached >= end).then_some(found)
     }
 
     /// The starts of the blocks that have a byte in `start .. start + len`.

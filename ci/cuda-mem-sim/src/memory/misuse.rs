@@ -135,18 +135,15 @@ impl State {
             }
             block.history.record(by);
         }
-        if starts.is_empty()
-            && let Some((freed, act)) = self.reports.who_freed(range)
-        {
+        // Beside what is there as well: work may reach from one mapping into where the next one was.
+        if let Some((freed, act)) = self.reports.who_freed(range) {
             self.reports.add(MisuseKind::UseAfterFree, &freed, &act.site, &by.site);
         }
     }
 
-    /// Reports a use that the driver refused, if the memory was freed before.
+    /// Reports a use that the driver refused, if some of the memory was freed before.
     pub(crate) fn note_refused(&mut self, range: &Range<u64>, by: &Act) {
-        if self.blocks.at(range.start).is_none()
-            && let Some((freed, act)) = self.reports.who_freed(range)
-        {
+        if let Some((freed, act)) = self.reports.who_freed(range) {
             self.reports.add(MisuseKind::UseAfterFree, &freed, &act.site, &by.site);
         }
     }

@@ -71,6 +71,9 @@ pub(crate) struct State {
     pub(crate) locked: u64,
     pub(crate) reservations: Reservations,
     pub(crate) handles: BTreeMap<HandleId, Physical>,
+    /// How many blocks are mappings of them.
+    pub(crate) mappings: usize,
+    most_mappings: usize,
     pub(crate) pools: BTreeMap<PoolId, Pool>,
     /// The driver's own pools, made when they are first asked for; whether managed tells those at one location apart.
     pub(crate) default_pools: BTreeMap<(Location, bool), PoolId>,
@@ -92,6 +95,8 @@ impl Memory {
             locked: 0,
             reservations: Reservations::default(),
             handles: BTreeMap::new(),
+            mappings: 0,
+            most_mappings: vmm_state::most_mappings(setup.has_data),
             pools: BTreeMap::new(),
             default_pools: BTreeMap::new(),
             current_pools: BTreeMap::new(),

@@ -29,6 +29,12 @@ pub(crate) fn page_size() -> usize {
     })
 }
 
+/// How many mappings of memory the system lets a process have.
+pub(super) fn most_mappings() -> usize {
+    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
+    text.trim().parse().unwrap_or(65_530)
+}
+
 /// Reserves `len` addresses that nobody can read or write and that cost no memory.
 pub(super) fn reserve(len: usize) -> io::Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

@@ -113,11 +113,16 @@ impl Gpu {
         assert_eq!(cu!(self, cuStreamDestroy(stream)), OK);
     }
 
+    #[track_caller]
+    pub(crate) fn assert_no_misuse(&self) {
+        let misuse = self.sim.misuse();
+        assert!(misuse.is_empty(), "{misuse:#?}");
+    }
+
     /// Nothing was misused, and nothing but the primary context is left.
     #[track_caller]
     pub(crate) fn assert_quiet(&self) {
-        let misuse = self.sim.misuse();
-        assert!(misuse.is_empty(), "{misuse:#?}");
+        self.assert_no_misuse();
         let leaks = self.sim.leaks();
         assert!(leaks.iter().all(|leak| leak.what == "retained primary context"), "{leaks:#?}");
     }

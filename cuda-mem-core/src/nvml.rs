@@ -1,0 +1,181 @@
+//! Who uses a device, as NVIDIA's management library (NVML) knows it.
+//!
+//! The library is optional: it is looked for when it is first needed, and where there is none that is an error like any other.
+//!
+//! # Safety
+//!
+//! Relies on the contract of [`cuda_mem_sys::nvml::Table`], and on `nvmlInit_v2` and `nvmlShutdown` being counted, as their
+//! documentation states, so that other users of the library in this process do not notice.
+
+#![allow(unsafe_code, reason = "calls library functions")]
+
+use std::ffi::{CStr, CString};
+use std::fmt::Write;
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+
+use cuda_mem_sys::nvml::{
+    LoadError, NVML_VALUE_NOT_AVAILABLE, Table, nvmlDevice_t, nvmlProcessInfo_t, nvmlReturn_t,
+};
+
+use crate::device::Device;
+
+/// A process that uses a device. [`processes`] has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ProcessMemory {
+    /// Its number, in the process namespace that the library sees: in a container that need not be ours.
+    pub pid: u32,
+    /// The bytes of the device's memory that it has, where the library is told.
+    pub bytes: Option<u64>,
+}
+
+/// Why it is not known who uses a device.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no management library, or it is too old.
+    #[error(transparent)]
+    Load(#[from] Arc<LoadError>),
+    /// The library refused a call.
+    #[error("{call} failed: {text} ({code})")]
+    Refused {
+        /// The function.
+        call: &'static str,
+        /// Its result code.
+        code: u32,
+        /// The library's text for it.
+        text: String,
+    },
+    /// The driver did not tell which device it is.
+    #[error(transparent)]
+    Driver(#[from] crate::Error),
+}
+
+/// The processes that have a context on a device, this one among them, with the memory that each of them has there.
+///
+/// Wraps [`nvmlDeviceGetComputeRunningProcesses`](https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html). The
+/// device is found by its UUID, because the two libraries number devices differently. The library is initialised for the time
+/// of the call, which takes milliseconds.
+///
+/// ```
+/// use cuda_mem_core::{Driver, nvml};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// match nvml::processes(driver.device(0)?) {
+///     Ok(processes) => println!("{processes:?}"),
+///     Err(error) => println!("it is not known who uses the device: {error}"), // no library knows a simulated one
+/// }
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+///
+/// # Capture
+///
+/// May be called while streams capture.
+///
+/// # Errors
+///
+/// [`Error::Load`] without the library; [`Error::Refused`]: code 6 for a device that it does not know, such as a part of one (MIG),
+/// 3 or 4 if it may not tell; [`Error::Driver`].
+pub fn processes(device: Device) -> Result<Vec<ProcessMemory>, Error> {
+    static SYSTEM: OnceLock<Table> = OnceLock::new();
+    // Before the library is touched: it does not work in a forked child either.
+    crate::driver::refuse_forked()?;
+    let table = match SYSTEM.get() {
+        Some(table) => table,
+        None => {
+            let table = Table::system().map_err(Arc::new)?;
+            SYSTEM.get_or_init(|| table)
+        }
+    };
+    processes_with(table, device)
+}
+
+/// As [`processes`], of another library than the system's.
+///
+/// # Capture
+///
+/// May be called while streams capture.
+///
+/// # Errors
+///
+/// As [`processes`].
+pub fn processes_with(table: &Table, device: Device) -> Result<Vec<ProcessMemory>, Error> {
+    let name = name_of(device.uuid()?);
+    let _session = Session::begin(table)?;
+    let mut device: nvmlDevice_t = ptr::null_mut();
+    // SAFETY: a terminated name and one handle to write; the library is initialised.
+    let found = unsafe { table.nvmlDeviceGetHandleByUUID()(name.as_ptr(), &mut device) };
+    check(table, "nvmlDeviceGetHandleByUUID", found)?;
+    let mut room = 0;
+    loop {
+        let mut infos = vec![nvmlProcessInfo_t::default(); room];
+        let mut count = u32::try_from(room).unwrap_or(u32::MAX);
+        // SAFETY: room for `count` entries, and one number to read and write; a handle that the library gave.
+        let listed = unsafe {
+            table.nvmlDeviceGetComputeRunningProcesses_v3()(device, &mut count, infos.as_mut_ptr())
+        };
+        let count = count as usize;
+        // Asked again only for more than there was room for, so this ends.
+        if listed == nvmlReturn_t::NVML_ERROR_INSUFFICIENT_SIZE && count > room {
+            // Some more, for processes that have just begun.
+            room = count.saturating_add(count / 2 + 4);
+            continue;
+        }
+        check(table, "nvmlDeviceGetComputeRunningProcesses", listed)?;
+        return Ok(infos.iter().take(count).map(ProcessMemory::from_raw).collect());
+    }
+}
+
+impl ProcessMemory {
+    fn from_raw(raw: &nvmlProcessInfo_t) -> Self {
+        let bytes = raw.usedGpuMemory;
+        Self { pid: raw.pid, bytes: (bytes != NVML_VALUE_NOT_AVAILABLE).then_some(bytes) }
+    }
+}
+
+/// What the library calls a device: `GPU-` and the UUID as people write it.
+fn name_of(uuid: [u8; 16]) -> CString {
+    let mut name = String::from("GPU");
+    for (index, byte) in uuid.iter().enumerate() {
+        if [0, 4, 6, 8, 10].contains(&index) {
+            name.push('-');
+        }
+        // Writing to a string cannot fail.
+        let _ = write!(name, "{byte:02x}");
+    }
+    CString::new(name).unwrap_or_default()
+}
+
+/// The library is initialised while this lives.
+struct Session<'t>(&'t Table);
+
+impl<'t> Session<'t> {
+    fn begin(table: &'t Table) -> Result<Self, Error> {
+        // SAFETY: may be called at any time, and more than once.
+        let begun = unsafe { table.nvmlInit_v2()() };
+        check(table, "nvmlInit_v2", begun)?;
+        Ok(Self(table))
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        // SAFETY: once for the initialisation that succeeded. A failure leaves the library initialised, which harms nobody.
+        let _ = unsafe { self.0.nvmlShutdown()() };
+    }
+}
+
+fn check(table: &Table, call: &'static str, result: nvmlReturn_t) -> Result<(), Error> {
+    if result == nvmlReturn_t::NVML_SUCCESS {
+        return Ok(());
+    }
+    // SAFETY: any number may be asked for, also before the library is initialised.
+    let text = unsafe { table.nvmlErrorString()(result) };
+    let text = if text.is_null() {
+        "unknown".into()
+    } else {
+        // SAFETY: a terminated string that is part of the library, which is never unloaded.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy()
+    };
+    Err(Error::Refused { call, code: result.0, text: text.into_owned() })
+}

@@ -1,0 +1,207 @@
+//! The few functions of NVIDIA's management library (NVML) that tell which processes use a device, loaded at run time.
+//!
+//! Written by hand from `nvml.h` of CUDA 12.9. The library comes with the driver, but not into every container.
+//!
+//! ```
+//! match cuda_mem_sys::nvml::Table::system() {
+//!     Ok(table) => {
+//!         // SAFETY: may be called at any time; matched by the call below.
+//!         println!("nvmlInit_v2 gave {}", unsafe { table.nvmlInit_v2()() }.0);
+//!         // SAFETY: as above.
+//!         unsafe { table.nvmlShutdown()() };
+//!     }
+//!     Err(error) => println!("no NVML here: {error}"),
+//! }
+//! ```
+
+use std::error::Error;
+use std::ffi::{CStr, c_char, c_uint, c_ulonglong, c_void};
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr;
+
+/// Where the system keeps the library.
+#[cfg(not(windows))]
+const LIBRARY_NAME: &str = "libnvidia-ml.so.1";
+#[cfg(windows)]
+const LIBRARY_NAME: &str = "nvml.dll";
+
+/// A result code of NVML.
+#[allow(non_camel_case_types, reason = "the header's own name")]
+#[must_use]
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct nvmlReturn_t(pub c_uint);
+
+impl nvmlReturn_t {
+    /// The call did what it was asked to.
+    pub const NVML_SUCCESS: Self = Self(0);
+    /// The device cannot tell.
+    pub const NVML_ERROR_NOT_SUPPORTED: Self = Self(3);
+    /// There is no such thing.
+    pub const NVML_ERROR_NOT_FOUND: Self = Self(6);
+    /// A table that was passed is too small; the call says how large it has to be.
+    pub const NVML_ERROR_INSUFFICIENT_SIZE: Self = Self(7);
+}
+
+/// What stands behind a [`nvmlDevice_t`].
+#[allow(non_camel_case_types, reason = "the header's own name")]
+#[repr(C)]
+#[derive(Debug)]
+pub struct nvmlDevice_st {
+    _private: [u8; 0],
+}
+
+/// A device.
+#[allow(non_camel_case_types, reason = "the header's own name")]
+pub type nvmlDevice_t = *mut nvmlDevice_st;
+
+/// A process that uses a device.
+#[allow(non_camel_case_types, non_snake_case, reason = "the header's own names")]
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct nvmlProcessInfo_t {
+    /// Its number.
+    pub pid: c_uint,
+    /// The bytes of the device's memory that it has; [`NVML_VALUE_NOT_AVAILABLE`] if they are not known.
+    pub usedGpuMemory: c_ulonglong,
+    /// The GPU instance, on a device that is split up (MIG).
+    pub gpuInstanceId: c_uint,
+    /// The compute instance, likewise.
+    pub computeInstanceId: c_uint,
+}
+
+const _: () = {
+    assert!(size_of::<nvmlProcessInfo_t>() == 24);
+    assert!(std::mem::offset_of!(nvmlProcessInfo_t, usedGpuMemory) == 8);
+    assert!(std::mem::offset_of!(nvmlProcessInfo_t, gpuInstanceId) == 16);
+    assert!(std::mem::offset_of!(nvmlProcessInfo_t, computeInstanceId) == 20);
+};
+
+/// What stands for a number that is not known.
+pub const NVML_VALUE_NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
+
+/// Why there is no [`Table`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The library could not be opened.
+    Library {
+        /// Its file name.
+        name: &'static str,
+        /// The loader's reason.
+        source: libloading::Error,
+    },
+    /// The library lacks a function: it is older than CUDA 11.5's, or something else.
+    MissingFunction {
+        /// The function.
+        name: &'static str,
+    },
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Library { name, source } => {
+                write!(f, "NVIDIA's management library {name} could not be opened")?;
+                // The loader's own words stand behind the error.
+                source.source().map_or(Ok(()), |reason| write!(f, ": {reason}"))
+            }
+            Self::MissingFunction { name } => write!(f, "NVIDIA's management library has no {name}"),
+        }
+    }
+}
+
+impl Error for LoadError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Library { source, .. } => Some(source),
+            Self::MissingFunction { .. } => None,
+        }
+    }
+}
+
+/// Writes the table of functions, each by the name that the library exports it under.
+macro_rules! functions {
+    ($($name:ident: $type:ty, $page:literal;)*) => {
+        /// The functions of one NVML library, which is never unloaded.
+        #[allow(non_snake_case, reason = "the functions' own names")]
+        #[derive(Debug, Clone, Copy)]
+        pub struct Table {
+            $($name: $type,)*
+        }
+
+        #[allow(non_snake_case, reason = "the functions' own names")]
+        impl Table {
+            $(
+                #[doc = concat!("[`", stringify!($name), "`](https://docs.nvidia.com/deploy/nvml-api/", $page, ")")]
+                #[must_use]
+                pub fn $name(&self) -> $type {
+                    self.$name
+                }
+            )*
+
+            /// The functions behind a closure that gives the address of an exported symbol, or null.
+            ///
+            /// # Safety
+            ///
+            /// Each address must be that of a function with the type that NVIDIA's header gives the symbol, and stay valid for
+            /// the life of the process.
+            ///
+            /// # Errors
+            ///
+            /// [`LoadError::MissingFunction`].
+            pub unsafe fn from_lookup(lookup: impl Fn(&CStr) -> *const c_void) -> Result<Self, LoadError> {
+                Ok(Self {
+                    $($name: {
+                        const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                            Ok(name) => name,
+                            Err(_) => c"",
+                        };
+                        let address = lookup(NAME);
+                        if address.is_null() {
+                            return Err(LoadError::MissingFunction { name: stringify!($name) });
+                        }
+                        // SAFETY: the caller's promise: the address of the function that the header declares so.
+                        unsafe { std::mem::transmute::<*const c_void, $type>(address) }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    nvmlInit_v2: unsafe extern "C" fn() -> nvmlReturn_t, "group__nvmlInitializationAndCleanup.html";
+    nvmlShutdown: unsafe extern "C" fn() -> nvmlReturn_t, "group__nvmlInitializationAndCleanup.html";
+    nvmlErrorString: unsafe extern "C" fn(nvmlReturn_t) -> *const c_char, "group__nvmlErrorReporting.html";
+    nvmlDeviceGetHandleByUUID: unsafe extern "C" fn(*const c_char, *mut nvmlDevice_t) -> nvmlReturn_t,
+        "group__nvmlDeviceQueries.html";
+    nvmlDeviceGetComputeRunningProcesses_v3:
+        unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t,
+        "group__nvmlDeviceQueries.html";
+}
+
+impl Table {
+    /// The system's library: `libnvidia-ml.so.1` (`nvml.dll` on Windows, untested). No function of it is called.
+    ///
+    /// Opening a library runs its initialisers: whoever installs the driver vouches for the file.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`].
+    pub fn system() -> Result<Self, LoadError> {
+        // SAFETY: the initialisers of the system's library may run: the documentation says who vouches for them.
+        let library = unsafe { libloading::Library::new(LIBRARY_NAME) };
+        let library = library.map_err(|source| LoadError::Library { name: LIBRARY_NAME, source })?;
+        // Never unloaded: the table hands out its addresses.
+        let library = ManuallyDrop::new(library);
+        let lookup = |symbol: &CStr| {
+            // SAFETY: the symbol is read as an address and not used as anything here.
+            let found = unsafe { library.get::<*const c_void>(symbol) };
+            found.map_or(ptr::null(), |address| *address)
+        };
+        // SAFETY: the addresses are those of a library that is never unloaded, under the names its exports have.
+        unsafe { Self::from_lookup(lookup) }
+    }
+}
