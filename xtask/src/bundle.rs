@@ -45,7 +45,7 @@ pub(crate) fn run(root: &Path, folder: &Path, with_rmm: bool) -> Result<()> {
         probe: builder.extra("example", "cuda-mem-sys", "probe")?,
         ..Programs::default()
     };
-    let tool = builder.extra("bin", "xtask", "xtask")?;
+    let tool = builder.tool()?;
     let mut extras = Vec::new();
     for (kind, wanted) in [("example", &matrix.extras.examples), ("bench", &matrix.extras.benches)] {
         for extra in wanted {
@@ -70,6 +70,7 @@ pub(crate) fn run(root: &Path, folder: &Path, with_rmm: bool) -> Result<()> {
         let peer = bench::build_rmm(&root.join("ci/peers"), &workspace.target_directory)?;
         bundle.add_folder(&peer, "peers/rmm")?;
     }
+    bundle.add_folder(&root.join("ci/traces"), "traces")?;
     for name in ["gpu-matrix.toml", "known-differences.tsv"] {
         bundle.add(&root.join("ci").join(name), name)?;
     }

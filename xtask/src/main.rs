@@ -13,6 +13,8 @@ mod dependencies;
 mod gpu_test;
 mod nightly;
 mod process;
+#[cfg(feature = "replay")]
+mod replay;
 #[cfg(feature = "report")]
 mod report;
 #[cfg(test)]
@@ -66,6 +68,15 @@ enum Task {
         #[arg(long)]
         quick: bool,
     },
+    #[cfg(feature = "replay")]
+    Replay(replay::Arguments),
+    /// Replay allocation traces: what an allocator reserves for them, and what that takes.
+    #[cfg(not(feature = "replay"))]
+    #[command(disable_help_flag = true)]
+    Replay {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        words: Vec<std::ffi::OsString>,
+    },
     #[cfg(feature = "report")]
     Report(report::Arguments),
     /// Draw a trace or a memory snapshot as one HTML page.
@@ -114,10 +125,14 @@ fn run(arguments: Arguments) -> Result<bool> {
             Some(folder) => gpu_test::run(gpu_test::Home::Bundle(&folder), &arguments),
             None => gpu_test::run(gpu_test::Home::Workspace(&root()?), &arguments),
         },
+        #[cfg(feature = "replay")]
+        Task::Replay(arguments) => replay::run(&arguments),
+        #[cfg(not(feature = "replay"))]
+        Task::Replay { words } => with_feature(None, "replay", "release", words).map(done),
         #[cfg(feature = "report")]
         Task::Report(arguments) => report::run(&arguments).map(done),
         #[cfg(not(feature = "report"))]
-        Task::Report { words } => with_feature(None, "report", words).map(done),
+        Task::Report { words } => with_feature(None, "report", "dev", words).map(done),
         Task::Vendor { folder } => vendor::run(&root()?, &folder).map(done),
     }
 }
@@ -144,17 +159,23 @@ fn run_bindgen(root: &Path, check: bool) -> Result<()> {
 /// bindgen is heavy to build and rarely needed.
 #[cfg(not(feature = "bindgen"))]
 fn run_bindgen(root: &Path, check: bool) -> Result<()> {
-    with_feature(Some(root), "bindgen", check.then(|| "--check".into()).into_iter().collect())
+    with_feature(Some(root), "bindgen", "dev", check.then(|| "--check".into()).into_iter().collect())
 }
 
-/// Starts the tool again with what a task needs built in: the feature of the same name.
-#[cfg(not(all(feature = "bindgen", feature = "report")))]
-fn with_feature(folder: Option<&Path>, task: &str, words: Vec<std::ffi::OsString>) -> Result<()> {
+/// Starts the tool again with what a task needs built in: the feature of the same name. A replay measures, and is optimised.
+#[cfg(not(all(feature = "bindgen", feature = "replay", feature = "report")))]
+fn with_feature(
+    folder: Option<&Path>,
+    task: &str,
+    profile: &str,
+    words: Vec<std::ffi::OsString>,
+) -> Result<()> {
     let mut command = std::process::Command::new("cargo");
     if let Some(folder) = folder {
         command.current_dir(folder);
     }
-    command.args(["run", "--quiet", "--package", "xtask", "--features", task, "--", task]).args(words);
+    command.args(["run", "--quiet", "--package", "xtask", "--profile", profile]);
+    command.args(["--features", task, "--", task]).args(words);
     let status = command.status().context("cannot start cargo")?;
     anyhow::ensure!(status.success(), "{task} failed");
     Ok(())
