@@ -22,11 +22,14 @@ mod adaptor;
 mod driver_pool;
 mod engine;
 mod error;
+pub mod history;
 mod ipc;
 mod mempool_id;
 pub mod pinned_cache;
 mod primitive;
 mod resource;
+pub mod snapshot;
+pub mod statistics;
 pub mod trace;
 
 pub use adaptor::{

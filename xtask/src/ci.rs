@@ -30,9 +30,12 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         steps.command(&format!("publish {}", package.name), &mut cargo(&check));
     }
     steps.command("tests", limit_tests(&mut cargo("test --workspace --no-fail-fast"), 600, ""));
+    // Feature by feature: the tool itself must run without the libraries.
+    let replay = "test --package xtask --features replay replay";
+    steps.command("replay", limit_tests(&mut cargo(replay), 600, ""));
     report(&mut steps);
     steps.command("matrix", &mut cargo("xtask gpu-test"));
-    for bench in ["pinned", "staging"] {
+    for bench in ["pinned", "staging", "alloc"] {
         // On the simulator: that it runs, and that the bytes are right.
         let smoke = format!("xtask bench {bench} --quick --backend sim --json --out target/bench/smoke");
         steps.command(&format!("bench {bench}"), &mut cargo(&smoke));

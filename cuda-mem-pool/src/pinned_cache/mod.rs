@@ -32,4 +32,6 @@ pub use counters::DurationStat;
 pub use error::PinnedCacheError;
 pub use options::{PinnedCacheOptions, Placement};
 pub use resource::PinnedCachingResource;
-pub use stats::{PinnedCacheStats, Stat};
+pub use stats::PinnedCacheStats;
+
+pub use crate::statistics::Stat;

@@ -19,7 +19,8 @@
 //! Blocks that are never freed were live when the recording ended.
 //!
 //! [`TraceReader`] reads events one by one and checks each line; [`Trace::read`] reads all of them and checks too that they
-//! make sense together. [`TraceWriter`] writes them. All of it is plain text; whoever has compressed files unpacks them.
+//! make sense together. [`TraceWriter`] writes them, [`TraceRecorder`] while they happen. All of it is plain text; whoever has
+//! compressed files unpacks them.
 //!
 //! ```
 //! use cuda_mem_pool::trace::{Action, Trace};
@@ -36,6 +37,7 @@ mod event;
 mod header;
 mod lines;
 mod reader;
+mod recorder;
 #[cfg(test)]
 mod tests;
 mod whole;
@@ -45,6 +47,7 @@ pub use error::{TraceError, TraceErrorKind};
 pub use event::{Action, Event};
 pub use header::Header;
 pub use reader::TraceReader;
+pub use recorder::TraceRecorder;
 pub use whole::Trace;
 pub use writer::TraceWriter;
 
