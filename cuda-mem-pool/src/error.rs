@@ -84,6 +84,21 @@ pub enum Error {
         /// What the driver or the system said, if it was asked.
         source: Option<cuda_mem_core::Error>,
     },
+    /// More streams came than an allocator can tell apart.
+    #[error("an allocator serves {most} streams at the most, counting those that ended")]
+    TooManyStreams {
+        /// How many that is.
+        most: u32,
+    },
+    /// More blocks than an allocator's books hold.
+    #[error("the allocator's books are full: free blocks, or use fewer and larger ones")]
+    TooManyBlocks,
+    /// A share of memory that is none.
+    #[error("the memory fraction is {fraction}; it must be from 0 to 1")]
+    InvalidFraction {
+        /// What was passed.
+        fraction: f64,
+    },
     /// An alignment that the resource does not give.
     #[error("an alignment of {asked} bytes was asked for; this resource aligns to {most} at the most")]
     Alignment {

@@ -19,7 +19,7 @@
 #![deny(unsafe_code)]
 
 mod adaptor;
-pub(crate) mod caching;
+pub mod caching;
 mod driver_pool;
 mod engine;
 mod error;

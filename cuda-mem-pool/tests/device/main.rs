@@ -7,6 +7,7 @@
 mod common;
 
 mod adaptors;
+mod caching;
 mod device_pool;
 mod kernels;
 mod managed_pool;

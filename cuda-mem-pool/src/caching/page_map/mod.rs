@@ -16,6 +16,7 @@ mod slot;
 #[cfg(all(not(loom), test))]
 mod tests;
 
+use crate::engine::paged::PageKind;
 use crate::primitive::{AtomicU32, Ordering};
 use leaves::Leaves;
 use regions::Regions;
@@ -34,21 +35,14 @@ const SLOT: u64 = 2 << 20;
 const SMALL: usize = (SLOT / GRANULE) as usize;
 const MEDIUM: usize = (SLOT / WINDOW) as usize;
 
-/// What a page is cut into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PageKind {
-    /// Blocks up to 16 KiB.
-    Small,
-    /// Larger ones up to 1 MiB.
-    Medium,
-}
-
 /// The block that starts at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     /// The number of its heap.
     pub(super) owner: u32,
     pub(super) record: u32,
+    /// Of the page that it is in, if it is in one.
+    pub(super) kind: Option<PageKind>,
     /// Of a small block.
     pub(super) class: Option<u8>,
 }
@@ -82,7 +76,7 @@ impl PageMap {
         match slot.content() {
             Content::Starts(starts) => {
                 let record = slot.record(address).load(Ordering::Relaxed);
-                starts.has(address).then_some(Found { owner, record, class: None })
+                starts.has(address).then_some(Found { owner, record, kind: None, class: None })
             }
             Content::Page(kind, leaf) => {
                 let entry = Entry::load(self.entry(kind, leaf, address)?)?;
@@ -91,7 +85,7 @@ impl PageMap {
                     PageKind::Medium if entry.tag() == place_in_window(address) => None,
                     PageKind::Medium => return None,
                 };
-                Some(Found { owner, record: entry.record(), class })
+                Some(Found { owner, record: entry.record(), kind: Some(kind), class })
             }
         }
     }

@@ -64,7 +64,7 @@ impl Model {
                 let fits = address.is_multiple_of(GRANULE) && !self.pages.contains_key(&slot(address));
                 prop_assert_eq!(map.set_large(address, owner, record).is_ok(), fits);
                 if fits {
-                    self.replace_in(address, SLOT / 2, Found { owner, record, class: None });
+                    self.replace_in(address, SLOT / 2, Found { owner, record, kind: None, class: None });
                     // One heap has the slot.
                     for (_, found) in self.blocks.range_mut(slot(address)..=slot(address) + (SLOT - 1)) {
                         found.owner = owner;
@@ -95,14 +95,21 @@ impl Model {
                 let owner = self.owner(address, PageKind::Small, record, class);
                 prop_assert_eq!(map.set_small(address, record, class).is_ok(), owner.is_some());
                 if let Some(owner) = owner {
-                    self.blocks.insert(address, Found { owner, record, class: Some(class) });
+                    self.blocks.insert(
+                        address,
+                        Found { owner, record, kind: Some(PageKind::Small), class: Some(class) },
+                    );
                 }
             }
             Step::SetMedium { address, record } => {
                 let owner = self.owner(address, PageKind::Medium, record, 1);
                 prop_assert_eq!(map.set_medium(address, record).is_ok(), owner.is_some());
                 if let Some(owner) = owner {
-                    self.replace_in(address, WINDOW, Found { owner, record, class: None });
+                    self.replace_in(
+                        address,
+                        WINDOW,
+                        Found { owner, record, kind: Some(PageKind::Medium), class: None },
+                    );
                 }
             }
             Step::Clear(address) => {
@@ -160,7 +167,7 @@ proptest! {
             prop_assert_eq!(map.set_large(region << 30, 1, record as u32), Ok(()));
         }
         for (record, region) in regions.iter().enumerate() {
-            let found = Found { owner: 1, record: record as u32, class: None };
+            let found = Found { owner: 1, record: record as u32, kind: None, class: None };
             prop_assert_eq!(map.find(region << 30), Some(found));
             let next = map.find((region + 1) % (1 << 34) << 30);
             prop_assert_eq!(next.is_some(), regions.contains(&((region + 1) % (1 << 34))));
@@ -225,7 +232,8 @@ fn a_block_is_found_wherever_it_was_entered() {
                         map.set_small(slot + 1024, record, 3).unwrap();
                         (slot + 1024, Some(3))
                     };
-                    hand.send((address, Found { owner, record, class })).unwrap();
+                    let kind = class.map(|_| PageKind::Small);
+                    hand.send((address, Found { owner, record, kind, class })).unwrap();
                     map.clear_large(address);
                 }
             });

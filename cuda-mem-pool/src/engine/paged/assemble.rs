@@ -3,18 +3,17 @@
 use super::backend::Backend;
 use super::extents::Free;
 use super::heap::StreamHeap;
-use super::marks::Marks;
 use super::sizes::PAGE;
 use super::source::{GrowError, Heaps, Load, PageSource};
 use super::window::{self, Kind, Slot, Supply, Window, whole_pages};
 
 /// A handle that nothing is in.
 #[derive(Debug, Clone, Copy)]
-struct Whole {
-    chunk: u32,
-    bytes: usize,
+pub(super) struct Whole {
+    pub(super) chunk: u32,
+    pub(super) bytes: usize,
     /// The latest free in it, on its heap's count.
-    freed_at: u64,
+    pub(super) freed_at: u64,
 }
 
 /// The handles to fill gaps with, by size, those that have been free for longest last.
@@ -261,7 +260,7 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// The heap's handles that nothing is in and that may be moved.
-    fn wholly_free(&self, heap: u32, free: &[Free]) -> Vec<Whole> {
+    pub(super) fn wholly_free(&self, heap: u32, free: &[Free]) -> Vec<Whole> {
         let mut whole = Vec::new();
         // The free bytes of each handle, over all its mappings.
         let mut found = vec![(0usize, 0u64); self.ground.numbers()];
@@ -382,7 +381,7 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// Takes what is free of a handle away from all its mappings, which become stale.
-    fn leave(&mut self, heap: u32, mine: &mut StreamHeap, chunk: u32) {
+    pub(super) fn leave(&mut self, heap: u32, mine: &mut StreamHeap, chunk: u32) {
         let maps = self.ground.chunk(chunk).map(|chunk| chunk.maps.clone()).unwrap_or_default();
         let now = mine.tick();
         for address in maps {
@@ -428,7 +427,7 @@ impl<B: Backend> PageSource<B> {
                 Some((whole, theirs.now()))
             });
             let Some(Some((whole, now))) = taken else { continue };
-            let marks = self.marks.entry(other).or_insert_with(Marks::new);
+            let marks = self.marks.entry(other).or_default();
             marks.make(other, now, &mut self.backend)?;
             if !marks.is_done(whole.freed_at, &mut self.backend)? {
                 // Without a point nobody can wait: the handle stays with its heap, free and mapped where it was.

@@ -86,7 +86,7 @@ impl StreamHeap {
             Tier::Large => {
                 let number = self.large.find(size)?;
                 let address = self.large.take(number, size, unused)?;
-                Some(self.large_block(number, address, size, index))
+                self.large_block(number, address, size, index)
             }
         }
     }
@@ -186,7 +186,7 @@ impl StreamHeap {
         index: &impl BlockIndex,
     ) -> Option<Block> {
         let number = self.large.take_at(number, address, size, unused)?;
-        Some(self.large_block(number, address, size, index))
+        self.large_block(number, address, size, index)
     }
 
     /// Puts the `size` bytes at `address` to use, wherever in a free range they lie.
@@ -201,8 +201,18 @@ impl StreamHeap {
         self.allocate_at(number, address, size, unused, index)
     }
 
-    fn large_block(&self, number: u32, address: u64, size: usize, index: &impl BlockIndex) -> Block {
-        index.set_large(address, number);
-        Block { number: BlockNumber::new(Tier::Large, number), address, size }
+    #[inline]
+    fn large_block(
+        &mut self,
+        number: u32,
+        address: u64,
+        size: usize,
+        index: &impl BlockIndex,
+    ) -> Option<Block> {
+        if !index.set_large(address, number) {
+            self.large.release(number, self.now);
+            return None;
+        }
+        Some(Block { number: BlockNumber::new(Tier::Large, number), address, size })
     }
 }

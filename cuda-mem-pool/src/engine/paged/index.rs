@@ -11,12 +11,13 @@ pub(crate) enum PageKind {
 
 /// Is told where blocks and pages begin, by whoever has the heap to himself. Numbers are those within a tier.
 pub(crate) trait BlockIndex {
-    fn set_large(&self, address: u64, number: u32);
+    /// A block begins; false if there is no room for it in the index. So for the blocks of pages.
+    fn set_large(&self, address: u64, number: u32) -> bool;
     fn clear_large(&self, address: u64, number: u32);
     /// A page begins; false if there is no room for it in the index.
     fn add_page(&self, address: u64, kind: PageKind) -> bool;
     fn remove_page(&self, address: u64);
-    fn set_in_page(&self, address: u64, kind: PageKind, number: u32, size: usize);
+    fn set_in_page(&self, address: u64, kind: PageKind, number: u32, size: usize) -> bool;
     fn clear_in_page(&self, address: u64, kind: PageKind);
 }
 

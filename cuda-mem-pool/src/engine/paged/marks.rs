@@ -12,11 +12,13 @@ pub(super) struct Marks<M> {
     done: u64,
 }
 
-impl<M> Marks<M> {
-    pub(super) const fn new() -> Self {
+impl<M> Default for Marks<M> {
+    fn default() -> Self {
         Self { made: VecDeque::new(), done: 0 }
     }
+}
 
+impl<M> Marks<M> {
     /// Makes a point behind the frees up to `now`, unless there is one or none can be made.
     pub(super) fn make<B: Backend<Mark = M>>(
         &mut self,

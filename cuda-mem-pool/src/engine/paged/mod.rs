@@ -16,6 +16,7 @@ mod place;
 mod policy;
 mod sizes;
 mod source;
+mod trim;
 mod window;
 
 pub(crate) use backend::Backend;

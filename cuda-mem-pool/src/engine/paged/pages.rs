@@ -45,7 +45,10 @@ impl Pages {
             let page = page_of(address);
             self.spare.retain(|spare| *spare != page);
         }
-        index.set_in_page(address, self.kind, number, size);
+        if !index.set_in_page(address, self.kind, number, size) {
+            self.blocks.release(number, 0);
+            return None;
+        }
         Some(Block { number: BlockNumber::new(self.tier(), number), address, size })
     }
 

@@ -12,7 +12,13 @@ const REST: u64 = 16 << 20;
 impl<B: Backend> PageSource<B> {
     /// A block out of what is free in the heap. While memory is tight it is put at the beginning or the end of a free range,
     /// wherever the least of a wholly free handle is left over: that rest could not be moved.
-    pub(super) fn place(&self, mine: &mut StreamHeap, size: usize, unused: u16, index: &impl BlockIndex) -> Option<Block> {
+    pub(super) fn place(
+        &self,
+        mine: &mut StreamHeap,
+        size: usize,
+        unused: u16,
+        index: &impl BlockIndex,
+    ) -> Option<Block> {
         if size < mine.placed {
             return None;
         }

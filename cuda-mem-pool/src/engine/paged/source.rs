@@ -105,6 +105,11 @@ impl<B: Backend> PageSource<B> {
         self.limit = limit;
     }
 
+    /// The most that may be held.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Host memory that the books take.
     pub(crate) fn metadata_bytes(&self) -> usize {
         size_of::<Self>().saturating_add(self.ground.metadata_bytes())
@@ -176,7 +181,7 @@ impl<B: Backend> PageSource<B> {
     }
 
     pub(super) fn marks_of(&mut self, heap: u32) -> &mut Marks<B::Mark> {
-        self.marks.entry(heap).or_insert_with(Marks::new)
+        self.marks.entry(heap).or_default()
     }
 
     /// Whether the device has come past a count of a heap.

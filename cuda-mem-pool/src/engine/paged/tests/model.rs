@@ -119,13 +119,17 @@ impl Backend for Model {
 pub(super) struct NoIndex;
 
 impl BlockIndex for NoIndex {
-    fn set_large(&self, _: u64, _: u32) {}
+    fn set_large(&self, _: u64, _: u32) -> bool {
+        true
+    }
     fn clear_large(&self, _: u64, _: u32) {}
     fn add_page(&self, _: u64, _: PageKind) -> bool {
         true
     }
     fn remove_page(&self, _: u64) {}
-    fn set_in_page(&self, _: u64, _: PageKind, _: u32, _: usize) {}
+    fn set_in_page(&self, _: u64, _: PageKind, _: u32, _: usize) -> bool {
+        true
+    }
     fn clear_in_page(&self, _: u64, _: PageKind) {}
 }
 

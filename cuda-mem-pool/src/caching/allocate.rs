@@ -1,0 +1,139 @@
+//! How a block is handed out.
+
+use cuda_mem_core::{Stream, forked};
+
+use super::shared::{OtherHeaps, Shared};
+use super::slot::StreamSlot;
+use crate::engine::paged::{Block, GrowError, Load, MEDIUM, StreamHeap, block_size};
+use crate::error::{Error, Result};
+use crate::history::Event;
+use crate::primitive::lock;
+use crate::snapshot::Action;
+use crate::statistics::{PoolSize, ShardGuard};
+
+/// What was asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    /// The bytes that were asked for, and those that the block has.
+    pub(super) requested: usize,
+    pub(super) size: usize,
+}
+
+impl Request {
+    #[inline]
+    pub(super) fn new(requested: usize) -> Result<Self> {
+        let size = block_size(requested).ok_or(Error::TooLarge { bytes: requested })?;
+        Ok(Self { requested, size })
+    }
+
+    /// Less than a granule.
+    #[inline]
+    pub(super) fn unused(self) -> u16 {
+        (self.size - self.requested) as u16
+    }
+}
+
+/// What the page source's error is for the caller; out of memory has a ladder of its own before it is one.
+pub(super) fn grow_error(error: GrowError<cuda_mem_core::Error>) -> Error {
+    match error {
+        GrowError::Backend(error) => error.into(),
+        GrowError::OutOfMemory | GrowError::NoNumbers => Error::TooManyBlocks,
+    }
+}
+
+/// Which of the statistics' pools a block counts in.
+#[inline]
+pub(super) fn pool_of(size: usize) -> PoolSize {
+    if size <= MEDIUM { PoolSize::Small } else { PoolSize::Large }
+}
+
+impl Shared {
+    /// A block for work of a stream; its address.
+    #[inline]
+    pub(super) fn allocate(&self, requested: usize, stream: &Stream) -> Result<u64> {
+        if forked() {
+            return Err(cuda_mem_core::Error::Forked.into());
+        }
+        let request = Request::new(requested)?;
+        let slot = self.slot(stream)?;
+        let block = slot.heap.try_with(|heap, guard| self.from_heap(slot, heap, guard, request));
+        match block {
+            Some(Some(block)) => Ok(block.address),
+            _ => self.grow(slot, request),
+        }
+    }
+
+    /// A block out of what the heap has free.
+    #[inline]
+    fn from_heap(
+        &self,
+        slot: &StreamSlot,
+        heap: &mut StreamHeap,
+        guard: &mut ShardGuard<'_>,
+        request: Request,
+    ) -> Option<Block> {
+        if !slot.remote.is_empty() {
+            self.drain(slot, heap, guard);
+        }
+        let block = heap.allocate(request.size, request.unused(), &self.index(slot.number))?;
+        self.hand_out(slot, guard, block, request);
+        Some(block)
+    }
+
+    /// Counts and records a block that is handed out.
+    #[inline]
+    fn hand_out(&self, slot: &StreamSlot, guard: &mut ShardGuard<'_>, block: Block, request: Request) {
+        guard.allocate(pool_of(block.size), block.size, request.requested);
+        if self.history.is_listening() {
+            guard.disarm();
+            self.tell(Action::Alloc, block.address, request.requested, slot);
+        }
+    }
+
+    pub(super) fn tell(&self, action: Action, address: u64, size: usize, slot: &StreamSlot) {
+        let stream = slot.stream.as_raw() as usize as u64;
+        self.history.record(Event { action, address, size: size as u64, stream }, None);
+    }
+
+    /// Takes the frees in that other threads left.
+    #[cold]
+    pub(super) fn drain(&self, slot: &StreamSlot, heap: &mut StreamHeap, guard: &mut ShardGuard<'_>) {
+        slot.remote.drain(|number| self.put_back(slot, heap, guard, number));
+    }
+
+    /// A block after more memory was got, or memory that was free elsewhere.
+    #[cold]
+    fn grow(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
+        self.poll();
+        match self.try_grow(slot, request)? {
+            Some(block) => Ok(block.address),
+            None => self.climb(slot, request),
+        }
+    }
+
+    /// One attempt: None if there is no memory for it.
+    pub(super) fn try_grow(&self, slot: &StreamSlot, request: Request) -> Result<Option<Block>> {
+        let mut source = lock(&self.source);
+        let live = self.ledger.read().active_bytes.all;
+        let bytes = |count: u64| usize::try_from(count).unwrap_or(0);
+        let load = Load { active: bytes(live.current), peak: bytes(live.peak) };
+        slot.heap.with(|heap, guard| {
+            // Another thread may have freed or grown meanwhile.
+            if let Some(block) = self.from_heap(slot, heap, guard, request) {
+                return Ok(Some(block));
+            }
+            guard.disarm();
+            let mut others = OtherHeaps { slots: &self.slots, but: slot.number };
+            let (number, index) = (slot.number, self.index(slot.number));
+            let (size, unused) = (request.size, request.unused());
+            match source.grow(number, heap, &mut others, size, unused, load, &index) {
+                Ok(block) => {
+                    self.hand_out(slot, guard, block, request);
+                    Ok(Some(block))
+                }
+                Err(GrowError::OutOfMemory) => Ok(None),
+                Err(error) => Err(grow_error(error)),
+            }
+        })
+    }
+}

@@ -1,0 +1,197 @@
+//! The allocator's handle.
+//!
+//! # Safety
+//!
+//! Is a resource: relies on the heaps handing each block to one receiver until it is given back.
+
+#![allow(unsafe_code, reason = "is a resource, and takes memory back by address")]
+
+use std::alloc::Layout;
+use std::sync::Arc;
+
+use cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_core::{Context, MemorySource, Stream};
+
+use super::options::CachingOptions;
+use super::shared::Shared;
+use crate::error::{Error, Result};
+use crate::primitive::lock;
+use crate::resource::{DeviceAccessible, Home, MemoryResource, RawResource};
+use crate::statistics::DeviceStatistics;
+
+/// Device memory that is kept when it is freed, and moved to where it is needed.
+///
+/// Clones are handles to the same allocator. See `docs/allocator.md` for how it works.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+/// use cuda_mem_pool::MemoryResource;
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+/// let block = allocator.allocate(100_000_000, &stream)?;
+/// drop(block);
+/// let again = allocator.allocate(90_000_000, &stream)?; // the same memory, without a driver call
+/// assert_eq!(allocator.statistics().allocated_bytes.all.current, 90_000_384);
+/// # drop(again);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct CachingAllocator {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) shared: Shared,
+    home: Home,
+}
+
+impl CachingAllocator {
+    /// An allocator of the memory of the context's device. It holds nothing before the first request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidFraction`]; [`Error::Core`] of the driver.
+    pub fn new(context: &Context, options: &CachingOptions) -> Result<Self> {
+        let shared = Shared::new(context, options)?;
+        Ok(Self { inner: Arc::new(Inner { shared, home: Home::new(context) }) })
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.inner.shared
+    }
+
+    /// Memory of `bytes` bytes for work of a stream, by its address: a multiple of 512. It is leaked unless
+    /// [`CachingAllocator::free_by_address`] gets it. No call of the driver is made as long as memory is cached.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`], [`Error::Core`].
+    #[inline]
+    pub fn allocate_by_address(&self, bytes: usize, stream: &Stream) -> Result<CUdeviceptr> {
+        self.shared().allocate(bytes, stream)
+    }
+
+    /// Takes memory back, ordered on the stream that it was allocated for: work of that stream may have it again at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`] if no block begins there.
+    ///
+    /// # Safety
+    ///
+    /// The block is not used any more by anybody: what uses it is ordered before this point of its stream, or on streams that
+    /// [`CachingAllocator::record_stream`] was told.
+    #[inline]
+    pub unsafe fn free_by_address(&self, address: CUdeviceptr) -> Result<()> {
+        self.shared().free(address, None)
+    }
+
+    /// Enters a stream as a user of a block, for the work that it was given so far and is given until the block is freed:
+    /// freed, the block stays away from everybody until that is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`] if no block begins there; [`Error::Core`] of the driver.
+    pub fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
+        let shared = self.shared();
+        let found = shared.map.find(address).ok_or(Error::UnknownAddress { address })?;
+        let slot = shared.slots.get(found.owner).ok_or(Error::UnknownAddress { address })?;
+        if slot.stream.id() == stream.id() {
+            return Ok(());
+        }
+        shared.pending.record_stream(address, stream)
+    }
+
+    /// Gives the memory back that nothing is in and that no work uses any more. The host does not wait: what the device still
+    /// uses stays.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Core`] of the driver.
+    pub fn empty_cache(&self) -> Result<usize> {
+        self.shared().empty_cache()
+    }
+
+    /// The statistics, with PyTorch's keys.
+    #[must_use]
+    pub fn statistics(&self) -> DeviceStatistics {
+        let shared = self.shared();
+        let counts = *lock(&shared.counts);
+        counts.with_live(&shared.ledger.read())
+    }
+
+    /// The physical memory that is held now, in bytes.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> usize {
+        lock(&self.shared().source).reserved()
+    }
+
+    /// The most physical memory that was ever held, in bytes.
+    #[must_use]
+    pub fn peak_reserved_bytes(&self) -> usize {
+        lock(&self.shared().source).most_reserved()
+    }
+
+    /// Host memory that the allocator's books take, in bytes.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> usize {
+        self.shared().metadata_bytes()
+    }
+
+    /// How many calls of the driver were made for memory, mappings and order.
+    #[must_use]
+    pub fn driver_calls(&self) -> u64 {
+        self.shared().calls().total()
+    }
+}
+
+// SAFETY: the heaps' memory is the device's, mapped for it to read and write.
+unsafe impl MemoryResource for CachingAllocator {
+    type Access = DeviceAccessible;
+
+    fn raw(&self) -> Arc<dyn RawResource> {
+        Arc::clone(&self.inner) as Arc<dyn RawResource>
+    }
+
+    fn home(&self) -> &Home {
+        &self.inner.home
+    }
+}
+
+// SAFETY: a block stays its receiver's until it is put back into its heap, which `free` does alone.
+unsafe impl MemorySource for Inner {
+    unsafe fn deallocate(
+        &self,
+        address: CUdeviceptr,
+        _layout: Layout,
+        stream: &Stream,
+    ) -> cuda_mem_core::Result<()> {
+        self.shared.free(address, Some(stream)).map_err(|error| match error {
+            Error::Core(error) => error,
+            _ => cuda_mem_core::Error::NotAllocated { address },
+        })
+    }
+}
+
+// SAFETY: a heap hands out addresses that no other block has, of mapped memory, aligned to 512.
+unsafe impl RawResource for Inner {
+    fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr> {
+        const MOST: usize = 512;
+        if layout.align() > MOST {
+            return Err(Error::Alignment { asked: layout.align(), most: MOST });
+        }
+        if layout.size() == 0 {
+            return Ok(0);
+        }
+        self.shared.allocate(layout.size(), stream)
+    }
+}

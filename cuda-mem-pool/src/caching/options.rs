@@ -1,0 +1,55 @@
+//! How a caching allocator is made.
+
+use crate::statistics::Peaks;
+
+/// How a [`CachingAllocator`](super::CachingAllocator) is made. The defaults are what the figures in `docs/allocator.md` were
+/// measured with.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+/// use cuda_mem_pool::statistics::Peaks;
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let options = CachingOptions::default().with_statistics(Peaks::Sharded);
+/// let allocator = CachingAllocator::new(&context, &options)?;
+/// assert_eq!(allocator.statistics().allocation.all.current, 0);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct CachingOptions {
+    /// How peaks are kept: exactly, or for many threads at once without any of them waiting.
+    pub statistics: Peaks,
+    /// Whether free pages may be mapped elsewhere rather than new memory be made.
+    pub moves: bool,
+    /// The share of the device's memory that may be held, from 0 to 1; 1 is no limit.
+    pub memory_fraction: f64,
+}
+
+impl Default for CachingOptions {
+    fn default() -> Self {
+        Self { statistics: Peaks::Exact, moves: true, memory_fraction: 1.0 }
+    }
+}
+
+impl CachingOptions {
+    /// Sets [`statistics`](Self::statistics).
+    #[must_use]
+    pub fn with_statistics(self, statistics: Peaks) -> Self {
+        Self { statistics, ..self }
+    }
+
+    /// Sets [`moves`](Self::moves).
+    #[must_use]
+    pub fn with_moves(self, moves: bool) -> Self {
+        Self { moves, ..self }
+    }
+
+    /// Sets [`memory_fraction`](Self::memory_fraction).
+    #[must_use]
+    pub fn with_memory_fraction(self, memory_fraction: f64) -> Self {
+        Self { memory_fraction, ..self }
+    }
+}

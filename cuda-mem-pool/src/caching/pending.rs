@@ -1,0 +1,115 @@
+//! Blocks that other streams use beside their own.
+
+use std::collections::HashMap;
+
+use cuda_mem_core::{Stream, UsePoint, Uses};
+
+use crate::engine::paged::BlockNumber;
+use crate::error::Result;
+use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
+
+/// Uses by streams other than a block's own: those of blocks in use, and of freed ones that wait until they are over.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    /// How many blocks there are of both kinds, so that the usual free costs one load.
+    blocks: AtomicUsize,
+    used: Mutex<HashMap<u64, Uses>>,
+    freed: Mutex<Vec<Waiting>>,
+}
+
+/// A block that was freed while streams still used it.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) address: u64,
+    pub(super) heap: u32,
+    pub(super) number: BlockNumber,
+    /// None before points could be recorded, because a stream captures.
+    points: Option<Vec<UsePoint>>,
+    uses: Uses,
+}
+
+impl Pending {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.load(Ordering::Relaxed) == 0
+    }
+
+    /// Enters a stream as a user of a block.
+    pub(super) fn record_stream(&self, address: u64, stream: &Stream) -> Result<()> {
+        let mut used = lock(&self.used);
+        let uses = used.entry(address).or_insert_with(|| {
+            self.blocks.fetch_add(1, Ordering::Release);
+            Uses::new()
+        });
+        Ok(uses.record_stream(stream)?)
+    }
+
+    /// The uses of a block that is freed now.
+    pub(super) fn take_uses(&self, address: u64) -> Option<Uses> {
+        lock(&self.used).remove(&address)
+    }
+
+    /// Has a freed block wait until no use runs any more.
+    pub(super) fn push(&self, address: u64, heap: u32, number: BlockNumber, mut uses: Uses) {
+        let points = uses.points().ok();
+        lock(&self.freed).push(Waiting { address, heap, number, points, uses });
+    }
+
+    /// The blocks whose uses are over. Asks the driver.
+    pub(super) fn poll(&self) -> Vec<Waiting> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let mut freed = lock(&self.freed);
+        let mut done = Vec::new();
+        let mut at = 0;
+        while let Some(waiting) = freed.get_mut(at) {
+            if waiting.is_over() {
+                done.push(freed.remove(at));
+            } else {
+                at += 1;
+            }
+        }
+        self.blocks.fetch_sub(done.len(), Ordering::Release);
+        done
+    }
+
+    /// All freed blocks that have their points, to be waited for.
+    pub(super) fn take_marked(&self) -> Vec<Waiting> {
+        let mut freed = lock(&self.freed);
+        let mut marked = Vec::new();
+        let mut at = 0;
+        while let Some(waiting) = freed.get_mut(at) {
+            if waiting.points.is_some() {
+                marked.push(freed.remove(at));
+            } else {
+                at += 1;
+            }
+        }
+        self.blocks.fetch_sub(marked.len(), Ordering::Release);
+        marked
+    }
+
+    /// Puts one back that could not be dealt with.
+    pub(super) fn put_back(&self, waiting: Waiting) {
+        self.blocks.fetch_add(1, Ordering::Release);
+        lock(&self.freed).push(waiting);
+    }
+}
+
+impl Waiting {
+    fn is_over(&mut self) -> bool {
+        if self.points.is_none() {
+            // A capture may have ended.
+            self.points = self.uses.points().ok();
+        }
+        // After an error nothing is known: the next poll asks again.
+        let over = |points: &Vec<UsePoint>| points.iter().all(|point| point.is_reached().unwrap_or(false));
+        self.points.as_ref().is_some_and(over)
+    }
+
+    /// Lets a stream wait for the uses.
+    pub(super) fn hold_up(&self, stream: &Stream) -> Result<()> {
+        Ok(self.uses.order(stream)?)
+    }
+}

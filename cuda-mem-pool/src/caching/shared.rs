@@ -1,0 +1,163 @@
+//! What all handles of an allocator, and all that it handed out, share.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use cuda_mem_core::{Context, Stream, StreamId, forked};
+
+use super::index::HeapIndex;
+use super::options::CachingOptions;
+use super::page_map::PageMap;
+use super::pending::Pending;
+use super::slot::{Slots, StreamSlot};
+use super::thread_slots;
+use super::vmm::Vmm;
+use crate::engine::paged::{Heaps, PAGE, PageSource, Policy, StreamHeap};
+use crate::error::{Error, Result};
+use crate::history::History;
+use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
+use crate::statistics::{DeviceStatistics, PeakLedger};
+
+/// How much of the address space is reserved at once, in multiples of the device's memory: windows leave room behind them, and
+/// old mappings stay until their addresses are needed.
+const ADDRESSES: u64 = 16;
+
+pub(super) struct Shared {
+    id: u64,
+    pub(super) context: Context,
+    pub(super) total: usize,
+    pub(super) map: PageMap,
+    pub(super) slots: Arc<Slots>,
+    by_stream: Mutex<HashMap<StreamId, u32>>,
+    pub(super) source: Mutex<PageSource<Vmm>>,
+    pub(super) pending: Pending,
+    pub(super) ledger: PeakLedger,
+    pub(super) counts: Mutex<DeviceStatistics>,
+    pub(super) history: History,
+}
+
+impl Shared {
+    pub(super) fn new(context: &Context, options: &CachingOptions) -> Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let total = context.device().total_memory()?;
+        let slots = Arc::new(Slots::new());
+        let policy = Policy { moves: options.moves, ..Policy::DEFAULT };
+        let range = (total as u64).saturating_mul(ADDRESSES).next_multiple_of(PAGE as u64);
+        let mut source = PageSource::new(Vmm::new(context, Arc::clone(&slots))?, policy, range);
+        source.set_limit(limit(options.memory_fraction, total)?);
+        Ok(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            context: context.clone(),
+            total,
+            map: PageMap::new(),
+            slots,
+            by_stream: Mutex::default(),
+            source: Mutex::new(source),
+            pending: Pending::default(),
+            ledger: PeakLedger::new(options.statistics),
+            counts: Mutex::default(),
+            history: History::new(),
+        })
+    }
+
+    /// The slot of a stream, which is made when the stream comes for the first time.
+    #[inline]
+    pub(super) fn slot(&self, stream: &Stream) -> Result<&StreamSlot> {
+        match thread_slots::recall(self.id, stream.id()).and_then(|number| self.slots.get(number)) {
+            Some(slot) => Ok(slot),
+            None => self.find_slot(stream),
+        }
+    }
+
+    #[cold]
+    fn find_slot(&self, stream: &Stream) -> Result<&StreamSlot> {
+        if stream.context() != &self.context {
+            return Err(cuda_mem_core::Error::ForeignContext { what: "the stream" }.into());
+        }
+        let mut numbers = lock(&self.by_stream);
+        let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+        let number = *numbers.entry(stream.id()).or_insert(next);
+        if number == next {
+            let slot = StreamSlot::new(number, stream.clone(), self.ledger.shard());
+            if self.slots.add(slot).is_none() {
+                numbers.remove(&stream.id());
+                return Err(Error::TooManyStreams { most: super::slot::MOST });
+            }
+        }
+        drop(numbers);
+        thread_slots::remember(self.id, stream.id(), number);
+        self.slots.get(number).ok_or(Error::TooManyStreams { most: super::slot::MOST })
+    }
+
+    #[inline]
+    pub(super) fn index(&self, heap: u32) -> HeapIndex<'_> {
+        HeapIndex { map: &self.map, heap }
+    }
+
+    /// Host memory that the books take.
+    pub(super) fn metadata_bytes(&self) -> usize {
+        let heaps: usize = self
+            .slots
+            .iter()
+            .map(|slot| {
+                let heap = slot.heap.with(|heap, guard| {
+                    guard.disarm();
+                    heap.metadata_bytes()
+                });
+                heap + slot.remote.metadata_bytes() + size_of::<StreamSlot>()
+            })
+            .sum();
+        size_of::<Self>() + self.map.metadata_bytes() + lock(&self.source).metadata_bytes() + heaps
+    }
+}
+
+impl Drop for Shared {
+    /// The last handle is gone, and so is all that was handed out by owner. Blocks that somebody only has the address of end
+    /// here too.
+    fn drop(&mut self) {
+        if forked() {
+            // All of it is the parent's.
+            return;
+        }
+        // Whatever this says: after an error of the device nothing runs any more.
+        let _ = self.context.synchronize();
+        let mut source = lock(&self.source);
+        // What the driver refuses is counted there.
+        let _ = source.close();
+    }
+}
+
+/// The bytes that a share of a device's memory is.
+pub(super) fn limit(fraction: f64, total: usize) -> Result<usize> {
+    if !(0.0..=1.0).contains(&fraction) {
+        return Err(Error::InvalidFraction { fraction });
+    }
+    Ok(if fraction < 1.0 { (total as f64 * fraction) as usize } else { usize::MAX })
+}
+
+/// All heaps but one. Each is taken for a moment by whoever has the page source, with nothing armed.
+pub(super) struct OtherHeaps<'s> {
+    pub(super) slots: &'s Slots,
+    pub(super) but: u32,
+}
+
+impl Heaps for OtherHeaps<'_> {
+    fn others(&self) -> Vec<u32> {
+        self.slots.iter().map(|slot| slot.number).filter(|number| *number != self.but).collect()
+    }
+
+    fn with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
+        let slot = self.slots.get(heap)?;
+        Some(slot.heap.with(|heap, guard| {
+            guard.disarm();
+            body(heap)
+        }))
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CachingAllocator").field("device", &self.context.device()).finish_non_exhaustive()
+    }
+}

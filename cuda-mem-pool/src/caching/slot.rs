@@ -1,0 +1,137 @@
+//! What the allocator has for each stream.
+//!
+//! # Safety
+//!
+//! Relies on [`Shard`] being a lock: between taking it and dropping its guard nobody else has it.
+
+#![allow(unsafe_code, reason = "shares a heap under the lock that counts its blocks")]
+
+use std::sync::OnceLock;
+
+use cuda_mem_core::Stream;
+
+use super::remote::RemoteFrees;
+use crate::engine::paged::StreamHeap;
+use crate::primitive::UnsafeCell;
+use crate::statistics::{Shard, ShardGuard};
+
+/// A stream, its heap, and the frees that other threads left for it.
+#[derive(Debug)]
+pub(super) struct StreamSlot {
+    /// The heap's number: its place among the slots.
+    pub(super) number: u32,
+    pub(super) stream: Stream,
+    pub(super) heap: HeapCell,
+    pub(super) remote: RemoteFrees,
+}
+
+impl StreamSlot {
+    pub(super) fn new(number: u32, stream: Stream, shard: Shard) -> Self {
+        let heap = HeapCell { shard, heap: UnsafeCell::new(StreamHeap::new()) };
+        Self { number, stream, heap, remote: RemoteFrees::new() }
+    }
+}
+
+/// A heap behind the lock in which its blocks are counted: one atomic exchange serves both.
+#[derive(Debug)]
+pub(super) struct HeapCell {
+    shard: Shard,
+    heap: UnsafeCell<StreamHeap>,
+}
+
+impl HeapCell {
+    /// Runs `body` on the heap, unless somebody has it.
+    #[inline]
+    pub(super) fn try_with<R>(
+        &self,
+        body: impl FnOnce(&mut StreamHeap, &mut ShardGuard<'_>) -> R,
+    ) -> Option<R> {
+        let mut guard = self.shard.try_hold()?;
+        Some(self.lend(&mut guard, body))
+    }
+
+    /// Runs `body` on the heap when nobody has it.
+    #[inline]
+    pub(super) fn with<R>(&self, body: impl FnOnce(&mut StreamHeap, &mut ShardGuard<'_>) -> R) -> R {
+        let mut guard = self.shard.hold();
+        self.lend(&mut guard, body)
+    }
+
+    #[inline]
+    fn lend<R>(
+        &self,
+        guard: &mut ShardGuard<'_>,
+        body: impl FnOnce(&mut StreamHeap, &mut ShardGuard<'_>) -> R,
+    ) -> R {
+        self.heap.with_mut(|heap| {
+            // SAFETY: `guard` is this shard's, made by the callers above, so nobody else has the heap until it is dropped; it is
+            // borrowed mutably here, so the heap is lent once at a time.
+            body(unsafe { &mut *heap }, guard)
+        })
+    }
+}
+
+// SAFETY: one thread at a time has the heap, under the shard, and it moves between threads as a whole.
+unsafe impl Sync for HeapCell {}
+
+/// The slots by number: they only become more, so that a number is looked up without a lock.
+#[derive(Debug)]
+pub(super) struct Slots {
+    /// Each has twice as many as the one before.
+    shelves: [OnceLock<Box<[OnceLock<StreamSlot>]>>; SHELVES],
+}
+
+const FIRST: usize = 16;
+const SHELVES: usize = 20;
+
+/// How many slots there can be.
+pub(super) const MOST: u32 = ((FIRST << SHELVES) - FIRST) as u32;
+
+impl Slots {
+    pub(super) fn new() -> Self {
+        Self { shelves: [const { OnceLock::new() }; SHELVES] }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, number: u32) -> Option<&StreamSlot> {
+        let (shelf, place) = place_of(number);
+        self.shelves.get(shelf)?.get()?.get(place)?.get()
+    }
+
+    /// Enters the slot of the next number. None if it has one or there are no more.
+    pub(super) fn add(&self, slot: StreamSlot) -> Option<&StreamSlot> {
+        let (shelf, place) = place_of(slot.number);
+        let shelf =
+            self.shelves.get(shelf)?.get_or_init(|| (0..FIRST << shelf).map(|_| OnceLock::new()).collect());
+        let entry = shelf.get(place)?;
+        entry.set(slot).ok()?;
+        entry.get()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &StreamSlot> {
+        let shelves = self.shelves.iter().map_while(OnceLock::get);
+        shelves.flat_map(|shelf| shelf.iter().map_while(OnceLock::get))
+    }
+}
+
+#[inline]
+const fn place_of(number: u32) -> (usize, usize) {
+    let place = number as usize + FIRST;
+    let shelf = (place / FIRST).ilog2() as usize;
+    (shelf, place - (FIRST << shelf))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_has_a_place_of_its_own() {
+        let mut next = (0, 0);
+        for number in 0..10_000 {
+            assert_eq!(place_of(number), next);
+            next = if next.1 + 1 == FIRST << next.0 { (next.0 + 1, 0) } else { (next.0, next.1 + 1) };
+        }
+        assert_eq!(place_of(MOST - 1).0, SHELVES - 1);
+    }
+}

@@ -1,0 +1,175 @@
+//! The page source's backend over the driver.
+//!
+//! # Safety
+//!
+//! Relies on the page source's word about what it unmaps: the work that used a mapping is done.
+
+#![allow(unsafe_code, reason = "unmaps memory, and keeps handles as the numbers that the page source knows")]
+
+use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use cuda_mem_core::sys::{CUdeviceptr, CUresult};
+use cuda_mem_core::vmm::{Access, AddressRange, CreateOptions, PhysicalMemory};
+use cuda_mem_core::{Context, Device, Error, Event, Result};
+
+use super::slot::Slots;
+use crate::engine::paged::{Backend, PAGE};
+
+/// Memory of a device by the calls for virtual memory management.
+#[derive(Debug)]
+pub(super) struct Vmm {
+    context: Context,
+    options: CreateOptions,
+    /// Devices that reach the memory: its own, and peers that were let in.
+    reached_by: Vec<Device>,
+    ranges: BTreeMap<CUdeviceptr, AddressRange>,
+    slots: Arc<Slots>,
+    calls: Calls,
+}
+
+/// How often each call was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Calls {
+    pub(super) reserve: u64,
+    pub(super) create: u64,
+    pub(super) map: u64,
+    pub(super) set_access: u64,
+    pub(super) unmap: u64,
+    pub(super) release: u64,
+    pub(super) record: u64,
+    pub(super) query: u64,
+    pub(super) wait: u64,
+}
+
+impl Calls {
+    pub(super) fn total(self) -> u64 {
+        let memory = self.create + self.map + self.set_access + self.unmap + self.release;
+        self.reserve + memory + self.record + self.query + self.wait
+    }
+}
+
+impl Vmm {
+    pub(super) fn new(context: &Context, slots: Arc<Slots>) -> Result<Self> {
+        let device = context.device();
+        Ok(Self {
+            context: context.clone(),
+            options: CreateOptions::supported_by(device)?,
+            reached_by: vec![device],
+            ranges: BTreeMap::new(),
+            slots,
+            calls: Calls::default(),
+        })
+    }
+
+    pub(super) fn calls(&self) -> Calls {
+        self.calls
+    }
+
+    pub(super) fn reached_by(&self) -> &[Device] {
+        &self.reached_by
+    }
+
+    /// Lets a peer reach what is mapped from now on.
+    pub(super) fn add_peer(&mut self, peer: Device) {
+        self.reached_by.push(peer);
+    }
+
+    /// Lets all devices that should reach a mapping do so.
+    pub(super) fn set_access(&mut self, address: CUdeviceptr, bytes: usize) -> Result<()> {
+        let (offset, range) = self.range(address)?;
+        range.set_access(offset, bytes, &self.reached_by, Access::ReadWrite)?;
+        self.calls.set_access += 1;
+        Ok(())
+    }
+
+    fn range(&self, address: CUdeviceptr) -> Result<(usize, &AddressRange)> {
+        let below = self.ranges.range(..=address).next_back();
+        let (start, range) = below.ok_or(Error::NotAllocated { address })?;
+        Ok(((address - start) as usize, range))
+    }
+
+    /// The handle of a number, not to be given back here.
+    fn handle(&self, memory: u64, bytes: usize) -> ManuallyDrop<PhysicalMemory> {
+        // SAFETY: numbers come from `create`, which took them out of their owner, with their size; never dropped, it is
+        // given back by `release` alone.
+        ManuallyDrop::new(unsafe { PhysicalMemory::from_raw(self.context.driver(), memory, bytes) })
+    }
+}
+
+impl Backend for Vmm {
+    type Error = Error;
+    type Mark = Event;
+
+    fn reserve(&mut self, bytes: u64) -> Result<u64> {
+        let bytes = usize::try_from(bytes).map_err(|_| Error::TooLarge { count: usize::MAX, size: 1 })?;
+        let range = AddressRange::reserve(self.context.device(), bytes, PAGE)?;
+        self.calls.reserve += 1;
+        let address = range.address();
+        self.ranges.insert(address, range);
+        Ok(address)
+    }
+
+    fn create(&mut self, bytes: usize) -> Result<Option<u64>> {
+        self.calls.create += 1;
+        match PhysicalMemory::create(self.context.device(), bytes, &self.options) {
+            Ok(memory) => Ok(Some(memory.into_raw())),
+            Err(Error::Driver(error)) if error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn map(&mut self, address: u64, bytes: usize, memory: u64) -> Result<()> {
+        let (offset, range) = self.range(address)?;
+        range.map(offset, &self.handle(memory, bytes))?;
+        self.calls.map += 1;
+        if let Err(error) = self.set_access(address, bytes) {
+            self.unmap(address, bytes)?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn unmap(&mut self, address: u64, bytes: usize) -> Result<()> {
+        let (offset, range) = self.range(address)?;
+        // SAFETY: the page source unmaps what nothing uses any more.
+        unsafe { range.unmap(offset, bytes) }?;
+        self.calls.unmap += 1;
+        Ok(())
+    }
+
+    fn release(&mut self, memory: u64, bytes: usize) -> Result<()> {
+        let handle = ManuallyDrop::into_inner(self.handle(memory, bytes));
+        self.calls.release += 1;
+        handle.close().map_err(|refused| {
+            // The page source still has its number.
+            let _ = refused.owner.into_raw();
+            refused.error
+        })
+    }
+
+    fn mark(&mut self, heap: u32) -> Result<Option<Event>> {
+        let Some(slot) = self.slots.get(heap) else { return Ok(None) };
+        if slot.stream.is_capturing()? {
+            return Ok(None);
+        }
+        let event = Event::new(&self.context)?;
+        slot.stream.record(&event)?;
+        self.calls.record += 1;
+        Ok(Some(event))
+    }
+
+    fn is_done(&mut self, mark: &Event) -> Result<bool> {
+        self.calls.query += 1;
+        mark.is_complete()
+    }
+
+    fn wait(&mut self, waiter: u32, _of: u32, mark: &Event) -> Result<()> {
+        if let Some(slot) = self.slots.get(waiter) {
+            slot.stream.wait(mark)?;
+            self.calls.wait += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! Gives memory back.
+
+use super::backend::Backend;
+use super::heap::StreamHeap;
+use super::source::{GrowError, PageSource};
+
+impl<B: Backend> PageSource<B> {
+    /// Gives the handles of a heap back that nothing is in, and that all work is done with; how many bytes they were. What the
+    /// device may still use stays.
+    pub(crate) fn release_free(
+        &mut self,
+        heap: u32,
+        mine: &mut StreamHeap,
+    ) -> Result<usize, GrowError<B::Error>> {
+        let free = mine.free_ranges();
+        let now = mine.now();
+        self.marks.entry(heap).or_default().make(heap, now, &mut self.backend)?;
+        let mut bytes = 0usize;
+        for whole in self.wholly_free(heap, &free) {
+            if self.is_quiet(heap, whole.chunk, whole.freed_at)? {
+                self.leave(heap, mine, whole.chunk);
+                self.release(whole.chunk)?;
+                bytes = bytes.saturating_add(whole.bytes);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Gives everything back, at the end: nobody has a block and the device is done. What a call refuses stays.
+    pub(crate) fn close(&mut self) -> Result<(), GrowError<B::Error>> {
+        let chunks: Vec<u32> = self.ground.chunks().map(|(number, _)| number).collect();
+        chunks.into_iter().try_for_each(|chunk| self.release(chunk))
+    }
+
+    /// Whether all work is done that used a handle, which is wholly free, wherever it is mapped.
+    fn is_quiet(&mut self, heap: u32, chunk: u32, freed_at: u64) -> Result<bool, B::Error> {
+        if !self.is_done(heap, freed_at)? {
+            return Ok(false);
+        }
+        let maps = self.ground.chunk(chunk).map(|chunk| chunk.maps.clone()).unwrap_or_default();
+        for address in maps {
+            let stale = self.ground.at(address).filter(|map| map.is_stale());
+            if let Some((heap, left_at)) = stale.map(|map| (map.heap, map.left_at))
+                && !self.is_done(heap, left_at)?
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn release(&mut self, chunk: u32) -> Result<(), GrowError<B::Error>> {
+        let maps = self.ground.chunk(chunk).map(|chunk| (chunk.bytes, chunk.maps.clone()));
+        let (bytes, maps) = maps.unwrap_or_default();
+        for address in maps {
+            self.backend.unmap(address, bytes)?;
+            self.ground.unmap(address);
+        }
+        if let Some(gone) = self.ground.remove(chunk) {
+            self.backend.release(gone.memory, gone.bytes)?;
+        }
+        Ok(())
+    }
+}

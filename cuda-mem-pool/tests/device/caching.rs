@@ -1,0 +1,61 @@
+//! The caching allocator: blocks by address and by owner.
+
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::{Error, MemoryResource};
+
+use crate::common::World;
+
+fn allocator(world: &World) -> CachingAllocator {
+    CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap()
+}
+
+#[test]
+fn what_is_freed_is_given_again_without_a_driver_call() {
+    let world = World::new();
+    let (allocator, stream) = (allocator(&world), world.stream.clone());
+    for bytes in [512, 100 << 10, 30 << 20] {
+        let first = allocator.allocate_by_address(bytes, &stream).unwrap();
+        // SAFETY: allocated above and not used.
+        unsafe { allocator.free_by_address(first) }.unwrap();
+        let calls = allocator.driver_calls();
+        let again = allocator.allocate_by_address(bytes, &stream).unwrap();
+        assert_eq!((again, allocator.driver_calls()), (first, calls));
+        // SAFETY: as above.
+        unsafe { allocator.free_by_address(again) }.unwrap();
+        // SAFETY: refused, because no block begins there.
+        let refused = unsafe { allocator.free_by_address(again) };
+        assert!(matches!(refused, Err(Error::UnknownAddress { address }) if address == again));
+    }
+    let statistics = allocator.statistics();
+    assert_eq!(statistics.allocation.all.current, 0);
+    assert_eq!(statistics.allocation.all.allocated, 6);
+    assert_eq!(statistics.requested_bytes.large_pool.peak, 30 << 20);
+}
+
+#[test]
+fn owners_give_back_what_they_have() {
+    let world = World::new();
+    let (allocator, stream) = (allocator(&world), world.stream.clone());
+    let blocks: Vec<_> = (1..40).map(|n| allocator.allocate(n * n * 10_000, &stream).unwrap()).collect();
+    let mut ranges: Vec<(u64, u64)> =
+        blocks.iter().map(|block| (block.address(), block.address() + block.len() as u64)).collect();
+    ranges.sort_unstable();
+    assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+    drop(blocks);
+    assert_eq!(allocator.statistics().active_bytes.all.current, 0);
+}
+
+#[test]
+fn the_cache_goes_back_when_it_is_asked_to() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    drop(allocator.allocate(100 << 20, &world.stream).unwrap());
+    let kept = allocator.allocate(1000, &world.stream).unwrap();
+    assert!(allocator.reserved_bytes() >= 100 << 20);
+    world.stream.synchronize().unwrap();
+    assert!(allocator.empty_cache().unwrap() >= 80 << 20);
+    assert!(allocator.reserved_bytes() <= 32 << 20);
+    drop(kept);
+    assert!(allocator.empty_cache().unwrap() > 0);
+    assert_eq!(allocator.reserved_bytes(), 0);
+}
