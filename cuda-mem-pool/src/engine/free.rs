@@ -42,6 +42,9 @@ pub(super) struct FreeLists {
 const _: () = assert!(GROUPS <= 64 && STEPS == 32);
 
 impl FreeLists {
+    /// The host memory that the lists take beside the records.
+    pub(super) const BYTES: usize = COUNT * size_of::<u32>() + size_of::<Self>();
+
     pub(super) fn new() -> Self {
         Self { groups: 0, lists: [0; GROUPS], heads: vec![NONE; COUNT].into_boxed_slice() }
     }
@@ -86,6 +89,16 @@ impl FreeLists {
         // The blocks of this list may be smaller; those of every later one fit.
         let same = self.smallest_in(blocks, class, size);
         same.or_else(|| self.smallest_in(blocks, self.next_after(class)?, size))
+    }
+
+    /// Free blocks of about `size` bytes and more, the smaller ones first.
+    pub(super) fn candidates<R: Listed>(&self, blocks: &Slab<R>, size: usize) -> impl Iterator<Item = u32> {
+        let next = |number: u32| blocks.get(number).map(|record| record.links().after);
+        let classes = std::iter::successors(Some(classes::floor(size)), |class| self.next_after(*class));
+        classes.flat_map(move |class| {
+            std::iter::successors(Some(self.heads[class]), move |number| next(*number))
+                .take_while(|number| *number != NONE)
+        })
     }
 
     fn smallest_in<R: Listed>(&self, blocks: &Slab<R>, class: usize, size: usize) -> Option<u32> {

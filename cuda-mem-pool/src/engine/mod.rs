@@ -10,6 +10,7 @@ pub(crate) mod classes;
 mod free;
 pub(crate) mod growth;
 mod heap;
+pub(crate) mod paged;
 pub mod segments;
 mod slab;
 pub(crate) mod stats;
