@@ -24,6 +24,7 @@ mod engine;
 mod error;
 pub mod history;
 mod ipc;
+mod mempool_id;
 pub mod pinned_cache;
 mod primitive;
 mod resource;
@@ -40,8 +41,10 @@ pub use driver_pool::{
     Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Effect, ManagedMemoryResource,
     ManagedMemoryResourceOptions, PinnedMemoryResource, PinnedMemoryResourceOptions,
 };
+pub use engine::segments;
 pub use error::{Error, Result};
 pub use ipc::{AllocationHandleSource, IpcAllocationHandle};
+pub use mempool_id::MempoolId;
 pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator, PinnedCachingResource};
 pub use resource::{
     Accessibility, Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, DeviceReachable, Home,

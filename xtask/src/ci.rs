@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::chromium;
 use crate::steps::{Steps, cargo, limit_tests, succeeds};
 use crate::workspace::Workspace;
 
@@ -29,6 +30,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         steps.command(&format!("publish {}", package.name), &mut cargo(&check));
     }
     steps.command("tests", limit_tests(&mut cargo("test --workspace --no-fail-fast"), 600, ""));
+    report(&mut steps);
     steps.command("matrix", &mut cargo("xtask gpu-test"));
     for bench in ["pinned", "staging"] {
         // On the simulator: that it runs, and that the bytes are right.
@@ -36,6 +38,19 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         steps.command(&format!("bench {bench}"), &mut cargo(&smoke));
     }
     Ok(steps.finish())
+}
+
+/// What `cargo xtask report` draws, read back and, where there is a browser, as that shows it.
+fn report(steps: &mut Steps) {
+    const TESTS: &str = "test --package xtask --features report report";
+    steps.command("report", &mut cargo(TESTS));
+    match chromium::find() {
+        Some(program) => {
+            let tests = format!("{TESTS} -- --ignored");
+            steps.command("report page", cargo(&tests).env("CHROMIUM", program));
+        }
+        None => steps.skip("report page", "there is no Chromium here; CHROMIUM may name one"),
+    }
 }
 
 /// Licences, sources and versions of all dependencies; known vulnerabilities where their database can be had.

@@ -6,12 +6,15 @@ mod bench;
 #[cfg(feature = "bindgen")]
 mod bindgen;
 mod bundle;
+mod chromium;
 mod ci;
 #[cfg(test)]
 mod dependencies;
 mod gpu_test;
 mod nightly;
 mod process;
+#[cfg(feature = "report")]
+mod report;
 #[cfg(test)]
 mod seed_coverage;
 #[cfg(test)]
@@ -60,6 +63,15 @@ enum Task {
         #[arg(long)]
         quick: bool,
     },
+    #[cfg(feature = "report")]
+    Report(report::Arguments),
+    /// Draw a trace or a memory snapshot as one HTML page.
+    #[cfg(not(feature = "report"))]
+    #[command(disable_help_flag = true)]
+    Report {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        words: Vec<std::ffi::OsString>,
+    },
     /// Copy cuda-mem-sys into an empty folder and prove that the copy builds alone.
     Vendor {
         /// Where to; must be empty or not there.
@@ -99,6 +111,10 @@ fn run(arguments: Arguments) -> Result<bool> {
             Some(folder) => gpu_test::run(gpu_test::Home::Bundle(&folder), &arguments),
             None => gpu_test::run(gpu_test::Home::Workspace(&root()?), &arguments),
         },
+        #[cfg(feature = "report")]
+        Task::Report(arguments) => report::run(&arguments).map(done),
+        #[cfg(not(feature = "report"))]
+        Task::Report { words } => with_feature(None, "report", words).map(done),
         Task::Vendor { folder } => vendor::run(&root()?, &folder).map(done),
     }
 }
@@ -122,24 +138,21 @@ fn run_bindgen(root: &Path, check: bool) -> Result<()> {
     bindgen::run(root, check)
 }
 
-/// bindgen is heavy to build and rarely needed: the tool starts itself again with it built in.
+/// bindgen is heavy to build and rarely needed.
 #[cfg(not(feature = "bindgen"))]
 fn run_bindgen(root: &Path, check: bool) -> Result<()> {
+    with_feature(Some(root), "bindgen", check.then(|| "--check".into()).into_iter().collect())
+}
+
+/// Starts the tool again with what a task needs built in: the feature of the same name.
+#[cfg(not(all(feature = "bindgen", feature = "report")))]
+fn with_feature(folder: Option<&Path>, task: &str, words: Vec<std::ffi::OsString>) -> Result<()> {
     let mut command = std::process::Command::new("cargo");
-    command.current_dir(root).args([
-        "run",
-        "--quiet",
-        "--package",
-        "xtask",
-        "--features",
-        "bindgen",
-        "--",
-        "bindgen",
-    ]);
-    if check {
-        command.arg("--check");
+    if let Some(folder) = folder {
+        command.current_dir(folder);
     }
+    command.args(["run", "--quiet", "--package", "xtask", "--features", task, "--", task]).args(words);
     let status = command.status().context("cannot start cargo")?;
-    anyhow::ensure!(status.success(), "bindgen failed");
+    anyhow::ensure!(status.success(), "{task} failed");
     Ok(())
 }

@@ -31,7 +31,6 @@ pub use block::PinnedBlock;
 pub use counters::DurationStat;
 pub use error::PinnedCacheError;
 pub use options::{PinnedCacheOptions, Placement};
-pub use pools::MempoolId;
 pub use resource::PinnedCachingResource;
 pub use stats::PinnedCacheStats;
 
