@@ -19,6 +19,7 @@
 #![deny(unsafe_code)]
 
 mod adaptor;
+pub(crate) mod caching;
 mod driver_pool;
 mod engine;
 mod error;

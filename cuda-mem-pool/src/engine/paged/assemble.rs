@@ -430,9 +430,12 @@ impl<B: Backend> PageSource<B> {
             let Some(Some((whole, now))) = taken else { continue };
             let marks = self.marks.entry(other).or_insert_with(Marks::new);
             marks.make(other, now, &mut self.backend)?;
-            if !marks.is_done(whole.freed_at, &mut self.backend)?
-                && let Some(mark) = marks.behind(whole.freed_at)
-            {
+            if !marks.is_done(whole.freed_at, &mut self.backend)? {
+                // Without a point nobody can wait: the handle stays with its heap, free and mapped where it was.
+                let Some(mark) = marks.behind(whole.freed_at) else {
+                    others.with(other, |theirs| self.return_home(other, theirs, whole.chunk));
+                    continue;
+                };
                 self.backend.wait(heap, other, mark)?;
             }
             if let Some(chunk) = self.ground.chunk_mut(whole.chunk) {
@@ -441,6 +444,18 @@ impl<B: Backend> PageSource<B> {
             return Ok(Some(whole.chunk));
         }
         Ok(None)
+    }
+
+    /// Offers a handle, which nobody has, where it is mapped.
+    fn return_home(&mut self, heap: u32, theirs: &mut StreamHeap, chunk: u32) {
+        let Some(address) = self.ground.chunk(chunk).and_then(|chunk| chunk.maps.last().copied()) else {
+            return;
+        };
+        let Some(map) = self.ground.at_mut(address) else { return };
+        (map.from, map.to, map.heap) = (0, map.bytes, heap);
+        let bytes = map.bytes;
+        let now = theirs.tick();
+        theirs.large.offer(address, bytes, now);
     }
 
     /// Gives a handle back that could not be mapped and is nowhere.

@@ -23,8 +23,8 @@ pub(crate) trait Backend {
     /// Gives memory back that is nowhere mapped.
     fn release(&mut self, memory: u64, bytes: usize) -> Result<(), Self::Error>;
 
-    /// A point behind the work of a heap's stream.
-    fn mark(&mut self, heap: u32) -> Result<Self::Mark, Self::Error>;
+    /// A point behind the work of a heap's stream; None if none can be made now, because the stream captures.
+    fn mark(&mut self, heap: u32) -> Result<Option<Self::Mark>, Self::Error>;
 
     /// Whether the work before a point is done.
     fn is_done(&mut self, mark: &Self::Mark) -> Result<bool, Self::Error>;

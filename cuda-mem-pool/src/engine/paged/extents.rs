@@ -36,6 +36,8 @@ struct Extent {
     links: Links,
     /// When it became free, on its stream's count; of a free extent that was joined, the latest.
     freed_at: u64,
+    /// Of a block in use: how many of its bytes were not asked for.
+    unused: u16,
 }
 
 /// Addresses without a gap.
@@ -66,6 +68,7 @@ impl Free {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Released {
     pub(super) size: usize,
+    pub(super) unused: u16,
     /// The run's first address, if nothing of it is in use any more.
     pub(super) whole_run: Option<u64>,
 }
@@ -115,7 +118,7 @@ impl Extents {
 
     /// Puts the first `size` bytes of a free extent to use. Its number; what is left stays free.
     #[inline]
-    pub(super) fn take(&mut self, number: u32, size: usize) -> Option<u64> {
+    pub(super) fn take(&mut self, number: u32, size: usize, unused: u16) -> Option<u64> {
         let extent = self.records.get_mut(number).filter(|extent| extent.is_free && extent.size >= size)?;
         let (address, held) = (extent.address, extent.size);
         self.free.remove(&mut self.records, number);
@@ -126,6 +129,7 @@ impl Extents {
         }
         let extent = self.records.get_mut(number)?;
         extent.is_free = false;
+        extent.unused = unused;
         let size = extent.size;
         self.free_bytes = self.free_bytes.saturating_sub(size);
         self.used_bytes = self.used_bytes.saturating_add(size);
@@ -133,21 +137,21 @@ impl Extents {
     }
 
     /// Puts `size` bytes from `address` on, which lie in a free extent, to use. The number of what is used.
-    pub(super) fn take_at(&mut self, number: u32, address: u64, size: usize) -> Option<u32> {
+    pub(super) fn take_at(&mut self, number: u32, address: u64, size: usize, unused: u16) -> Option<u32> {
         let extent = self.records.get(number).filter(|extent| extent.is_free)?;
         let head = usize::try_from(address.checked_sub(extent.address)?).ok()?;
         if extent.size.checked_sub(head)? < size {
             return None;
         }
         if head == 0 {
-            return self.take(number, size).map(|_| number);
+            return self.take(number, size, unused).map(|_| number);
         }
         self.free.remove(&mut self.records, number);
         let used = self.cut(number, head);
         self.free.insert(&mut self.records, number);
         let used = used?;
         self.free.insert(&mut self.records, used);
-        self.take(used, size).map(|_| used)
+        self.take(used, size, unused).map(|_| used)
     }
 
     /// Takes a block back and joins it with its free neighbours. None if the number is not that of a used extent.
@@ -156,7 +160,8 @@ impl Extents {
         let extent = self.records.get_mut(number).filter(|extent| !extent.is_free)?;
         extent.is_free = true;
         extent.freed_at = now;
-        let (size, run, before, after) = (extent.size, extent.run, extent.before, extent.after);
+        let (size, unused) = (extent.size, extent.unused);
+        let (run, before, after) = (extent.run, extent.before, extent.after);
         self.free_bytes = self.free_bytes.saturating_add(size);
         self.used_bytes = self.used_bytes.saturating_sub(size);
         let joined = self.join_neighbours(number, before, after);
@@ -164,7 +169,7 @@ impl Extents {
         let whole =
             self.records.get(joined).is_some_and(|extent| extent.before == NONE && extent.after == NONE);
         let whole_run = if whole { self.runs.get(run).map(|run| run.start) } else { None };
-        Some(Released { size, whole_run })
+        Some(Released { size, unused, whole_run })
     }
 
     /// Address and size of a used extent.
@@ -202,7 +207,17 @@ impl Extents {
         let end = address.checked_add(size as u64)?;
         let run = self.runs.insert(Run { start: address, end, first: NONE, last: NONE }).ok()?;
         let links = Links::NONE;
-        let extent = Extent { address, size, run, is_free: true, before: NONE, after: NONE, links, freed_at };
+        let extent = Extent {
+            address,
+            size,
+            run,
+            is_free: true,
+            before: NONE,
+            after: NONE,
+            links,
+            freed_at,
+            unused: 0,
+        };
         let Ok(number) = self.records.insert(extent) else {
             self.runs.remove(run);
             return None;

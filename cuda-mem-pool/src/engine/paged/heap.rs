@@ -27,6 +27,14 @@ pub(crate) struct Block {
     pub(crate) size: usize,
 }
 
+/// What a free gave back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Freed {
+    pub(crate) size: usize,
+    /// How many of its bytes were not asked for.
+    pub(crate) unused: u16,
+}
+
 /// A block's number in its heap: the tier in the two highest bits, the number within it below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct BlockNumber(pub(crate) u32);
@@ -36,7 +44,7 @@ const NUMBER: u32 = (1 << 30) - 1;
 
 impl BlockNumber {
     #[inline]
-    pub(super) const fn new(tier: Tier, number: u32) -> Self {
+    pub(crate) const fn new(tier: Tier, number: u32) -> Self {
         let tier = match tier {
             Tier::Large => 0,
             Tier::Medium => 1,
@@ -46,7 +54,7 @@ impl BlockNumber {
     }
 
     #[inline]
-    const fn parts(self) -> (Tier, u32) {
+    pub(crate) const fn parts(self) -> (Tier, u32) {
         let tier = match self.0 >> 30 {
             0 => Tier::Large,
             1 => Tier::Medium,
@@ -67,24 +75,25 @@ impl StreamHeap {
         }
     }
 
-    /// A block of `size` bytes, a multiple of the granule, out of what is free here. None sends to the page source.
+    /// A block of `size` bytes, a multiple of the granule, out of what is free here; `unused` of them were not asked for. None
+    /// sends to the page source.
     #[inline]
-    pub(crate) fn allocate(&mut self, size: usize, index: &impl BlockIndex) -> Option<Block> {
+    pub(crate) fn allocate(&mut self, size: usize, unused: u16, index: &impl BlockIndex) -> Option<Block> {
         match Tier::of(size) {
-            Tier::Small => self.small.allocate(size, &mut self.large, index),
-            Tier::Medium => self.medium.allocate(size, &mut self.large, index),
+            Tier::Small => self.small.allocate(size, unused, &mut self.large, index),
+            Tier::Medium => self.medium.allocate(size, unused, &mut self.large, index),
             Tier::Large if size >= self.placed => None,
             Tier::Large => {
                 let number = self.large.find(size)?;
-                let address = self.large.take(number, size)?;
+                let address = self.large.take(number, size, unused)?;
                 Some(self.large_block(number, address, size, index))
             }
         }
     }
 
-    /// Takes a block back. Its size, or None if it is not one.
+    /// Takes a block back. None if it is not one.
     #[inline]
-    pub(crate) fn free(&mut self, number: BlockNumber, index: &impl BlockIndex) -> Option<usize> {
+    pub(crate) fn free(&mut self, number: BlockNumber, index: &impl BlockIndex) -> Option<Freed> {
         self.now += 1;
         let (tier, number) = number.parts();
         match tier {
@@ -93,7 +102,8 @@ impl StreamHeap {
             Tier::Large => {
                 let (address, _) = self.large.used(number)?;
                 index.clear_large(address, number);
-                self.large.release(number, self.now).map(|released| released.size)
+                let released = self.large.release(number, self.now)?;
+                Some(Freed { size: released.size, unused: released.unused })
             }
         }
     }
@@ -172,16 +182,23 @@ impl StreamHeap {
         number: u32,
         address: u64,
         size: usize,
+        unused: u16,
         index: &impl BlockIndex,
     ) -> Option<Block> {
-        let number = self.large.take_at(number, address, size)?;
+        let number = self.large.take_at(number, address, size, unused)?;
         Some(self.large_block(number, address, size, index))
     }
 
     /// Puts the `size` bytes at `address` to use, wherever in a free range they lie.
-    pub(super) fn take(&mut self, address: u64, size: usize, index: &impl BlockIndex) -> Option<Block> {
+    pub(super) fn take(
+        &mut self,
+        address: u64,
+        size: usize,
+        unused: u16,
+        index: &impl BlockIndex,
+    ) -> Option<Block> {
         let number = self.large.free_at(address, size)?;
-        self.allocate_at(number, address, size, index)
+        self.allocate_at(number, address, size, unused, index)
     }
 
     fn large_block(&self, number: u32, address: u64, size: usize, index: &impl BlockIndex) -> Block {

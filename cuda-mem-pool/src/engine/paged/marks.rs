@@ -17,7 +17,7 @@ impl<M> Marks<M> {
         Self { made: VecDeque::new(), done: 0 }
     }
 
-    /// Makes a point behind the frees up to `now`, unless there is one.
+    /// Makes a point behind the frees up to `now`, unless there is one or none can be made.
     pub(super) fn make<B: Backend<Mark = M>>(
         &mut self,
         heap: u32,
@@ -25,8 +25,7 @@ impl<M> Marks<M> {
         backend: &mut B,
     ) -> Result<(), B::Error> {
         if self.done < now && self.made.back().is_none_or(|(count, _)| *count < now) {
-            let mark = backend.mark(heap)?;
-            self.made.push_back((now, mark));
+            self.made.extend(backend.mark(heap)?.map(|mark| (now, mark)));
         }
         Ok(())
     }

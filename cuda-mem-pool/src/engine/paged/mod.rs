@@ -19,7 +19,7 @@ mod source;
 mod window;
 
 pub(crate) use backend::Backend;
-pub(crate) use heap::{Block, BlockNumber, StreamHeap};
+pub(crate) use heap::{Block, BlockNumber, Freed, StreamHeap};
 pub(crate) use index::{BlockIndex, PageKind, SMALL_CLASSES, small_class};
 pub(crate) use policy::Policy;
 pub(crate) use sizes::{GRANULE, MEDIUM, PAGE, SMALL, Tier, block_size};

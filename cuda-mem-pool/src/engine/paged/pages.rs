@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::extents::Extents;
-use super::heap::{Block, BlockNumber};
+use super::heap::{Block, BlockNumber, Freed};
 use super::index::{BlockIndex, PageKind};
 use super::sizes::{PAGE, Tier};
 
@@ -29,6 +29,7 @@ impl Pages {
     pub(super) fn allocate(
         &mut self,
         size: usize,
+        unused: u16,
         large: &mut Extents,
         index: &impl BlockIndex,
     ) -> Option<Block> {
@@ -39,7 +40,7 @@ impl Pages {
                 self.blocks.find(size)?
             }
         };
-        let address = self.blocks.take(number, size)?;
+        let address = self.blocks.take(number, size, unused)?;
         if !self.spare.is_empty() {
             let page = page_of(address);
             self.spare.retain(|spare| *spare != page);
@@ -55,7 +56,7 @@ impl Pages {
         now: u64,
         large: &mut Extents,
         index: &impl BlockIndex,
-    ) -> Option<usize> {
+    ) -> Option<Freed> {
         let (address, _) = self.blocks.used(number)?;
         index.clear_in_page(address, self.kind);
         let released = self.blocks.release(number, now)?;
@@ -65,7 +66,7 @@ impl Pages {
                 self.release_page(page, now, large, index);
             }
         }
-        Some(released.size)
+        Some(Freed { size: released.size, unused: released.unused })
     }
 
     pub(super) fn release_spare(&mut self, now: u64, large: &mut Extents, index: &impl BlockIndex) {
@@ -109,7 +110,7 @@ impl Pages {
 
     fn add_page(&mut self, large: &mut Extents, index: &impl BlockIndex) -> Option<()> {
         let (number, address) = large.find_aligned(PAGE, PAGE as u64)?;
-        let number = large.take_at(number, address, PAGE)?;
+        let number = large.take_at(number, address, PAGE, 0)?;
         if !index.add_page(address, self.kind) || !self.blocks.offer_alone(address, PAGE) {
             large.release(number, 0);
             return None;

@@ -12,7 +12,7 @@ const REST: u64 = 16 << 20;
 impl<B: Backend> PageSource<B> {
     /// A block out of what is free in the heap. While memory is tight it is put at the beginning or the end of a free range,
     /// wherever the least of a wholly free handle is left over: that rest could not be moved.
-    pub(super) fn place(&self, mine: &mut StreamHeap, size: usize, index: &impl BlockIndex) -> Option<Block> {
+    pub(super) fn place(&self, mine: &mut StreamHeap, size: usize, unused: u16, index: &impl BlockIndex) -> Option<Block> {
         if size < mine.placed {
             return None;
         }
@@ -26,7 +26,7 @@ impl<B: Backend> PageSource<B> {
                 (rest.min(REST) + broken, free.size, *address)
             })?;
         let (address, _, free) = best;
-        mine.allocate_at(free.number, address, size, index)
+        mine.allocate_at(free.number, address, size, unused, index)
     }
 
     /// The block at the beginning and at the end of a range: its address, and what it leaves of the handle it ends in.

@@ -119,6 +119,7 @@ impl<B: Backend> PageSource<B> {
         mine: &mut StreamHeap,
         others: &mut impl Heaps,
         size: usize,
+        unused: u16,
         load: Load,
         index: &impl BlockIndex,
     ) -> Result<Block, GrowError<B::Error>> {
@@ -126,13 +127,14 @@ impl<B: Backend> PageSource<B> {
         // A small block lies in a page, which begins at a multiple of its size: that fits into these bytes wherever they begin.
         let wanted = if small { 2 * PAGE - GRANULE } else { size };
         self.set_care(mine, wanted, load);
-        if !small && let Some(block) = self.place(mine, size, index) {
+        if !small && let Some(block) = self.place(mine, size, unused, index) {
             return Ok(block);
         }
         let address = self.assemble(heap, mine, others, wanted, load)?;
         self.set_care(mine, wanted, load);
         self.sweep()?;
-        let block = if small { mine.allocate(size, index) } else { mine.take(address, size, index) };
+        let block =
+            if small { mine.allocate(size, unused, index) } else { mine.take(address, size, unused, index) };
         block.ok_or(GrowError::NoNumbers)
     }
 

@@ -100,9 +100,9 @@ impl Backend for Model {
         Ok(())
     }
 
-    fn mark(&mut self, _heap: u32) -> Result<u64, &'static str> {
+    fn mark(&mut self, _heap: u32) -> Result<Option<u64>, &'static str> {
         self.marks += 1;
-        Ok(self.now + self.lag)
+        Ok(Some(self.now + self.lag))
     }
 
     fn is_done(&mut self, mark: &u64) -> Result<bool, &'static str> {

@@ -44,11 +44,12 @@ fn replay(name: &str, lag: u64, policy: Policy, capacity: usize, check: bool) ->
                 let size = block_size(fields[2].parse().unwrap()).unwrap();
                 let mut heap = heaps.remove(&stream).unwrap_or_else(StreamHeap::new);
                 let begun = std::time::Instant::now();
-                let mut block = heap.allocate(size, &NoIndex);
+                let mut block = heap.allocate(size, 0, &NoIndex);
                 if block.is_none() {
                     grows += 1;
                     let load = Load { active, peak };
-                    let grown = source.grow(stream, &mut heap, &mut Others(&mut heaps), size, load, &NoIndex);
+                    let grown =
+                        source.grow(stream, &mut heap, &mut Others(&mut heaps), size, 0, load, &NoIndex);
                     block = match grown {
                         Ok(block) => Some(block),
                         Err(GrowError::OutOfMemory) => None,
@@ -79,7 +80,8 @@ fn replay(name: &str, lag: u64, policy: Policy, capacity: usize, check: bool) ->
                     leave(&mut physical, source.backend(), block);
                 }
                 let begun = std::time::Instant::now();
-                assert_eq!(heaps.get_mut(&stream).unwrap().free(block.number, &NoIndex), Some(block.size));
+                let freed = heaps.get_mut(&stream).unwrap().free(block.number, &NoIndex);
+                assert_eq!(freed.map(|freed| freed.size), Some(block.size));
                 spent += begun.elapsed();
             }
         }

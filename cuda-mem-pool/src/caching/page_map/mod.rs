@@ -1,0 +1,201 @@
+//! From addresses to blocks, without a lock.
+//!
+//! Addresses are cut into slots of 2 MiB. A slot holds the starts of *large* blocks, which have more than 1 MiB, so that no
+//! two start in one half of it; or it is one *page*, cut into small or medium blocks, whose starts are in a leaf of its own.
+//!
+//! Whoever looks up an address was handed it after its block was entered, and the entry stays until the block is freed: in
+//! each atomic the value that was entered, or a later one of a neighbour that left this block's part as it was, is the
+//! oldest that the reader can see. So no load needs an order of its own. Looking up anything else is not undefined, but the
+//! answer may be about another block.
+
+mod leaves;
+#[cfg(all(loom, test))]
+mod models;
+mod regions;
+mod slot;
+#[cfg(all(not(loom), test))]
+mod tests;
+
+use crate::primitive::{AtomicU32, Ordering};
+use leaves::Leaves;
+use regions::Regions;
+use slot::{Content, Entry, place_in_window};
+
+/// Blocks start at multiples of this many bytes.
+pub(super) const GRANULE: u64 = 512;
+
+/// Records are smaller.
+pub(super) const RECORDS: u32 = 1 << 26;
+
+/// At most one medium block starts in a window of this many bytes.
+const WINDOW: u64 = 16 << 10;
+
+const SLOT: u64 = 2 << 20;
+const SMALL: usize = (SLOT / GRANULE) as usize;
+const MEDIUM: usize = (SLOT / WINDOW) as usize;
+
+/// What a page is cut into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PageKind {
+    /// Blocks up to 16 KiB.
+    Small,
+    /// Larger ones up to 1 MiB.
+    Medium,
+}
+
+/// The block that starts at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// The number of its heap.
+    pub(super) owner: u32,
+    pub(super) record: u32,
+    /// Of a small block.
+    pub(super) class: Option<u8>,
+}
+
+/// The address is no multiple of 512, or not in a page of this kind, or in one where it must not be; the record or class is
+/// out of bounds; or there are no more leaves. Nothing was entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unfit;
+
+/// Who writes to a slot has the lock of the heap that has the slot; slots pass between heaps under a lock.
+#[derive(Debug)]
+pub(super) struct PageMap {
+    regions: Regions,
+    small: Leaves<SMALL>,
+    medium: Leaves<MEDIUM>,
+}
+
+impl PageMap {
+    pub(super) fn new() -> Self {
+        Self { regions: Regions::new(), small: Leaves::new(), medium: Leaves::new() }
+    }
+
+    /// The block that starts at `address`. See above for what may be asked.
+    #[inline]
+    pub(super) fn find(&self, address: u64) -> Option<Found> {
+        if !address.is_multiple_of(GRANULE) {
+            return None;
+        }
+        let slot = self.regions.slot(address)?;
+        let owner = slot.owner.load(Ordering::Relaxed);
+        match slot.content() {
+            Content::Starts(starts) => {
+                let record = slot.record(address).load(Ordering::Relaxed);
+                starts.has(address).then_some(Found { owner, record, class: None })
+            }
+            Content::Page(kind, leaf) => {
+                let entry = Entry::load(self.entry(kind, leaf, address)?)?;
+                let class = match kind {
+                    PageKind::Small => Some(entry.tag()),
+                    PageKind::Medium if entry.tag() == place_in_window(address) => None,
+                    PageKind::Medium => return None,
+                };
+                Some(Found { owner, record: entry.record(), class })
+            }
+        }
+    }
+
+    /// Enters a block of more than 1 MiB.
+    pub(super) fn set_large(&self, address: u64, owner: u32, record: u32) -> Result<(), Unfit> {
+        let slot = self.regions.slot_or_new(address).ok_or(Unfit)?;
+        let Content::Starts(starts) = slot.content() else { return Err(Unfit) };
+        if !address.is_multiple_of(GRANULE) {
+            return Err(Unfit);
+        }
+        slot.owner.store(owner, Ordering::Relaxed);
+        slot.record(address).store(record, Ordering::Relaxed);
+        slot.set(Content::Starts(starts.with(address)));
+        Ok(())
+    }
+
+    /// Takes a block of more than 1 MiB out; nothing if there is none at this address.
+    pub(super) fn clear_large(&self, address: u64) {
+        if let Some(slot) = self.regions.slot(address)
+            && let Content::Starts(starts) = slot.content()
+            && starts.has(address)
+        {
+            slot.set(Content::Starts(starts.without(address)));
+        }
+    }
+
+    /// Makes the 2 MiB at `address` a page. No large block may start there.
+    pub(super) fn add_page(&self, address: u64, owner: u32, kind: PageKind) -> Result<(), Unfit> {
+        let slot = self.regions.slot_or_new(address).ok_or(Unfit)?;
+        if !address.is_multiple_of(SLOT) || slot.content() != Content::EMPTY {
+            return Err(Unfit);
+        }
+        let leaf = match kind {
+            PageKind::Small => self.small.take(),
+            PageKind::Medium => self.medium.take(),
+        };
+        slot.owner.store(owner, Ordering::Relaxed);
+        slot.set(Content::Page(kind, leaf.ok_or(Unfit)?));
+        Ok(())
+    }
+
+    /// Ends the page at `address` with all that is entered in it; nothing if there is none.
+    pub(super) fn remove_page(&self, address: u64) {
+        if let Some(slot) = self.regions.slot(address)
+            && address.is_multiple_of(SLOT)
+            && let Content::Page(kind, leaf) = slot.content()
+        {
+            slot.set(Content::EMPTY);
+            match kind {
+                PageKind::Small => self.small.give_back(leaf),
+                PageKind::Medium => self.medium.give_back(leaf),
+            }
+        }
+    }
+
+    /// Enters a block of a small page, of a class from 1 to 63.
+    pub(super) fn set_small(&self, address: u64, record: u32, class: u8) -> Result<(), Unfit> {
+        self.set(PageKind::Small, address, record, class)
+    }
+
+    /// Enters a block of a medium page; one that started in the same 16 KiB is no more.
+    pub(super) fn set_medium(&self, address: u64, record: u32) -> Result<(), Unfit> {
+        self.set(PageKind::Medium, address, record, place_in_window(address))
+    }
+
+    /// Takes a block of a page out; nothing if there is none at this address.
+    pub(super) fn clear(&self, address: u64) {
+        if self.find(address).is_some()
+            && let Some((kind, leaf)) = self.page(address)
+            && let Some(entry) = self.entry(kind, leaf, address)
+        {
+            Entry::clear(entry);
+        }
+    }
+
+    /// Host memory that this takes.
+    pub(super) fn metadata_bytes(&self) -> usize {
+        size_of::<Self>() + self.regions.bytes() + self.small.bytes() + self.medium.bytes()
+    }
+
+    fn set(&self, kind: PageKind, address: u64, record: u32, tag: u8) -> Result<(), Unfit> {
+        let Some((found, leaf)) = self.page(address) else { return Err(Unfit) };
+        let entry = Entry::new(record, tag).ok_or(Unfit)?;
+        if found != kind || !address.is_multiple_of(GRANULE) {
+            return Err(Unfit);
+        }
+        entry.store(self.entry(kind, leaf, address).ok_or(Unfit)?);
+        Ok(())
+    }
+
+    fn page(&self, address: u64) -> Option<(PageKind, u32)> {
+        match self.regions.slot(address)?.content() {
+            Content::Page(kind, leaf) => Some((kind, leaf)),
+            Content::Starts(_) => None,
+        }
+    }
+
+    #[inline]
+    fn entry(&self, kind: PageKind, leaf: u32, address: u64) -> Option<&AtomicU32> {
+        let offset = address % SLOT;
+        match kind {
+            PageKind::Small => self.small.get(leaf)?.get((offset / GRANULE) as usize),
+            PageKind::Medium => self.medium.get(leaf)?.get((offset / WINDOW) as usize),
+        }
+    }
+}

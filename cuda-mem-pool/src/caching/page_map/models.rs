@@ -1,0 +1,72 @@
+use loom::sync::Arc;
+use loom::thread;
+
+use super::*;
+
+/// A reader is handed an address while neighbours in the slot come and go and regions are added, so many that the table
+/// grows.
+#[test]
+fn a_reader_sees_what_was_entered_for_what_it_was_handed() {
+    loom::model(|| {
+        let map = Arc::new(PageMap::new());
+        let handed = Arc::new(AtomicU32::new(0));
+        let heap = thread::spawn({
+            let (map, handed) = (Arc::clone(&map), Arc::clone(&handed));
+            move || {
+                map.set_large(SLOT / 2 + 512, 1, 10).unwrap();
+                map.set_large(512, 1, 11).unwrap();
+                handed.store(1, Ordering::Release);
+                // The neighbour.
+                map.clear_large(SLOT / 2 + 512);
+                map.set_large(SLOT / 2 + 1024, 1, 12).unwrap();
+            }
+        });
+        let other_heap = thread::spawn({
+            let map = Arc::clone(&map);
+            move || {
+                for region in 1..3 {
+                    map.set_large(region * 2 * SLOT, 2, region as u32).unwrap();
+                }
+                map.find(2 * SLOT)
+            }
+        });
+        if handed.load(Ordering::Acquire) == 1 {
+            assert_eq!(map.find(512), Some(Found { owner: 1, record: 11, class: None }));
+        }
+        heap.join().unwrap();
+        assert_eq!(other_heap.join().unwrap(), Some(Found { owner: 2, record: 1, class: None }));
+        assert_eq!(map.find(SLOT / 2 + 1024), Some(Found { owner: 1, record: 12, class: None }));
+        assert_eq!(map.find(4 * SLOT), Some(Found { owner: 2, record: 2, class: None }));
+    });
+}
+
+/// A page is taken apart and its leaf goes to another heap's page, whose blocks are found and the old ones not.
+#[test]
+fn a_leaf_that_changes_hands_says_what_was_entered_last() {
+    loom::model(|| {
+        let map = Arc::new(PageMap::new());
+        map.add_page(0, 1, PageKind::Medium).unwrap();
+        map.set_medium(512, 1).unwrap();
+        let handed = Arc::new(AtomicU32::new(0));
+        let first = thread::spawn({
+            let map = Arc::clone(&map);
+            move || map.remove_page(0)
+        });
+        let second = thread::spawn({
+            let (map, handed) = (Arc::clone(&map), Arc::clone(&handed));
+            move || {
+                map.add_page(SLOT, 2, PageKind::Medium).unwrap();
+                map.set_medium(SLOT + 512, 2).unwrap();
+                handed.store(1, Ordering::Release);
+                map.set_medium(SLOT + WINDOW, 3).unwrap();
+            }
+        });
+        if handed.load(Ordering::Acquire) == 1 {
+            assert_eq!(map.find(SLOT + 512), Some(Found { owner: 2, record: 2, class: None }));
+        }
+        first.join().unwrap();
+        second.join().unwrap();
+        assert_eq!(map.find(512), None);
+        assert_eq!(map.find(SLOT + 512), Some(Found { owner: 2, record: 2, class: None }));
+    });
+}

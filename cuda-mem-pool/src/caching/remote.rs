@@ -1,0 +1,171 @@
+//! Frees from threads that do not have the heap's lock.
+//!
+//! Each thread has a ring for each heap that it frees to, so a free is three stores and no atomic exchange. Whoever has the
+//! heap's lock empties the rings of all threads.
+
+use std::cell::RefCell;
+
+use super::by_heap::{ByHeap, next_id};
+use crate::primitive::{Arc, AtomicBool, AtomicU32, Mutex, Ordering, lock};
+
+/// How many frees of one thread wait for a drain. A power of two.
+const DEPTH: usize = if cfg!(all(loom, test)) { 2 } else { 128 };
+
+/// There is no room: the caller takes the heap's lock, drains, and frees by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+/// The blocks of one heap that other threads have freed, by record.
+#[derive(Debug)]
+pub(super) struct RemoteFrees {
+    id: u64,
+    rings: Mutex<Vec<Arc<Ring>>>,
+    /// Something was pushed since the last drain began.
+    pending: AtomicBool,
+}
+
+/// The frees of one thread to one heap.
+#[derive(Debug)]
+struct Ring {
+    /// How many were pushed; the thread's. Counters wrap.
+    pushed: Line,
+    /// How many were drained; of whoever drains.
+    drained: Line,
+    records: [AtomicU32; DEPTH],
+}
+
+/// A counter on cache lines of its own: processors fetch them in pairs.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Line(AtomicU32);
+
+/// The one who pushes to a ring.
+#[derive(Debug)]
+struct Pusher {
+    ring: Arc<Ring>,
+    pushed: u32,
+    /// As many at least were drained.
+    drained: u32,
+}
+
+thread_local! {
+    static LOCAL: RefCell<ByHeap<Pusher>> = const { RefCell::new(ByHeap::new()) };
+}
+
+impl RemoteFrees {
+    pub(super) fn new() -> Self {
+        Self { id: next_id(), rings: Mutex::new(Vec::new()), pending: AtomicBool::new(false) }
+    }
+
+    /// Leaves a free for whoever drains next.
+    #[inline]
+    pub(super) fn push(&self, record: u32) -> Result<(), Full> {
+        let pushed = LOCAL.try_with(|local| {
+            let mut pushers = local.try_borrow_mut().map_err(|_| Full)?;
+            match pushers.get(self.id) {
+                Some(pusher) => pusher.push(record),
+                None => self.join(&mut pushers, record),
+            }
+        });
+        // At its end a thread has no rings any more.
+        pushed.unwrap_or(Err(Full))?;
+        self.note();
+        Ok(())
+    }
+
+    /// Hands every free out once that was pushed before, by any thread, and the rings of threads that have ended back to
+    /// the system. `done` must not push to this heap.
+    pub(super) fn drain(&self, mut done: impl FnMut(u32)) {
+        // Before looking: what is pushed later is noted again.
+        self.pending.store(false, Ordering::Relaxed);
+        lock(&self.rings).retain_mut(|ring| {
+            // Asked before it is emptied: the last push came before the end.
+            let ended = Arc::get_mut(ring).is_some();
+            ring.drain(&mut done);
+            !ended
+        });
+    }
+
+    /// Whether a drain would be in vain: a hint. A push during the last drain may be missing from it until that thread's
+    /// next one; `drain` misses none.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        !self.pending.load(Ordering::Relaxed)
+    }
+
+    /// Host memory that this takes.
+    pub(super) fn metadata_bytes(&self) -> usize {
+        lock(&self.rings).len() * size_of::<Ring>() + size_of::<Self>()
+    }
+
+    #[inline]
+    fn note(&self) {
+        // Looked at first: where nobody drains, many threads read one line that nobody writes.
+        if !self.pending.load(Ordering::Relaxed) {
+            self.pending.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn join(&self, pushers: &mut ByHeap<Pusher>, record: u32) -> Result<(), Full> {
+        // Those of heaps that have ended.
+        pushers.retain(|pusher| Arc::get_mut(&mut pusher.ring).is_none());
+        let mut pusher = self.pusher();
+        let pushed = pusher.push(record);
+        pushers.add(self.id, pusher);
+        pushed
+    }
+
+    fn pusher(&self) -> Pusher {
+        let ring = Arc::new(Ring::new());
+        lock(&self.rings).push(Arc::clone(&ring));
+        Pusher { ring, pushed: 0, drained: 0 }
+    }
+}
+
+impl Pusher {
+    #[inline]
+    fn push(&mut self, record: u32) -> Result<(), Full> {
+        if self.pushed.wrapping_sub(self.drained) as usize >= DEPTH {
+            // Acquire: what was drained was read before it is overwritten.
+            self.drained = self.ring.drained.0.load(Ordering::Acquire);
+            if self.pushed.wrapping_sub(self.drained) as usize >= DEPTH {
+                return Err(Full);
+            }
+        }
+        self.ring.record(self.pushed).store(record, Ordering::Relaxed);
+        self.pushed = self.pushed.wrapping_add(1);
+        // Release: who sees the count sees the record, and all that was done before the free.
+        self.ring.pushed.0.store(self.pushed, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Ring {
+    fn new() -> Self {
+        let line = || Line(AtomicU32::new(0));
+        Self { pushed: line(), drained: line(), records: std::array::from_fn(|_| AtomicU32::new(0)) }
+    }
+
+    #[inline]
+    fn record(&self, number: u32) -> &AtomicU32 {
+        &self.records[number as usize % DEPTH]
+    }
+
+    /// For one at a time.
+    fn drain(&self, done: &mut impl FnMut(u32)) {
+        let pushed = self.pushed.0.load(Ordering::Acquire);
+        let mut drained = self.drained.0.load(Ordering::Relaxed);
+        while drained != pushed {
+            let record = self.record(drained).load(Ordering::Relaxed);
+            drained = drained.wrapping_add(1);
+            // Release: the record was read. Before `done`, which may panic: nothing is handed out twice.
+            self.drained.0.store(drained, Ordering::Release);
+            done(record);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "remote/tests.rs"]
+mod tests;
