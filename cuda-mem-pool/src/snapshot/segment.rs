@@ -1,6 +1,7 @@
 //! Segments and the blocks that they are cut into.
 
 use super::Frames;
+use crate::mempool_id::MempoolId;
 use crate::statistics::PoolSize;
 
 /// A segment: memory that lies in one piece. Of a segment that grows by pages, each part without a gap is one.
@@ -24,8 +25,8 @@ pub struct SegmentInfo {
     pub stream: u64,
     /// Which blocks are cut from it.
     pub segment_type: PoolSize,
-    /// The pool it belongs to: `(0, 0)` is the default one.
-    pub segment_pool_id: (u64, u64),
+    /// The pool it belongs to; [`MempoolId::NONE`] is the default one.
+    pub segment_pool_id: MempoolId,
     /// Whether its memory is mapped page by page.
     pub is_expandable: bool,
     /// Who asked, when the segment was made.
@@ -52,7 +53,7 @@ impl SegmentInfo {
             ),
             stream: 0,
             segment_type,
-            segment_pool_id: (0, 0),
+            segment_pool_id: MempoolId::NONE,
             is_expandable: false,
             frames: None,
             blocks,

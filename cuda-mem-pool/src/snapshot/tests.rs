@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use proptest::prelude::*;
 
 use super::*;
+use crate::mempool_id::MempoolId;
 use crate::statistics::PoolSize;
 
 /// Reads pairs of a pickle and a line with the expression it must equal, also in its types and in the order of its keys. The
@@ -116,7 +117,7 @@ fn segment_expression(segment: &SegmentInfo) -> String {
     });
     format!(
         "{{'device': {}, 'address': {}, 'total_size': {}, 'allocated_size': {}, 'active_size': {}, 'requested_size': {}, \
-         'stream': {}, 'segment_type': '{}', 'segment_pool_id': {:?}, 'is_expandable': {}, 'frames': {}, 'blocks': {}}}",
+         'stream': {}, 'segment_type': '{}', 'segment_pool_id': {}, 'is_expandable': {}, 'frames': {}, 'blocks': {}}}",
         segment.device,
         segment.address,
         segment.total_size,
@@ -203,7 +204,8 @@ fn segment() -> impl Strategy<Value = SegmentInfo> {
     );
     let kind = prop_oneof![Just(PoolSize::Small), Just(PoolSize::Large)];
     let blocks = prop::collection::vec(block, 0..5);
-    (any::<u32>(), kind, blocks, number(), (number(), number()), any::<bool>(), frames()).prop_map(
+    let pool = (number(), number()).prop_map(|(first, second)| MempoolId(first, second));
+    (any::<u32>(), kind, blocks, number(), pool, any::<bool>(), frames()).prop_map(
         |(device, kind, blocks, stream, segment_pool_id, is_expandable, frames)| SegmentInfo {
             stream,
             segment_pool_id,

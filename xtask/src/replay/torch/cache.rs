@@ -1,8 +1,8 @@
-//! What both policies have: free blocks in the order in which they are searched, and blocks that wait for other streams.
+//! Blocks in the order in which they are searched.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 
-use super::super::model::{Fence, Model, Refusal};
+use super::super::model::Refusal;
 use super::blocks::{Block, Blocks, Pool, State};
 
 /// The blocks of one device.
@@ -15,8 +15,6 @@ pub(super) struct Cache {
     unmapped: BTreeSet<(Pool, u64, usize)>,
     /// Given-out blocks by address.
     taken: HashMap<u64, usize>,
-    /// Freed blocks whose other streams are not done, by stream.
-    used: HashMap<u64, VecDeque<(Fence, usize)>>,
 }
 
 impl Cache {
@@ -71,10 +69,10 @@ impl Cache {
         self.free.iter().map(|entry| entry.3).collect()
     }
 
-    /// Gives out a free block, cut to `size` if what is left is worth a block; returns its address.
-    pub(super) fn take(&mut self, number: usize, size: u64, split: bool) -> u64 {
+    /// Gives out a free block, cut to `size`; returns its address.
+    pub(super) fn take(&mut self, number: usize, size: u64) -> u64 {
         self.unlist(number);
-        if split && self.block(number).size > size {
+        if self.block(number).size > size {
             let rest = self.blocks.split(number, size);
             self.list(rest);
         }
@@ -83,17 +81,9 @@ impl Cache {
         self.block(number).address
     }
 
-    /// Takes a block back, for others once a use of it has ended.
-    pub(super) fn free(&mut self, address: u64, used: Option<Fence>) -> Result<(), Refusal> {
-        let number =
-            self.taken.remove(&address).ok_or(Refusal::Invalid("a block is freed that is not live"))?;
-        match used {
-            None => {
-                self.turn(number, State::Free);
-            }
-            Some(fence) => self.used.entry(fence.stream).or_default().push_back((fence, number)),
-        }
-        Ok(())
+    /// Takes a given-out block back; it is free once it is turned so.
+    pub(super) fn take_back(&mut self, address: u64) -> Result<usize, Refusal> {
+        self.taken.remove(&address).ok_or(Refusal::Invalid("a block is freed that is not live"))
     }
 
     /// Gives a block another state and joins it with neighbours of that state; returns the number it then has.
@@ -123,37 +113,6 @@ impl Cache {
         self.list(number);
         self.list(rest);
         rest
-    }
-
-    /// Drops a free block that is a segment by itself.
-    pub(super) fn remove_segment(&mut self, number: usize) {
-        self.unlist(number);
-        self.blocks.remove(number);
-    }
-
-    /// Frees the blocks whose other streams are done. Each stream is asked until it is not.
-    pub(super) fn collect(&mut self, model: &Model) {
-        self.collect_if(|fence| model.is_complete(fence));
-    }
-
-    /// Waits for all other streams.
-    pub(super) fn wait_for_uses(&mut self, model: &Model) {
-        self.collect_if(|fence| {
-            model.wait(fence);
-            true
-        });
-    }
-
-    fn collect_if(&mut self, mut is_done: impl FnMut(&Fence) -> bool) {
-        let mut done = Vec::new();
-        for queue in self.used.values_mut() {
-            while queue.front().is_some_and(|(fence, _)| is_done(fence)) {
-                done.extend(queue.pop_front().map(|(_, number)| number));
-            }
-        }
-        for number in done {
-            self.turn(number, State::Free);
-        }
     }
 
     pub(super) fn metadata_bytes(&self) -> u64 {

@@ -1,40 +1,95 @@
-//! Segments of `cudaMalloc`.
+//! PyTorch's allocator as it is without settings: the pool crate's segment layout over `cuMemAlloc`.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result};
+use cuda_mem_pool::segments::{Allocation, Block, BlockId, Options, SegmentHeap, SegmentRequest};
+
+use super::super::candidate::{Candidate, Refused, Tally};
 use super::super::model::{Model, Refusal};
-use super::blocks::{Pool, State};
-use super::cache::Cache;
-use super::{LARGE_BUFFER, MIB, MIN_LARGE_ALLOC, Policy, ROUND_LARGE, SMALL_BUFFER};
+use super::uses::Uses;
 
-/// What is left of a large block is split off from here on.
-const WORTH_SPLITTING: u64 = MIB;
+/// The model of it.
+pub(crate) struct Native {
+    model: Arc<Model>,
+    inner: Mutex<Inner>,
+}
 
-/// The policy without settings.
-#[derive(Debug)]
-pub(super) struct Native;
+struct Inner {
+    heap: SegmentHeap,
+    /// Given-out blocks by address.
+    live: HashMap<u64, BlockId>,
+    used: Uses<BlockId>,
+    retries: u64,
+}
 
-impl Policy for Native {
-    fn grow(&mut self, cache: &mut Cache, model: &Model, pool: Pool, size: u64) -> Result<usize, Refusal> {
-        let bytes = match size {
-            _ if pool.is_small => SMALL_BUFFER,
-            ..MIN_LARGE_ALLOC => LARGE_BUFFER,
-            _ => size.div_ceil(ROUND_LARGE) * ROUND_LARGE,
-        };
-        let address = model.malloc(bytes)?;
-        Ok(cache.add_segment(address, bytes, pool, State::Free))
+impl Native {
+    pub(crate) fn new(model: Arc<Model>) -> Self {
+        let heap = SegmentHeap::new(Options::default());
+        let inner = Inner { heap, live: HashMap::new(), used: Uses::default(), retries: 0 };
+        Self { model, inner: Mutex::new(inner) }
     }
 
-    fn shrink(&mut self, cache: &mut Cache, model: &Model) -> Result<(), Refusal> {
-        for number in cache.all_free() {
-            let block = *cache.block(number);
-            if block.previous.is_none() && block.next.is_none() {
-                model.malloc_free(block.address)?;
-                cache.remove_segment(number);
-            }
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Memory for a segment, at the second try after all that is free was given back.
+    fn segment(&mut self, model: &Model, wanted: &SegmentRequest) -> Result<u64, Refused> {
+        match model.malloc(wanted.bytes()) {
+            Err(Refusal::OutOfMemory) => {}
+            got => return Ok(got?),
         }
+        self.retries += 1;
+        for block in self.used.wait(model) {
+            self.heap.complete(block).map_err(anyhow::Error::from)?;
+        }
+        for segment in self.heap.release_cached() {
+            model.malloc_free(segment.address)?;
+        }
+        Ok(model.malloc(wanted.bytes())?)
+    }
+}
+
+impl Candidate for Native {
+    fn allocate(&self, size: u64, stream: u64) -> Result<u64, Refused> {
+        let mut inner = self.inner();
+        for block in inner.used.take_done(&self.model) {
+            inner.heap.complete(block).map_err(anyhow::Error::from)?;
+        }
+        let block = match inner.heap.allocate(stream, size).map_err(anyhow::Error::from)? {
+            Allocation::Hit(block) => block,
+            Allocation::Miss(wanted) => {
+                let address = inner.segment(&self.model, &wanted)?;
+                inner.heap.add_segment(&wanted, address).map_err(anyhow::Error::from)?
+            }
+        };
+        inner.live.insert(block.address(), block);
+        Ok(block.address())
+    }
+
+    fn free(&self, address: u64, side: Option<u64>) -> Result<(), Refused> {
+        let mut inner = self.inner();
+        let block = inner.live.remove(&address).with_context(|| format!("no block at {address}"))?;
+        let freed = match side {
+            None => inner.heap.free(block),
+            Some(side) => {
+                inner.used.add(self.model.record(side), block);
+                inner.heap.free_pending(block)
+            }
+        };
+        freed.map_err(anyhow::Error::from)?;
         Ok(())
     }
 
-    fn splits(&self, pool: Pool, rest: u64) -> bool {
-        if pool.is_small { rest > 0 } else { rest > WORTH_SPLITTING }
+    fn tally(&self) -> Result<Tally> {
+        let inner = self.inner();
+        // Blocks stay where they once were: at the end there are about as many as ever.
+        let blocks = inner.heap.segments().map(|segment| segment.blocks().count()).sum::<usize>();
+        let bytes = blocks * size_of::<Block>() + inner.live.capacity() * size_of::<(u64, BlockId)>();
+        Ok(Tally { retries: inner.retries, metadata_bytes: bytes as u64 })
     }
 }

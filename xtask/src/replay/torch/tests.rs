@@ -1,17 +1,13 @@
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use cuda_mem_pool::trace::Trace;
 use flate2::read::GzDecoder;
 
 use super::super::calls::CallLog;
-use super::super::model::Model;
 use super::super::plan::Plan;
-use super::super::play::{Outcome, play};
-use super::super::progress::Progress;
-use super::Torch;
+use super::super::setting::{Allocator, Backend, Setting};
 
 fn traces() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("ci/traces");
@@ -22,12 +18,6 @@ fn traces() -> Vec<PathBuf> {
     traces
 }
 
-fn replayed(plan: &Plan, make: fn(Arc<Model>) -> Torch) -> Outcome {
-    let model = Arc::new(Model::new(plan, 0, u64::MAX, CallLog::nowhere()));
-    let candidate = make(Arc::clone(&model));
-    play(plan, &candidate, &*model, 1, &Progress::new(String::new(), 0)).unwrap()
-}
-
 /// Within 5 % of what PyTorch reserved on the hardware.
 #[test]
 fn the_models_reserve_what_pytorch_did() {
@@ -36,15 +26,25 @@ fn the_models_reserve_what_pytorch_did() {
         let file = BufReader::new(GzDecoder::new(File::open(&path).unwrap()));
         let trace = Trace::read(file).unwrap();
         let plan = Plan::new("", &trace).unwrap();
-        for (key, make) in [
-            ("native_reserved_peak", Torch::native as fn(Arc<Model>) -> Torch),
-            ("expandable_reserved_peak", Torch::expandable),
-        ] {
+        for (key, allocator) in
+            [("native_reserved_peak", Allocator::Native), ("expandable_reserved_peak", Allocator::Expandable)]
+        {
+            let setting = Setting { allocator, backend: Backend::Model, lag: 0, threads: 1 };
+            let outcome = setting.replay(&plan, None, CallLog::nowhere()).unwrap();
             let expected = trace.header().bytes(key).unwrap().unwrap() as f64;
-            let off = replayed(&plan, make).peaks.reserved as f64 / expected - 1.0;
+            let off = outcome.peaks.reserved as f64 / expected - 1.0;
             assert!(off.abs() < 0.05, "{}: {key} is off by {:.1} %", path.display(), off * 100.0);
             seen += 1;
         }
     }
     assert_eq!(seen, 12);
+}
+
+#[test]
+fn more_than_a_segment_has_addresses_for_is_out_of_memory() {
+    let trace = Trace::read("op,id,size,stream\na,0,1152921504606846976,0\na,1,1,0\n".as_bytes()).unwrap();
+    let plan = Plan::new("", &trace).unwrap();
+    let setting = Setting { allocator: Allocator::Expandable, backend: Backend::Model, lag: 0, threads: 1 };
+    let outcome = setting.replay(&plan, None, CallLog::nowhere()).unwrap();
+    assert_eq!((outcome.oom, outcome.peaks.reserved), (1, 2 << 20));
 }

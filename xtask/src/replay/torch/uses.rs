@@ -1,0 +1,47 @@
+//! Freed blocks that other streams still use.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::super::model::{Fence, Model};
+
+/// By the stream that uses them, in the order of their frees.
+#[derive(Debug)]
+pub(super) struct Uses<B> {
+    queues: HashMap<u64, VecDeque<(Fence, B)>>,
+}
+
+impl<B> Default for Uses<B> {
+    fn default() -> Self {
+        Self { queues: HashMap::new() }
+    }
+}
+
+impl<B> Uses<B> {
+    /// The block is in use until the fence.
+    pub(super) fn add(&mut self, fence: Fence, block: B) {
+        self.queues.entry(fence.stream).or_default().push_back((fence, block));
+    }
+
+    /// The blocks whose other streams are done. Each stream is asked until it is not.
+    pub(super) fn take_done(&mut self, model: &Model) -> Vec<B> {
+        self.take_while(|fence| model.is_complete(fence))
+    }
+
+    /// All of them, once the host has waited for their streams.
+    pub(super) fn wait(&mut self, model: &Model) -> Vec<B> {
+        self.take_while(|fence| {
+            model.wait(fence);
+            true
+        })
+    }
+
+    fn take_while(&mut self, mut is_done: impl FnMut(&Fence) -> bool) -> Vec<B> {
+        let mut done = Vec::new();
+        for queue in self.queues.values_mut() {
+            while queue.front().is_some_and(|(fence, _)| is_done(fence)) {
+                done.extend(queue.pop_front().map(|(_, block)| block));
+            }
+        }
+        done
+    }
+}
