@@ -17,7 +17,6 @@ use super::shared::Shared;
 use crate::error::{Error, Result};
 use crate::primitive::lock;
 use crate::resource::{DeviceAccessible, Home, MemoryResource, RawResource};
-use crate::statistics::DeviceStatistics;
 
 /// Device memory that is kept when it is freed, and moved to where it is needed.
 ///
@@ -119,14 +118,6 @@ impl CachingAllocator {
     /// [`Error::Core`] of the driver.
     pub fn empty_cache(&self) -> Result<usize> {
         self.shared().empty_cache()
-    }
-
-    /// The statistics, with PyTorch's keys.
-    #[must_use]
-    pub fn statistics(&self) -> DeviceStatistics {
-        let shared = self.shared();
-        let counts = *lock(&shared.counts);
-        counts.with_live(&shared.ledger.read())
     }
 
     /// The physical memory that is held now, in bytes.

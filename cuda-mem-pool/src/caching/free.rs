@@ -30,6 +30,10 @@ impl Shared {
                 return self.free_behind(slot, address, number, uses.unwrap_or_default(), elsewhere);
             }
         }
+        // By who frees it, before anybody else may have it.
+        if self.history.is_listening() {
+            self.tell_freed(slot, address, number);
+        }
         let taken = slot.heap.try_with(|heap, guard| self.put_back(slot, heap, guard, number.0));
         if taken.is_none() && slot.remote.push(number.0).is_err() {
             slot.heap.with(|heap, guard| {
@@ -49,17 +53,9 @@ impl Shared {
         guard: &mut ShardGuard<'_>,
         number: u32,
     ) {
-        let number = BlockNumber(number);
-        let listening = self.history.is_listening();
-        let block = if listening { heap.block(number) } else { None };
-        let Some(freed) = heap.free(number, &self.index(slot.number)) else { return };
+        let Some(freed) = heap.free(BlockNumber(number), &self.index(slot.number)) else { return };
         let requested = freed.size - usize::from(freed.unused);
         guard.free(pool_of(freed.size), freed.size, requested);
-        if let Some(block) = block {
-            guard.disarm();
-            self.tell(Action::FreeRequested, block.address, requested, slot);
-            self.tell(Action::FreeCompleted, block.address, requested, slot);
-        }
     }
 
     /// Frees a block once the streams that used it have come past this point.
@@ -75,14 +71,13 @@ impl Shared {
         if let Some(stream) = elsewhere {
             uses.record_stream(stream)?;
         }
-        let block = slot.heap.with(|heap, guard| {
+        let requested = slot.heap.with(|heap, guard| {
             let block = heap.block(number)?;
             guard.request_free(pool_of(block.size), block.size);
-            guard.disarm();
-            Some(block)
+            heap.requested(number)
         });
-        if let Some(block) = block {
-            self.tell(Action::FreeRequested, address, block.size, slot);
+        if let Some(requested) = requested {
+            self.tell_free(Action::FreeRequested, slot, address, requested);
             self.pending.push(address, slot.number, number, uses);
         }
         Ok(())
@@ -98,12 +93,13 @@ impl Shared {
     /// A freed block is free now.
     pub(super) fn complete(&self, waiting: &Waiting) {
         let Some(slot) = self.slots.get(waiting.heap) else { return };
+        if self.history.is_listening() {
+            self.tell_completed(slot, waiting.address, waiting.number);
+        }
         slot.heap.with(|heap, guard| {
             let Some(freed) = heap.free(waiting.number, &self.index(slot.number)) else { return };
             let requested = freed.size - usize::from(freed.unused);
             guard.complete_free(pool_of(freed.size), freed.size, requested);
-            guard.disarm();
-            self.tell(Action::FreeCompleted, waiting.address, requested, slot);
         });
     }
 

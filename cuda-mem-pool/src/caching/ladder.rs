@@ -29,6 +29,7 @@ impl Shared {
             return Ok(block.address);
         }
         lock(&self.counts).num_ooms += 1;
+        self.tell_out_of_memory(slot, request);
         let used = self.ledger.read().active_bytes.all.current;
         let limit = lock(&self.source).limit();
         Err(Error::OutOfMemory {
@@ -62,10 +63,14 @@ impl Shared {
         for slot in self.slots.iter() {
             let released = slot.heap.with(|heap, guard| {
                 guard.disarm();
-                source.release_free(slot.number, heap)
+                let released = source.release_free(slot.number, heap);
+                self.note_moves(slot, heap);
+                released
             });
             bytes = bytes.saturating_add(released.map_err(grow_error)?);
         }
+        drop(source);
+        self.tell_moves();
         Ok(bytes)
     }
 }

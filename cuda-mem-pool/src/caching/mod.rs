@@ -16,11 +16,16 @@ mod options;
 mod owner_cell;
 mod page_map;
 mod pending;
+mod record;
 mod remote;
+mod seeing;
 mod shared;
+mod shown;
 mod slot;
+mod statistics;
 mod thread_slots;
 mod vmm;
 
 pub use allocator::CachingAllocator;
 pub use options::CachingOptions;
+pub use seeing::TraceRecording;

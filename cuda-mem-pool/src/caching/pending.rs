@@ -1,6 +1,6 @@
 //! Blocks that other streams use beside their own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use cuda_mem_core::{Stream, UsePoint, Uses};
 
@@ -88,6 +88,11 @@ impl Pending {
         }
         self.blocks.fetch_sub(marked.len(), Ordering::Release);
         marked
+    }
+
+    /// The addresses of all freed blocks.
+    pub(super) fn freed(&self) -> HashSet<u64> {
+        lock(&self.freed).iter().map(|waiting| waiting.address).collect()
     }
 
     /// Puts one back that could not be dealt with.

@@ -10,6 +10,7 @@ use super::index::HeapIndex;
 use super::options::CachingOptions;
 use super::page_map::PageMap;
 use super::pending::Pending;
+use super::record::Record;
 use super::slot::{Slots, StreamSlot};
 use super::thread_slots;
 use super::vmm::Vmm;
@@ -33,8 +34,9 @@ pub(super) struct Shared {
     pub(super) source: Mutex<PageSource<Vmm>>,
     pub(super) pending: Pending,
     pub(super) ledger: PeakLedger,
-    pub(super) counts: Mutex<DeviceStatistics>,
+    pub(super) counts: Arc<Mutex<DeviceStatistics>>,
     pub(super) history: History,
+    pub(super) record: Record,
 }
 
 impl Shared {
@@ -44,7 +46,9 @@ impl Shared {
         let slots = Arc::new(Slots::new());
         let policy = Policy { moves: options.moves, ..Policy::DEFAULT };
         let range = (total as u64).saturating_mul(ADDRESSES).next_multiple_of(PAGE as u64);
-        let mut source = PageSource::new(Vmm::new(context, Arc::clone(&slots))?, policy, range);
+        let counts = Arc::<Mutex<DeviceStatistics>>::default();
+        let vmm = Vmm::new(context, Arc::clone(&slots), Arc::clone(&counts))?;
+        let mut source = PageSource::new(vmm, policy, range);
         source.set_limit(limit(options.memory_fraction, total)?);
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -56,8 +60,9 @@ impl Shared {
             source: Mutex::new(source),
             pending: Pending::default(),
             ledger: PeakLedger::new(options.statistics),
-            counts: Mutex::default(),
+            counts,
             history: History::new(),
+            record: Record::default(),
         })
     }
 
@@ -138,20 +143,22 @@ pub(super) fn limit(fraction: f64, total: usize) -> Result<usize> {
 
 /// All heaps but one. Each is taken for a moment by whoever has the page source, with nothing armed.
 pub(super) struct OtherHeaps<'s> {
-    pub(super) slots: &'s Slots,
+    pub(super) shared: &'s Shared,
     pub(super) but: u32,
 }
 
 impl Heaps for OtherHeaps<'_> {
     fn others(&self) -> Vec<u32> {
-        self.slots.iter().map(|slot| slot.number).filter(|number| *number != self.but).collect()
+        self.shared.slots.iter().map(|slot| slot.number).filter(|number| *number != self.but).collect()
     }
 
     fn with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
-        let slot = self.slots.get(heap)?;
+        let slot = self.shared.slots.get(heap)?;
         Some(slot.heap.with(|heap, guard| {
             guard.disarm();
-            body(heap)
+            let result = body(heap);
+            self.shared.note_moves(slot, heap);
+            result
         }))
     }
 }

@@ -16,6 +16,8 @@ use cuda_mem_core::{Context, Device, Error, Event, Result};
 
 use super::slot::Slots;
 use crate::engine::paged::{Backend, PAGE};
+use crate::primitive::{Mutex, lock};
+use crate::statistics::{DeviceStatistics, PoolSize};
 
 /// Memory of a device by the calls for virtual memory management.
 #[derive(Debug)]
@@ -27,7 +29,11 @@ pub(super) struct Vmm {
     ranges: BTreeMap<CUdeviceptr, AddressRange>,
     slots: Arc<Slots>,
     calls: Calls,
+    counts: Arc<Mutex<DeviceStatistics>>,
 }
+
+/// What handles count as: any of them may serve blocks of all sizes.
+const POOL: PoolSize = PoolSize::Large;
 
 /// How often each call was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,7 +57,11 @@ impl Calls {
 }
 
 impl Vmm {
-    pub(super) fn new(context: &Context, slots: Arc<Slots>) -> Result<Self> {
+    pub(super) fn new(
+        context: &Context,
+        slots: Arc<Slots>,
+        counts: Arc<Mutex<DeviceStatistics>>,
+    ) -> Result<Self> {
         let device = context.device();
         Ok(Self {
             context: context.clone(),
@@ -60,6 +70,7 @@ impl Vmm {
             ranges: BTreeMap::new(),
             slots,
             calls: Calls::default(),
+            counts,
         })
     }
 
@@ -114,7 +125,13 @@ impl Backend for Vmm {
     fn create(&mut self, bytes: usize) -> Result<Option<u64>> {
         self.calls.create += 1;
         match PhysicalMemory::create(self.context.device(), bytes, &self.options) {
-            Ok(memory) => Ok(Some(memory.into_raw())),
+            Ok(memory) => {
+                let mut counts = lock(&self.counts);
+                counts.segment.increase(POOL, 1);
+                counts.reserved_bytes.increase(POOL, bytes as u64);
+                counts.num_device_alloc += 1;
+                Ok(Some(memory.into_raw()))
+            }
             Err(Error::Driver(error)) if error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(None),
             Err(error) => Err(error),
         }
@@ -146,7 +163,12 @@ impl Backend for Vmm {
             // The page source still has its number.
             let _ = refused.owner.into_raw();
             refused.error
-        })
+        })?;
+        let mut counts = lock(&self.counts);
+        counts.segment.decrease(POOL, 1);
+        counts.reserved_bytes.decrease(POOL, bytes as u64);
+        counts.num_device_free += 1;
+        Ok(())
     }
 
     fn mark(&mut self, heap: u32) -> Result<Option<Event>> {

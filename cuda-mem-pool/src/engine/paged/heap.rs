@@ -1,6 +1,6 @@
 //! The blocks of one stream.
 
-use super::extents::{Extents, Free};
+use super::extents::{Extents, Free, Moved, Piece, Splits};
 use super::index::{BlockIndex, PageKind};
 use super::pages::Pages;
 use super::sizes::{PAGE, Tier};
@@ -159,6 +159,47 @@ impl StreamHeap {
         layout.extend(self.medium.layout());
         layout.sort_unstable();
         layout
+    }
+
+    /// As [`StreamHeap::layout`], with what was asked for.
+    pub(crate) fn pieces(&self) -> Vec<Piece> {
+        let is_page = |piece: &Piece| self.small.has(piece.address) || self.medium.has(piece.address);
+        let large = self.large.pieces(false);
+        let mut pieces: Vec<Piece> =
+            large.filter(|piece| piece.requested.is_none() || !is_page(piece)).collect();
+        pieces.extend(self.small.pieces());
+        pieces.extend(self.medium.pieces());
+        pieces.sort_unstable_by_key(|piece| piece.address);
+        pieces
+    }
+
+    /// Free pieces beside others: those in pages, and those in ranges.
+    pub(crate) fn splits(&self) -> [Splits; 2] {
+        let (mut paged, medium) = (self.small.splits(&self.large), self.medium.splits(&self.large));
+        paged.add(medium.count, medium.bytes);
+        [paged, self.large.splits()]
+    }
+
+    /// The bytes that were asked for of a block that is in use.
+    pub(crate) fn requested(&self, number: BlockNumber) -> Option<usize> {
+        let (tier, inner) = number.parts();
+        match tier {
+            Tier::Small => self.small.requested(inner),
+            Tier::Medium => self.medium.requested(inner),
+            Tier::Large => self.large.requested(inner),
+        }
+    }
+
+    /// A heap that remembers what memory comes and goes, for [`StreamHeap::take_moved`].
+    pub(crate) fn watched() -> Self {
+        let mut heap = Self::new();
+        heap.large.watch();
+        heap
+    }
+
+    /// The memory that came and went since this was asked last, in order.
+    pub(crate) fn take_moved(&mut self) -> Vec<Moved> {
+        self.large.take_moved()
     }
 
     /// The count of the stream, one further: what becomes free now is later than all before.

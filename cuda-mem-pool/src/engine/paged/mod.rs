@@ -20,6 +20,7 @@ mod trim;
 mod window;
 
 pub(crate) use backend::Backend;
+pub(crate) use extents::{Piece, Splits};
 pub(crate) use heap::{Block, BlockNumber, Freed, StreamHeap};
 pub(crate) use index::{BlockIndex, PageKind, SMALL_CLASSES, small_class};
 pub(crate) use policy::Policy;
