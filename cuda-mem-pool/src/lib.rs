@@ -23,10 +23,15 @@ pub(crate) mod caching;
 mod driver_pool;
 mod engine;
 mod error;
+pub mod history;
 mod ipc;
+mod mempool_id;
 pub mod pinned_cache;
 mod primitive;
 mod resource;
+pub mod snapshot;
+pub mod statistics;
+pub mod trace;
 
 pub use adaptor::{
     AlignedAdaptor, Counter, FailureCallbackAdaptor, LimitingAdaptor, LoggingAdaptor, OutstandingAllocation,
@@ -37,8 +42,10 @@ pub use driver_pool::{
     Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Effect, ManagedMemoryResource,
     ManagedMemoryResourceOptions, PinnedMemoryResource, PinnedMemoryResourceOptions,
 };
+pub use engine::segments;
 pub use error::{Error, Result};
 pub use ipc::{AllocationHandleSource, IpcAllocationHandle};
+pub use mempool_id::MempoolId;
 pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator, PinnedCachingResource};
 pub use resource::{
     Accessibility, Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, DeviceReachable, Home,

@@ -5,14 +5,14 @@ pub(crate) use loom::{
     cell::UnsafeCell,
     sync::{
         Arc, Condvar, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+        atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     },
 };
 
 #[cfg(not(all(loom, test)))]
 pub(crate) use std::sync::{
     Arc, Condvar, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
 /// The standard library's, with the model checker's way in.
@@ -43,4 +43,24 @@ pub(crate) fn yield_now() {
     loom::thread::yield_now();
     #[cfg(not(all(loom, test)))]
     std::thread::yield_now();
+}
+
+/// A number that no other living thread has: not 0, and a multiple of 8.
+#[inline]
+pub(crate) fn thread_token() -> usize {
+    #[cfg(all(loom, test))]
+    {
+        loom::thread_local! {
+            static TOKEN: usize = NEXT.fetch_add(8, Ordering::Relaxed);
+        }
+        static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(8);
+        TOKEN.with(|token| *token)
+    }
+    #[cfg(not(all(loom, test)))]
+    {
+        thread_local! {
+            static HERE: u64 = const { 0 };
+        }
+        HERE.with(|here| std::ptr::from_ref(here).addr())
+    }
 }

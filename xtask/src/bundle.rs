@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::bench;
 use crate::gpu_test::{Builder, Kind, MANIFEST, Matrix, Programs, SCRIPTS, portable};
 use crate::table;
 use crate::workspace::Workspace;
@@ -17,7 +18,7 @@ const LIMIT: u64 = 50 << 20;
 const LAUNCHER: &str = "#!/bin/sh\nexec \"$(dirname \"$0\")/xtask\" gpu-test \"$@\"\n";
 
 /// Builds everything with the profile `bundle` and copies it to `folder`, replacing an older bundle there.
-pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
+pub(crate) fn run(root: &Path, folder: &Path, with_rmm: bool) -> Result<()> {
     let workspace = Workspace::read(root)?;
     let matrix = Matrix::read(&root.join("ci/gpu-matrix.toml"))?;
     let rows = portable(&matrix.rows);
@@ -44,7 +45,7 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
         probe: builder.extra("example", "cuda-mem-sys", "probe")?,
         ..Programs::default()
     };
-    let tool = builder.extra("bin", "xtask", "xtask")?;
+    let tool = builder.tool()?;
     let mut extras = Vec::new();
     for (kind, wanted) in [("example", &matrix.extras.examples), ("bench", &matrix.extras.benches)] {
         for extra in wanted {
@@ -65,6 +66,11 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
     }
     programs.tests = tests;
     bundle.add_folder(&root.join("ci/peers"), "peers")?;
+    if with_rmm {
+        let peer = bench::build_rmm(&root.join("ci/peers"), &workspace.target_directory)?;
+        bundle.add_folder(&peer, "peers/rmm")?;
+    }
+    bundle.add_folder(&root.join("ci/traces"), "traces")?;
     for name in ["gpu-matrix.toml", "known-differences.tsv"] {
         bundle.add(&root.join("ci").join(name), name)?;
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::chromium;
 use crate::steps::{Steps, cargo, limit_tests, succeeds};
 use crate::workspace::Workspace;
 
@@ -29,13 +30,30 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         steps.command(&format!("publish {}", package.name), &mut cargo(&check));
     }
     steps.command("tests", limit_tests(&mut cargo("test --workspace --no-fail-fast"), 600, ""));
+    // Feature by feature: the tool itself must run without the libraries.
+    let replay = "test --package xtask --features replay replay";
+    steps.command("replay", limit_tests(&mut cargo(replay), 600, ""));
+    report(&mut steps);
     steps.command("matrix", &mut cargo("xtask gpu-test"));
-    for bench in ["pinned", "staging"] {
+    for bench in ["pinned", "staging", "alloc"] {
         // On the simulator: that it runs, and that the bytes are right.
         let smoke = format!("xtask bench {bench} --quick --backend sim --json --out target/bench/smoke");
         steps.command(&format!("bench {bench}"), &mut cargo(&smoke));
     }
     Ok(steps.finish())
+}
+
+/// What `cargo xtask report` draws, read back and, where there is a browser, as that shows it.
+fn report(steps: &mut Steps) {
+    const TESTS: &str = "test --package xtask --features report report";
+    steps.command("report", &mut cargo(TESTS));
+    match chromium::find() {
+        Some(program) => {
+            let tests = format!("{TESTS} -- --ignored");
+            steps.command("report page", cargo(&tests).env("CHROMIUM", program));
+        }
+        None => steps.skip("report page", "there is no Chromium here; CHROMIUM may name one"),
+    }
 }
 
 /// Licences, sources and versions of all dependencies; known vulnerabilities where their database can be had.

@@ -6,12 +6,17 @@ mod bench;
 #[cfg(feature = "bindgen")]
 mod bindgen;
 mod bundle;
+mod chromium;
 mod ci;
 #[cfg(test)]
 mod dependencies;
 mod gpu_test;
 mod nightly;
 mod process;
+#[cfg(feature = "replay")]
+mod replay;
+#[cfg(feature = "report")]
+mod report;
 #[cfg(test)]
 mod seed_coverage;
 #[cfg(test)]
@@ -50,6 +55,9 @@ enum Task {
         /// Where to; an older bundle there is replaced [default: target/gpu-bundle].
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
+        /// Carry RMM, which is fetched, for `bench alloc`.
+        #[arg(long)]
+        with_rmm: bool,
     },
     /// Run every check that a change must pass.
     Ci,
@@ -59,6 +67,24 @@ enum Task {
         /// A few minutes of it.
         #[arg(long)]
         quick: bool,
+    },
+    #[cfg(feature = "replay")]
+    Replay(replay::Arguments),
+    /// Replay allocation traces: what an allocator reserves for them, and what that takes.
+    #[cfg(not(feature = "replay"))]
+    #[command(disable_help_flag = true)]
+    Replay {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        words: Vec<std::ffi::OsString>,
+    },
+    #[cfg(feature = "report")]
+    Report(report::Arguments),
+    /// Draw a trace or a memory snapshot as one HTML page.
+    #[cfg(not(feature = "report"))]
+    #[command(disable_help_flag = true)]
+    Report {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        words: Vec<std::ffi::OsString>,
     },
     /// Copy cuda-mem-sys into an empty folder and prove that the copy builds alone.
     Vendor {
@@ -89,9 +115,9 @@ fn run(arguments: Arguments) -> Result<bool> {
             None => bench::run(gpu_test::Home::Workspace(&root()?), &arguments),
         },
         Task::Bindgen { check } => run_bindgen(&root()?, check).map(done),
-        Task::Bundle { out } => {
+        Task::Bundle { out, with_rmm } => {
             let root = root()?;
-            bundle::run(&root, &out.unwrap_or_else(|| root.join("target/gpu-bundle"))).map(done)
+            bundle::run(&root, &out.unwrap_or_else(|| root.join("target/gpu-bundle")), with_rmm).map(done)
         }
         Task::Ci => ci::run(&root()?),
         Task::Nightly { quick } => nightly::run(&root()?, quick),
@@ -99,6 +125,14 @@ fn run(arguments: Arguments) -> Result<bool> {
             Some(folder) => gpu_test::run(gpu_test::Home::Bundle(&folder), &arguments),
             None => gpu_test::run(gpu_test::Home::Workspace(&root()?), &arguments),
         },
+        #[cfg(feature = "replay")]
+        Task::Replay(arguments) => replay::run(&arguments),
+        #[cfg(not(feature = "replay"))]
+        Task::Replay { words } => with_feature(None, "replay", "release", words).map(done),
+        #[cfg(feature = "report")]
+        Task::Report(arguments) => report::run(&arguments).map(done),
+        #[cfg(not(feature = "report"))]
+        Task::Report { words } => with_feature(None, "report", "dev", words).map(done),
         Task::Vendor { folder } => vendor::run(&root()?, &folder).map(done),
     }
 }
@@ -122,24 +156,27 @@ fn run_bindgen(root: &Path, check: bool) -> Result<()> {
     bindgen::run(root, check)
 }
 
-/// bindgen is heavy to build and rarely needed: the tool starts itself again with it built in.
+/// bindgen is heavy to build and rarely needed.
 #[cfg(not(feature = "bindgen"))]
 fn run_bindgen(root: &Path, check: bool) -> Result<()> {
+    with_feature(Some(root), "bindgen", "dev", check.then(|| "--check".into()).into_iter().collect())
+}
+
+/// Starts the tool again with what a task needs built in: the feature of the same name. A replay measures, and is optimised.
+#[cfg(not(all(feature = "bindgen", feature = "replay", feature = "report")))]
+fn with_feature(
+    folder: Option<&Path>,
+    task: &str,
+    profile: &str,
+    words: Vec<std::ffi::OsString>,
+) -> Result<()> {
     let mut command = std::process::Command::new("cargo");
-    command.current_dir(root).args([
-        "run",
-        "--quiet",
-        "--package",
-        "xtask",
-        "--features",
-        "bindgen",
-        "--",
-        "bindgen",
-    ]);
-    if check {
-        command.arg("--check");
+    if let Some(folder) = folder {
+        command.current_dir(folder);
     }
+    command.args(["run", "--quiet", "--package", "xtask", "--profile", profile]);
+    command.args(["--features", task, "--", task]).args(words);
     let status = command.status().context("cannot start cargo")?;
-    anyhow::ensure!(status.success(), "bindgen failed");
+    anyhow::ensure!(status.success(), "{task} failed");
     Ok(())
 }

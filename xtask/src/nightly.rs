@@ -23,6 +23,9 @@ const MIRI: &[&str] = &["cuda-mem-sys", "cuda-mem-core"];
 const NOT_FOR_THREADS: &[&str] =
     &["without_data_any_size_can_be_had", "the_driver_answers_as_measured", "the_shared_library_is_a_driver"];
 
+/// The targets of `fuzz/`.
+const FUZZED: &[&str] = &["trace"];
+
 /// Cases that a property test tries, where it tries 256 by itself.
 const CASES: &str = "100000";
 const CASES_QUICK: &str = "2000";
@@ -46,6 +49,7 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
     sanitizers(&mut steps, &workspace, &tests);
     loom(&mut steps, &workspace);
     miri(&mut steps, quick);
+    fuzz(&mut steps, quick);
     Ok(steps.finish())
 }
 
@@ -150,5 +154,18 @@ fn miri(steps: &mut Steps, quick: bool) {
         };
         command.arg(package).env("MIRIFLAGS", flags);
         steps.command(&format!("miri {package}"), &mut command);
+    }
+}
+
+/// The targets of `fuzz/`, what they find being kept there.
+fn fuzz(steps: &mut Steps, quick: bool) {
+    if !succeeds(&mut cargo("+nightly fuzz --version"), Duration::from_secs(60)) {
+        return steps.skip("fuzz", "there is no nightly toolchain with cargo-fuzz");
+    }
+    for target in FUZZED {
+        let seconds = if quick { 30 } else { 1800 };
+        let mut command = cargo("+nightly fuzz run");
+        command.arg(target).args(["--", &format!("-max_total_time={seconds}")]);
+        steps.command(&format!("fuzz {target}"), &mut command);
     }
 }

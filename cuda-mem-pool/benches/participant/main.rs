@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, reason = "answers go to the standard output")]
 
 mod again;
+mod device;
 mod machine;
 mod memory;
 mod mix;
@@ -17,6 +18,7 @@ mod staging;
 use cuda_mem_pool::cuda_mem_core::Driver;
 
 use again::Again;
+use device::Device;
 use machine::Machine;
 use pair::Pairs;
 use protocol::{Answer, Outcome, Request};
@@ -31,7 +33,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok(machine) => machine,
         Err(error) => return Ok(protocol::say(&Answer::Error(error.to_string()))?),
     };
-    let mut kept = Kept { pairs: Pairs::new(&machine), again: Again::default(), staging: Staging::default() };
+    let mut kept = Kept {
+        pairs: Pairs::new(&machine),
+        again: Again::default(),
+        staging: Staging::default(),
+        device: None,
+    };
     protocol::serve(&machine.versions()?, |request| kept.answer(&machine, request))
 }
 
@@ -40,6 +47,7 @@ struct Kept {
     pairs: Pairs,
     again: Again,
     staging: Staging,
+    device: Option<Device>,
 }
 
 impl Kept {
@@ -50,6 +58,13 @@ impl Kept {
             "mix" => mix::measure(machine, request),
             "again" => self.again.measure(machine, request),
             "h2d" | "d2h" => self.staging.measure(machine, request),
+            "churn" | "hit" | "remote" | "random" | "streams" | "pressure" => {
+                let device = match &self.device {
+                    Some(device) => device,
+                    None => self.device.insert(Device::new(machine)?),
+                };
+                device.measure(machine, request)
+            }
             other => Err(format!("nobody measures {other} here").into()),
         }
     }

@@ -4,8 +4,27 @@
 //! The links lie in the records, never in the memory: pinned pages may be a device's to write.
 
 use super::classes::{self, COUNT, GROUPS, STEPS};
-use super::heap::Record;
 use super::slab::{NONE, Slab};
+
+/// A record that free lists can hold.
+pub(super) trait Listed {
+    fn size(&self) -> usize;
+
+    fn links(&self) -> Links;
+
+    fn links_mut(&mut self) -> &mut Links;
+}
+
+/// The neighbours in the list of free blocks of this size.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Links {
+    before: u32,
+    after: u32,
+}
+
+impl Links {
+    pub(super) const NONE: Self = Self { before: NONE, after: NONE };
+}
 
 /// How many blocks of one list are looked at. A list holds blocks that differ by 3 %, so more would gain little.
 const LOOKED_AT: usize = 64;
@@ -23,33 +42,36 @@ pub(super) struct FreeLists {
 const _: () = assert!(GROUPS <= 64 && STEPS == 32);
 
 impl FreeLists {
+    /// The host memory that the lists take beside the records.
+    pub(super) const BYTES: usize = COUNT * size_of::<u32>() + size_of::<Self>();
+
     pub(super) fn new() -> Self {
         Self { groups: 0, lists: [0; GROUPS], heads: vec![NONE; COUNT].into_boxed_slice() }
     }
 
     /// Enters a block, whose record says that it is free.
-    pub(super) fn insert(&mut self, blocks: &mut Slab<Record>, number: u32) {
+    pub(super) fn insert<R: Listed>(&mut self, blocks: &mut Slab<R>, number: u32) {
         let Some(record) = blocks.get_mut(number) else { return };
-        let class = classes::floor(record.size);
+        let class = classes::floor(record.size());
         let head = std::mem::replace(&mut self.heads[class], number);
-        (record.free_before, record.free_after) = (NONE, head);
+        *record.links_mut() = Links { before: NONE, after: head };
         if let Some(head) = blocks.get_mut(head) {
-            head.free_before = number;
+            head.links_mut().before = number;
         }
         self.lists[class / STEPS] |= 1 << (class % STEPS);
         self.groups |= 1 << (class / STEPS);
     }
 
     /// Takes a block out.
-    pub(super) fn remove(&mut self, blocks: &mut Slab<Record>, number: u32) {
+    pub(super) fn remove<R: Listed>(&mut self, blocks: &mut Slab<R>, number: u32) {
         let Some(record) = blocks.get(number) else { return };
-        let class = classes::floor(record.size);
-        let (before, after) = (record.free_before, record.free_after);
+        let class = classes::floor(record.size());
+        let Links { before, after } = record.links();
         if let Some(after) = blocks.get_mut(after) {
-            after.free_before = before;
+            after.links_mut().before = before;
         }
         match blocks.get_mut(before) {
-            Some(before) => before.free_after = after,
+            Some(before) => before.links_mut().after = after,
             None => self.heads[class] = after,
         }
         if self.heads[class] == NONE {
@@ -62,25 +84,36 @@ impl FreeLists {
     }
 
     /// A free block of at least `size` bytes, the smallest of those that were looked at.
-    pub(super) fn find(&self, blocks: &Slab<Record>, size: usize) -> Option<u32> {
+    pub(super) fn find<R: Listed>(&self, blocks: &Slab<R>, size: usize) -> Option<u32> {
         let class = classes::floor(size);
         // The blocks of this list may be smaller; those of every later one fit.
         let same = self.smallest_in(blocks, class, size);
         same.or_else(|| self.smallest_in(blocks, self.next_after(class)?, size))
     }
 
-    fn smallest_in(&self, blocks: &Slab<Record>, class: usize, size: usize) -> Option<u32> {
+    /// Free blocks of about `size` bytes and more, the smaller ones first.
+    pub(super) fn candidates<R: Listed>(&self, blocks: &Slab<R>, size: usize) -> impl Iterator<Item = u32> {
+        let next = |number: u32| blocks.get(number).map(|record| record.links().after);
+        let classes = std::iter::successors(Some(classes::floor(size)), |class| self.next_after(*class));
+        classes.flat_map(move |class| {
+            std::iter::successors(Some(self.heads[class]), move |number| next(*number))
+                .take_while(|number| *number != NONE)
+        })
+    }
+
+    fn smallest_in<R: Listed>(&self, blocks: &Slab<R>, class: usize, size: usize) -> Option<u32> {
         let mut best: Option<(usize, u32)> = None;
         let mut number = self.heads[class];
         for _ in 0..LOOKED_AT {
             let Some(record) = blocks.get(number) else { break };
-            if record.size == size {
+            let held = record.size();
+            if held == size {
                 return Some(number);
             }
-            if record.size > size && best.is_none_or(|(smallest, _)| record.size < smallest) {
-                best = Some((record.size, number));
+            if held > size && best.is_none_or(|(smallest, _)| held < smallest) {
+                best = Some((held, number));
             }
-            number = record.free_after;
+            number = record.links().after;
         }
         best.map(|(_, number)| number)
     }

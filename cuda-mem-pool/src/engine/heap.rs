@@ -1,7 +1,7 @@
 //! Segments and the blocks they are cut into.
 
 use super::classes::GRANULE;
-use super::free::FreeLists;
+use super::free::{FreeLists, Links, Listed};
 use super::growth;
 use super::slab::{NONE, Slab};
 
@@ -56,17 +56,15 @@ struct Segment<S> {
 
 /// A piece of a segment, in use or free.
 #[derive(Debug)]
-pub(super) struct Record {
+struct Record {
     segment: u32,
     offset: usize,
-    pub(super) size: usize,
+    size: usize,
     is_free: bool,
     /// The neighbours in the segment.
     before: u32,
     after: u32,
-    /// The neighbours in the list of free blocks of this size.
-    pub(super) free_before: u32,
-    pub(super) free_after: u32,
+    links: Links,
 }
 
 impl<S> Heap<S> {
@@ -241,6 +239,20 @@ impl<S> Heap<S> {
 
 impl Record {
     fn free(segment: u32, offset: usize, size: usize, before: u32, after: u32) -> Self {
-        Self { segment, offset, size, is_free: true, before, after, free_before: NONE, free_after: NONE }
+        Self { segment, offset, size, is_free: true, before, after, links: Links::NONE }
+    }
+}
+
+impl Listed for Record {
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn links(&self) -> Links {
+        self.links
+    }
+
+    fn links_mut(&mut self) -> &mut Links {
+        &mut self.links
     }
 }

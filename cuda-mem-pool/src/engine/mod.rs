@@ -3,11 +3,15 @@
 //! A [`Heap`] holds segments, which its owner gets somewhere and gives back when they are wholly free, and cuts blocks out
 //! of them. When nothing free fits, [`Heap::allocate`] says so, and the owner adds a segment of the size that
 //! [`growth`](growth::Growth) tells, at a moment when it holds no lock.
+//!
+//! [`segments`] is the same for PyTorch's layout.
 
 pub(crate) mod classes;
 mod free;
 pub(crate) mod growth;
 mod heap;
+pub(crate) mod paged;
+pub mod segments;
 mod slab;
 pub(crate) mod stats;
 

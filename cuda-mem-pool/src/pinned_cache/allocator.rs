@@ -10,11 +10,11 @@ use super::block::PinnedBlock;
 use super::error::PinnedCacheError;
 use super::miss;
 use super::options::{PinnedCacheOptions, Placement};
-use super::pools::MempoolId;
 use super::shared::Shared;
 use super::stats::{self, PinnedCacheStats};
 use super::thread_cache;
 use crate::engine::classes;
+use crate::mempool_id::MempoolId;
 
 /// Pinned host memory that is kept when it is freed, so that the next request does not wait for the driver.
 ///
@@ -130,8 +130,7 @@ impl PinnedCachingAllocator {
     ///
     /// ```
     /// use cuda_mem_core::Driver;
-    /// use cuda_mem_pool::PinnedCachingAllocator;
-    /// use cuda_mem_pool::pinned_cache::MempoolId;
+    /// use cuda_mem_pool::{MempoolId, PinnedCachingAllocator};
     ///
     /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
     /// let allocator = PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);

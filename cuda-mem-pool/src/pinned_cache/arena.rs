@@ -5,11 +5,11 @@ use std::sync::Arc;
 use cuda_mem_core::Result;
 
 use super::body::FreeBlock;
-use super::pools::MempoolId;
 use super::segment::Segment;
 use super::shared::Shared;
 use crate::engine::stats::Gauge;
 use crate::engine::{Heap, classes};
+use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
 
 /// Memory that is never used for another pool or on another node.

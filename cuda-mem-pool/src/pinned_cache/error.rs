@@ -1,6 +1,6 @@
 //! Errors of the pinned cache.
 
-use super::pools::MempoolId;
+use crate::mempool_id::MempoolId;
 
 /// Why the pinned cache refused.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -31,6 +31,7 @@ pub use block::PinnedBlock;
 pub use counters::DurationStat;
 pub use error::PinnedCacheError;
 pub use options::{PinnedCacheOptions, Placement};
-pub use pools::MempoolId;
 pub use resource::PinnedCachingResource;
-pub use stats::{PinnedCacheStats, Stat};
+pub use stats::PinnedCacheStats;
+
+pub use crate::statistics::Stat;

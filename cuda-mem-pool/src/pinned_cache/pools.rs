@@ -8,18 +8,8 @@ use cuda_mem_core::StreamId;
 
 use super::arena::Arena;
 use super::error::PinnedCacheError;
+use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
-
-/// The name of a private pool, as PyTorch names them: a graph's has 0 in the second place, a user's in the first.
-/// [`begin_allocate_to_pool`](super::PinnedCachingAllocator::begin_allocate_to_pool) has an example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MempoolId(pub u64, pub u64);
-
-impl fmt::Display for MempoolId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "({}, {})", self.0, self.1)
-    }
-}
 
 type Filter = dyn Fn(Option<StreamId>) -> bool + Send + Sync;
 

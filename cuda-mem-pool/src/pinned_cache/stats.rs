@@ -3,19 +3,7 @@
 use super::counters::{Base, DurationStat};
 use super::shared::Shared;
 use crate::engine::stats::Amount;
-
-/// A figure that goes up and down. [`PinnedCacheStats`] has an example.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stat {
-    /// Now.
-    pub current: u64,
-    /// The most at any moment since the peaks were last reset.
-    pub peak: u64,
-    /// The sum of what was added since the accumulated figures were last reset.
-    pub allocated: u64,
-    /// The sum of what was taken away since then.
-    pub freed: u64,
-}
+use crate::statistics::Stat;
 
 /// What an allocator has and has done. All pools and nodes together; bytes are those of whole blocks and segments.
 ///

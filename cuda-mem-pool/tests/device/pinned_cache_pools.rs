@@ -1,8 +1,8 @@
 //! Private pools of `PinnedCachingAllocator`, and captures.
 
 use cuda_mem_core::{Error, Stream, StreamId};
-use cuda_mem_pool::PinnedCachingAllocator;
-use cuda_mem_pool::pinned_cache::{MempoolId, PinnedCacheError, PinnedCacheOptions, Placement};
+use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions, Placement};
+use cuda_mem_pool::{MempoolId, PinnedCachingAllocator};
 
 use crate::common::World;
 use crate::common::capture::{Capture, RELAXED};

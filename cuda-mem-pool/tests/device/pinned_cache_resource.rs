@@ -6,8 +6,8 @@ use std::thread;
 
 use cuda_mem_core::Error::{NotAllocated, WrongSize};
 use cuda_mem_core::{Error as CoreError, Stream, Transfer};
-use cuda_mem_pool::pinned_cache::{MempoolId, PinnedCacheError, PinnedCacheOptions, PinnedCachingResource};
-use cuda_mem_pool::{Error, MemoryResource, PinnedCachingAllocator};
+use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions, PinnedCachingResource};
+use cuda_mem_pool::{Error, MemoryResource, MempoolId, PinnedCachingAllocator};
 
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;

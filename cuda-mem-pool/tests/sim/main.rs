@@ -6,6 +6,7 @@
 mod common;
 
 mod access;
+mod bench_sequences;
 mod faults;
 mod machines;
 mod pinned_cache;

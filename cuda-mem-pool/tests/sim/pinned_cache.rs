@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, Stream, Transfer};
-use cuda_mem_pool::PinnedCachingAllocator;
-use cuda_mem_pool::pinned_cache::{MempoolId, PinnedCacheError, PinnedCacheOptions, Placement};
+use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions, Placement};
+use cuda_mem_pool::{MempoolId, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
 
 use crate::common::child;

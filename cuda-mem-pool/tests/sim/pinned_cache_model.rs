@@ -1,8 +1,8 @@
 //! `PinnedCachingAllocator` against a model that knows who may have which bytes.
 
 use cuda_mem_core::{Driver, Stream};
-use cuda_mem_pool::pinned_cache::{MempoolId, PinnedCacheOptions};
-use cuda_mem_pool::{PinnedBlock, PinnedCachingAllocator};
+use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
+use cuda_mem_pool::{MempoolId, PinnedBlock, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
 use proptest::prelude::*;
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, DeviceBuffer, Driver, Stream, Transfer};
-use cuda_mem_pool::pinned_cache::{MempoolId, PinnedCacheError, PinnedCacheOptions};
-use cuda_mem_pool::{PinnedBlock, PinnedCachingAllocator};
+use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions};
+use cuda_mem_pool::{MempoolId, PinnedBlock, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
 
 use crate::rig::expect_clean;

@@ -79,7 +79,7 @@ impl Series {
 }
 
 /// All metrics with their units, in the order in which they are shown.
-const METRICS: [(&str, &str); 10] = [
+const METRICS: [(&str, &str); 25] = [
     ("ready", "s"),
     ("register", "s"),
     ("release", "s"),
@@ -90,6 +90,21 @@ const METRICS: [(&str, &str); 10] = [
     ("pair", "ns"),
     ("again", "µs/GiB"),
     ("rate", "GB/s"),
+    ("op", "ns"),
+    ("p50", "ns"),
+    ("p99", "ns"),
+    ("remote_alloc", "ns"),
+    ("remote_free", "ns"),
+    ("random", "ms"),
+    ("streams", "µs"),
+    ("slowdown", "× alone"),
+    ("allocations", "blocks"),
+    ("refusals", "blocks"),
+    ("live", "MiB"),
+    ("blocks", "blocks"),
+    ("reserved", "× live"),
+    ("metadata", "× reserved"),
+    ("driver_calls", "calls"),
 ];
 
 pub(crate) fn unit(metric: &str) -> &'static str {

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: ours and the peers in one run, in rounds that take turns, with what the figures were measured on.
 
+mod alloc;
 mod figures;
 mod goal;
 mod peers;
@@ -8,18 +9,20 @@ mod plot;
 mod program;
 mod recycle;
 mod report;
+mod rmm;
 mod rounds;
 mod staging;
 mod suite;
 mod system;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::gpu_test::{Backend, Builder, Home, Machine, Programs};
 use crate::workspace::Workspace;
+pub(crate) use rmm::build as build_rmm;
 use suite::{Scale, Suite};
 
 /// The benchmark executable that answers for ours; in a bundle it lies under this name.
@@ -28,6 +31,8 @@ const OURS: &str = "participant";
 /// What can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Which {
+    /// Device memory: an allocation and a free in many patterns, beside PyTorch, RMM and the driver's pool.
+    Alloc,
     /// Pinned memory: time until it is ready, cached pairs, a mix of sizes, a pool that is freed and allocated again.
     Pinned,
     /// Pageable memory to the device and back: rates over sizes, with a plot.
@@ -83,6 +88,7 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
     let available = system::available_memory().unwrap_or(0);
     let scale = Scale { quick: arguments.quick, gib: arguments.gib, available };
     let mut suite = match arguments.which {
+        Which::Alloc => alloc::suite(scale),
         Which::Pinned => pinned::suite(scale)?,
         Which::Staging => staging::suite(scale),
     };
@@ -90,7 +96,11 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
     let system = system::State::read(machine);
     recycle::touch_and_free(suite.memory())?;
 
-    let launcher = peers::Launcher::new(&ours, &peers, on_gpu)?;
+    let rmm = match arguments.which == Which::Alloc && on_gpu {
+        true => rmm_program(home, &peers).map_err(|error| format!("{error:#}")),
+        false => Err("not asked for".to_owned()),
+    };
+    let launcher = peers::Launcher::new(&ours, &peers, on_gpu, rmm)?;
     let run = rounds::run(&suite, &launcher, &out)?;
     let verdicts = match on_gpu && !arguments.quick {
         true => (suite.goals)(&run.figures, scale),
@@ -133,6 +143,18 @@ fn programs(home: Home<'_>, quick: bool) -> Result<(PathBuf, PathBuf)> {
             Ok((builder.extra("example", "cuda-mem-sys", "probe")?, ours))
         }
     }
+}
+
+/// The peer over RMM: carried by the bundle, or built.
+fn rmm_program(home: Home<'_>, peers: &Path) -> Result<PathBuf> {
+    let program = match home {
+        Home::Bundle(_) => peers.join("rmm").join(rmm::PROGRAM),
+        Home::Workspace(root) => {
+            rmm::build(peers, &Workspace::read(root)?.target_directory)?.join(rmm::PROGRAM)
+        }
+    };
+    ensure!(program.is_file(), "the bundle was made without --with-rmm");
+    Ok(program)
 }
 
 /// Leaves what the command line asks for.

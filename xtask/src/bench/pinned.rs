@@ -89,6 +89,7 @@ pub(crate) fn suite(scale: Scale) -> Result<Suite> {
         cases,
         goals,
         plot: None,
+        tables: None,
     })
 }
 

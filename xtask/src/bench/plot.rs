@@ -1,4 +1,4 @@
-//! Lines over a logarithmic axis of sizes, as SVG that reads well on light and on dark pages.
+//! Lines over a logarithmic axis of sizes or numbers, as SVG that reads well on light and on dark pages.
 
 use std::fmt::Write;
 
@@ -12,8 +12,28 @@ pub(crate) struct Plot {
     /// What a reader has to know, in small letters.
     pub(crate) note: &'static str,
     pub(crate) x: &'static str,
+    pub(crate) ticks: Ticks,
     pub(crate) y: &'static str,
+    pub(crate) rise: Rise,
     pub(crate) panels: Vec<Panel>,
+}
+
+/// What stands at the axis from left to right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ticks {
+    /// Bytes, four octaves apart, so that the labels do not meet.
+    Sizes,
+    /// Every power of two.
+    Numbers,
+}
+
+/// How the axis upwards goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rise {
+    /// From nothing, in equal steps.
+    Linear,
+    /// In powers of ten.
+    Logarithmic,
 }
 
 #[derive(Debug)]
@@ -28,7 +48,7 @@ pub(crate) struct Line {
     pub(crate) label: &'static str,
     /// What the style below knows it by.
     pub(crate) class: &'static str,
-    /// Bytes and what was measured there, by size.
+    /// Bytes or a number, and what was measured there, in order.
     pub(crate) points: Vec<(u64, Summary)>,
 }
 
@@ -44,9 +64,9 @@ const LABEL_HEIGHT: f64 = 15.0;
 
 /// What is drawn, on light and on dark pages: colours that those who see fewer of them tell apart.
 const COLOURS: [(&str, &str, &str); 4] = [
-    ("staged", "#0067b5", "#58b0ff"),
-    ("pinned", "#00795a", "#3fc79a"),
-    ("direct", "#c04f00", "#ff9d5c"),
+    ("ours", "#0067b5", "#58b0ff"),
+    ("limit", "#00795a", "#3fc79a"),
+    ("rival", "#c04f00", "#ff9d5c"),
     ("peer", "#6e7781", "#9198a1"),
 ];
 
@@ -59,7 +79,10 @@ struct Scales {
     /// Powers of two.
     from: f64,
     to: f64,
+    /// What was measured, or its powers of ten.
+    bottom: f64,
     top: f64,
+    rise: Rise,
 }
 
 impl Plot {
@@ -102,9 +125,7 @@ impl Plot {
             HEIGHT + 42.0,
             escape(self.x)
         );
-        let step = if scales.top > 20.0 { 10.0 } else { (scales.top / 4.0).max(f64::MIN_POSITIVE) };
-        let mut value = 0.0;
-        while value <= scales.top {
+        for value in scales.steps() {
             let y = scales.y(value);
             let _ = writeln!(
                 svg,
@@ -113,7 +134,6 @@ impl Plot {
                 y + 4.0,
                 round(value)
             );
-            value += step;
         }
         let mut power = scales.from.ceil();
         while power <= scales.to {
@@ -122,17 +142,19 @@ impl Plot {
                 clippy::cast_sign_loss,
                 reason = "a power of two below 64"
             )]
-            let (x, bytes) = (scales.x(power), 1u64 << (power as u32).min(63));
+            let (x, number) = (scales.x(power), 1u64 << (power as u32).min(63));
             let _ = writeln!(
                 svg,
                 "<line class=\"axis\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{HEIGHT}\" y2=\"{}\"/>\
                  <text class=\"note\" x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
                 HEIGHT + 5.0,
                 HEIGHT + 20.0,
-                size(bytes)
+                match self.ticks {
+                    Ticks::Sizes => size(number),
+                    Ticks::Numbers => number.to_string(),
+                }
             );
-            // Four octaves apart, so that the labels do not meet.
-            power += 4.0;
+            power += if self.ticks == Ticks::Sizes { 4.0 } else { 1.0 };
         }
         let _ =
             writeln!(svg, "<line class=\"axis\" x1=\"0\" x2=\"{WIDTH}\" y1=\"{HEIGHT}\" y2=\"{HEIGHT}\"/>");
@@ -183,7 +205,7 @@ impl Panel {
 fn style() -> String {
     let mut rules = "text{font:12px system-ui,sans-serif}.title{font-size:15px;font-weight:600}\
                      .panel{font-weight:600}.line{fill:none;stroke-width:2;stroke-linejoin:round}\
-                     .line.staged{stroke-width:3}.line.peer{stroke-width:1.5;stroke-dasharray:5 4}"
+                     .line.ours{stroke-width:3}.line.peer{stroke-width:1.5;stroke-dasharray:5 4}"
         .to_owned();
     let colours = |dark: bool| {
         let [text, note, grid, page] = PAPER[usize::from(dark)];
@@ -220,19 +242,39 @@ fn spread(wanted: &[f64]) -> Vec<f64> {
 impl Scales {
     fn of(plot: &Plot) -> Self {
         let points = plot.panels.iter().flat_map(|panel| &panel.lines).flat_map(|line| &line.points);
-        let mut scales = Self { from: f64::INFINITY, to: f64::NEG_INFINITY, top: 0.0 };
-        for (bytes, summary) in points {
-            scales.from = scales.from.min(log2(*bytes));
-            scales.to = scales.to.max(log2(*bytes));
-            scales.top = scales.top.max(summary.max);
+        let (mut from, mut to) = (f64::INFINITY, f64::NEG_INFINITY);
+        let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
+        for (number, summary) in points {
+            (from, to) = (from.min(log2(*number)), to.max(log2(*number)));
+            (least, most) = (least.min(summary.min), most.max(summary.max));
         }
-        if scales.from >= scales.to {
+        if from >= to {
             // One size or none: in the middle of an octave on each side.
-            let middle = if scales.from.is_finite() { scales.from } else { 12.0 };
-            (scales.from, scales.to) = (middle - 1.0, middle + 1.0);
+            let middle = if from.is_finite() { from } else { 12.0 };
+            (from, to) = (middle - 1.0, middle + 1.0);
         }
-        scales.top = if scales.top > 20.0 { (scales.top / 10.0).ceil() * 10.0 } else { scales.top.max(1e-6) };
-        scales
+        let (bottom, top) = match plot.rise {
+            Rise::Linear if most > 20.0 => (0.0, (most / 10.0).ceil() * 10.0),
+            Rise::Linear => (0.0, most.max(1e-6)),
+            Rise::Logarithmic if least > 0.0 && least.is_finite() => {
+                let bottom = least.log10().floor();
+                (bottom, most.log10().ceil().max(bottom + 1.0))
+            }
+            // Nothing that has a power of ten.
+            Rise::Logarithmic => (0.0, 1.0),
+        };
+        Self { from, to, bottom, top, rise: plot.rise }
+    }
+
+    /// Where lines lie across the panel.
+    fn steps(&self) -> Vec<f64> {
+        let (step, unscaled): (f64, fn(f64) -> f64) = match self.rise {
+            Rise::Linear if self.top > 20.0 => (10.0, |place| place),
+            Rise::Linear => ((self.top / 4.0).max(f64::MIN_POSITIVE), |place| place),
+            Rise::Logarithmic => (1.0, |place| 10f64.powf(place)),
+        };
+        let places = std::iter::successors(Some(self.bottom), |place| Some(place + step));
+        places.take_while(|place| *place <= self.top).map(unscaled).collect()
     }
 
     fn x(&self, power: f64) -> f64 {
@@ -240,13 +282,17 @@ impl Scales {
     }
 
     fn y(&self, value: f64) -> f64 {
-        HEIGHT - value / self.top * HEIGHT
+        let place = match self.rise {
+            Rise::Linear => value,
+            Rise::Logarithmic => value.log10().max(self.bottom),
+        };
+        HEIGHT - (place - self.bottom) / (self.top - self.bottom) * HEIGHT
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a place on an axis")]
-fn log2(bytes: u64) -> f64 {
-    (bytes.max(1) as f64).log2()
+fn log2(number: u64) -> f64 {
+    (number.max(1) as f64).log2()
 }
 
 /// Three digits at most.
@@ -268,7 +314,7 @@ mod tests {
 
     fn line(label: &'static str, points: &[(u64, f64)]) -> Line {
         let summary = |value: f64| Summary { median: value, min: value / 2.0, max: value };
-        Line { label, class: "staged", points: points.iter().map(|(x, y)| (*x, summary(*y))).collect() }
+        Line { label, class: "ours", points: points.iter().map(|(x, y)| (*x, summary(*y))).collect() }
     }
 
     fn plot(lines: Vec<Line>) -> Plot {
@@ -276,7 +322,9 @@ mod tests {
             title: "a < b",
             note: "",
             x: "bytes",
+            ticks: Ticks::Sizes,
             y: "GB/s",
+            rise: Rise::Linear,
             panels: vec![Panel { title: "up & down", lines }],
         }
     }
@@ -297,6 +345,23 @@ mod tests {
         assert!(!svg.contains("two"), "a line without points has no label");
         assert_eq!(svg.matches("<polyline").count(), 1);
         assert_eq!(svg.matches("<g ").count(), svg.matches("</g>").count());
+    }
+
+    #[test]
+    fn powers_of_ten_span_what_was_measured() {
+        let lines = vec![line("one", &[(1, 30.0), (16, 40_000.0)])];
+        let plot = Plot { ticks: Ticks::Numbers, rise: Rise::Logarithmic, ..plot(lines) };
+        let scales = Scales::of(&plot);
+        assert_eq!((scales.bottom, scales.top), (1.0, 5.0));
+        assert_eq!(scales.steps(), [10.0, 100.0, 1000.0, 10_000.0, 100_000.0]);
+        assert_eq!((scales.y(10.0), scales.y(1000.0), scales.y(100_000.0)), (HEIGHT, HEIGHT / 2.0, 0.0));
+        let svg = plot.to_svg();
+        assert!(
+            svg.contains(">16</text>") && svg.contains(">8</text>") && svg.contains(">100000</text>"),
+            "{svg}"
+        );
+        let nothing = Plot { rise: Rise::Logarithmic, ..self::plot(vec![line("one", &[(1, 0.0)])]) }.to_svg();
+        assert!(!nothing.contains("NaN") && !nothing.contains("inf"), "{nothing}");
     }
 
     #[test]

@@ -77,23 +77,10 @@ impl Report<'_> {
 
     /// Prints the figures, the verdicts, the absences and, last, one line that says it all.
     pub(crate) fn show(&self, files: &[PathBuf]) {
-        let rows = self.in_order().into_iter().map(|series| {
-            let summary = series.summary();
-            let ratio = self.of_ours(series).map_or_else(String::new, short);
-            vec![
-                series.case.clone(),
-                series.metric.clone(),
-                series.participant.clone(),
-                short(summary.median),
-                short(summary.min),
-                short(summary.max),
-                unit(&series.metric).to_owned(),
-                ratio,
-            ]
-        });
-        let heading = ["case", "metric", "participant", "median", "min", "max", "unit", "÷ ours"];
-        let rows = rows.collect::<Vec<_>>();
-        println!("\n{}", table::render(&heading, &rows, &[3, 4, 5, 7]));
+        match self.suite.tables {
+            Some(tables) => println!("\n{}", tables(&self.run.figures)),
+            None => println!("\n{}", self.all_figures()),
+        }
         if !self.verdicts.is_empty() {
             let rows = self.verdicts.iter().map(|verdict| {
                 let found = verdict.found.map_or_else(|| "-".to_owned(), short);
@@ -113,6 +100,26 @@ impl Report<'_> {
             println!("written: {}", file.display());
         }
         println!("{}", self.tally());
+    }
+
+    /// A line for each series.
+    fn all_figures(&self) -> String {
+        let rows = self.in_order().into_iter().map(|series| {
+            let summary = series.summary();
+            let ratio = self.of_ours(series).map_or_else(String::new, short);
+            vec![
+                series.case.clone(),
+                series.metric.clone(),
+                series.participant.clone(),
+                short(summary.median),
+                short(summary.min),
+                short(summary.max),
+                unit(&series.metric).to_owned(),
+                ratio,
+            ]
+        });
+        let heading = ["case", "metric", "participant", "median", "min", "max", "unit", "÷ ours"];
+        table::render(&heading, &rows.collect::<Vec<_>>(), &[3, 4, 5, 7])
     }
 
     /// The series by case, metric and participant, as the suite lists them.
@@ -145,7 +152,7 @@ impl Report<'_> {
 }
 
 /// Four digits, and all of them before the point if there are more.
-fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     let magnitude = value.abs();
     let digits = match magnitude {
         _ if magnitude >= 1000.0 => 0,

@@ -2,7 +2,7 @@
 
 use super::figures::Figures;
 use super::goal::{Verdict, Wanted, least};
-use super::plot::{Line, Panel, Plot};
+use super::plot::{Line, Panel, Plot, Rise, Ticks};
 use super::suite::{Case, Kind, Scale, Seat, Suite, size};
 
 const DIRECTIONS: [&str; 2] = ["H2D", "D2H"];
@@ -47,6 +47,7 @@ pub(crate) fn suite(scale: Scale) -> Suite {
             .collect(),
         goals,
         plot: Some(|figures| plot(figures).to_svg()),
+        tables: None,
     }
 }
 
@@ -102,9 +103,9 @@ fn plot(figures: &Figures) -> Plot {
     let panel = |direction, title| Panel {
         title,
         lines: vec![
-            line(direction, "pinned", "pinned", "pinned"),
-            line(direction, "staged", "staged", "staged"),
-            line(direction, "direct", "pageable, direct", "direct"),
+            line(direction, "pinned", "pinned", "limit"),
+            line(direction, "staged", "staged", "ours"),
+            line(direction, "direct", "pageable, direct", "rival"),
             line(direction, "pytorch-pinned", "PyTorch, pinned", "peer"),
             line(direction, "pytorch-pageable", "PyTorch, pageable", "peer"),
         ],
@@ -113,7 +114,9 @@ fn plot(figures: &Figures) -> Plot {
         title: "Rate of one copy over its size",
         note: "medians; bars from the slowest to the fastest round",
         x: "bytes in one copy",
+        ticks: Ticks::Sizes,
         y: "GB/s",
+        rise: Rise::Linear,
         panels: vec![panel("H2D", "host to device"), panel("D2H", "device to host")],
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Suite {
     pub(crate) cases: Vec<Case>,
     pub(crate) goals: fn(&Figures, Scale) -> Vec<Verdict>,
     pub(crate) plot: Option<fn(&Figures) -> String>,
+    /// What people read in place of a list of all figures, where that would be too long.
+    pub(crate) tables: Option<fn(&Figures) -> String>,
 }
 
 /// A program and the participants that it answers for.
@@ -43,6 +45,10 @@ pub(crate) enum Kind {
         native: Option<&'static str>,
         env: &'static [(&'static str, &'static str)],
     },
+    /// A C++ source of `ci/peers`, which becomes a program over PyTorch's libraries.
+    Torch { source: &'static str },
+    /// The program over RMM.
+    Rmm,
 }
 
 /// One thing that is measured, the same for all who take part in it.

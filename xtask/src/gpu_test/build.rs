@@ -188,6 +188,16 @@ impl Builder<'_> {
             .context("cargo built no shared library of the simulator")
     }
 
+    /// Builds this tool with what `replay` and `report` need: where it goes there is no cargo to build it again.
+    pub(crate) fn tool(&self) -> Result<PathBuf> {
+        let arguments = ["build", "--package", "xtask", "--bin", "xtask", "--features", "replay,report"];
+        self.cargo(&arguments.map(str::to_owned))?
+            .into_iter()
+            .filter(|artifact| artifact.target.as_ref().is_some_and(|target| target.kind == ["bin"]))
+            .find_map(|artifact| artifact.executable)
+            .context("cargo built no xtask")
+    }
+
     /// Builds one example or, with `kind` as `bench`, one benchmark.
     pub(crate) fn extra(&self, kind: &str, package: &str, name: &str) -> Result<PathBuf> {
         // A benchmark is built as `cargo bench` builds it; `cargo build` would leave out the harness.

@@ -117,7 +117,8 @@ fn row(action: &str, address: CUdeviceptr, layout: Layout, stream: &Stream) -> S
     )
 }
 
-fn thread_number() -> libc::pid_t {
+/// The system's number of the calling thread.
+pub(crate) fn thread_number() -> libc::pid_t {
     // SAFETY: takes nothing and always succeeds.
     unsafe { libc::gettid() }
 }

@@ -1,8 +1,8 @@
 //! The pinned cache as a resource.
 
 use cuda_mem_core::{Context, Stream};
-use cuda_mem_pool::pinned_cache::{MempoolId, PinnedCacheOptions};
-use cuda_mem_pool::{MemoryResource, PinnedCachingAllocator, PinnedCachingResource, Result};
+use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
+use cuda_mem_pool::{MemoryResource, MempoolId, PinnedCachingAllocator, PinnedCachingResource, Result};
 
 use super::{LEN, adaptors_over, by_address, goes_both_ways, serves};
 use crate::common::scenarios::while_capturing;

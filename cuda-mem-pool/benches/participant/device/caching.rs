@@ -1,0 +1,40 @@
+//! Ours behind the names that the measures use: the only file of them that knows `CachingAllocator`.
+
+use cuda_mem_pool::cuda_mem_core::{Context, Stream};
+use cuda_mem_pool::{CachingAllocator, CachingOptions, Error, StatisticsMode};
+
+use super::allocator::{Allocator, Told};
+
+/// A fresh allocator, with the options that it has by default.
+pub(crate) struct Caching(CachingAllocator);
+
+impl Caching {
+    pub(crate) fn new(context: &Context, sharded: bool) -> Result<Self, Error> {
+        let mut options = CachingOptions::default();
+        if sharded {
+            options = options.statistics(StatisticsMode::Sharded);
+        }
+        Ok(Self(CachingAllocator::new(context, &options)?))
+    }
+}
+
+impl Allocator for Caching {
+    #[inline]
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<u64, Error> {
+        self.0.allocate_raw(bytes, stream)
+    }
+
+    #[inline]
+    unsafe fn free(&self, address: u64) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.free_raw(address) };
+    }
+
+    fn told(&self) -> Told {
+        Told {
+            reserved: Some(self.0.statistics().reserved_bytes.peak),
+            metadata: Some(self.0.metadata_bytes()),
+            driver_calls: Some(self.0.driver_calls()),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The physical memory that there is, and where it is mapped.
+
+use std::collections::BTreeMap;
+
+use crate::engine::slab::Slab;
+
+/// Handles of physical memory and their mappings.
+///
+/// A handle may be mapped at several addresses. Each of its bytes is offered to the heap at one of them, or in use at one; a
+/// mapping that offers nothing is *stale*: it stays until its addresses are needed, or comes to use again when the handle is
+/// wanted there.
+#[derive(Debug)]
+pub(super) struct Ground {
+    chunks: Slab<Chunk>,
+    /// By address.
+    maps: BTreeMap<u64, Map>,
+    /// Ranges of addresses that were reserved, by their beginning.
+    ranges: BTreeMap<u64, u64>,
+    bytes: usize,
+    most_maps: usize,
+}
+
+/// One handle of physical memory.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    pub(super) memory: u64,
+    pub(super) bytes: usize,
+    /// Whose blocks it has.
+    pub(super) heap: u32,
+    /// Where it is mapped.
+    pub(super) maps: Vec<u64>,
+    /// While there are any it stays where it is.
+    pub(super) pins: u32,
+    /// How often what is behind its addresses has changed.
+    pub(super) generation: u64,
+}
+
+/// A handle at an address.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Map {
+    pub(super) chunk: u32,
+    pub(super) bytes: usize,
+    /// The bytes of the handle that are offered, or in use, here.
+    pub(super) from: usize,
+    pub(super) to: usize,
+    /// The heap that used it here last, and its count when it did.
+    pub(super) heap: u32,
+    pub(super) left_at: u64,
+}
+
+impl Map {
+    pub(super) const fn is_stale(&self) -> bool {
+        self.from == self.to
+    }
+}
+
+impl Ground {
+    pub(super) const fn new() -> Self {
+        Self { chunks: Slab::new(), maps: BTreeMap::new(), ranges: BTreeMap::new(), bytes: 0, most_maps: 0 }
+    }
+
+    /// The physical memory in all handles.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// One more than the highest number that a handle has.
+    pub(super) fn numbers(&self) -> usize {
+        self.chunks.numbers()
+    }
+
+    pub(super) fn mappings(&self) -> usize {
+        self.maps.len()
+    }
+
+    pub(super) const fn most_mappings(&self) -> usize {
+        self.most_maps
+    }
+
+    pub(super) fn add_range(&mut self, address: u64, bytes: u64) {
+        self.ranges.insert(address, address.saturating_add(bytes));
+    }
+
+    /// Beginning and end of the reserved ranges, in order.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.ranges.iter().map(|(from, to)| (*from, *to))
+    }
+
+    /// Enters a new handle; None if there are no more numbers.
+    pub(super) fn add(&mut self, memory: u64, bytes: usize, heap: u32) -> Option<u32> {
+        let chunk = Chunk { memory, bytes, heap, maps: Vec::new(), pins: 0, generation: 0 };
+        let number = self.chunks.insert(chunk).ok()?;
+        self.bytes = self.bytes.saturating_add(bytes);
+        Some(number)
+    }
+
+    /// Takes a handle out that is nowhere mapped.
+    pub(super) fn remove(&mut self, number: u32) -> Option<Chunk> {
+        let chunk = self.chunks.remove(number)?;
+        self.bytes = self.bytes.saturating_sub(chunk.bytes);
+        Some(chunk)
+    }
+
+    pub(super) fn chunk(&self, number: u32) -> Option<&Chunk> {
+        self.chunks.get(number)
+    }
+
+    pub(super) fn chunk_mut(&mut self, number: u32) -> Option<&mut Chunk> {
+        self.chunks.get_mut(number)
+    }
+
+    pub(super) fn chunks(&self) -> impl Iterator<Item = (u32, &Chunk)> {
+        self.chunks.iter()
+    }
+
+    /// Enters a mapping of a handle that offers its bytes `from..to`.
+    pub(super) fn map(&mut self, address: u64, chunk: u32, from: usize, to: usize) {
+        let Some(record) = self.chunks.get_mut(chunk) else { return };
+        record.maps.push(address);
+        let map = Map { chunk, bytes: record.bytes, from, to, heap: record.heap, left_at: 0 };
+        self.maps.insert(address, map);
+        self.most_maps = self.most_maps.max(self.maps.len());
+    }
+
+    pub(super) fn unmap(&mut self, address: u64) {
+        let Some(map) = self.maps.remove(&address) else { return };
+        if let Some(chunk) = self.chunks.get_mut(map.chunk) {
+            chunk.maps.retain(|other| *other != address);
+        }
+    }
+
+    pub(super) fn at(&self, address: u64) -> Option<&Map> {
+        self.maps.get(&address)
+    }
+
+    pub(super) fn at_mut(&mut self, address: u64) -> Option<&mut Map> {
+        self.maps.get_mut(&address)
+    }
+
+    /// The mappings in the order of their addresses.
+    pub(super) fn maps(&self) -> impl Iterator<Item = (u64, &Map)> {
+        self.maps.iter().map(|(address, map)| (*address, map))
+    }
+
+    /// The mapping that has this address, and where it begins.
+    pub(super) fn covering(&self, address: u64) -> Option<(u64, &Map)> {
+        let (start, map) = self.maps.range(..=address).next_back()?;
+        (address - start < map.bytes as u64).then_some((*start, map))
+    }
+
+    /// The mappings that touch a range, in order.
+    pub(super) fn touching(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, &Map)> {
+        let first = self.covering(from).map_or(from, |(start, _)| start);
+        self.maps.range(first..to.max(first)).map(|(address, map)| (*address, map))
+    }
+
+    /// Host memory that the books take.
+    pub(super) fn metadata_bytes(&self) -> usize {
+        // A tree's nodes are about two thirds full.
+        let map = (size_of::<u64>() + size_of::<Map>()) * 3 / 2;
+        self.chunks.bytes().saturating_add(self.maps.len().saturating_mul(map + size_of::<u64>()))
+    }
+}

@@ -1,0 +1,208 @@
+//! The blocks of one stream.
+
+use super::extents::{Extents, Free};
+use super::index::{BlockIndex, PageKind};
+use super::pages::Pages;
+use super::sizes::{PAGE, Tier};
+
+/// The memory that one stream has: mapped ranges, from which large blocks are cut, and pages of it for the others.
+///
+/// What is freed here is free in the order of the stream, and so may be handed out again at once.
+#[derive(Debug)]
+pub(crate) struct StreamHeap {
+    pub(super) large: Extents,
+    medium: Pages,
+    small: Pages,
+    /// Counts the frees and what else makes memory free.
+    now: u64,
+    /// Blocks of so many bytes and more are placed by the page source, which knows where pages end.
+    pub(super) placed: usize,
+}
+
+/// A block that was handed out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) number: BlockNumber,
+    pub(crate) address: u64,
+    pub(crate) size: usize,
+}
+
+/// What a free gave back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Freed {
+    pub(crate) size: usize,
+    /// How many of its bytes were not asked for.
+    pub(crate) unused: u16,
+}
+
+/// A block's number in its heap: the tier in the two highest bits, the number within it below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct BlockNumber(pub(crate) u32);
+
+/// The lower bits of a [`BlockNumber`]; those of small blocks fit into what the index keeps of them.
+const NUMBER: u32 = (1 << 30) - 1;
+
+impl BlockNumber {
+    #[inline]
+    pub(crate) const fn new(tier: Tier, number: u32) -> Self {
+        let tier = match tier {
+            Tier::Large => 0,
+            Tier::Medium => 1,
+            Tier::Small => 2,
+        };
+        Self(tier << 30 | number)
+    }
+
+    #[inline]
+    pub(crate) const fn parts(self) -> (Tier, u32) {
+        let tier = match self.0 >> 30 {
+            0 => Tier::Large,
+            1 => Tier::Medium,
+            _ => Tier::Small,
+        };
+        (tier, self.0 & NUMBER)
+    }
+}
+
+impl StreamHeap {
+    pub(crate) fn new() -> Self {
+        Self {
+            large: Extents::new(),
+            medium: Pages::new(PageKind::Medium),
+            small: Pages::new(PageKind::Small),
+            now: 0,
+            placed: usize::MAX,
+        }
+    }
+
+    /// A block of `size` bytes, a multiple of the granule, out of what is free here; `unused` of them were not asked for. None
+    /// sends to the page source.
+    #[inline]
+    pub(crate) fn allocate(&mut self, size: usize, unused: u16, index: &impl BlockIndex) -> Option<Block> {
+        match Tier::of(size) {
+            Tier::Small => self.small.allocate(size, unused, &mut self.large, index),
+            Tier::Medium => self.medium.allocate(size, unused, &mut self.large, index),
+            Tier::Large if size >= self.placed => None,
+            Tier::Large => {
+                let number = self.large.find(size)?;
+                let address = self.large.take(number, size, unused)?;
+                Some(self.large_block(number, address, size, index))
+            }
+        }
+    }
+
+    /// Takes a block back. None if it is not one.
+    #[inline]
+    pub(crate) fn free(&mut self, number: BlockNumber, index: &impl BlockIndex) -> Option<Freed> {
+        self.now += 1;
+        let (tier, number) = number.parts();
+        match tier {
+            Tier::Small => self.small.free(number, self.now, &mut self.large, index),
+            Tier::Medium => self.medium.free(number, self.now, &mut self.large, index),
+            Tier::Large => {
+                let (address, _) = self.large.used(number)?;
+                index.clear_large(address, number);
+                let released = self.large.release(number, self.now)?;
+                Some(Freed { size: released.size, unused: released.unused })
+            }
+        }
+    }
+
+    /// Address and size of a block that is in use.
+    #[inline]
+    pub(crate) fn block(&self, number: BlockNumber) -> Option<Block> {
+        let (tier, inner) = number.parts();
+        let (address, size) = match tier {
+            Tier::Small => self.small.used(inner),
+            Tier::Medium => self.medium.used(inner),
+            Tier::Large => self.large.used(inner),
+        }?;
+        Some(Block { number, address, size })
+    }
+
+    /// Gives pages back that nothing is in, so that they can serve anybody.
+    pub(crate) fn release_spare_pages(&mut self, index: &impl BlockIndex) {
+        self.now += 1;
+        self.small.release_spare(self.now, &mut self.large, index);
+        self.medium.release_spare(self.now, &mut self.large, index);
+    }
+
+    /// The bytes in blocks, rounded; also of those that caches hold.
+    pub(crate) fn used_bytes(&self) -> usize {
+        let pages = self.small.pages().saturating_add(self.medium.pages()).saturating_mul(PAGE);
+        let large = self.large.used_bytes().saturating_sub(pages);
+        large.saturating_add(self.small.used_bytes()).saturating_add(self.medium.used_bytes())
+    }
+
+    /// The largest block that fits without new memory.
+    pub(crate) fn largest_free(&self) -> usize {
+        self.large.free_extents().iter().map(|free| free.size).max().unwrap_or(0)
+    }
+
+    /// Host memory that the books take.
+    pub(crate) fn metadata_bytes(&self) -> usize {
+        size_of::<Self>()
+            .saturating_add(self.large.metadata_bytes())
+            .saturating_add(self.medium.metadata_bytes())
+            .saturating_add(self.small.metadata_bytes())
+    }
+
+    /// Address, size and freedom of everything here, in the order of addresses: blocks, and what is free beside them.
+    pub(crate) fn layout(&self) -> Vec<(u64, usize, bool)> {
+        let mut layout: Vec<_> = self
+            .large
+            .layout()
+            .into_iter()
+            .filter(|(address, _, free)| *free || !(self.small.has(*address) || self.medium.has(*address)))
+            .collect();
+        layout.extend(self.small.layout());
+        layout.extend(self.medium.layout());
+        layout.sort_unstable();
+        layout
+    }
+
+    /// The count of the stream, one further: what becomes free now is later than all before.
+    pub(super) fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// The free ranges in the order of their addresses.
+    pub(super) fn free_ranges(&self) -> Vec<Free> {
+        self.large.free_extents()
+    }
+
+    /// Puts `size` bytes at `address`, which are free, to use.
+    pub(super) fn allocate_at(
+        &mut self,
+        number: u32,
+        address: u64,
+        size: usize,
+        unused: u16,
+        index: &impl BlockIndex,
+    ) -> Option<Block> {
+        let number = self.large.take_at(number, address, size, unused)?;
+        Some(self.large_block(number, address, size, index))
+    }
+
+    /// Puts the `size` bytes at `address` to use, wherever in a free range they lie.
+    pub(super) fn take(
+        &mut self,
+        address: u64,
+        size: usize,
+        unused: u16,
+        index: &impl BlockIndex,
+    ) -> Option<Block> {
+        let number = self.large.free_at(address, size)?;
+        self.allocate_at(number, address, size, unused, index)
+    }
+
+    fn large_block(&self, number: u32, address: u64, size: usize, index: &impl BlockIndex) -> Block {
+        index.set_large(address, number);
+        Block { number: BlockNumber::new(Tier::Large, number), address, size }
+    }
+}

@@ -1,0 +1,53 @@
+//! Which of a stream's frees the device has come past.
+
+use std::collections::VecDeque;
+
+use super::backend::Backend;
+
+/// The points that were made in one stream, oldest first, each behind the frees up to a count.
+#[derive(Debug)]
+pub(super) struct Marks<M> {
+    made: VecDeque<(u64, M)>,
+    /// The frees up to this count are done.
+    done: u64,
+}
+
+impl<M> Marks<M> {
+    pub(super) const fn new() -> Self {
+        Self { made: VecDeque::new(), done: 0 }
+    }
+
+    /// Makes a point behind the frees up to `now`, unless there is one or none can be made.
+    pub(super) fn make<B: Backend<Mark = M>>(
+        &mut self,
+        heap: u32,
+        now: u64,
+        backend: &mut B,
+    ) -> Result<(), B::Error> {
+        if self.done < now && self.made.back().is_none_or(|(count, _)| *count < now) {
+            self.made.extend(backend.mark(heap)?.map(|mark| (now, mark)));
+        }
+        Ok(())
+    }
+
+    /// Whether the device has come past the free of that count.
+    pub(super) fn is_done<B: Backend<Mark = M>>(
+        &mut self,
+        freed_at: u64,
+        backend: &mut B,
+    ) -> Result<bool, B::Error> {
+        while self.done < freed_at
+            && let Some((count, mark)) = self.made.front()
+            && backend.is_done(mark)?
+        {
+            self.done = *count;
+            self.made.pop_front();
+        }
+        Ok(self.done >= freed_at)
+    }
+
+    /// The first point behind the free of that count.
+    pub(super) fn behind(&self, freed_at: u64) -> Option<&M> {
+        self.made.iter().find(|(count, _)| *count >= freed_at).map(|(_, mark)| mark)
+    }
+}

@@ -1,0 +1,49 @@
+//! How large blocks are, and where they live by their size.
+
+/// Blocks are multiples of this many bytes and start at multiples of it.
+pub(crate) const GRANULE: usize = 512;
+
+/// What memory is cut into for small and medium blocks, and the unit of handles: 2 MiB.
+pub(crate) const PAGE: usize = 2 << 20;
+
+/// The largest small block.
+pub(crate) const SMALL: usize = 16 << 10;
+
+/// The largest medium block; larger ones lie directly in mapped ranges.
+pub(crate) const MEDIUM: usize = 1 << 20;
+
+/// The largest block: no device has as much, and sums of a few do not overflow.
+pub(crate) const MAX: usize = 1 << 46;
+
+/// Where a block lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tier {
+    Small,
+    Medium,
+    Large,
+}
+
+impl Tier {
+    #[inline]
+    pub(crate) const fn of(block: usize) -> Self {
+        if block <= SMALL {
+            Self::Small
+        } else if block <= MEDIUM {
+            Self::Medium
+        } else {
+            Self::Large
+        }
+    }
+}
+
+/// The bytes of a block for `size` bytes. None beyond [`MAX`].
+#[inline]
+pub(crate) const fn block_size(size: usize) -> Option<usize> {
+    if size > MAX {
+        None
+    } else if size == 0 {
+        Some(GRANULE)
+    } else {
+        Some(size.next_multiple_of(GRANULE))
+    }
+}

@@ -1,0 +1,214 @@
+//! Gets a device's memory in pages, and moves free pages to where they are needed.
+
+use std::collections::HashMap;
+
+use super::backend::Backend;
+use super::ground::Ground;
+use super::heap::{Block, StreamHeap};
+use super::index::BlockIndex;
+use super::marks::Marks;
+use super::policy::Policy;
+use super::sizes::{GRANULE, MEDIUM, PAGE};
+
+/// The page source of a device.
+///
+/// Heaps come to it when nothing free fits. It makes handles of physical memory, maps them, and maps free ones elsewhere
+/// rather than make more: a second mapping needs no wait on the stream whose memory it is, another stream waits for it, and the
+/// old one goes when all that used it is done.
+#[derive(Debug)]
+pub(crate) struct PageSource<B: Backend> {
+    pub(super) backend: B,
+    pub(super) ground: Ground,
+    pub(super) policy: Policy,
+    pub(super) marks: HashMap<u32, Marks<B::Mark>>,
+    /// How many addresses are reserved at once.
+    range: u64,
+    most_bytes: usize,
+    pub(super) limit: usize,
+}
+
+/// The other heaps of the device, each of which can be had for a moment.
+pub(crate) trait Heaps {
+    /// The numbers of all but the one that grows.
+    fn others(&self) -> Vec<u32>;
+
+    fn with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R>;
+}
+
+/// What is in use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    /// The bytes in blocks, without the one that is asked for.
+    pub(crate) active: usize,
+    /// The most that they ever were.
+    pub(crate) peak: usize,
+}
+
+/// Why there is no block.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum GrowError<E> {
+    /// Neither is there more memory nor can any that is free be had for it.
+    OutOfMemory,
+    Backend(E),
+    /// The books are full.
+    NoNumbers,
+}
+
+impl<E> From<E> for GrowError<E> {
+    fn from(error: E) -> Self {
+        Self::Backend(error)
+    }
+}
+
+impl<B: Backend> PageSource<B> {
+    /// A source that reserves addresses `range` bytes at a time, a multiple of the page.
+    pub(crate) fn new(backend: B, policy: Policy, range: u64) -> Self {
+        Self {
+            backend,
+            ground: Ground::new(),
+            policy,
+            marks: HashMap::new(),
+            range,
+            most_bytes: 0,
+            limit: usize::MAX,
+        }
+    }
+
+    /// The physical memory that is held.
+    pub(crate) fn reserved(&self) -> usize {
+        self.ground.bytes()
+    }
+
+    /// The most that ever was held.
+    pub(crate) fn most_reserved(&self) -> usize {
+        self.most_bytes
+    }
+
+    pub(crate) fn mappings(&self) -> usize {
+        self.ground.mappings()
+    }
+
+    pub(crate) fn most_mappings(&self) -> usize {
+        self.ground.most_mappings()
+    }
+
+    pub(crate) fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    pub(crate) fn backend_mut(&mut self) -> &mut B {
+        &mut self.backend
+    }
+
+    /// The most that may be held; what is held already stays.
+    pub(crate) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// Host memory that the books take.
+    pub(crate) fn metadata_bytes(&self) -> usize {
+        size_of::<Self>().saturating_add(self.ground.metadata_bytes())
+    }
+
+    /// A block of `size` bytes, a multiple of the granule, for a heap in which [`StreamHeap::allocate`] found none.
+    ///
+    /// What was made and mapped before an error stays in the heap, free.
+    pub(crate) fn grow(
+        &mut self,
+        heap: u32,
+        mine: &mut StreamHeap,
+        others: &mut impl Heaps,
+        size: usize,
+        unused: u16,
+        load: Load,
+        index: &impl BlockIndex,
+    ) -> Result<Block, GrowError<B::Error>> {
+        let small = size <= MEDIUM;
+        // A small block lies in a page, which begins at a multiple of its size: that fits into these bytes wherever they begin.
+        let wanted = if small { 2 * PAGE - GRANULE } else { size };
+        self.set_care(mine, wanted, load);
+        if !small && let Some(block) = self.place(mine, size, unused, index) {
+            return Ok(block);
+        }
+        let address = self.assemble(heap, mine, others, wanted, load)?;
+        self.set_care(mine, wanted, load);
+        self.sweep()?;
+        let block =
+            if small { mine.allocate(size, unused, index) } else { mine.take(address, size, unused, index) };
+        block.ok_or(GrowError::NoNumbers)
+    }
+
+    /// Whether large blocks of the heap are placed by [`PageSource::place`] from now on: while more is held than should be.
+    fn set_care(&self, mine: &mut StreamHeap, size: usize, load: Load) {
+        let most = load.peak.max(load.active.saturating_add(size));
+        let tight = self.ground.bytes() > thousandths(most, self.policy.tight);
+        mine.placed = if tight { self.policy.placed() } else { usize::MAX };
+    }
+
+    /// What may be held for the most that will have been in use.
+    pub(super) fn allowed(&self, size: usize, load: Load) -> usize {
+        let most = load.peak.max(load.active.saturating_add(size));
+        thousandths(most, self.policy.slack).min(self.limit)
+    }
+
+    /// A new handle, if memory and the limit allow it.
+    pub(super) fn create(&mut self, heap: u32, bytes: usize) -> Result<Option<u32>, GrowError<B::Error>> {
+        if self.ground.bytes().saturating_add(bytes) > self.limit {
+            return Ok(None);
+        }
+        let Some(memory) = self.backend.create(bytes)? else { return Ok(None) };
+        self.most_bytes = self.most_bytes.max(self.ground.bytes().saturating_add(bytes));
+        match self.ground.add(memory, bytes, heap) {
+            Some(chunk) => Ok(Some(chunk)),
+            None => {
+                self.backend.release(memory, bytes)?;
+                Err(GrowError::NoNumbers)
+            }
+        }
+    }
+
+    /// Reserves more addresses, enough for a window of `size` bytes.
+    pub(super) fn add_range(&mut self, size: usize) -> Result<(), GrowError<B::Error>> {
+        let bytes = self.range.max((size as u64).saturating_mul(2).next_multiple_of(1 << 30));
+        let address = self.backend.reserve(bytes)?;
+        self.ground.add_range(address, bytes);
+        Ok(())
+    }
+
+    pub(super) fn marks_of(&mut self, heap: u32) -> &mut Marks<B::Mark> {
+        self.marks.entry(heap).or_insert_with(Marks::new)
+    }
+
+    /// Whether the device has come past a count of a heap.
+    pub(super) fn is_done(&mut self, heap: u32, count: u64) -> Result<bool, B::Error> {
+        match self.marks.get_mut(&heap) {
+            Some(marks) => marks.is_done(count, &mut self.backend),
+            None => Ok(count == 0),
+        }
+    }
+
+    /// Takes stale mappings away whose work is done, when there are very many.
+    fn sweep(&mut self) -> Result<(), GrowError<B::Error>> {
+        if self.ground.mappings() <= self.policy.most_mappings {
+            return Ok(());
+        }
+        let stale: Vec<(u64, usize, u32, u64)> = self
+            .ground
+            .maps()
+            .filter(|(_, map)| map.is_stale())
+            .map(|(address, map)| (address, map.bytes, map.heap, map.left_at))
+            .collect();
+        let too_many = self.ground.mappings() - self.policy.most_mappings / 2;
+        for (address, bytes, heap, left_at) in stale.into_iter().take(too_many) {
+            if self.is_done(heap, left_at)? {
+                self.backend.unmap(address, bytes)?;
+                self.ground.unmap(address);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn thousandths(bytes: usize, more: u32) -> usize {
+    bytes.saturating_add(bytes / 1000 * more as usize)
+}

@@ -1,0 +1,145 @@
+//! A driver that only keeps books, and complains about what a real one would not survive.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::engine::paged::index::{BlockIndex, PageKind};
+use crate::engine::paged::{Backend, Heaps, StreamHeap};
+
+/// Moves forward with every operation of the trace; the device is `lag` of them behind.
+#[derive(Debug)]
+pub(super) struct Model {
+    pub(super) now: u64,
+    pub(super) lag: u64,
+    pub(super) capacity: usize,
+    pub(super) held: usize,
+    next_address: u64,
+    next_memory: u64,
+    memory: HashMap<u64, usize>,
+    pub(super) mapped: BTreeMap<u64, (usize, u64)>,
+    pub(super) creates: u64,
+    pub(super) maps: u64,
+    pub(super) unmaps: u64,
+    pub(super) marks: u64,
+    pub(super) waits: u64,
+}
+
+impl Model {
+    pub(super) fn new(lag: u64, capacity: usize) -> Self {
+        Self {
+            now: 0,
+            lag,
+            capacity,
+            held: 0,
+            next_address: 1 << 44,
+            next_memory: 1,
+            memory: HashMap::new(),
+            mapped: BTreeMap::new(),
+            creates: 0,
+            maps: 0,
+            unmaps: 0,
+            marks: 0,
+            waits: 0,
+        }
+    }
+
+    /// Microseconds that a driver would have taken.
+    pub(super) fn microseconds(&self) -> u64 {
+        self.creates * 7 + self.maps * 21 + self.unmaps * 13
+    }
+
+    /// Handle and offset behind an address.
+    pub(super) fn translate(&self, address: u64) -> (u64, u64, u64) {
+        let (start, (bytes, memory)) = self.mapped.range(..=address).next_back().expect("nothing is mapped");
+        assert!(address < start + *bytes as u64, "{address:#x} is not mapped");
+        (*memory, address - start, start + *bytes as u64)
+    }
+}
+
+impl Backend for Model {
+    type Error = &'static str;
+    type Mark = u64;
+
+    fn reserve(&mut self, bytes: u64) -> Result<u64, &'static str> {
+        let address = self.next_address;
+        self.next_address += bytes + (1 << 30);
+        Ok(address)
+    }
+
+    fn create(&mut self, bytes: usize) -> Result<Option<u64>, &'static str> {
+        assert!(bytes > 0 && bytes.is_multiple_of(2 << 20));
+        if self.held + bytes > self.capacity {
+            return Ok(None);
+        }
+        self.creates += 1;
+        self.held += bytes;
+        self.next_memory += 1;
+        self.memory.insert(self.next_memory, bytes);
+        Ok(Some(self.next_memory))
+    }
+
+    fn map(&mut self, address: u64, bytes: usize, memory: u64) -> Result<(), &'static str> {
+        assert_eq!(self.memory.get(&memory), Some(&bytes));
+        assert!(address.is_multiple_of(2 << 20));
+        let before = self.mapped.range(..address + bytes as u64).next_back();
+        assert!(before.is_none_or(|(start, (bytes, _))| start + *bytes as u64 <= address), "mapped twice");
+        self.maps += 1;
+        self.mapped.insert(address, (bytes, memory));
+        Ok(())
+    }
+
+    fn unmap(&mut self, address: u64, bytes: usize) -> Result<(), &'static str> {
+        self.unmaps += 1;
+        assert_eq!(self.mapped.remove(&address).map(|(bytes, _)| bytes), Some(bytes));
+        Ok(())
+    }
+
+    fn release(&mut self, memory: u64, bytes: usize) -> Result<(), &'static str> {
+        assert_eq!(self.memory.remove(&memory), Some(bytes));
+        assert!(self.mapped.values().all(|(_, mapped)| *mapped != memory));
+        self.held -= bytes;
+        Ok(())
+    }
+
+    fn mark(&mut self, _heap: u32) -> Result<Option<u64>, &'static str> {
+        self.marks += 1;
+        Ok(Some(self.now + self.lag))
+    }
+
+    fn is_done(&mut self, mark: &u64) -> Result<bool, &'static str> {
+        Ok(*mark <= self.now)
+    }
+
+    fn wait(&mut self, _waiter: u32, _of: u32, _mark: &u64) -> Result<(), &'static str> {
+        self.waits += 1;
+        Ok(())
+    }
+}
+
+/// An index that nobody asks.
+pub(super) struct NoIndex;
+
+impl BlockIndex for NoIndex {
+    fn set_large(&self, _: u64, _: u32) {}
+    fn clear_large(&self, _: u64, _: u32) {}
+    fn add_page(&self, _: u64, _: PageKind) -> bool {
+        true
+    }
+    fn remove_page(&self, _: u64) {}
+    fn set_in_page(&self, _: u64, _: PageKind, _: u32, _: usize) {}
+    fn clear_in_page(&self, _: u64, _: PageKind) {}
+}
+
+/// All heaps but the one at work.
+pub(super) struct Others<'h>(pub(super) &'h mut HashMap<u32, StreamHeap>);
+
+impl Heaps for Others<'_> {
+    fn others(&self) -> Vec<u32> {
+        let mut others: Vec<u32> = self.0.keys().copied().collect();
+        others.sort_unstable();
+        others
+    }
+
+    fn with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
+        self.0.get_mut(&heap).map(body)
+    }
+}

@@ -1,0 +1,11 @@
+//! The layout against what PyTorch does, and against a model that is too simple to be wrong.
+
+mod knobs;
+mod ladder;
+mod model;
+mod order;
+mod pools;
+mod pools_model;
+mod properties;
+mod support;
+mod traces;

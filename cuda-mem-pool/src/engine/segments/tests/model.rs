@@ -1,0 +1,259 @@
+//! A heap that looks at everything each time.
+
+use super::support::Layout;
+use crate::engine::segments::{Block, BlockState, Options, SegmentKind, Totals};
+
+#[derive(Debug, Clone)]
+pub(super) struct Segment {
+    address: u64,
+    bytes: u64,
+    stream: u64,
+    kind: SegmentKind,
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Clone)]
+struct Piece {
+    size: u64,
+    requested: u64,
+    state: BlockState,
+    since: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Model {
+    options: Options,
+    pub(super) no_split: bool,
+    pub(super) segments: Vec<Segment>,
+    /// Of small ones and large ones.
+    searches: [u64; 2],
+}
+
+pub(super) fn kind_of(size: u64) -> SegmentKind {
+    if size <= 1 << 20 { SegmentKind::Small } else { SegmentKind::Large }
+}
+
+impl Model {
+    pub(super) fn new(options: Options) -> Self {
+        Self { options, no_split: false, segments: Vec::new(), searches: [0; 2] }
+    }
+
+    /// Best fit: the address.
+    pub(super) fn allocate(&mut self, stream: u64, size: u64, requested: u64) -> Option<u64> {
+        let kind = kind_of(size);
+        self.searches[kind as usize] += 1;
+        let mut best: Option<(u64, u64)> = None;
+        for segment in self.segments.iter().filter(|s| s.stream == stream && s.kind == kind) {
+            let mut address = segment.address;
+            for piece in &segment.pieces {
+                if piece.state == BlockState::Inactive && piece.size >= size {
+                    best = best.into_iter().chain([(piece.size, address)]).min();
+                }
+                address += piece.size;
+            }
+        }
+        let (found, address) = best?;
+        if let Some(most) = self.options.max_split_size() {
+            if size < most && found >= most {
+                return None;
+            }
+            if size >= most && found >= size + self.options.max_non_split_rounding() {
+                return None;
+            }
+        }
+        self.take(address, size, requested);
+        Some(address)
+    }
+
+    /// A new segment, and the request from it.
+    pub(super) fn grow(&mut self, stream: u64, size: u64, requested: u64, address: u64, bytes: u64) {
+        let kind = kind_of(size);
+        let since = self.searches[kind as usize];
+        let pieces = vec![Piece { size: bytes, requested: 0, state: BlockState::Inactive, since }];
+        self.segments.push(Segment { address, bytes, stream, kind, pieces });
+        self.segments.sort_by_key(|segment| segment.address);
+        self.take(address, size, requested);
+    }
+
+    fn piece(&mut self, address: u64) -> (usize, usize) {
+        let segment = self.segments.iter().rposition(|segment| segment.address <= address).unwrap();
+        let mut at = self.segments[segment].address;
+        let mut place = 0;
+        while at < address {
+            at += self.segments[segment].pieces[place].size;
+            place += 1;
+        }
+        assert_eq!(at, address, "no block starts there");
+        (segment, place)
+    }
+
+    fn take(&mut self, address: u64, size: u64, requested: u64) {
+        let (segment, place) = self.piece(address);
+        let (no_split, most) = (self.no_split, self.options.max_split_size().unwrap_or(u64::MAX));
+        let segment = &mut self.segments[segment];
+        let since = self.searches[segment.kind as usize];
+        let piece = &mut segment.pieces[place];
+        let rest = piece.size - size;
+        let split = match segment.kind {
+            SegmentKind::Small => rest >= 512,
+            SegmentKind::Large => size < most && rest > 1 << 20,
+        };
+        piece.state = BlockState::ActiveAllocated;
+        piece.requested = requested;
+        if split && !no_split {
+            piece.size = size;
+            let rest = Piece { size: rest, requested: 0, state: BlockState::Inactive, since };
+            segment.pieces.insert(place + 1, rest);
+        }
+    }
+
+    pub(super) fn pending(&mut self, address: u64) {
+        let (segment, place) = self.piece(address);
+        self.segments[segment].pieces[place].state = BlockState::ActivePendingFree;
+    }
+
+    pub(super) fn free(&mut self, address: u64) {
+        let (segment, place) = self.piece(address);
+        let segment = &mut self.segments[segment];
+        segment.pieces[place].state = BlockState::Inactive;
+        segment.pieces[place].requested = 0;
+        segment.pieces[place].since = self.searches[segment.kind as usize];
+        for left in [place, place.wrapping_sub(1)] {
+            let both = segment.pieces.get(left).zip(segment.pieces.get(left.wrapping_add(1)));
+            let free = |piece: &Piece| piece.state == BlockState::Inactive;
+            if both.is_some_and(|(one, other)| free(one) && free(other)) {
+                let gone = segment.pieces.remove(left + 1);
+                segment.pieces[left].size += gone.size;
+                segment.pieces[left].since = self.searches[segment.kind as usize];
+            }
+        }
+    }
+
+    /// Free pieces are as young as if they had been freed now.
+    pub(super) fn adopt(&mut self, from: u64, to: u64) {
+        for segment in self.segments.iter_mut().filter(|segment| segment.stream == from) {
+            segment.stream = to;
+            let since = self.searches[segment.kind as usize];
+            segment.pieces.iter_mut().for_each(|piece| piece.since = since);
+        }
+    }
+
+    fn is_whole(segment: &Segment) -> bool {
+        segment.pieces.len() == 1 && segment.pieces[0].state == BlockState::Inactive
+    }
+
+    fn remove(&mut self, gone: &[u64]) {
+        self.segments.retain(|segment| !gone.contains(&segment.address));
+    }
+
+    pub(super) fn release_cached(&mut self) -> Vec<u64> {
+        let whole = self.segments.iter().filter(|segment| Self::is_whole(segment));
+        let gone: Vec<u64> = whole.map(|segment| segment.address).collect();
+        self.remove(&gone);
+        gone
+    }
+
+    pub(super) fn release_available(&mut self, stream: u64, size: u64) -> (Vec<u64>, bool) {
+        let Some(most) = self.options.max_split_size() else { return (Vec::new(), false) };
+        let room = size.max(most);
+        let mine = |s: &&Segment| s.stream == stream && s.kind == kind_of(size) && Self::is_whole(s);
+        let mut whole: Vec<(u64, u64)> =
+            self.segments.iter().filter(mine).map(|s| (s.bytes, s.address)).collect();
+        whole.sort_unstable();
+        let mut gone = Vec::new();
+        let mut bytes = 0;
+        if let Some(&(_, address)) = whole.iter().find(|&&(bytes, _)| bytes >= room) {
+            gone.push(address);
+            bytes = room;
+        } else {
+            for &(size, address) in whole.iter().rev().filter(|&&(size, _)| size >= most) {
+                if bytes < room {
+                    gone.push(address);
+                    bytes += size;
+                }
+            }
+        }
+        self.remove(&gone);
+        (gone, bytes >= room)
+    }
+
+    pub(super) fn collect_garbage(&mut self, excess: u64) -> Vec<u64> {
+        let mut all = Vec::new();
+        let mut bytes = 0;
+        let now = self.searches[SegmentKind::Large as usize];
+        while bytes < excess {
+            let old: Vec<(f64, u64, u64)> = self
+                .segments
+                .iter()
+                .filter(|s| s.kind == SegmentKind::Large && Self::is_whole(s))
+                .map(|s| ((now - s.pieces[0].since) as f64, s.address, s.bytes))
+                .collect();
+            let average = old.iter().map(|&(age, ..)| age).sum::<f64>() / old.len() as f64;
+            let old: Vec<_> = old.into_iter().filter(|&(age, ..)| age >= average).collect();
+            if old.is_empty() {
+                break;
+            }
+            let gone: Vec<u64> = old.iter().map(|&(_, address, _)| address).collect();
+            bytes += old.iter().map(|&(.., bytes)| bytes).sum::<u64>();
+            self.remove(&gone);
+            all.extend(gone);
+        }
+        all
+    }
+
+    /// Makes the segments that were there then what they were, and all others free.
+    pub(super) fn restore(&mut self, then: &[Segment]) {
+        for segment in &mut self.segments {
+            let since = self.searches[segment.kind as usize];
+            let was = then.iter().find(|was| was.address == segment.address);
+            if was.is_none() && Self::is_whole(segment) {
+                continue;
+            }
+            let free = Piece { size: segment.bytes, requested: 0, state: BlockState::Inactive, since };
+            segment.pieces = was.map_or(vec![free], |was| was.pieces.clone());
+            segment.pieces.iter_mut().for_each(|piece| piece.since = since);
+        }
+    }
+
+    pub(super) fn has_all_of(&self, then: &[Segment]) -> bool {
+        then.iter().all(|was| self.segments.iter().any(|here| here.address == was.address))
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        let view = self.segments.iter().map(|segment| {
+            let mut address = segment.address;
+            let blocks = segment.pieces.iter().map(|piece| {
+                let Piece { size, requested, state, .. } = *piece;
+                address += size;
+                let (stream, kind) = (segment.stream, segment.kind);
+                Block { address: address - size, size, requested, stream, state, kind }
+            });
+            (segment.address, segment.bytes, segment.stream, segment.kind, blocks.collect())
+        });
+        view.collect()
+    }
+
+    /// Counted from what is there.
+    pub(super) fn totals(&self, kind: SegmentKind) -> Totals {
+        let mut totals = Totals::default();
+        for segment in self.segments.iter().filter(|segment| segment.kind == kind) {
+            totals.segments += 1;
+            totals.reserved += segment.bytes;
+            for piece in &segment.pieces {
+                if piece.state == BlockState::ActiveAllocated {
+                    totals.allocations += 1;
+                    totals.allocated += piece.size;
+                }
+                if piece.state != BlockState::Inactive {
+                    totals.active_blocks += 1;
+                    totals.active += piece.size;
+                    totals.requested += piece.requested;
+                } else if segment.pieces.len() > 1 {
+                    totals.inactive_splits += 1;
+                    totals.inactive_split += piece.size;
+                }
+            }
+        }
+        totals
+    }
+}

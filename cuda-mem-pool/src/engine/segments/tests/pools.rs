@@ -1,0 +1,173 @@
+//! Private pools, one rule at a time.
+
+use super::support::{MIB, allocate_at};
+use crate::engine::segments::{Filter, Options, PoolError, PrivatePools, SegmentError};
+use crate::mempool_id::MempoolId;
+
+const BASE: u64 = 1 << 40;
+const ONE: MempoolId = MempoolId(0, 1);
+const TWO: MempoolId = MempoolId(2, 0);
+
+fn pools() -> PrivatePools<&'static str> {
+    PrivatePools::new(Options::default())
+}
+
+#[test]
+fn uses_are_counted_and_the_last_one_makes_it_freeable() {
+    let pools = &mut pools();
+    assert_eq!(pools.create_or_incref(MempoolId::NONE, None), Err(PoolError::NoPool));
+    assert_eq!(pools.release_pool(ONE), Err(PoolError::Unknown { id: ONE }));
+    pools.create_or_incref(ONE, Some("theirs")).unwrap();
+    assert_eq!(pools.create_or_incref(ONE, Some("others")), Err(PoolError::SourceIsSet { id: ONE }));
+    pools.begin_allocate(ONE, Filter::new(|_| true)).unwrap();
+    assert_eq!(
+        pools.begin_allocate(ONE, Filter::new(|_| true)).unwrap_err(),
+        PoolError::AlreadyRouted { id: ONE }
+    );
+    assert_eq!(pools.use_count(ONE), 2);
+    pools.release_pool(ONE).unwrap();
+    assert_eq!(pools.release_pool(ONE), Err(PoolError::StillRouted { id: ONE }));
+    pools.end_allocate(ONE).unwrap();
+    assert_eq!(pools.end_allocate(ONE).unwrap_err(), PoolError::NotRouted { id: ONE });
+    pools.release_pool(ONE).unwrap();
+    assert_eq!(pools.use_count(ONE), 0);
+    let released = PoolError::Released { id: ONE };
+    assert_eq!(pools.release_pool(ONE), Err(released));
+    assert_eq!(pools.create_or_incref(ONE, None), Err(released));
+    assert_eq!(pools.set_use_on_oom(ONE, true), Err(released));
+    assert_eq!(pools.checkpoint(ONE).unwrap_err(), released);
+    assert!(pools.take_cached(MempoolId::NONE).is_empty());
+    assert_eq!(pools.get(ONE).unwrap_err(), PoolError::Unknown { id: ONE }, "forgotten without segments");
+    pools.create_or_incref(ONE, None).unwrap();
+}
+
+#[test]
+fn the_innermost_filter_that_accepts_has_the_allocation() {
+    let pools = &mut pools();
+    pools.begin_allocate(ONE, Filter::this_thread()).unwrap();
+    pools.begin_allocate(TWO, Filter::stream(7)).unwrap();
+    let routes = pools.routes().clone();
+    assert_eq!((routes.find(7), routes.find(8)), (Some(TWO), Some(ONE)));
+    let elsewhere = std::thread::spawn(move || (routes.find(7), routes.find(8))).join().unwrap();
+    assert_eq!(elsewhere, (Some(TWO), None));
+    // Whichever ends first, the other goes on.
+    pools.end_allocate(ONE).unwrap();
+    assert_eq!((pools.routes().find(7), pools.routes().find(8)), (Some(TWO), None));
+    pools.end_allocate(TWO).unwrap();
+    assert!(pools.routes().is_empty());
+}
+
+#[test]
+fn blocks_outlive_their_pool_and_its_memory_goes_where_it_came_from() {
+    let pools = &mut pools();
+    pools.create_or_incref(ONE, Some("theirs")).unwrap();
+    pools.create_or_incref(TWO, None).unwrap();
+    let block = allocate_at(pools.get_mut(ONE).unwrap().heap_mut(), 0, MIB, BASE);
+    let other = allocate_at(pools.get_mut(TWO).unwrap().heap_mut(), 0, 30 * MIB, 2 * BASE);
+    pools.get_mut(TWO).unwrap().heap_mut().free(other).unwrap();
+    assert!(pools.take_cached(TWO).is_empty() && pools.take_cached(MempoolId::NONE).is_empty(), "in use");
+
+    pools.release_pool(ONE).unwrap();
+    pools.release_pool(TWO).unwrap();
+    assert!(pools.take_cached(ONE).is_empty(), "a block is left");
+    let taken = pools.take_cached(MempoolId::NONE);
+    assert_eq!(taken.len(), 1);
+    assert_eq!((taken[0].id, taken[0].source, taken[0].segment.address), (TWO, None, 2 * BASE));
+    assert!(pools.get(TWO).is_err());
+
+    pools.get_mut(ONE).unwrap().heap_mut().free(block).unwrap();
+    let taken = pools.take_cached(ONE).remove(0);
+    assert_eq!((taken.source, taken.segment.address, taken.segment.bytes), (Some("theirs"), BASE, 2 * MIB));
+    // The source did not take it.
+    pools.put_back(taken.clone()).unwrap();
+    assert_eq!(pools.get(ONE).unwrap().heap().totals().reserved, 2 * MIB);
+    assert_eq!(pools.take_cached(ONE), [taken]);
+    assert!(pools.take_cached(ONE).is_empty(), "there is no such pool, and that is no error");
+}
+
+#[test]
+fn free_memory_serves_others_before_they_run_out_where_that_is_allowed() {
+    let pools = &mut pools();
+    for (id, address) in [(ONE, BASE), (TWO, 2 * BASE)] {
+        pools.create_or_incref(id, None).unwrap();
+        let heap = pools.get_mut(id).unwrap().heap_mut();
+        let block = allocate_at(heap, 0, 30 * MIB, address);
+        heap.free(block).unwrap();
+    }
+    assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None));
+    pools.set_use_on_oom(TWO, true).unwrap();
+    assert_eq!(pools.allocate_on_oom(1, 20 * MIB), Ok(None), "another stream");
+    let (id, block) = pools.allocate_on_oom(0, 20 * MIB).unwrap().unwrap();
+    assert_eq!((id, block.address()), (TWO, 2 * BASE));
+    assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None), "10 MiB are left");
+    pools.get_mut(TWO).unwrap().heap_mut().free(block).unwrap();
+    pools.set_use_on_oom(TWO, false).unwrap();
+    assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None));
+    pools.set_use_on_oom(TWO, true).unwrap();
+    pools.release_pool(TWO).unwrap();
+    assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None), "released");
+}
+
+#[test]
+fn a_pool_without_splits_hands_out_whole_segments() {
+    let pools = &mut pools();
+    pools.create_or_incref(ONE, None).unwrap();
+    pools.set_no_split(ONE, true).unwrap();
+    let heap = pools.get_mut(ONE).unwrap().heap_mut();
+    let block = allocate_at(heap, 0, 1000, BASE);
+    assert_eq!(heap.get(block).unwrap().size, 2 * MIB);
+    let next = allocate_at(heap, 0, 1000, 2 * BASE);
+    assert_eq!(next.address(), 2 * BASE);
+}
+
+#[test]
+fn options_hold_for_pools_that_are_there_and_those_to_come() {
+    let pools = &mut pools();
+    pools.create_or_incref(ONE, None).unwrap();
+    pools.set_options(Options::builder().large_segment_size(64 * MIB).build().unwrap());
+    pools.create_or_incref(TWO, None).unwrap();
+    for (id, address) in [(ONE, BASE), (TWO, 2 * BASE)] {
+        let heap = pools.get_mut(id).unwrap().heap_mut();
+        allocate_at(heap, 0, 2 * MIB, address);
+        assert_eq!(heap.totals().reserved, 64 * MIB);
+    }
+}
+
+#[test]
+fn a_checkpoint_brings_the_blocks_of_its_time_back() {
+    let pools = &mut pools();
+    pools.create_or_incref(ONE, None).unwrap();
+    let heap = pools.get_mut(ONE).unwrap().heap_mut();
+    let first = allocate_at(heap, 0, 4 * MIB, BASE);
+    let second = allocate_at(heap, 0, 4 * MIB, BASE);
+    heap.free(first).unwrap();
+    let checkpoint = pools.checkpoint(ONE).unwrap();
+
+    // Later the first has shrunk, the second is gone, and there is a segment more.
+    let heap = pools.get_mut(ONE).unwrap().heap_mut();
+    let smaller = allocate_at(heap, 0, 2 * MIB, BASE);
+    heap.free(second).unwrap();
+    let large = allocate_at(heap, 0, 40 * MIB, 2 * BASE);
+    let restored = pools.restore(ONE, &checkpoint).unwrap();
+    assert_eq!(restored.freed, [smaller, large]);
+    let addresses: Vec<u64> = restored.allocated.iter().map(|block| block.address()).collect();
+    assert_eq!(addresses, [second.address()]);
+    let heap = pools.get_mut(ONE).unwrap().heap_mut();
+    assert!(heap.check_live_allocations(&[second.address()].into()));
+    assert_eq!(allocate_at(heap, 0, 4 * MIB, 0).address(), BASE, "free again, as it was");
+
+    // The same once more: a checkpoint is not used up.
+    assert_eq!(pools.restore(ONE, &checkpoint).unwrap().allocated.len(), 1);
+    let heap = pools.get_mut(ONE).unwrap().heap_mut();
+    let id = heap.block_at(second.address()).unwrap();
+    heap.free_pending(id).unwrap();
+    let pending = PoolError::Segment(SegmentError::Pending { address: id.address() });
+    assert_eq!(pools.restore(ONE, &checkpoint), Err(pending));
+    assert_eq!(pools.checkpoint(ONE).unwrap_err(), pending);
+    let heap = pools.get_mut(ONE).unwrap().heap_mut();
+    heap.complete(id).unwrap();
+    assert_eq!(heap.release_cached().len(), 2);
+    allocate_at(heap, 0, 4 * MIB, BASE);
+    let missing = SegmentError::MissingSegment { address: BASE, bytes: 20 * MIB };
+    assert_eq!(pools.restore(ONE, &checkpoint), Err(PoolError::Segment(missing)));
+}

@@ -1,0 +1,227 @@
+//! What happened lately, as PyTorch records it: a ring of the last entries, and trackers that are told of each.
+
+mod frames;
+mod options;
+mod ring;
+mod tracker;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use frames::{FramesProvider, backtrace};
+pub use options::{HistoryOptions, RecordContext};
+pub use tracker::{TraceTracker, TrackerId};
+
+use self::ring::Ring;
+use self::tracker::Trackers;
+use crate::primitive::{Mutex, lock};
+use crate::snapshot::{Action, Frames, TraceEntry};
+
+/// The ring records.
+const RECORDING: u8 = 1;
+/// There are trackers.
+const TRACKED: u8 = 2;
+
+/// The history of one device.
+///
+/// Whoever records an entry still has what it speaks of: a block is recorded as allocated by who will hand it out, and as
+/// freed before anybody else may have it. Then the entries, which are put in order here, are in an order in which they can have
+/// happened.
+///
+/// ```
+/// use cuda_mem_pool::history::{Event, History, HistoryOptions};
+/// use cuda_mem_pool::snapshot::Action;
+///
+/// let history = History::new();
+/// let alloc = Event { action: Action::Alloc, address: 0x7f00_0000_0000, size: 500, stream: 0 };
+/// history.record(alloc, None); // Nobody listens.
+/// history.start(&HistoryOptions::default().with_max_entries(2));
+/// for action in [Action::Alloc, Action::FreeRequested, Action::FreeCompleted] {
+///     history.record(Event { action, ..alloc }, None);
+/// }
+/// let actions: Vec<Action> = history.entries().iter().map(|entry| entry.action).collect();
+/// assert_eq!(actions, [Action::FreeRequested, Action::FreeCompleted]);
+/// ```
+#[derive(Default)]
+pub struct History {
+    /// `RECORDING`, `TRACKED`, both or none: all that is read when nobody listens.
+    listeners: AtomicU8,
+    state: Mutex<State>,
+    trackers: Trackers,
+}
+
+#[derive(Default)]
+struct State {
+    ring: Ring,
+    options: HistoryOptions,
+}
+
+thread_local! {
+    static USER_METADATA: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
+}
+
+/// What the calling thread says of what it does next, on any device: new entries carry it, until it says something else. `None`
+/// is nothing. PyTorch's `_set_memory_metadata`.
+pub fn set_user_metadata(metadata: Option<&str>) {
+    // A thread that is ending has nothing more to say.
+    let _ = USER_METADATA.try_with(|current| current.replace(metadata.map(Arc::from)));
+}
+
+/// What there is to record of something that happened. [`History`] has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// What.
+    pub action: Action,
+    /// As [`TraceEntry::address`].
+    pub address: u64,
+    /// As [`TraceEntry::size`].
+    pub size: u64,
+    /// The stream, by its handle.
+    pub stream: u64,
+}
+
+impl History {
+    /// A history that records nothing and has no trackers.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Records from now on. If it does already, the options change, and the newest entries that fit stay.
+    pub fn start(&self, options: &HistoryOptions) {
+        let mut state = lock(&self.state);
+        if options.clear_history {
+            state.ring.clear();
+        }
+        state.ring.set_max_entries(options.max_entries);
+        let before = std::mem::replace(&mut state.options, options.clone());
+        self.listeners.fetch_or(RECORDING, Ordering::Relaxed);
+        drop(state);
+        // With the last of it goes a closure of others.
+        drop(before);
+    }
+
+    /// Records no more, and forgets all entries. Trackers stay.
+    pub fn stop(&self) {
+        let mut state = lock(&self.state);
+        self.listeners.fetch_and(!RECORDING, Ordering::Relaxed);
+        state.ring.clear();
+        let before = std::mem::take(&mut state.options);
+        drop(state);
+        drop(before);
+    }
+
+    /// Whether it records.
+    #[must_use]
+    pub fn is_recording(&self) -> bool {
+        self.listeners.load(Ordering::Relaxed) & RECORDING != 0
+    }
+
+    /// Whether anybody wants to know of entries: if not, [`History::record`] does nothing, after one load.
+    #[inline]
+    #[must_use]
+    pub fn is_listening(&self) -> bool {
+        self.listeners.load(Ordering::Relaxed) != 0
+    }
+
+    /// The calling stack, if it is recorded at this level. For a block that is handed out, [`RecordContext::State`]: the block
+    /// keeps it, for snapshots.
+    #[inline]
+    #[must_use]
+    pub fn frames(&self, level: RecordContext) -> Option<Frames> {
+        if !self.is_recording() {
+            return None;
+        }
+        let provider = {
+            let state = lock(&self.state);
+            if state.options.context < level {
+                return None;
+            }
+            state.options.frames.clone()
+        };
+        // Not under the lock: it may take long, or allocate.
+        provider.map(|provider| provider())
+    }
+
+    /// Something happened. With listeners, waits for other threads that record, and for trackers, which are told before this
+    /// returns.
+    #[inline]
+    pub fn record(&self, event: Event, frames: Option<&Frames>) {
+        if self.is_listening() {
+            self.tell(event, frames);
+        }
+    }
+
+    #[cold]
+    fn tell(&self, event: Event, frames: Option<&Frames>) {
+        // Held until all are told: entries reach trackers in the order of the ring.
+        let telling = self.trackers.begin();
+        let entry = self.keep(event, frames);
+        if let Some(telling) = telling {
+            telling.tell(&entry);
+        }
+    }
+
+    fn keep(&self, event: Event, frames: Option<&Frames>) -> TraceEntry {
+        let mut state = lock(&self.state);
+        let recorded = state.options.context >= RecordContext::Alloc;
+        let entry = TraceEntry {
+            action: event.action,
+            address: event.address,
+            size: event.size,
+            stream: event.stream,
+            time_us: now_us(),
+            frames: frames.filter(|_| recorded).cloned(),
+            compile_context: None,
+            user_metadata: USER_METADATA.try_with(|metadata| metadata.borrow().clone()).ok().flatten(),
+        };
+        if self.is_recording() && !state.options.skip_actions.contains(&event.action) {
+            state.ring.push(entry.clone());
+        }
+        entry
+    }
+
+    /// What was recorded, oldest first.
+    #[must_use]
+    pub fn entries(&self) -> Vec<TraceEntry> {
+        lock(&self.state).ring.entries()
+    }
+
+    /// Tells `tracker` of every entry from now on, also while nothing is recorded and of actions that are skipped.
+    pub fn attach(&self, tracker: Arc<dyn TraceTracker>) -> TrackerId {
+        let id = self.trackers.attach(tracker);
+        self.listeners.fetch_or(TRACKED, Ordering::Relaxed);
+        id
+    }
+
+    /// Tells a tracker no more. It may still be told of what other threads record right now. False if it was not attached.
+    pub fn detach(&self, id: TrackerId) -> bool {
+        self.trackers.detach(id, || {
+            self.listeners.fetch_and(!TRACKED, Ordering::Relaxed);
+        })
+    }
+
+    /// How often a tracker has panicked. The panic ends there: memory must not be lost over it.
+    #[must_use]
+    pub fn tracker_panics(&self) -> u64 {
+        self.trackers.panics()
+    }
+}
+
+fn now_us() -> u64 {
+    // A clock before 1970 is set wrongly, and any time will do.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl fmt::Debug for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("History").field("recording", &self.is_recording()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,107 @@
+//! What a history records.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::frames::FramesProvider;
+use crate::snapshot::Action;
+
+/// Which entries are recorded, and how many. As PyTorch's `_record_memory_history`, without stacks by default.
+///
+/// ```
+/// use cuda_mem_pool::history::{HistoryOptions, RecordContext, backtrace};
+/// use cuda_mem_pool::snapshot::Action;
+///
+/// let options = HistoryOptions::default()
+///     .with_max_entries(100_000)
+///     .with_skip_actions([Action::FreeRequested])
+///     .with_frames(RecordContext::Alloc, backtrace);
+/// assert_eq!(options.max_entries, 100_000);
+/// ```
+#[derive(Clone)]
+pub struct HistoryOptions {
+    /// How many entries are kept, the newest ones; at least one is.
+    pub max_entries: usize,
+    /// What is not recorded.
+    pub skip_actions: Vec<Action>,
+    /// For which entries and blocks the calling stack is recorded.
+    pub context: RecordContext,
+    /// What tells the calling stack.
+    pub frames: Option<FramesProvider>,
+    /// Whether earlier entries are forgotten.
+    pub clear_history: bool,
+}
+
+/// For what the calling stack is recorded. Each level includes those before it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RecordContext {
+    /// For nothing.
+    #[default]
+    Never,
+    /// For blocks in use.
+    State,
+    /// For the entries of their allocation, too.
+    Alloc,
+    /// For those of frees, too.
+    All,
+}
+
+impl HistoryOptions {
+    /// Keeps so many entries.
+    #[must_use]
+    pub fn with_max_entries(mut self, max_entries: usize) -> Self {
+        self.max_entries = max_entries;
+        self
+    }
+
+    /// Does not record these.
+    #[must_use]
+    pub fn with_skip_actions(mut self, actions: impl IntoIterator<Item = Action>) -> Self {
+        self.skip_actions = actions.into_iter().collect();
+        self
+    }
+
+    /// Records what `frames` says of the calling stack.
+    #[must_use]
+    pub fn with_frames(
+        mut self,
+        context: RecordContext,
+        frames: impl Fn() -> crate::snapshot::Frames + Send + Sync + 'static,
+    ) -> Self {
+        self.context = context;
+        self.frames = Some(Arc::new(frames));
+        self
+    }
+
+    /// Forgets earlier entries.
+    #[must_use]
+    pub fn with_clear_history(mut self, clear_history: bool) -> Self {
+        self.clear_history = clear_history;
+        self
+    }
+}
+
+impl Default for HistoryOptions {
+    /// All entries, without stacks.
+    fn default() -> Self {
+        Self {
+            max_entries: usize::MAX,
+            skip_actions: Vec::new(),
+            context: RecordContext::Never,
+            frames: None,
+            clear_history: false,
+        }
+    }
+}
+
+impl fmt::Debug for HistoryOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HistoryOptions")
+            .field("max_entries", &self.max_entries)
+            .field("skip_actions", &self.skip_actions)
+            .field("context", &self.context)
+            .field("frames", &self.frames.is_some())
+            .field("clear_history", &self.clear_history)
+            .finish()
+    }
+}

@@ -1,0 +1,124 @@
+//! Who is told of each entry.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::primitive::{Mutex, MutexGuard, lock};
+use crate::snapshot::TraceEntry;
+
+/// Is told of each entry of a [`History`](super::History), in the order of the entries, by the thread that did what the entry
+/// says, before that call returns.
+///
+/// What a tracker itself does to the allocator is recorded, but no tracker is told of it. Other threads that record wait
+/// meanwhile, so a tracker must not wait for them; and it must not take the GIL, which they may have.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// use cuda_mem_pool::history::{Event, History, TraceTracker};
+/// use cuda_mem_pool::snapshot::{Action, TraceEntry};
+///
+/// #[derive(Default)]
+/// struct Mapped(AtomicU64);
+///
+/// impl TraceTracker for Mapped {
+///     fn track(&self, entry: &TraceEntry) {
+///         if entry.action == Action::SegmentMap {
+///             self.0.fetch_add(entry.size, Ordering::Relaxed);
+///         }
+///     }
+/// }
+///
+/// let (history, mapped) = (History::new(), Arc::new(Mapped::default()));
+/// let id = history.attach(mapped.clone());
+/// history.record(Event { action: Action::SegmentMap, address: 0, size: 2 << 20, stream: 0 }, None);
+/// assert!(history.detach(id));
+/// assert_eq!(mapped.0.load(Ordering::Relaxed), 2 << 20);
+/// ```
+pub trait TraceTracker: Send + Sync {
+    /// Something happened.
+    fn track(&self, entry: &TraceEntry);
+}
+
+/// Names a tracker of a [`History`](super::History).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TrackerId(u64);
+
+type List = Vec<(TrackerId, Arc<dyn TraceTracker>)>;
+
+#[derive(Default)]
+pub(super) struct Trackers {
+    /// Who has it tells.
+    turn: Mutex<()>,
+    list: Mutex<Arc<List>>,
+    attached: AtomicU64,
+    panics: AtomicU64,
+}
+
+/// The calling thread tells trackers, and no other does.
+pub(super) struct Telling<'t> {
+    trackers: &'t Trackers,
+    _turn: MutexGuard<'t, ()>,
+}
+
+thread_local! {
+    /// The thread is in a tracker.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Trackers {
+    /// The turn to tell, or none if there is nobody to tell or a tracker is the one who asks.
+    pub(super) fn begin(&self) -> Option<Telling<'_>> {
+        if INSIDE.get() || lock(&self.list).is_empty() {
+            return None;
+        }
+        Some(Telling { trackers: self, _turn: lock(&self.turn) })
+    }
+
+    pub(super) fn attach(&self, tracker: Arc<dyn TraceTracker>) -> TrackerId {
+        let id = TrackerId(self.attached.fetch_add(1, Ordering::Relaxed));
+        let mut list = lock(&self.list);
+        *list = Arc::new(list.iter().cloned().chain([(id, tracker)]).collect());
+        id
+    }
+
+    /// `emptied` is called if there is none any more, before another can be attached.
+    pub(super) fn detach(&self, id: TrackerId, emptied: impl FnOnce()) -> bool {
+        let mut list = lock(&self.list);
+        let (gone, left): (List, List) = list.iter().cloned().partition(|(known, _)| *known == id);
+        if left.is_empty() {
+            emptied();
+        }
+        let before = std::mem::replace(&mut *list, Arc::new(left));
+        drop(list);
+        // What a tracker does when it is dropped, it does without our lock.
+        drop(before);
+        !gone.is_empty()
+    }
+
+    pub(super) fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
+    }
+}
+
+impl Telling<'_> {
+    pub(super) fn tell(self, entry: &TraceEntry) {
+        let list = Arc::clone(&lock(&self.trackers.list));
+        INSIDE.set(true);
+        for (_, tracker) in list.iter() {
+            self.run(|| tracker.track(entry));
+        }
+        // It may have been detached meanwhile, and ends here.
+        self.run(|| drop(list));
+        INSIDE.set(false);
+    }
+
+    fn run(&self, body: impl FnOnce()) {
+        if catch_unwind(AssertUnwindSafe(body)).is_err() {
+            self.trackers.panics.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What one shard has counted. Only one thread at a time writes it, so nothing here is a read-modify-write.
+
+use super::sums::{Figures, Made, SIDES, Sums};
+use crate::primitive::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use crate::statistics::PoolSize;
+
+/// Somebody has the shard.
+pub(super) const HELD: usize = 1;
+/// Whoever has the shard may count without asking anybody.
+pub(super) const ACTIVE: usize = 2;
+/// The rest is the token of whoever has the shard and may count right now: nobody else may take `ACTIVE` away. 0: nobody.
+pub(super) const TOKEN: usize = !7;
+
+/// A shard's figures. They have their cache lines to themselves.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Cells {
+    pub(super) lock: AtomicUsize,
+    /// A limit was passed: the peaks are to be looked at before anything is taken away.
+    risen: AtomicBool,
+    pools: [PoolCells; 2],
+    /// The most of each figure since the last `begin`, in the order of [`Sums`].
+    most: [[AtomicI64; 5]; SIDES],
+    /// Where the books have it. Changes under their lock.
+    place: AtomicUsize,
+}
+
+/// The figures of one kind of pool. What is pending counts as active, but nobody has it.
+#[derive(Debug, Default)]
+struct PoolCells {
+    blocks: AtomicI64,
+    bytes: AtomicI64,
+    requested: AtomicI64,
+    made: AtomicI64,
+    made_bytes: AtomicI64,
+    made_requested: AtomicI64,
+    /// Up to these numbers of blocks, bytes and requested bytes in each kind of pool no peak moves.
+    limits: [AtomicI64; 3],
+    pending: AtomicI64,
+    pending_bytes: AtomicI64,
+}
+
+impl Cells {
+    #[inline]
+    pub(super) fn allocate(&self, pool: PoolSize, bytes: i64, requested: i64) {
+        let pool = self.pool(pool);
+        let now = [add(&pool.blocks, 1), add(&pool.bytes, bytes), add(&pool.requested, requested)];
+        add(&pool.made, 1);
+        add(&pool.made_bytes, bytes);
+        add(&pool.made_requested, requested);
+        let [blocks, bytes, requested] = &pool.limits;
+        let room = |limit: &AtomicI64, now: i64| read(limit).wrapping_sub(now);
+        // One test of three signs.
+        if room(blocks, now[0]) | room(bytes, now[1]) | room(requested, now[2]) < 0 {
+            self.risen.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn free(&self, pool: PoolSize, bytes: i64, requested: i64) {
+        self.settle();
+        let pool = self.pool(pool);
+        add(&pool.blocks, -1);
+        add(&pool.bytes, bytes.wrapping_neg());
+        add(&pool.requested, requested.wrapping_neg());
+    }
+
+    pub(super) fn request_free(&self, pool: PoolSize, bytes: i64) {
+        self.settle();
+        let pool = self.pool(pool);
+        add(&pool.blocks, -1);
+        add(&pool.bytes, bytes.wrapping_neg());
+        add(&pool.pending, 1);
+        add(&pool.pending_bytes, bytes);
+        // It is still active: so much fewer others may be.
+        let [blocks_limit, bytes_limit, _] = &pool.limits;
+        add(blocks_limit, -1);
+        add(bytes_limit, bytes.wrapping_neg());
+    }
+
+    pub(super) fn complete_free(&self, pool: PoolSize, bytes: i64, requested: i64) {
+        self.settle();
+        let pool = self.pool(pool);
+        add(&pool.pending, -1);
+        add(&pool.pending_bytes, bytes.wrapping_neg());
+        add(&pool.requested, requested.wrapping_neg());
+    }
+
+    /// Figures are highest before something is taken away: so that is when the peaks are looked at, once for all that was
+    /// added in a row.
+    #[inline]
+    pub(super) fn settle(&self) {
+        if self.risen.load(Ordering::Relaxed) {
+            self.raise();
+        }
+    }
+
+    #[cold]
+    fn raise(&self) {
+        let now = self.now();
+        for (most, now) in self.most.iter().flatten().zip(now.all()) {
+            most.store(read(most).max(now), Ordering::Relaxed);
+        }
+        self.limit(now, self.most());
+    }
+
+    /// Has the peaks start anew from what there is.
+    pub(super) fn begin(&self) {
+        let now = self.now();
+        for (most, now) in self.most.iter().flatten().zip(now.all()) {
+            most.store(now, Ordering::Relaxed);
+        }
+        self.limit(now, now);
+    }
+
+    /// Each kind of pool may rise to its own peak, and both together by half of what is left below theirs each.
+    fn limit(&self, now: Sums, most: Sums) {
+        self.risen.store(false, Ordering::Relaxed);
+        for (pool, limits) in self.pools.iter().zip(now.limits(most)) {
+            for (cell, limit) in pool.limits.iter().zip(limits) {
+                cell.store(limit, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// What there is. It may be less than nothing: blocks may be given back in another shard than they came from.
+    #[inline]
+    pub(super) fn now(&self) -> Sums {
+        let [small, large] = self.pools.each_ref().map(PoolCells::now);
+        Sums::of(small, large)
+    }
+
+    pub(super) fn most(&self) -> Sums {
+        Sums::from(self.most.each_ref().map(|most| most.each_ref().map(read)))
+    }
+
+    pub(super) fn made(&self) -> Made {
+        Made(self.pools.each_ref().map(|pool| [&pool.made, &pool.made_bytes, &pool.made_requested].map(read)))
+    }
+
+    pub(super) fn place(&self) -> usize {
+        self.place.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn move_to(&self, place: usize) {
+        self.place.store(place, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn pool(&self, pool: PoolSize) -> &PoolCells {
+        let [small, large] = &self.pools;
+        match pool {
+            PoolSize::Small => small,
+            PoolSize::Large => large,
+        }
+    }
+}
+
+impl PoolCells {
+    #[inline]
+    fn now(&self) -> Figures {
+        let (blocks, bytes) = (read(&self.blocks), read(&self.bytes));
+        [
+            blocks,
+            bytes,
+            blocks.wrapping_add(read(&self.pending)),
+            bytes.wrapping_add(read(&self.pending_bytes)),
+            read(&self.requested),
+        ]
+    }
+}
+
+#[inline]
+fn read(cell: &AtomicI64) -> i64 {
+    cell.load(Ordering::Relaxed)
+}
+
+#[inline]
+fn add(cell: &AtomicI64, amount: i64) -> i64 {
+    let sum = read(cell).wrapping_add(amount);
+    cell.store(sum, Ordering::Relaxed);
+    sum
+}

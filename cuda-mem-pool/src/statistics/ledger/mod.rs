@@ -1,0 +1,250 @@
+//! [`PeakLedger`]: exact peaks of a sum that many heaps have a part in, without a word that all of them write.
+//!
+//! Each heap has a shard with counters of its own. One shard at a time is *active*: only it may change. While it is, the sum
+//! over all shards is the others' sum, which stands still, and its own; so the sum was highest when its own part was, and the
+//! active shard has to keep no more than its own maximum. To count in another shard is to hand the activity over first, under
+//! the ledger's lock: the old one's maximum goes into the peak, and what it has into the others' sum.
+//!
+//! Whether a shard is active is a bit in the word that is its lock. Whoever takes the lock learns it with the same atomic
+//! exchange, and has then *armed* the shard: nobody takes the bit away before the holder is done. So counting is plain loads
+//! and stores behind one test, and costs no atomic exchange if the shard's lock is also the heap's.
+//!
+//! The order in which operations count is that of the activity: operations of one shard in the order of its lock, those of
+//! two shards in that of the hand-overs between them. It agrees with whatever order the threads can know of, so a peak is what
+//! it would be had all operations been made one after the other.
+//!
+//! Whoever hands over waits for the holder of the active shard while that is armed, and has the ledger's lock meanwhile. A
+//! holder that is armed must therefore wait for nobody: before it does, it calls [`ShardGuard::disarm`]. What waits in here
+//! waits for nobody who waits: one that asks for the activity is armed on a shard that is not active, and shards that the same
+//! thread has armed are not waited for.
+//!
+//! With [`Peaks::Sharded`] all shards stay active, no activity is handed over, and the peak is the sum of the shards' own.
+
+mod books;
+mod cells;
+mod sums;
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use self::books::Books;
+use self::cells::{ACTIVE, Cells, HELD, TOKEN};
+use super::stat::{PoolSize, PoolStat};
+use crate::primitive::{Ordering, thread_token, yield_now};
+
+/// How peaks over several shards are kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Peaks {
+    /// Exact: the most that there was at any moment. Threads that count in different shards at the same time wait for each
+    /// other, some hundred nanoseconds.
+    #[default]
+    Exact,
+    /// The sum of what the shards had at most: never too low, and too high by what moved from one shard to another, or was at
+    /// its most in each at different moments. Nobody waits. All other figures are exact.
+    Sharded,
+}
+
+/// What a [`PeakLedger`] counts, under PyTorch's names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LiveStatistics {
+    /// Blocks that somebody has.
+    pub allocation: PoolStat,
+    /// Their bytes.
+    pub allocated_bytes: PoolStat,
+    /// Blocks that somebody has or that a stream still uses.
+    pub active: PoolStat,
+    /// Their bytes.
+    pub active_bytes: PoolStat,
+    /// Their bytes, as they were asked for.
+    pub requested_bytes: PoolStat,
+}
+
+/// Counts blocks in shards, one for each heap, and keeps the peaks of their sum.
+///
+/// ```
+/// use cuda_mem_pool::statistics::{PeakLedger, Peaks, PoolSize};
+///
+/// let ledger = PeakLedger::new(Peaks::Exact);
+/// let (one, other) = (ledger.shard(), ledger.shard());
+/// one.hold().allocate(PoolSize::Small, 512, 500);
+/// other.hold().allocate(PoolSize::Small, 1024, 1000);
+/// one.hold().free(PoolSize::Small, 512, 500);
+///
+/// let live = ledger.read();
+/// assert_eq!(live.allocated_bytes.all.current, 1024);
+/// assert_eq!(live.allocated_bytes.all.peak, 1536);
+/// assert_eq!(live.requested_bytes.small_pool.freed, 500);
+/// ```
+#[derive(Debug, Clone)]
+pub struct PeakLedger {
+    books: Arc<Books>,
+}
+
+/// One heap's part of a [`PeakLedger`], and a lock: best the heap's own. What it counted stays counted when it is dropped.
+/// [`PeakLedger`] has an example.
+#[derive(Debug)]
+pub struct Shard {
+    books: Arc<Books>,
+    cells: Arc<Cells>,
+}
+
+/// The calling thread has the shard, and is armed: others who want to count wait until it is dropped or disarmed. So before
+/// its holder waits for anybody, for another lock, the driver or somebody's callback, it calls [`ShardGuard::disarm`].
+///
+/// ```
+/// use cuda_mem_pool::statistics::{PeakLedger, Peaks, PoolSize};
+///
+/// let ledger = PeakLedger::new(Peaks::Exact);
+/// let shard = ledger.shard();
+/// let mut guard = shard.hold();
+/// guard.allocate(PoolSize::Large, 2 << 20, 2_000_000);
+/// guard.disarm();
+/// // Still nobody else has the shard, and others may count in theirs.
+/// assert!(shard.try_hold().is_none());
+/// guard.free(PoolSize::Large, 2 << 20, 2_000_000);
+/// ```
+#[derive(Debug)]
+pub struct ShardGuard<'s> {
+    shard: &'s Shard,
+    /// The shard's word while it is armed and active.
+    counting: usize,
+    /// The token is that of one thread.
+    _here: PhantomData<*const ()>,
+}
+
+impl PeakLedger {
+    /// A ledger without shards.
+    #[must_use]
+    pub fn new(peaks: Peaks) -> Self {
+        Self { books: Arc::new(Books::new(peaks)) }
+    }
+
+    /// A new shard, which has counted nothing.
+    #[must_use]
+    pub fn shard(&self) -> Shard {
+        Shard { books: Arc::clone(&self.books), cells: self.books.add() }
+    }
+
+    /// All figures of one moment. Waits for the ledger's lock and for holders that are armed in other threads.
+    #[must_use]
+    pub fn read(&self) -> LiveStatistics {
+        self.books.read()
+    }
+
+    /// Has the peaks start anew from what there is now. Waits as [`PeakLedger::read`].
+    pub fn reset_peak(&self) {
+        self.books.reset_peak();
+    }
+
+    /// Has the sums of what came and went start anew from nothing. Waits as [`PeakLedger::read`].
+    pub fn reset_accumulated(&self) {
+        self.books.reset_accumulated();
+    }
+}
+
+impl Shard {
+    /// Takes the shard, unless somebody has it.
+    #[inline]
+    pub fn try_hold(&self) -> Option<ShardGuard<'_>> {
+        let counting = ACTIVE | HELD | thread_token();
+        let mut now = self.cells.lock.load(Ordering::Relaxed);
+        while now & HELD == 0 {
+            let taken = now | counting & !ACTIVE;
+            // Acquire: what the last holder did is done.
+            match self.cells.lock.compare_exchange(now, taken, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(ShardGuard { shard: self, counting, _here: PhantomData }),
+                Err(other) => now = other,
+            }
+        }
+        None
+    }
+
+    /// Takes the shard when nobody has it.
+    #[inline]
+    pub fn hold(&self) -> ShardGuard<'_> {
+        loop {
+            match self.try_hold() {
+                Some(guard) => return guard,
+                None => yield_now(),
+            }
+        }
+    }
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        // Whoever still has it has forgotten a guard, and will not count.
+        self.cells.lock.fetch_and(ACTIVE, Ordering::Release);
+        self.books.remove(&self.cells);
+    }
+}
+
+impl ShardGuard<'_> {
+    /// A block of `bytes`, of which `requested` were asked for, is handed out.
+    #[inline]
+    pub fn allocate(&mut self, pool: PoolSize, bytes: usize, requested: usize) {
+        self.counting().allocate(pool, bytes as i64, requested as i64);
+    }
+
+    /// A block is given back, and no stream uses it. It may have come from another shard; so for the two below.
+    #[inline]
+    pub fn free(&mut self, pool: PoolSize, bytes: usize, requested: usize) {
+        self.counting().free(pool, bytes as i64, requested as i64);
+    }
+
+    /// A block is given back that a stream still uses: it stays active.
+    pub fn request_free(&mut self, pool: PoolSize, bytes: usize) {
+        self.counting().request_free(pool, bytes as i64);
+    }
+
+    /// No stream uses such a block any more.
+    pub fn complete_free(&mut self, pool: PoolSize, bytes: usize, requested: usize) {
+        self.counting().complete_free(pool, bytes as i64, requested as i64);
+    }
+
+    /// Still has the shard, but may now wait for others. What is counted afterwards arms it again, at the price of an atomic
+    /// exchange.
+    pub fn disarm(&mut self) {
+        // Release: what was counted is seen by whoever takes the activity away.
+        self.shard.cells.lock.fetch_and(!TOKEN, Ordering::Release);
+    }
+
+    /// The cells, when they may be written.
+    #[inline]
+    fn counting(&mut self) -> &Cells {
+        let cells = &self.shard.cells;
+        // An armed shard's word is changed by its own thread only.
+        if cells.lock.load(Ordering::Relaxed) != self.counting {
+            self.begin_counting();
+        }
+        cells
+    }
+
+    #[cold]
+    fn begin_counting(&mut self) {
+        let cells = &self.shard.cells;
+        // Relaxed: if it is still active, nobody has touched the cells since it was disarmed.
+        let before = cells.lock.fetch_or(self.counting & TOKEN, Ordering::Relaxed);
+        if before & ACTIVE == 0 {
+            self.shard.books.activate(cells);
+        }
+    }
+}
+
+impl Drop for ShardGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let lock = &self.shard.cells.lock;
+        let now = lock.load(Ordering::Relaxed);
+        // Release: what the holder did is done for the next one, and what was counted for whoever takes the activity away.
+        if now & TOKEN == 0 {
+            // Somebody may be taking it away right now.
+            lock.fetch_and(!HELD, Ordering::Release);
+        } else {
+            lock.store(now & ACTIVE, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

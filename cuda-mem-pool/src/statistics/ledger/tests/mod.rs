@@ -1,0 +1,4 @@
+#[cfg(loom)]
+mod models;
+#[cfg(not(loom))]
+mod sequential;

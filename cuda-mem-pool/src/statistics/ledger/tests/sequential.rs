@@ -1,0 +1,259 @@
+//! Against a plain count.
+
+use super::super::*;
+use crate::statistics::Stat;
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+const SMALL: PoolSize = PoolSize::Small;
+const LARGE: PoolSize = PoolSize::Large;
+const SHARDS: usize = 3;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Allocate(usize, PoolSize, usize),
+    /// Gives a block back, in any shard.
+    Free(usize, Index),
+    RequestFree(usize, Index),
+    CompleteFree(usize, Index),
+    /// A heap ends and another begins.
+    Replace(usize),
+    /// Whoever counts waits in between.
+    Disarm(usize),
+    Read,
+    ResetPeak,
+    ResetAccumulated,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let (shard, index) = (0..SHARDS, any::<Index>);
+    let pool = prop_oneof![Just(SMALL), Just(LARGE)];
+    let step = prop_oneof![
+        10 => (shard.clone(), pool, 1usize..1000).prop_map(|(shard, pool, size)| Step::Allocate(shard, pool, size)),
+        6 => (shard.clone(), index()).prop_map(|(shard, block)| Step::Free(shard, block)),
+        2 => (shard.clone(), index()).prop_map(|(shard, block)| Step::RequestFree(shard, block)),
+        2 => (shard.clone(), index()).prop_map(|(shard, block)| Step::CompleteFree(shard, block)),
+        1 => shard.clone().prop_map(Step::Replace),
+        1 => shard.prop_map(Step::Disarm),
+        2 => Just(Step::Read),
+        1 => Just(Step::ResetPeak),
+        1 => Just(Step::ResetAccumulated),
+    ];
+    prop::collection::vec(step, 1..150)
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    pool: PoolSize,
+    requested: usize,
+}
+
+impl Block {
+    fn bytes(self) -> usize {
+        self.requested.next_multiple_of(512)
+    }
+}
+
+/// As PyTorch counts: each figure by itself, at each step.
+#[derive(Debug, Default)]
+struct Model {
+    counted: LiveStatistics,
+    live: Vec<Block>,
+    pending: Vec<Block>,
+}
+
+impl Model {
+    fn hand_out(&mut self, block: Block) {
+        self.live.push(block);
+        let (counted, bytes, requested) = (&mut self.counted, block.bytes() as u64, block.requested as u64);
+        counted.allocation.increase(block.pool, 1);
+        counted.allocated_bytes.increase(block.pool, bytes);
+        counted.active.increase(block.pool, 1);
+        counted.active_bytes.increase(block.pool, bytes);
+        counted.requested_bytes.increase(block.pool, requested);
+    }
+
+    fn give_back(&mut self, block: Block) {
+        self.counted.allocation.decrease(block.pool, 1);
+        self.counted.allocated_bytes.decrease(block.pool, block.bytes() as u64);
+    }
+
+    fn end(&mut self, block: Block) {
+        self.counted.active.decrease(block.pool, 1);
+        self.counted.active_bytes.decrease(block.pool, block.bytes() as u64);
+        self.counted.requested_bytes.decrease(block.pool, block.requested as u64);
+    }
+
+    fn each(&mut self, change: fn(&mut PoolStat)) {
+        let LiveStatistics { allocation, allocated_bytes, active, active_bytes, requested_bytes } =
+            &mut self.counted;
+        [allocation, allocated_bytes, active, active_bytes, requested_bytes].into_iter().for_each(change);
+    }
+}
+
+fn take(blocks: &mut Vec<Block>, index: Index) -> Option<Block> {
+    (!blocks.is_empty()).then(|| blocks.swap_remove(index.index(blocks.len())))
+}
+
+/// What the model is told, the ledger is told too. Gives the ledger's figures at each `Read` and at the end.
+fn run(peaks: Peaks, steps: Vec<Step>, mut check: impl FnMut(LiveStatistics, LiveStatistics)) {
+    let ledger = PeakLedger::new(peaks);
+    let mut shards: Vec<_> = (0..SHARDS).map(|_| ledger.shard()).collect();
+    let mut model = Model::default();
+    for step in steps {
+        match step {
+            Step::Allocate(shard, pool, requested) => {
+                let block = Block { pool, requested };
+                shards[shard].hold().allocate(pool, block.bytes(), requested);
+                model.hand_out(block);
+            }
+            Step::Free(shard, index) => {
+                if let Some(block) = take(&mut model.live, index) {
+                    shards[shard].hold().free(block.pool, block.bytes(), block.requested);
+                    model.give_back(block);
+                    model.end(block);
+                }
+            }
+            Step::RequestFree(shard, index) => {
+                if let Some(block) = take(&mut model.live, index) {
+                    shards[shard].hold().request_free(block.pool, block.bytes());
+                    model.give_back(block);
+                    model.pending.push(block);
+                }
+            }
+            Step::CompleteFree(shard, index) => {
+                if let Some(block) = take(&mut model.pending, index) {
+                    shards[shard].hold().complete_free(block.pool, block.bytes(), block.requested);
+                    model.end(block);
+                }
+            }
+            Step::Replace(shard) => shards[shard] = ledger.shard(),
+            Step::Disarm(shard) => {
+                let block = Block { pool: SMALL, requested: 7 };
+                let mut guard = shards[shard].hold();
+                guard.allocate(SMALL, block.bytes(), block.requested);
+                guard.disarm();
+                // Another may have become active meanwhile.
+                shards[(shard + 1) % SHARDS].hold().allocate(SMALL, block.bytes(), block.requested);
+                guard.free(SMALL, block.bytes(), block.requested);
+                model.hand_out(block);
+                model.hand_out(block);
+                model.live.pop();
+                model.give_back(block);
+                model.end(block);
+            }
+            Step::Read => check(ledger.read(), model.counted),
+            Step::ResetPeak => {
+                ledger.reset_peak();
+                model.each(PoolStat::reset_peak);
+            }
+            Step::ResetAccumulated => {
+                ledger.reset_accumulated();
+                model.each(PoolStat::reset_accumulated);
+            }
+        }
+    }
+    check(ledger.read(), model.counted);
+}
+
+fn figures(live: LiveStatistics) -> impl Iterator<Item = Stat> {
+    let LiveStatistics { allocation, allocated_bytes, active, active_bytes, requested_bytes } = live;
+    [allocation, allocated_bytes, active, active_bytes, requested_bytes]
+        .into_iter()
+        .flat_map(|figure| [figure.all, figure.small_pool, figure.large_pool])
+}
+
+proptest! {
+    #[test]
+    fn all_figures_are_those_of_a_plain_count(steps in steps()) {
+        run(Peaks::Exact, steps, |counted, plain| assert_eq!(counted, plain));
+    }
+
+    #[test]
+    fn sharded_peaks_are_never_too_low_and_all_else_is_exact(steps in steps()) {
+        run(Peaks::Sharded, steps, |counted, plain| {
+            for (counted, plain) in figures(counted).zip(figures(plain)) {
+                assert!(counted.peak >= plain.peak, "{counted:?} is below {plain:?}");
+                assert_eq!(Stat { peak: plain.peak, ..counted }, plain);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_thread_may_have_two_shards() {
+    let ledger = PeakLedger::new(Peaks::Exact);
+    let (one, other) = (ledger.shard(), ledger.shard());
+    let (mut first, mut second) = (one.hold(), other.hold());
+    first.allocate(LARGE, 512, 512);
+    second.allocate(LARGE, 512, 512);
+    first.free(LARGE, 512, 512);
+    assert_eq!(ledger.read().active.all.current, 1);
+    second.free(LARGE, 512, 512);
+    drop((first, second));
+    assert_eq!(ledger.read().active.all, Stat { current: 0, peak: 2, allocated: 2, freed: 2 });
+    assert!(one.try_hold().is_some() && other.try_hold().is_some());
+}
+
+#[test]
+fn one_at_a_time_has_a_shard() {
+    let ledger = PeakLedger::new(Peaks::Exact);
+    let shard = ledger.shard();
+    let mut guard = shard.hold();
+    assert!(shard.try_hold().is_none());
+    guard.disarm();
+    assert!(shard.try_hold().is_none());
+    drop(guard);
+    assert!(shard.try_hold().is_some());
+}
+
+#[allow(clippy::mem_forget, reason = "it is what is tested")]
+#[test]
+fn a_forgotten_guard_holds_nothing_up_when_the_shard_is_gone() {
+    let ledger = PeakLedger::new(Peaks::Exact);
+    let shard = ledger.shard();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut guard = shard.hold();
+            guard.allocate(SMALL, 512, 1);
+            std::mem::forget(guard);
+        });
+    });
+    drop(shard);
+    assert_eq!(ledger.read().allocation.all.current, 1);
+}
+
+/// What all threads did is counted, and the peak is one that they can have reached.
+#[test]
+fn threads_lose_nothing() {
+    const THREADS: u64 = 4;
+    const PAIRS: u64 = 5000;
+    for peaks in [Peaks::Exact, Peaks::Sharded] {
+        let ledger = PeakLedger::new(peaks);
+        let shards: Vec<_> = (0..2).map(|_| ledger.shard()).collect();
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (shards, ledger) = (&shards, &ledger);
+                scope.spawn(move || {
+                    for pair in 0..PAIRS {
+                        let shard = &shards[(thread + pair / 64) as usize % shards.len()];
+                        shard.hold().allocate(SMALL, 1024, 1000);
+                        if pair % 100 == 0 {
+                            let live = ledger.read();
+                            assert!(live.active.all.current >= 1 && live.active.all.current <= THREADS);
+                        }
+                        shards[thread as usize % shards.len()].hold().free(SMALL, 1024, 1000);
+                    }
+                });
+            }
+        });
+        let live = ledger.read();
+        let bytes = live.active_bytes.all;
+        assert_eq!((bytes.current, bytes.allocated), (0, THREADS * PAIRS * 1024));
+        assert_eq!((bytes.freed, live.allocation.small_pool.freed), (bytes.allocated, THREADS * PAIRS));
+        assert!(bytes.peak >= 1024, "{peaks:?}");
+        if peaks == Peaks::Exact {
+            assert!(bytes.peak <= THREADS * 1024, "{bytes:?}");
+        }
+    }
+}

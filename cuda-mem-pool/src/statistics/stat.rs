@@ -1,0 +1,117 @@
+//! Figures that go up and down.
+
+/// A figure that goes up and down.
+///
+/// ```
+/// use cuda_mem_pool::statistics::Stat;
+///
+/// let mut segments = Stat::default();
+/// segments.increase(3);
+/// segments.decrease(2);
+/// assert_eq!(segments, Stat { current: 1, peak: 3, allocated: 3, freed: 2 });
+/// segments.reset_peak();
+/// segments.reset_accumulated();
+/// assert_eq!(segments, Stat { current: 1, peak: 1, allocated: 0, freed: 0 });
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// Now.
+    pub current: u64,
+    /// The most at any moment since the peaks were last reset.
+    pub peak: u64,
+    /// The sum of what was added since the accumulated figures were last reset.
+    pub allocated: u64,
+    /// The sum of what was taken away since then.
+    pub freed: u64,
+}
+
+impl Stat {
+    /// There is so much more.
+    pub fn increase(&mut self, amount: u64) {
+        self.current = self.current.saturating_add(amount);
+        self.allocated = self.allocated.saturating_add(amount);
+        self.peak = self.peak.max(self.current);
+    }
+
+    /// There is so much less.
+    pub fn decrease(&mut self, amount: u64) {
+        self.current = self.current.saturating_sub(amount);
+        self.freed = self.freed.saturating_add(amount);
+    }
+
+    /// Has the peak start anew from what there is now.
+    pub fn reset_peak(&mut self) {
+        self.peak = self.current;
+    }
+
+    /// Has the sums start anew from nothing.
+    pub fn reset_accumulated(&mut self) {
+        (self.allocated, self.freed) = (0, 0);
+    }
+}
+
+/// Which of the two kinds of pools a block or segment belongs to, as PyTorch has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PoolSize {
+    /// Blocks of up to 1 MiB, and the segments that they are cut from.
+    Small,
+    /// All others.
+    Large,
+}
+
+/// A figure of both kinds of pools together, and of each.
+///
+/// ```
+/// use cuda_mem_pool::statistics::{PoolSize, PoolStat};
+///
+/// let mut reserved = PoolStat::default();
+/// reserved.increase(PoolSize::Small, 2 << 20);
+/// reserved.decrease(PoolSize::Small, 2 << 20);
+/// reserved.increase(PoolSize::Large, 20 << 20);
+/// // The peaks were at different moments.
+/// assert_eq!((reserved.small_pool.peak, reserved.all.peak), (2 << 20, 20 << 20));
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolStat {
+    /// Both together.
+    pub all: Stat,
+    /// Those of small blocks.
+    pub small_pool: Stat,
+    /// Those of large blocks.
+    pub large_pool: Stat,
+}
+
+impl PoolStat {
+    /// There is so much more in pools of this kind.
+    pub fn increase(&mut self, pool: PoolSize, amount: u64) {
+        self.all.increase(amount);
+        self.of(pool).increase(amount);
+    }
+
+    /// There is so much less in pools of this kind.
+    pub fn decrease(&mut self, pool: PoolSize, amount: u64) {
+        self.all.decrease(amount);
+        self.of(pool).decrease(amount);
+    }
+
+    /// Has the peaks start anew from what there is now.
+    pub fn reset_peak(&mut self) {
+        self.each(Stat::reset_peak);
+    }
+
+    /// Has the sums start anew from nothing.
+    pub fn reset_accumulated(&mut self) {
+        self.each(Stat::reset_accumulated);
+    }
+
+    fn of(&mut self, pool: PoolSize) -> &mut Stat {
+        match pool {
+            PoolSize::Small => &mut self.small_pool,
+            PoolSize::Large => &mut self.large_pool,
+        }
+    }
+
+    fn each(&mut self, change: fn(&mut Stat)) {
+        [&mut self.all, &mut self.small_pool, &mut self.large_pool].into_iter().for_each(change);
+    }
+}

@@ -1,0 +1,58 @@
+//! Allocation traces: what a program allocated and freed, one event a line, to be replayed against any allocator.
+//!
+//! ```text
+//! # torch=2.11.0+cu130 wall_s=11.9
+//! op,id,size,stream,time_us,thread
+//! a,0,154389504,0,17,4711
+//! f,0,,0,5120,4712
+//! c,0,,0,5233,4711
+//! ```
+//!
+//! - The first line, `# key=value …`, tells what is known of the run; it may be missing. Replays read `wall_s`, the seconds
+//!   that the run took.
+//! - The second line names the columns. `time_us` (microseconds since the recording began) and `thread` may be missing.
+//! - `a,ID,SIZE,STREAM` allocates SIZE bytes, as they were asked for, on STREAM. No id is used twice.
+//! - `f,ID,,STREAM` frees the block, at the moment the program let go of it.
+//! - `c,ID,,STREAM`: another stream used the block, and was done with it only now. A block without such a line may be used
+//!   again on its own stream as soon as it is freed.
+//!
+//! Blocks that are never freed were live when the recording ended.
+//!
+//! [`TraceReader`] reads events one by one and checks each line; [`Trace::read`] reads all of them and checks too that they
+//! make sense together. [`TraceWriter`] writes them, [`TraceRecorder`] while they happen. All of it is plain text; whoever has
+//! compressed files unpacks them.
+//!
+//! ```
+//! use cuda_mem_pool::trace::{Action, Trace};
+//!
+//! let text = "# wall_s=0.5\nop,id,size,stream\na,0,1000,7\nf,0,,7\n";
+//! let trace = Trace::read(text.as_bytes())?;
+//! assert_eq!(trace.header().number("wall_s")?, Some(0.5));
+//! assert_eq!(trace.events()[0].action, Action::Allocate { size: 1000 });
+//! # Ok::<(), cuda_mem_pool::trace::TraceError>(())
+//! ```
+
+mod error;
+mod event;
+mod header;
+mod lines;
+mod reader;
+mod recorder;
+#[cfg(test)]
+mod tests;
+mod whole;
+mod writer;
+
+pub use error::{TraceError, TraceErrorKind};
+pub use event::{Action, Event};
+pub use header::Header;
+pub use reader::TraceReader;
+pub use recorder::TraceRecorder;
+pub use whole::Trace;
+pub use writer::TraceWriter;
+
+/// The most bytes that an event may allocate: 2⁶⁰, more than any device has.
+pub const MAX_SIZE: u64 = 1 << 60;
+
+/// The most events that [`Trace::read`] takes, so that a small compressed file cannot fill the memory.
+pub const MAX_EVENTS: usize = 50_000_000;

@@ -1,0 +1,116 @@
+//! Files as they come: packed or not, a trace or a snapshot.
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use flate2::read::MultiGzDecoder;
+
+/// More than any recording has, less than a machine that draws pages.
+const MAX_BYTES: u64 = 2 << 30;
+
+/// What a file holds.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// Comma-separated values.
+    Table(String),
+    Pickle(Vec<u8>),
+}
+
+/// Reads a file, unpacked if it is packed.
+pub(super) fn read(path: &Path) -> Result<Input> {
+    let bytes = bytes(path).with_context(|| format!("cannot read {}", path.display()))?;
+    // What every pickle of protocol 2 or newer begins with.
+    if bytes.first() == Some(&0x80) {
+        return Ok(Input::Pickle(bytes));
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Input::Table(text)),
+        Err(_) => bail!("{} is neither a trace (text) nor a snapshot (a pickle)", path.display()),
+    }
+}
+
+fn bytes(path: &Path) -> Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let mut magic = Vec::new();
+    (&file).take(2).read_to_end(&mut magic)?;
+    file.rewind()?;
+    let mut reader: Box<dyn Read> =
+        if magic == [0x1f, 0x8b] { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+    let mut bytes = Vec::new();
+    reader.by_ref().take(MAX_BYTES).read_to_end(&mut bytes)?;
+    let rest = reader.read(&mut [0])?;
+    ensure!(rest == 0, "it has more than {MAX_BYTES} bytes");
+    Ok(bytes)
+}
+
+/// The fields of a line, each asked for once, in order.
+#[derive(Debug)]
+pub(super) struct Fields<'l>(std::str::Split<'l, char>);
+
+impl<'l> Fields<'l> {
+    pub(super) fn of(line: &'l str) -> Self {
+        Self(line.split(','))
+    }
+
+    pub(super) fn text(&mut self, name: &str) -> Result<&'l str> {
+        self.0.next().map(str::trim).with_context(|| format!("the field {name} is missing"))
+    }
+
+    /// An integer, in decimal digits or hexadecimal ones after `0x`.
+    pub(super) fn number(&mut self, name: &str) -> Result<u64> {
+        let text = self.text(name)?;
+        let number = match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        number.with_context(|| format!("{name} is no number: {text:?}"))
+    }
+
+    pub(super) fn signed(&mut self, name: &str) -> Result<i64> {
+        let text = self.text(name)?;
+        text.parse().with_context(|| format!("{name} is no number: {text:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn saved(name: &str, bytes: &[u8]) -> std::path::PathBuf {
+        let path = std::env::temp_dir().join(format!("xtask-report-{}-{name}", std::process::id()));
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    #[test]
+    fn packed_and_plain_files_read_the_same() {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(b"op,id\n").unwrap();
+        for (name, bytes) in [("plain", b"op,id\n".to_vec()), ("packed", packed.finish().unwrap())] {
+            let path = saved(name, &bytes);
+            assert!(matches!(read(&path).unwrap(), Input::Table(text) if text == "op,id\n"));
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_neither_is_named() {
+        let path = saved("noise", b"\xff\xfe\0\0");
+        let error = read(&path).unwrap_err().to_string();
+        std::fs::remove_file(path).unwrap();
+        assert!(error.contains("neither a trace (text) nor a snapshot"), "{error}");
+    }
+
+    #[test]
+    fn numbers_are_decimal_or_hexadecimal() {
+        let mut fields = Fields::of("12,0x1f,-3,x");
+        assert_eq!((fields.number("a").unwrap(), fields.number("b").unwrap()), (12, 31));
+        assert_eq!(fields.signed("c").unwrap(), -3);
+        assert_eq!(fields.number("size").unwrap_err().to_string(), "size is no number: \"x\"");
+        assert_eq!(fields.text("stream").unwrap_err().to_string(), "the field stream is missing");
+    }
+}

@@ -1,0 +1,126 @@
+//! Pages as a browser shows them, against counts made elsewhere.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::super::{Arguments, draw};
+use super::{CALLS, Files, TRACE};
+use crate::chromium;
+
+/// The elements of a page after its scripts ran; an error if they said anything on the console.
+fn dom(page: &Path) -> Result<String> {
+    let program = chromium::find().context("there is no Chromium; CHROMIUM may name one")?;
+    let profile = page.with_extension("profile");
+    let output = Command::new("timeout")
+        .args(["--kill-after=5", "120"])
+        .arg(program)
+        // The page is ours, and containers refuse the sandbox to root.
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--enable-logging=stderr",
+        ])
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .args(["--virtual-time-budget=10000", "--window-size=1280,1600", "--dump-dom"])
+        .arg(format!("file://{}", page.display()))
+        .output()?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    let said = log.lines().filter(|line| line.contains("CONSOLE")).collect::<Vec<_>>().join("\n");
+    ensure!(said.is_empty(), "the page wrote to the console: {said}");
+    ensure!(output.status.success(), "the browser failed ({}): {log}", output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// What the page says of a figure after its scripts ran: the tool's count and the script's.
+fn figure(dom: &str, id: &str) -> [String; 2] {
+    let at = dom.find(&format!("id=\"{id}\"")).unwrap_or_else(|| panic!("the page has no {id}"));
+    let tag = &dom[at..at + dom[at..].find('>').unwrap()];
+    ["data-value", "data-drawn"].map(|name| {
+        let (_, rest) =
+            tag.split_once(&format!("{name}=\"")).unwrap_or_else(|| panic!("{id} has no {name}: {tag}"));
+        rest.split('"').next().unwrap().to_owned()
+    })
+}
+
+/// Opens a page and compares its figures, as counted by the tool and as drawn by the script.
+fn open(arguments: &Arguments, figures: &HashMap<&str, u64>, rows: usize) -> String {
+    let page = draw(arguments).unwrap();
+    assert!(page.len() < 5_000_000, "{} bytes", page.len());
+    std::fs::write(&arguments.out, page).unwrap();
+    let dom = dom(&arguments.out).unwrap();
+    assert!(dom.contains("data-ready=\"true\""), "the scripts did not come to their end");
+    assert!(dom.contains("data-errors=\"0\""), "the scripts failed");
+    for (id, expected) in figures {
+        let expected = expected.to_string();
+        assert_eq!(figure(&dom, id), [expected.clone(), expected], "{id}");
+    }
+    assert_eq!(dom.matches("<tr data-bytes=").count(), rows);
+    dom
+}
+
+#[test]
+#[ignore = "needs Chromium; cargo xtask ci runs it"]
+fn a_snapshot_shows_its_figures_in_a_browser() {
+    let files = Files::new("browse");
+    let account = files.snapshot(2500, 2000, 11);
+    let peak = |of: fn(&[u64; 3]) -> u64| account.account.iter().map(of).max().unwrap();
+    let figures = HashMap::from([
+        ("peak-live", peak(|bytes| bytes[0])),
+        ("peak-active", peak(|bytes| bytes[0] + bytes[1])),
+        ("peak-reserved", peak(|bytes| bytes[2])),
+        ("allocations", account.allocations as u64),
+        ("out-of-memory", account.out_of_memory as u64),
+    ]);
+    let dom = open(&files.arguments("snapshot.pickle"), &figures, 100);
+    assert!(dom.contains("main (/opt/train.py:7)") && dom.contains("Largest free range"));
+}
+
+#[test]
+#[ignore = "needs Chromium; cargo xtask ci runs it"]
+fn a_long_trace_shows_its_figures_in_a_browser() {
+    let files = Files::new("long");
+    // Sizes from a rule, the account from a plain count beside it.
+    let (mut lines, mut held, mut live, mut peak) = (vec!["op,id,size,stream".to_owned()], Vec::new(), 0, 0);
+    for id in 0..100_000_u64 {
+        let size = id * 7919 % 1_000_003 + 1;
+        lines.push(format!("a,{id},{size},0"));
+        held.push((id, size.next_multiple_of(512)));
+        live += size.next_multiple_of(512);
+        peak = peak.max(live);
+        if id % 5 != 0 {
+            let (id, size) = held.swap_remove((id * 31 % held.len() as u64) as usize);
+            lines.push(format!("f,{id},,0"));
+            live -= size;
+        }
+    }
+    files.write("trace.csv", &lines.join("\n"));
+    let figures = HashMap::from([("peak-live", peak), ("allocations", 100_000), ("out-of-memory", 0)]);
+    let dom = open(&files.arguments("trace.csv"), &figures, 100);
+    assert!(dom.contains("This recording has no addresses"));
+}
+
+#[test]
+#[ignore = "needs Chromium; cargo xtask ci runs it"]
+fn a_replay_shows_its_figures_in_a_browser() {
+    let files = Files::new("replay");
+    files.write("trace.csv", TRACE);
+    let calls = files.write("calls.csv", CALLS);
+    let figures = HashMap::from([("peak-live", 2_098_176), ("peak-reserved", 4 << 20), ("allocations", 2)]);
+    let arguments = Arguments { calls: Some(calls), ..files.arguments("trace.csv") };
+    let dom = open(&arguments, &figures, 2);
+    assert!(dom.contains("reference-native") && dom.contains("0x10000000"));
+}
+
+#[test]
+#[ignore = "needs Chromium; cargo xtask ci runs it"]
+fn what_goes_wrong_in_a_page_is_noticed() {
+    let files = Files::new("wrong");
+    let page = files.write("page.html", "<!doctype html><script>undefined_name()</script>");
+    let error = dom(&page).unwrap_err().to_string();
+    assert!(error.contains("undefined_name"), "{error}");
+}

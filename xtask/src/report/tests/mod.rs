@@ -1,0 +1,245 @@
+//! Recordings read back, against the account that a small allocator kept.
+
+mod browse;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Deserialize;
+
+use super::history::{History, NEVER, Segment};
+use super::{Arguments, draw, read};
+
+/// What the allocator of `snapshot.py` says of itself.
+#[derive(Debug, Deserialize)]
+struct Account {
+    /// Live, pending and reserved bytes at each moment.
+    account: Vec<[u64; 3]>,
+    allocations: usize,
+    out_of_memory: usize,
+}
+
+/// Files of one test, gone when it ends.
+struct Files(PathBuf);
+
+impl Files {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("xtask-report-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn arguments(&self, input: &str) -> Arguments {
+        Arguments { input: self.0.join(input), out: self.0.join("page.html"), calls: None, device: None }
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn snapshot(&self, events: usize, ring: usize, seed: u64) -> Account {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/report/snapshot.py");
+        let numbers = [events.to_string(), ring.to_string(), seed.to_string()];
+        let output =
+            Command::new("python3").arg(script).arg(self.0.join("snapshot.pickle")).args(numbers).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Bytes of the blocks and segments at a moment, counted one by one.
+fn recount(history: &History, moment: u32) -> [u64; 3] {
+    let blocks = history.blocks.iter().filter(|block| block.allocated <= moment && moment < block.done);
+    let (live, pending) = blocks.partition::<Vec<_>, _>(|block| moment < block.freed);
+    let sum = |blocks: Vec<&super::history::Block>| blocks.iter().map(|block| block.size).sum();
+    let there = |segment: &&Segment| segment.from <= moment && moment < segment.to;
+    [sum(live), sum(pending), history.segments.iter().filter(there).map(|segment| segment.size).sum()]
+}
+
+#[test]
+fn a_snapshot_gives_its_past_back() {
+    let files = Files::new("past");
+    // The second and third kept less than there was.
+    for (ring, seed) in [(900, 1), (600, 2), (300, 3), (20, 4)] {
+        let account = files.snapshot(900, ring, seed);
+        let (history, _) = read(&files.arguments("snapshot.pickle")).unwrap();
+        assert_eq!(history.notes, Vec::<String>::new(), "seed {seed}");
+        assert_eq!(history.events as usize + 1, account.account.len());
+        let series = history.series().unwrap();
+        let reserved = series.reserved.as_ref().unwrap();
+        for (moment, expected) in account.account.iter().enumerate() {
+            let found = [series.live[moment], series.pending[moment], reserved[moment]];
+            assert_eq!(found, *expected, "seed {seed}, moment {moment}");
+            assert_eq!(recount(&history, moment as u32), *expected, "seed {seed}, moment {moment}");
+        }
+        let figures = history.figures(&series);
+        assert_eq!(
+            (figures.allocations, figures.out_of_memory),
+            (account.allocations, account.out_of_memory)
+        );
+    }
+}
+
+#[test]
+fn blocks_of_the_past_lie_in_segments_and_apart() {
+    let files = Files::new("apart");
+    files.snapshot(600, 500, 9);
+    let (history, _) = read(&files.arguments("snapshot.pickle")).unwrap();
+    for moment in (0..=history.events).step_by(7) {
+        let mut segments =
+            history.segments.iter().filter(|s| s.from <= moment && moment < s.to).collect::<Vec<_>>();
+        segments.sort_by_key(|segment| segment.address);
+        assert!(segments.windows(2).all(|pair| pair[0].address + pair[0].size <= pair[1].address));
+        let blocks = history.blocks.iter().filter(|block| block.allocated <= moment && moment < block.done);
+        let mut ranges = blocks.map(|block| (block.address.unwrap(), block.size)).collect::<Vec<_>>();
+        ranges.sort_unstable();
+        assert!(ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "moment {moment}");
+        for (address, size) in ranges {
+            let mut at = address;
+            for segment in &segments {
+                if segment.address <= at && at < segment.address + segment.size {
+                    at = segment.address + segment.size;
+                }
+            }
+            assert!(at >= address + size, "moment {moment}: {address:#x} is not mapped");
+        }
+    }
+}
+
+#[test]
+fn frames_come_with_the_blocks_that_they_allocated() {
+    let files = Files::new("frames");
+    files.snapshot(200, 200, 5);
+    let (history, _) = read(&files.arguments("snapshot.pickle")).unwrap();
+    assert_eq!(history.stacks.len(), 5);
+    assert!(history.blocks.iter().all(|block| block.stack.is_some()));
+    assert!(
+        history
+            .stacks
+            .iter()
+            .all(|frames| frames[1] == "main (/opt/train.py:7)" && frames[2] == "at::empty_cuda")
+    );
+}
+
+#[test]
+fn devices_are_chosen_by_number() {
+    let files = Files::new("device");
+    files.snapshot(50, 50, 6);
+    let ask = |device| read(&Arguments { device: Some(device), ..files.arguments("snapshot.pickle") });
+    assert_eq!(ask(1).unwrap().0.events, 50);
+    assert_eq!(
+        ask(0).unwrap_err().root_cause().to_string(),
+        "the snapshot has nothing of device 0, only of {1}"
+    );
+}
+
+#[test]
+fn a_snapshot_without_history_is_one_moment() {
+    let files = Files::new("still");
+    // {"segments": [{"device": 0, "address": 2 MiB, "total_size": 2 MiB, "stream": 0, "blocks": [1 MiB live, 1 MiB free]}]}
+    let script = "import pickle,sys\nb=lambda s,n:dict(size=n,requested_size=n,state=s)\n\
+                  m=1<<20\nopen(sys.argv[1],'wb').write(pickle.dumps(dict(segments=[dict(device=0,address=2*m,\
+                  total_size=2*m,stream=0,blocks=[b('active_allocated',m),b('inactive',m)])])))";
+    let path = files.0.join("still.pickle");
+    assert!(Command::new("python3").args(["-c", script]).arg(&path).status().unwrap().success());
+    let (history, _) = read(&files.arguments("still.pickle")).unwrap();
+    assert_eq!((history.events, recount(&history, 0)), (0, [1 << 20, 0, 2 << 20]));
+    assert!(history.notes[0].contains("no history"));
+    draw(&files.arguments("still.pickle")).unwrap();
+}
+
+const TRACE: &str = "# native_reserved_peak=6291456\nop,id,size,stream,time_us,thread\na,0,1000,0,100,1\na,1,2097152,1,250,1\n\
+                     f,1,,1,300,2\nf,0,,0,400,1\nc,1,,1,900,1\n";
+
+const CALLS: &str = "1,create,7,2097152\n2,map,0x10000000,7,2097152\n3,access,0x10000000,2097152\n4,alloc,0,0x10000000,1000,0\n\
+                     5,create,8,2097152\n6,map,0x10200000,8,2097152\n7,alloc,1,0x10200000,2097152,1\n8,order,0,1\n9,free,1\n\
+                     10,wait,event\n11,free,0\n12,done,0\n13,done,1\n14,unmap,0x10000000,2097152\n15,release,7\n";
+
+#[test]
+fn a_call_log_adds_addresses_and_reserved_memory() {
+    let files = Files::new("calls");
+    files.write("trace.csv", TRACE);
+    let calls = files.write("calls.csv", CALLS);
+    let (history, _) = read(&Arguments { calls: Some(calls), ..files.arguments("trace.csv") }).unwrap();
+    let [small, large] = &history.blocks[..] else { panic!("{history:?}") };
+    assert_eq!((small.address, small.size, small.requested), (Some(0x1000_0000), 1024, 1000));
+    assert_eq!((small.allocated, small.freed, small.done), (4, 11, 11));
+    // The trace is done with it after its fourth event, which is line 11.
+    assert_eq!((large.allocated, large.freed, large.done), (7, 9, 11));
+    let series = history.series().unwrap();
+    let page = 2 << 20;
+    assert_eq!(
+        series.reserved.as_ref().unwrap()[4..=15],
+        [
+            page,
+            2 * page,
+            2 * page,
+            2 * page,
+            2 * page,
+            2 * page,
+            2 * page,
+            2 * page,
+            2 * page,
+            2 * page,
+            2 * page,
+            page
+        ]
+    );
+    assert_eq!(recount(&history, 7), [page + 1024, 0, 2 * page]);
+    assert_eq!(recount(&history, 15), [0, 0, page]);
+    assert_eq!(history.segments.iter().filter(|segment| segment.to == NEVER).count(), 1);
+    assert_eq!((history.times[4], history.times[7], history.times[9], history.times[11]), (0, 150, 200, 300));
+}
+
+#[test]
+fn what_a_call_log_lacks_could_not_be_allocated() {
+    let files = Files::new("failed");
+    files.write("trace.csv", TRACE);
+    let calls =
+        files.write("calls.csv", "0,malloc,8192,1048576\n1,alloc,0,8192,1000,0\n2,free,0\n3,mfree,8192\n");
+    let (history, _) = read(&Arguments { calls: Some(calls), ..files.arguments("trace.csv") }).unwrap();
+    let [failed] = &history.out_of_memory[..] else { panic!("{history:?}") };
+    assert_eq!((failed.moment, failed.requested, failed.free), (2, 2 << 20, None));
+    assert_eq!(history.series().unwrap().reserved.unwrap(), [0, 1 << 20, 1 << 20, 1 << 20, 0]);
+    assert_eq!(recount(&history, 2), [1024, 0, 1 << 20]);
+}
+
+#[test]
+fn a_call_log_of_another_trace_is_refused() {
+    let files = Files::new("other");
+    files.write("trace.csv", TRACE);
+    for (line, reason) in [
+        ("1,alloc,5,0x1000,512,0", "the trace has no block 5: is it the log of another?"),
+        ("1,release,3", "handle 3 was not created"),
+        ("1,free,0", "block 0 was not allocated"),
+        ("1,jump,0", "unknown op \"jump\""),
+        ("1,map,18446744073709547520,1,8192", "ends beyond 2^52"),
+        ("1,mfree,4096", "0x1000 was not allocated"),
+        ("1,alloc,0,4503599627370000,1000,0", "ends beyond 2^52"),
+    ] {
+        let calls = files.write("calls.csv", line);
+        let error = read(&Arguments { calls: Some(calls), ..files.arguments("trace.csv") }).unwrap_err();
+        let error = format!("{error:#}");
+        assert!(error.contains("line 1 of the call log") && error.contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn options_that_do_not_fit_the_file_are_refused() {
+    let files = Files::new("options");
+    files.write("trace.csv", TRACE);
+    files.snapshot(10, 10, 1);
+    let device = Arguments { device: Some(0), ..files.arguments("trace.csv") };
+    assert!(read(&device).unwrap_err().to_string().contains("--device"));
+    let calls = Arguments { calls: Some(files.0.join("trace.csv")), ..files.arguments("snapshot.pickle") };
+    assert!(read(&calls).unwrap_err().to_string().contains("--calls"));
+}
