@@ -26,7 +26,8 @@ fn all(magazines: &Magazines) -> Vec<u32> {
 #[cfg(not(loom))]
 mod alone {
     use super::*;
-    use crate::caching::page_map::{PageKind, PageMap};
+    use crate::caching::page_map::PageMap;
+    use crate::engine::paged::PageKind;
     use std::hint::black_box;
     use std::time::{Duration, Instant};
 
