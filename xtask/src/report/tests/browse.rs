@@ -87,7 +87,6 @@ fn our_snapshot_shows_its_statistics_in_a_browser() {
     let statistics = ours::run(&files);
     let figures = HashMap::from([
         ("peak-live", statistics["allocated_bytes.all.peak"]),
-        ("peak-active", statistics["active_bytes.all.peak"]),
         ("peak-reserved", statistics["reserved_bytes.all.peak"]),
         ("allocations", statistics["allocation.all.allocated"]),
         ("out-of-memory", 1),
