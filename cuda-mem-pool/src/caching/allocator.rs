@@ -12,6 +12,7 @@ use std::sync::Arc;
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, MemorySource, Stream};
 
+use super::observer::{CallObserver, Observer};
 use super::options::CachingOptions;
 use super::shared::Shared;
 use crate::error::{Error, Result};
@@ -57,7 +58,24 @@ impl CachingAllocator {
     ///
     /// [`Error::InvalidFraction`]; [`Error::Core`] of the driver.
     pub fn new(context: &Context, options: &CachingOptions) -> Result<Self> {
-        let shared = Shared::new(context, options)?;
+        Self::with(context, options, Observer::default())
+    }
+
+    /// As [`CachingAllocator::new`], with somebody who hears of the driver's calls.
+    ///
+    /// # Errors
+    ///
+    /// As [`CachingAllocator::new`].
+    pub fn observed(
+        context: &Context,
+        options: &CachingOptions,
+        observer: Arc<dyn CallObserver>,
+    ) -> Result<Self> {
+        Self::with(context, options, Observer(Some(observer)))
+    }
+
+    fn with(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
+        let shared = Shared::new(context, options, observer)?;
         Ok(Self { inner: Arc::new(Inner { shared, home: Home::new(context) }) })
     }
 
@@ -145,6 +163,12 @@ impl CachingAllocator {
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
         self.shared().metadata_bytes()
+    }
+
+    /// How many allocations were tried again after memory that was cached or waited for was gathered.
+    #[must_use]
+    pub fn retries(&self) -> u64 {
+        self.statistics().num_alloc_retries
     }
 
     /// How many calls of the driver were made for memory, mappings and order.

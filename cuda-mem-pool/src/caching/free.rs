@@ -83,14 +83,14 @@ impl Shared {
         });
         if let Some(block) = block {
             self.tell(Action::FreeRequested, address, block.size, slot);
-            self.pending.push(address, slot.number, number, uses);
+            self.pending.push(address, slot.number, number, uses, &self.observer);
         }
         Ok(())
     }
 
     /// Gives the blocks back whose uses are over.
     pub(super) fn poll(&self) {
-        for waiting in self.pending.poll() {
+        for waiting in self.pending.poll(&self.observer) {
             self.complete(&waiting);
         }
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use cuda_mem_core::{Context, Stream, StreamId, forked};
 
 use super::index::HeapIndex;
+use super::observer::Observer;
 use super::options::CachingOptions;
 use super::page_map::PageMap;
 use super::pending::Pending;
@@ -35,16 +36,18 @@ pub(super) struct Shared {
     pub(super) ledger: PeakLedger,
     pub(super) counts: Mutex<DeviceStatistics>,
     pub(super) history: History,
+    pub(super) observer: Observer,
 }
 
 impl Shared {
-    pub(super) fn new(context: &Context, options: &CachingOptions) -> Result<Self> {
+    pub(super) fn new(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let total = context.device().total_memory()?;
         let slots = Arc::new(Slots::new());
         let policy = Policy { moves: options.moves, ..Policy::DEFAULT };
         let range = (total as u64).saturating_mul(ADDRESSES).next_multiple_of(PAGE as u64);
-        let mut source = PageSource::new(Vmm::new(context, Arc::clone(&slots))?, policy, range);
+        let mut source =
+            PageSource::new(Vmm::new(context, Arc::clone(&slots), observer.clone())?, policy, range);
         source.set_limit(limit(options.memory_fraction, total)?);
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -58,6 +61,7 @@ impl Shared {
             ledger: PeakLedger::new(options.statistics),
             counts: Mutex::default(),
             history: History::new(),
+            observer,
         })
     }
 

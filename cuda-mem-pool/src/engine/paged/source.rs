@@ -103,7 +103,8 @@ impl<B: Backend> PageSource<B> {
         &self.backend
     }
 
-    pub(crate) fn backend_mut(&mut self) -> &mut B {
+    /// The backend.
+    pub fn backend_mut(&mut self) -> &mut B {
         &mut self.backend
     }
 

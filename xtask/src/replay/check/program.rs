@@ -18,6 +18,8 @@ pub(super) struct Program {
     steps: Vec<Step>,
     /// The step before which a freed block's other uses ended.
     ends: HashMap<u64, usize>,
+    /// The streams that blocks are of.
+    streams: HashSet<u64>,
     next: usize,
     /// Blocks that the allocator had no memory for.
     refused: HashSet<u64>,
@@ -33,6 +35,7 @@ pub(super) struct Program {
 impl Program {
     pub(super) fn new(trace: &Trace, lag: Option<u64>) -> Self {
         let (mut steps, mut ends, mut empty) = (Vec::new(), HashMap::new(), HashSet::new());
+        let streams = trace.events().iter().map(|event| event.stream).collect();
         for event in trace.events() {
             let (id, stream) = (event.id, event.stream);
             match event.action {
@@ -50,6 +53,7 @@ impl Program {
         Self {
             steps,
             ends,
+            streams,
             next: 0,
             refused: HashSet::new(),
             lag,
@@ -103,8 +107,11 @@ impl Program {
         Ok(())
     }
 
-    pub(super) fn free(&mut self, id: u64) -> Result<()> {
+    /// `side` stands for the stream that the trace does not name, if it tells of one.
+    pub(super) fn free(&mut self, id: u64, side: Option<u64>) -> Result<()> {
         self.come_to(|step| *step == Step::Free { id })?;
+        let foreign = side.is_none_or(|side| self.ends.contains_key(&id) && !self.streams.contains(&side));
+        ensure!(foreign, "block {id} is used by stream {side:?}, which is not what the trace tells");
         self.freed.insert(id, self.next);
         self.next += 1;
         Ok(())

@@ -2,7 +2,7 @@
 //!
 //! Here is what any allocator on a real device needs from a replay: streams by the trace's numbers, a device that lags behind
 //! ([`gate`]), and the books. An allocator's own file beside [`pool`] makes its driver calls through [`Device::time`], so that
-//! they are counted and measured; tells the most it had with [`Device::note_peaks`]; and notes what it creates, maps and waits
+//! they are counted and measured, or tells of them with [`Device::count`]; tells the most it had with [`Device::note_peaks`]; and notes what it creates, maps and waits
 //! for in [`Device::log`], with [`Device::tell_done`] before each unmap and after each wait.
 
 mod done;
@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use cuda_mem_core::{Context, Driver, Stream};
+use cuda_mem_core::{Context, Driver, Stream, StreamId};
 use cuda_mem_sim::Sim;
 
 use super::calls::{Call, CallLog};
@@ -56,6 +56,7 @@ struct Books {
     calls: Calls,
     driver: Duration,
     peaks: Peaks,
+    inside: Duration,
 }
 
 impl Device {
@@ -107,6 +108,11 @@ impl Device {
         self.streams.get(&number).with_context(|| format!("the trace has no stream {number}"))
     }
 
+    /// The number that the trace has for a stream.
+    pub(crate) fn number(&self, stream: StreamId) -> Option<u64> {
+        self.streams.iter().find(|(_, own)| own.id() == stream).map(|(number, _)| *number)
+    }
+
     pub(crate) fn context(&self) -> &Context {
         &self.context
     }
@@ -126,11 +132,20 @@ impl Device {
         result
     }
 
-    /// Notes how much there is.
-    pub(crate) fn note_peaks(&self, reserved: u64, mappings: u64) {
+    /// Notes a call that an allocator made itself, how long it took, and since when it has been dealt with: neither is the
+    /// allocator's own time.
+    pub(crate) fn count(&self, kind: Kind, modelled: Duration, took: Duration, since: Instant) {
         let mut books = self.books();
-        books.peaks.reserved = books.peaks.reserved.max(reserved);
-        books.peaks.mappings = books.peaks.mappings.max(mappings);
+        books.calls.add(kind);
+        books.driver += if self.simulator.is_some() { modelled } else { took };
+        books.inside += took + since.elapsed();
+    }
+
+    /// Notes how much there was.
+    pub(crate) fn note_peaks(&self, peaks: Peaks) {
+        let mut books = self.books();
+        books.peaks.reserved = books.peaks.reserved.max(peaks.reserved);
+        books.peaks.mappings = books.peaks.mappings.max(peaks.mappings);
     }
 
     /// Notes the blocks whose work is done by now, if there is a log.
@@ -159,7 +174,8 @@ impl Machine for Device {
     }
 
     fn freeing(&self, block: &Block) -> Result<()> {
-        self.log.note(&Call::Free { id: block.id });
+        let side = block.side.map(|side| side.stream);
+        self.log.note(&Call::Free { id: block.id, side });
         let own = self.stream(block.stream)?;
         self.gate.hold(own, 0)?;
         let side = block.side.map(|side| Ok::<_, anyhow::Error>((self.stream(side.stream)?, side.until)));
@@ -193,7 +209,7 @@ impl Machine for Device {
             driver: books.driver,
             host_wait: Duration::from_secs_f64(caught.operations as f64 * self.seconds_per_operation),
             syncs: caught.times,
-            inside: Duration::ZERO,
+            inside: books.inside,
         }
     }
 }
