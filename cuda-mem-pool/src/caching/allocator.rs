@@ -165,12 +165,6 @@ impl CachingAllocator {
         self.shared().metadata_bytes()
     }
 
-    /// How many allocations were tried again after memory that was cached or waited for was gathered.
-    #[must_use]
-    pub fn retries(&self) -> u64 {
-        self.statistics().num_alloc_retries
-    }
-
     /// How many calls of the driver were made for memory, mappings and order.
     #[must_use]
     pub fn driver_calls(&self) -> u64 {

@@ -69,6 +69,12 @@ impl BlockNumber {
     }
 }
 
+impl Default for StreamHeap {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl StreamHeap {
     /// A heap without memory.
     #[must_use]

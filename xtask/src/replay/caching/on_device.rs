@@ -77,7 +77,7 @@ impl Candidate for OnDevice {
         self.device.note_peaks(self.watcher.peaks());
         let free = self.device.context().memory_info()?.free as u64;
         Ok(Tally {
-            retries: self.allocator.retries(),
+            retries: self.allocator.statistics().num_alloc_retries,
             metadata_bytes: self.allocator.metadata_bytes() as u64,
             unconfirmed: Some(reserved.abs_diff(self.free_before.saturating_sub(free))),
         })

@@ -168,6 +168,24 @@ fn a_pending_block_is_nobodys_until_it_is_done() {
 }
 
 #[test]
+fn a_pending_block_may_be_reused_behind_the_stream_that_uses_it() {
+    let trace = "a,7,1,0 f,7,,0 a,8,1,0 c,7,,0";
+    let reused = |free: &str, order: &str| {
+        against(trace, 0, &format!("{PAGE} alloc,7,0,1,0 {free} {order} alloc,8,0,1,0"))
+    };
+    reused("free,7,1", "order,0,1").unwrap();
+    let still_used = |free, order| reused(free, order).unwrap_err().contains("which another stream still uses");
+    assert!(still_used("free,7,1", ""), "nothing waits");
+    assert!(still_used("free,7,1", "order,0,1,4"), "only for what came before the free");
+    assert!(still_used("free,7,1", "order,0,2"), "for another stream");
+    assert!(still_used("free,7", "order,0,1"), "the log does not say who uses it");
+    let told = reused("free,7,0", "").unwrap_err();
+    assert!(told.ends_with("which is not what the trace tells"), "a stream of the trace: {told}");
+    let told = against("a,7,1,0 f,7,,0", 0, &format!("{PAGE} alloc,7,0,1,0 free,7,1")).unwrap_err();
+    assert!(told.ends_with("which is not what the trace tells"), "no other stream used it: {told}");
+}
+
+#[test]
 fn active_counts_what_is_pending() {
     let trace = "a,7,1,0 a,1,1,0 f,7,,0 a,8,1,0 c,7,,0 a,9,1,0";
     let log = format!("{PAGE} alloc,7,0,1,0 alloc,1,512,1,0 free,7 alloc,8,1024,1,0 done,7 alloc,9,0,1,0");
