@@ -29,7 +29,8 @@ pub(super) struct Program {
     freed: HashMap<u64, usize>,
     /// Blocks that were called done since the last step; whether that was in time shows with the next one.
     done: Vec<u64>,
-    waited: bool,
+    /// How many steps there had been at the last wait of the host.
+    waited: Option<usize>,
 }
 
 impl Program {
@@ -59,7 +60,7 @@ impl Program {
             lag,
             freed: HashMap::new(),
             done: Vec::new(),
-            waited: false,
+            waited: None,
         }
     }
 
@@ -118,19 +119,22 @@ impl Program {
     }
 
     pub(super) fn wait(&mut self) {
-        self.waited = true;
+        self.waited = Some(self.next);
     }
 
     pub(super) fn done(&mut self, id: u64) {
-        // Who waits for the device may find anything done.
-        if !self.waited {
+        // Who waits for the device may find anything done; a real device may tell that later than at once.
+        let excused = self.waited.is_some_and(|step| match self.lag {
+            Some(_) => step == self.next,
+            None => self.freed.get(&id).is_some_and(|freed| *freed <= step),
+        });
+        if !excused {
             self.done.push(id);
         }
     }
 
     /// The host has come to the next step: was what was called done due by then?
     fn settle(&mut self) -> Result<()> {
-        self.waited = false;
         for id in self.done.drain(..) {
             let freed =
                 self.freed.get(&id).map_or(0, |step| (*step as u64).saturating_add(self.lag.unwrap_or(0)));

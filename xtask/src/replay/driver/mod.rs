@@ -12,6 +12,7 @@ mod pool;
 mod tests;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use anyhow::{Context as _, Result};
 use cuda_mem_core::{Context, Driver, Stream, StreamId};
 use cuda_mem_sim::Sim;
 
-use super::calls::{Call, CallLog};
+use super::calls::{Call, CallLog, Wait};
 use super::costs::{Calls, Costs, Kind};
 use super::machine::{Machine, Peaks};
 use super::plan::{Block, Plan};
@@ -43,7 +44,9 @@ pub(crate) struct Device {
     streams: HashMap<u64, Stream>,
     gate: Arc<Gate>,
     watcher: Option<JoinHandle<()>>,
-    log: CallLog,
+    log: Arc<CallLog>,
+    /// Whether an allocator has asked the device since the host came to its operation.
+    asked: AtomicBool,
     books: Mutex<Books>,
     freed: Mutex<Freed>,
     seconds_per_operation: f64,
@@ -88,7 +91,8 @@ impl Device {
             streams,
             gate,
             watcher: None,
-            log,
+            log: Arc::new(log),
+            asked: AtomicBool::new(false),
             books: Mutex::default(),
             freed: Mutex::default(),
             seconds_per_operation: plan.seconds_per_operation(),
@@ -98,8 +102,11 @@ impl Device {
 
     /// Lets the device catch up while the host stands still: the host may be waiting for it.
     fn watched(mut self) -> Self {
-        let gate = Arc::clone(&self.gate);
-        self.watcher = Some(std::thread::spawn(move || gate.watch()));
+        let (gate, log) = (Arc::clone(&self.gate), Arc::clone(&self.log));
+        let tell = move || {
+            log.note(&Call::Wait { kind: Wait::Device });
+        };
+        self.watcher = Some(std::thread::spawn(move || gate.watch(tell)));
         self
     }
 
@@ -135,6 +142,9 @@ impl Device {
     /// Notes a call that an allocator made itself, how long it took, and since when it has been dealt with: neither is the
     /// allocator's own time.
     pub(crate) fn count(&self, kind: Kind, modelled: Duration, took: Duration, since: Instant) {
+        if kind == Kind::Query {
+            self.asked.store(true, Ordering::SeqCst);
+        }
         let mut books = self.books();
         books.calls.add(kind);
         books.driver += if self.simulator.is_some() { modelled } else { took };
@@ -164,11 +174,16 @@ impl Device {
 impl Machine for Device {
     fn begin(&self, operation: u64) -> Result<()> {
         self.gate.begin(operation);
+        self.asked.store(false, Ordering::SeqCst);
         self.tell_done()
     }
 
     fn allocated(&self, block: &Block, address: u64) -> Result<()> {
         let Block { id, size, stream, .. } = *block;
+        // It may have found done what was not when the host came here.
+        if self.asked.swap(false, Ordering::SeqCst) {
+            self.tell_done()?;
+        }
         self.log.note(&Call::Alloc { id, address, bytes: size, stream });
         Ok(())
     }
