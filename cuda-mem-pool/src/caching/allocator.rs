@@ -12,6 +12,7 @@ use std::sync::Arc;
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, MemorySource, Stream};
 
+use super::observer::{CallObserver, Observer};
 use super::options::CachingOptions;
 use super::shared::Shared;
 use crate::error::{Error, Result};
@@ -56,7 +57,24 @@ impl CachingAllocator {
     ///
     /// [`Error::InvalidFraction`]; [`Error::Core`] of the driver.
     pub fn new(context: &Context, options: &CachingOptions) -> Result<Self> {
-        let shared = Shared::new(context, options)?;
+        Self::with(context, options, Observer::default())
+    }
+
+    /// As [`CachingAllocator::new`], with somebody who hears of the driver's calls.
+    ///
+    /// # Errors
+    ///
+    /// As [`CachingAllocator::new`].
+    pub fn observed(
+        context: &Context,
+        options: &CachingOptions,
+        observer: Arc<dyn CallObserver>,
+    ) -> Result<Self> {
+        Self::with(context, options, Observer(Some(observer)))
+    }
+
+    fn with(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
+        let shared = Shared::new(context, options, observer)?;
         Ok(Self { inner: Arc::new(Inner { shared, home: Home::new(context) }) })
     }
 

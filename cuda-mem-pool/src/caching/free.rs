@@ -78,14 +78,14 @@ impl Shared {
         });
         if let Some(requested) = requested {
             self.tell_free(Action::FreeRequested, slot, address, requested);
-            self.pending.push(address, slot.number, number, uses);
+            self.pending.push(address, slot.number, number, uses, &self.observer);
         }
         Ok(())
     }
 
     /// Gives the blocks back whose uses are over.
     pub(super) fn poll(&self) {
-        for waiting in self.pending.poll() {
+        for waiting in self.pending.poll(&self.observer) {
             self.complete(&waiting);
         }
     }

@@ -19,7 +19,8 @@ impl Shared {
         }
         // What waits for other streams: their own stream waits for it instead, on the device.
         for waiting in self.pending.take_marked() {
-            let held_up = self.slots.get(waiting.heap).map(|owner| waiting.hold_up(&owner.stream));
+            let held_up =
+                self.slots.get(waiting.heap).map(|owner| waiting.hold_up(&owner.stream, &self.observer));
             match held_up {
                 Some(Ok(())) => self.complete(&waiting),
                 _ => self.pending.put_back(waiting),

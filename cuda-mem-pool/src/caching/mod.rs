@@ -11,6 +11,7 @@ mod index;
 mod ladder;
 #[allow(dead_code, reason = "the allocator is being built on it")]
 mod magazine;
+mod observer;
 mod options;
 #[allow(dead_code, reason = "the allocator is being built on it")]
 mod owner_cell;
@@ -27,5 +28,6 @@ mod thread_slots;
 mod vmm;
 
 pub use allocator::CachingAllocator;
+pub use observer::{CallObserver, DriverCall};
 pub use options::CachingOptions;
 pub use seeing::TraceRecording;

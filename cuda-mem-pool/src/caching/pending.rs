@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use cuda_mem_core::{Stream, UsePoint, Uses};
 
+use super::observer::{DriverCall, Observer};
 use crate::engine::paged::BlockNumber;
 use crate::error::Result;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
@@ -50,13 +51,20 @@ impl Pending {
     }
 
     /// Has a freed block wait until no use runs any more.
-    pub(super) fn push(&self, address: u64, heap: u32, number: BlockNumber, mut uses: Uses) {
-        let points = uses.points().ok();
+    pub(super) fn push(
+        &self,
+        address: u64,
+        heap: u32,
+        number: BlockNumber,
+        mut uses: Uses,
+        observer: &Observer,
+    ) {
+        let points = recorded(&mut uses, observer);
         lock(&self.freed).push(Waiting { address, heap, number, points, uses });
     }
 
     /// The blocks whose uses are over. Asks the driver.
-    pub(super) fn poll(&self) -> Vec<Waiting> {
+    pub(super) fn poll(&self, observer: &Observer) -> Vec<Waiting> {
         if self.is_empty() {
             return Vec::new();
         }
@@ -64,7 +72,7 @@ impl Pending {
         let mut done = Vec::new();
         let mut at = 0;
         while let Some(waiting) = freed.get_mut(at) {
-            if waiting.is_over() {
+            if waiting.is_over(observer) {
                 done.push(freed.remove(at));
             } else {
                 at += 1;
@@ -103,18 +111,31 @@ impl Pending {
 }
 
 impl Waiting {
-    fn is_over(&mut self) -> bool {
+    fn is_over(&mut self, observer: &Observer) -> bool {
         if self.points.is_none() {
             // A capture may have ended.
-            self.points = self.uses.points().ok();
+            self.points = recorded(&mut self.uses, observer);
         }
         // After an error nothing is known: the next poll asks again.
-        let over = |points: &Vec<UsePoint>| points.iter().all(|point| point.is_reached().unwrap_or(false));
+        let is_reached =
+            |point: &UsePoint| observer.watch(|| point.is_reached(), |_| DriverCall::Query).unwrap_or(false);
+        let over = |points: &Vec<UsePoint>| points.iter().all(is_reached);
         self.points.as_ref().is_some_and(over)
     }
 
     /// Lets a stream wait for the uses.
-    pub(super) fn hold_up(&self, stream: &Stream) -> Result<()> {
-        Ok(self.uses.order(stream)?)
+    pub(super) fn hold_up(&self, stream: &Stream, observer: &Observer) -> Result<()> {
+        let told = |point: &UsePoint| {
+            let of = point.stream().id();
+            DriverCall::StreamWait { stream: stream.id(), of, event: None }
+        };
+        observer
+            .watch_all(|| Ok(self.uses.order(stream)?), |()| self.points.iter().flatten().map(told).collect())
     }
+}
+
+/// The points of uses, which are recorded now; None if that cannot be because a stream captures.
+fn recorded(uses: &mut Uses, observer: &Observer) -> Option<Vec<UsePoint>> {
+    let told = |point: &UsePoint| DriverCall::Record { stream: point.stream().id(), event: None };
+    observer.watch_all(|| uses.points(), |points| points.iter().map(told).collect()).ok()
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use cuda_mem_core::{Context, Stream, StreamId, forked};
 
 use super::index::HeapIndex;
+use super::observer::Observer;
 use super::options::CachingOptions;
 use super::page_map::PageMap;
 use super::pending::Pending;
@@ -37,17 +38,18 @@ pub(super) struct Shared {
     pub(super) counts: Arc<Mutex<DeviceStatistics>>,
     pub(super) history: History,
     pub(super) record: Record,
+    pub(super) observer: Observer,
 }
 
 impl Shared {
-    pub(super) fn new(context: &Context, options: &CachingOptions) -> Result<Self> {
+    pub(super) fn new(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let total = context.device().total_memory()?;
         let slots = Arc::new(Slots::new());
         let policy = Policy { moves: options.moves, ..Policy::DEFAULT };
         let range = (total as u64).saturating_mul(ADDRESSES).next_multiple_of(PAGE as u64);
         let counts = Arc::<Mutex<DeviceStatistics>>::default();
-        let vmm = Vmm::new(context, Arc::clone(&slots), Arc::clone(&counts))?;
+        let vmm = Vmm::new(context, Arc::clone(&slots), Arc::clone(&counts), observer.clone())?;
         let mut source = PageSource::new(vmm, policy, range);
         source.set_limit(limit(options.memory_fraction, total)?);
         Ok(Self {
@@ -63,6 +65,7 @@ impl Shared {
             counts,
             history: History::new(),
             record: Record::default(),
+            observer,
         })
     }
 
