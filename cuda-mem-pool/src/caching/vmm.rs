@@ -8,14 +8,17 @@
 
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use cuda_mem_core::sys::{CUdeviceptr, CUresult};
 use cuda_mem_core::vmm::{Access, AddressRange, CreateOptions, PhysicalMemory};
 use cuda_mem_core::{Context, Device, Error, Event, Result};
 
+use super::callbacks::{List, Watcher};
+use super::segment::BackingChange;
 use super::slot::Slots;
-use crate::engine::paged::{Backend, PAGE};
+use crate::engine::paged::{Backend, Change, PAGE};
 
 /// Memory of a device by the calls for virtual memory management.
 #[derive(Debug)]
@@ -26,6 +29,7 @@ pub(super) struct Vmm {
     reached_by: Vec<Device>,
     ranges: BTreeMap<CUdeviceptr, AddressRange>,
     slots: Arc<Slots>,
+    watchers: Arc<List<Watcher>>,
     calls: Calls,
 }
 
@@ -51,7 +55,7 @@ impl Calls {
 }
 
 impl Vmm {
-    pub(super) fn new(context: &Context, slots: Arc<Slots>) -> Result<Self> {
+    pub(super) fn new(context: &Context, slots: Arc<Slots>, watchers: Arc<List<Watcher>>) -> Result<Self> {
         let device = context.device();
         Ok(Self {
             context: context.clone(),
@@ -59,6 +63,7 @@ impl Vmm {
             reached_by: vec![device],
             ranges: BTreeMap::new(),
             slots,
+            watchers,
             calls: Calls::default(),
         })
     }
@@ -82,6 +87,11 @@ impl Vmm {
         range.set_access(offset, bytes, &self.reached_by, Access::ReadWrite)?;
         self.calls.set_access += 1;
         Ok(())
+    }
+
+    /// A descriptor of memory for other processes.
+    pub(super) fn export(&self, memory: u64, bytes: usize) -> Result<OwnedFd> {
+        self.handle(memory, bytes).export_posix_fd()
     }
 
     fn range(&self, address: CUdeviceptr) -> Result<(usize, &AddressRange)> {
@@ -171,5 +181,10 @@ impl Backend for Vmm {
             self.calls.wait += 1;
         }
         Ok(())
+    }
+
+    fn before(&mut self, change: Change) {
+        let Change { id, address, bytes } = change;
+        self.watchers.tell(&BackingChange { segment: id, address, bytes });
     }
 }

@@ -1,4 +1,4 @@
-//! Where the page source gets memory, and the order of what uses it.
+//! Where the page source gets memory, the order of what uses it, and who is told of changes.
 
 /// Addresses, memory and order, from a driver or a model of one. Sizes are multiples of the page.
 ///
@@ -31,4 +31,16 @@ pub(crate) trait Backend {
 
     /// Lets the work that the stream of heap `waiter` is given from now on wait for a point of another's.
     fn wait(&mut self, waiter: u32, of: u32, mark: &Self::Mark) -> Result<(), Self::Error>;
+
+    /// Free memory is about to leave addresses. Whether it does is not certain yet: calls may fail.
+    fn before(&mut self, _change: Change) {}
+}
+
+/// Memory leaves addresses: they will be without, or have other memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// Which handle.
+    pub(crate) id: u64,
+    pub(crate) address: u64,
+    pub(crate) bytes: usize,
 }

@@ -25,6 +25,8 @@ pub(crate) struct PageSource<B: Backend> {
     range: u64,
     most_bytes: usize,
     pub(super) limit: usize,
+    /// Handles that are nowhere mapped, because the driver refused to take them back.
+    pub(super) homeless: Vec<u32>,
 }
 
 /// The other heaps of the device, each of which can be had for a moment.
@@ -71,6 +73,7 @@ impl<B: Backend> PageSource<B> {
             range,
             most_bytes: 0,
             limit: usize::MAX,
+            homeless: Vec::new(),
         }
     }
 
@@ -158,6 +161,14 @@ impl<B: Backend> PageSource<B> {
 
     /// A new handle, if memory and the limit allow it.
     pub(super) fn create(&mut self, heap: u32, bytes: usize) -> Result<Option<u32>, GrowError<B::Error>> {
+        let same = |chunk: &u32| self.ground.chunk(*chunk).is_some_and(|chunk| chunk.bytes == bytes);
+        if let Some(at) = self.homeless.iter().position(same) {
+            let chunk = self.homeless.swap_remove(at);
+            if let Some(chunk) = self.ground.chunk_mut(chunk) {
+                chunk.heap = heap;
+            }
+            return Ok(Some(chunk));
+        }
         if self.ground.bytes().saturating_add(bytes) > self.limit {
             return Ok(None);
         }
