@@ -105,6 +105,9 @@ impl Shared {
     #[cold]
     fn grow(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
         refuse_watchers()?;
+        if request.size > self.total {
+            return self.give_up(slot, request);
+        }
         self.poll();
         match self.try_grow(slot, request)? {
             Some(block) => Ok(block.address),

@@ -31,6 +31,11 @@ impl Shared {
         {
             return Ok(block.address);
         }
+        self.give_up(slot, request)
+    }
+
+    /// The end: the error, of which observers are told.
+    pub(super) fn give_up(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
         let report = self.report(slot, request)?;
         lock(&self.counts).num_ooms += 1;
         self.callbacks.observe(&report);
