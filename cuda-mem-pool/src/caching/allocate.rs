@@ -2,11 +2,11 @@
 
 use cuda_mem_core::{Stream, forked};
 
+use super::callbacks::refuse_watchers;
 use super::shared::{OtherHeaps, Shared};
 use super::slot::StreamSlot;
 use crate::engine::paged::{Block, GrowError, Load, MEDIUM, StreamHeap, block_size};
 use crate::error::{Error, Result};
-use crate::primitive::lock;
 use crate::statistics::{PoolSize, ShardGuard};
 
 /// What was asked for.
@@ -95,6 +95,10 @@ impl Shared {
     /// A block after more memory was got, or memory that was free elsewhere.
     #[cold]
     fn grow(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
+        refuse_watchers()?;
+        if request.size > self.total {
+            return self.give_up(slot, request);
+        }
         self.poll();
         match self.try_grow(slot, request)? {
             Some(block) => Ok(block.address),
@@ -104,7 +108,7 @@ impl Shared {
 
     /// One attempt: None if there is no memory for it.
     pub(super) fn try_grow(&self, slot: &StreamSlot, request: Request) -> Result<Option<Block>> {
-        let mut source = lock(&self.source);
+        let mut source = self.source()?;
         let live = self.ledger.read().active_bytes.all;
         let bytes = |count: u64| usize::try_from(count).unwrap_or(0);
         let load = Load { active: bytes(live.current), peak: bytes(live.peak) };

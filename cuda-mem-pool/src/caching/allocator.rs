@@ -14,9 +14,9 @@ use cuda_mem_core::{Context, MemorySource, Stream};
 
 use super::observer::{CallObserver, Observer};
 use super::options::CachingOptions;
-use super::shared::Shared;
+use super::shared::{Shared, limit};
 use crate::error::{Error, Result};
-use crate::primitive::lock;
+use crate::primitive::{Ordering, lock};
 use crate::resource::{DeviceAccessible, Home, MemoryResource, RawResource};
 
 /// Device memory that is kept when it is freed, and moved to where it is needed.
@@ -41,7 +41,7 @@ use crate::resource::{DeviceAccessible, Home, MemoryResource, RawResource};
 /// ```
 #[derive(Debug, Clone)]
 pub struct CachingAllocator {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`], [`Error::TooLarge`], [`Error::Core`].
+    /// [`Error::DeviceOutOfMemory`], [`Error::TooLarge`], [`Error::Core`], [`Error::InCallback`].
     #[inline]
     pub fn allocate_by_address(&self, bytes: usize, stream: &Stream) -> Result<CUdeviceptr> {
         self.shared().allocate(bytes, stream)
@@ -136,6 +136,44 @@ impl CachingAllocator {
     /// [`Error::Core`] of the driver.
     pub fn empty_cache(&self) -> Result<usize> {
         self.shared().empty_cache()
+    }
+
+    /// Sets the share of the device's memory that this allocator may hold, from 0 to 1; 1 is no limit. What it holds already
+    /// stays until it is free.
+    ///
+    /// ```
+    /// use cuda_mem_core::Driver;
+    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+    /// allocator.set_memory_fraction(0.5)?;
+    /// assert_eq!(allocator.memory_fraction(), 0.5);
+    /// assert!(allocator.set_memory_fraction(1.5).is_err());
+    /// # Ok::<(), cuda_mem_pool::Error>(())
+    /// ```
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture: it is no driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidFraction`], [`Error::InCallback`].
+    pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
+        let shared = self.shared();
+        let bytes = limit(fraction, shared.total)?;
+        let mut source = shared.source()?;
+        source.set_limit(bytes);
+        shared.fraction.store(fraction.to_bits(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The share of the device's memory that this allocator may hold.
+    #[must_use]
+    pub fn memory_fraction(&self) -> f64 {
+        f64::from_bits(self.shared().fraction.load(Ordering::Relaxed))
     }
 
     /// The physical memory that is held now, in bytes.

@@ -3,6 +3,7 @@
 use cuda_mem_core::{Stream, Uses, forked};
 
 use super::allocate::pool_of;
+use super::callbacks::refuse_watchers;
 use super::index::number_of;
 use super::pending::Waiting;
 use super::shared::Shared;
@@ -36,6 +37,7 @@ impl Shared {
         }
         let taken = slot.heap.try_with(|heap, guard| self.put_back(slot, heap, guard, number.0));
         if taken.is_none() && slot.remote.push(number.0).is_err() {
+            refuse_watchers()?;
             slot.heap.with(|heap, guard| {
                 self.drain(slot, heap, guard);
                 self.put_back(slot, heap, guard, number.0);
@@ -68,8 +70,14 @@ impl Shared {
         uses: Uses,
         elsewhere: Option<&Stream>,
     ) -> Result<()> {
-        if let Some(stream) = elsewhere {
-            uses.record_stream(stream)?;
+        let recorded = refuse_watchers().and_then(|()| match elsewhere {
+            Some(stream) => Ok(uses.record_stream(stream)?),
+            None => Ok(()),
+        });
+        if let Err(error) = recorded {
+            // The block is still its owner's, and used by whom it was.
+            self.pending.keep_uses(address, uses);
+            return Err(error);
         }
         let requested = slot.heap.with(|heap, guard| {
             let block = heap.block(number)?;

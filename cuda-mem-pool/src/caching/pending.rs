@@ -47,7 +47,15 @@ impl Pending {
 
     /// The uses of a block that is freed now.
     pub(super) fn take_uses(&self, address: u64) -> Option<Uses> {
-        lock(&self.used).remove(&address)
+        let uses = lock(&self.used).remove(&address)?;
+        self.blocks.fetch_sub(1, Ordering::Release);
+        Some(uses)
+    }
+
+    /// Enters the uses again of a block that could not be freed.
+    pub(super) fn keep_uses(&self, address: u64, uses: Uses) {
+        lock(&self.used).insert(address, uses);
+        self.blocks.fetch_add(1, Ordering::Release);
     }
 
     /// Has a freed block wait until no use runs any more.
@@ -60,7 +68,7 @@ impl Pending {
         observer: &Observer,
     ) {
         let points = recorded(&mut uses, observer);
-        lock(&self.freed).push(Waiting { address, heap, number, points, uses });
+        self.put_back(Waiting { address, heap, number, points, uses });
     }
 
     /// The blocks whose uses are over. Asks the driver.
@@ -80,6 +88,11 @@ impl Pending {
         }
         self.blocks.fetch_sub(done.len(), Ordering::Release);
         done
+    }
+
+    /// The points that freed blocks wait for.
+    pub(super) fn points(&self) -> Vec<UsePoint> {
+        lock(&self.freed).iter().filter_map(|waiting| waiting.points.clone()).flatten().collect()
     }
 
     /// All freed blocks that have their points, to be waited for.
@@ -103,7 +116,7 @@ impl Pending {
         lock(&self.freed).iter().map(|waiting| waiting.address).collect()
     }
 
-    /// Puts one back that could not be dealt with.
+    /// Enters a freed block.
     pub(super) fn put_back(&self, waiting: Waiting) {
         self.blocks.fetch_add(1, Ordering::Release);
         lock(&self.freed).push(waiting);

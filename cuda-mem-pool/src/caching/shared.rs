@@ -6,19 +6,21 @@ use std::sync::Arc;
 
 use cuda_mem_core::{Context, Stream, StreamId, forked};
 
+use super::callbacks::{Callbacks, refuse_watchers};
 use super::index::HeapIndex;
 use super::observer::Observer;
 use super::options::CachingOptions;
 use super::page_map::PageMap;
 use super::pending::Pending;
+use super::pins::Pins;
 use super::record::Record;
 use super::slot::{Slots, StreamSlot};
 use super::thread_slots;
-use super::vmm::Vmm;
+use super::vmm::{Told, Vmm};
 use crate::engine::paged::{Heaps, PAGE, PageSource, Policy, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::History;
-use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
+use crate::primitive::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use crate::statistics::{DeviceStatistics, PeakLedger};
 
 /// How much of the address space is reserved at once, in multiples of the device's memory: windows leave room behind them, and
@@ -39,6 +41,11 @@ pub(super) struct Shared {
     pub(super) history: History,
     pub(super) record: Record,
     pub(super) observer: Observer,
+    pub(super) callbacks: Callbacks,
+    pub(super) pins: Pins,
+    pub(super) moves: bool,
+    /// The bits of the share of the device's memory that may be held.
+    pub(super) fraction: AtomicU64,
 }
 
 impl Shared {
@@ -49,7 +56,13 @@ impl Shared {
         let policy = Policy { moves: options.moves, ..Policy::DEFAULT };
         let range = (total as u64).saturating_mul(ADDRESSES).next_multiple_of(PAGE as u64);
         let counts = Arc::<Mutex<DeviceStatistics>>::default();
-        let vmm = Vmm::new(context, Arc::clone(&slots), Arc::clone(&counts), observer.clone())?;
+        let callbacks = Callbacks::new();
+        let told = Told {
+            counts: Arc::clone(&counts),
+            observer: observer.clone(),
+            watchers: Arc::clone(&callbacks.watchers),
+        };
+        let vmm = Vmm::new(context, Arc::clone(&slots), told)?;
         let mut source = PageSource::new(vmm, policy, range);
         source.set_limit(limit(options.memory_fraction, total)?);
         Ok(Self {
@@ -66,6 +79,10 @@ impl Shared {
             history: History::new(),
             record: Record::default(),
             observer,
+            callbacks,
+            pins: Pins::default(),
+            moves: options.moves,
+            fraction: AtomicU64::new(options.memory_fraction.to_bits()),
         })
     }
 
@@ -96,6 +113,14 @@ impl Shared {
         drop(numbers);
         thread_slots::remember(self.id, stream.id(), number);
         self.slots.get(number).ok_or(Error::TooManyStreams { most: super::slot::MOST })
+    }
+
+    /// The page source, which knows of all pins; not for watchers, who have it.
+    pub(super) fn source(&self) -> Result<MutexGuard<'_, PageSource<Vmm>>> {
+        refuse_watchers()?;
+        let mut source = lock(&self.source);
+        source.unpin(&self.pins.take_dropped());
+        Ok(source)
     }
 
     #[inline]

@@ -8,15 +8,18 @@
 
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use cuda_mem_core::sys::{CUdeviceptr, CUresult};
 use cuda_mem_core::vmm::{Access, AddressRange, CreateOptions, PhysicalMemory};
 use cuda_mem_core::{Context, Device, Error, Event, Result};
 
+use super::callbacks::{List, Watcher};
 use super::observer::{DriverCall, Observer};
+use super::segment::BackingChange;
 use super::slot::Slots;
-use crate::engine::paged::{Backend, PAGE};
+use crate::engine::paged::{Backend, Change, PAGE};
 use crate::primitive::{Mutex, lock};
 use crate::statistics::{DeviceStatistics, PoolSize};
 
@@ -29,9 +32,18 @@ pub(super) struct Vmm {
     reached_by: Vec<Device>,
     ranges: BTreeMap<CUdeviceptr, AddressRange>,
     slots: Arc<Slots>,
+    watchers: Arc<List<Watcher>>,
     calls: Calls,
     counts: Arc<Mutex<DeviceStatistics>>,
     observer: Observer,
+}
+
+/// Who is told of the driver's calls, and of what they change.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) counts: Arc<Mutex<DeviceStatistics>>,
+    pub(super) observer: Observer,
+    pub(super) watchers: Arc<List<Watcher>>,
 }
 
 /// What handles count as: any of them may serve blocks of all sizes.
@@ -59,12 +71,8 @@ impl Calls {
 }
 
 impl Vmm {
-    pub(super) fn new(
-        context: &Context,
-        slots: Arc<Slots>,
-        counts: Arc<Mutex<DeviceStatistics>>,
-        observer: Observer,
-    ) -> Result<Self> {
+    pub(super) fn new(context: &Context, slots: Arc<Slots>, told: Told) -> Result<Self> {
+        let Told { counts, observer, watchers } = told;
         let device = context.device();
         Ok(Self {
             context: context.clone(),
@@ -72,6 +80,7 @@ impl Vmm {
             reached_by: vec![device],
             ranges: BTreeMap::new(),
             slots,
+            watchers,
             calls: Calls::default(),
             counts,
             observer,
@@ -100,6 +109,11 @@ impl Vmm {
         )?;
         self.calls.set_access += 1;
         Ok(())
+    }
+
+    /// A descriptor of memory for other processes.
+    pub(super) fn export(&self, memory: u64, bytes: usize) -> Result<OwnedFd> {
+        self.handle(memory, bytes).export_posix_fd()
     }
 
     fn range(&self, address: CUdeviceptr) -> Result<(usize, &AddressRange)> {
@@ -226,5 +240,10 @@ impl Backend for Vmm {
             self.calls.wait += 1;
         }
         Ok(())
+    }
+
+    fn before(&mut self, change: Change) {
+        let Change { id, address, bytes } = change;
+        self.watchers.tell(&BackingChange { segment: id, address, bytes });
     }
 }

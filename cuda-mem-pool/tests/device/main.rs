@@ -8,6 +8,7 @@ mod common;
 
 mod adaptors;
 mod caching;
+mod caching_oom;
 mod caching_seeing;
 mod device_pool;
 mod kernels;

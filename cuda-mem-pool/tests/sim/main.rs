@@ -7,6 +7,8 @@ mod common;
 
 mod access;
 mod bench_sequences;
+mod caching_oom;
+mod caching_pins;
 mod faults;
 mod machines;
 mod pinned_cache;

@@ -1,4 +1,4 @@
-//! Where the page source gets memory, and the order of what uses it.
+//! Where the page source gets memory, the order of what uses it, and who is told of changes.
 
 /// Addresses, memory and order, from a driver or a model of one. Sizes are bytes, multiples of 2 MiB; memory goes by the numbers
 /// that [`create`](Self::create) gave it, streams by those of their heaps.
@@ -65,4 +65,16 @@ pub trait Backend {
     ///
     /// Those of the driver or of the model.
     fn wait(&mut self, waiter: u32, of: u32, mark: &Self::Mark) -> Result<(), Self::Error>;
+
+    /// Free memory is about to leave addresses. Whether it does is not certain yet: calls may fail.
+    fn before(&mut self, _change: Change) {}
+}
+
+/// Memory leaves addresses: they will be without, or have other memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// Which handle.
+    pub id: u64,
+    pub address: u64,
+    pub bytes: usize,
 }

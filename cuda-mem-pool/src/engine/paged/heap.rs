@@ -147,6 +147,12 @@ impl StreamHeap {
         large.saturating_add(self.small.used_bytes()).saturating_add(self.medium.used_bytes())
     }
 
+    /// The bytes that are in no block, those between small ones too.
+    pub(crate) fn free_bytes(&self) -> usize {
+        let held = self.large.free_bytes().saturating_add(self.large.used_bytes());
+        held.saturating_sub(self.used_bytes())
+    }
+
     /// The largest block that fits without new memory.
     pub(crate) fn largest_free(&self) -> usize {
         self.large.free_extents().iter().map(|free| free.size).max().unwrap_or(0)

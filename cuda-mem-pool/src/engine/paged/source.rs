@@ -25,6 +25,8 @@ pub struct PageSource<B: Backend> {
     range: u64,
     most_bytes: usize,
     pub(super) limit: usize,
+    /// Handles that are nowhere mapped, because the driver refused to take them back.
+    pub(super) homeless: Vec<u32>,
 }
 
 /// The other heaps of the device, each of which can be had for a moment.
@@ -74,6 +76,7 @@ impl<B: Backend> PageSource<B> {
             range,
             most_bytes: 0,
             limit: usize::MAX,
+            homeless: Vec::new(),
         }
     }
 
@@ -151,11 +154,14 @@ impl<B: Backend> PageSource<B> {
             return block.ok_or(GrowError::NoNumbers);
         }
         let limit = place.map_or(i64::MAX, |place| place.price);
-        let address = match (self.assemble(heap, mine, others, wanted, load, limit)?, place) {
-            (Some(address), _) => address,
-            (None, Some(place)) => place.address,
-            (None, None) => return Err(GrowError::OutOfMemory),
+        let assembled = match self.assemble(heap, mine, others, wanted, load, limit) {
+            Ok(Some(address)) => Some(address),
+            Ok(None) => place.map(|place| place.address),
+            // A place that breaks up a handle is better than none; what there is may have moved.
+            Err(GrowError::OutOfMemory) if !small => self.place(mine, size).map(|place| place.address),
+            Err(error) => return Err(error),
         };
+        let address = assembled.ok_or(GrowError::OutOfMemory)?;
         self.set_care(mine, wanted, load);
         self.sweep()?;
         let block =
@@ -179,6 +185,14 @@ impl<B: Backend> PageSource<B> {
 
     /// A new handle, if memory and the limit allow it.
     pub(super) fn create(&mut self, heap: u32, bytes: usize) -> Result<Option<u32>, GrowError<B::Error>> {
+        let same = |chunk: &u32| self.ground.chunk(*chunk).is_some_and(|chunk| chunk.bytes == bytes);
+        if let Some(at) = self.homeless.iter().position(same) {
+            let chunk = self.homeless.swap_remove(at);
+            if let Some(chunk) = self.ground.chunk_mut(chunk) {
+                chunk.heap = heap;
+            }
+            return Ok(Some(chunk));
+        }
         if self.ground.bytes().saturating_add(bytes) > self.limit {
             return Ok(None);
         }
