@@ -75,6 +75,8 @@ pub trait Backend {
 pub struct Change {
     /// Which handle.
     pub id: u64,
+    /// Where it is mapped.
     pub address: u64,
+    /// How much of it.
     pub bytes: usize,
 }
