@@ -9,8 +9,9 @@ const LEAST_HELD: usize = 1 << 30;
 const LITTLE_SHARE: usize = 70;
 const LITTLE: usize = 24 << 20;
 
-/// So many thousandths for each heap after the first, up to the share above.
+/// So many thousandths for each heap after the first, up to so many bytes, and all of them up to the share above.
 const FURTHER: usize = 4;
+const MOST_FURTHER: usize = 32 << 20;
 
 /// How memory is got and moved. [`Policy::DEFAULT`] is what ships; `docs/allocator.md` has the measurements that chose them.
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +74,8 @@ impl Policy {
         let share = most / 1000 * self.slack as usize;
         let little = most / 1000 * LITTLE_SHARE;
         let little = if little < LITTLE { little } else { LITTLE };
-        let further = most / 1000 * FURTHER * (heaps - 1);
+        let further = most / 1000 * FURTHER;
+        let further = if further < MOST_FURTHER { further } else { MOST_FURTHER } * heaps.saturating_sub(1);
         let most_further = most / 1000 * LITTLE_SHARE;
         let further = if further < most_further { further } else { most_further };
         if share > little { share + further } else { little + further }
@@ -102,6 +104,6 @@ impl Waste {
     /// What breaks a wholly free handle loses the rest of it.
     pub(super) const fn of(self, bytes: u64) -> i64 {
         // Bytes are below 2^46 and the price below 2^34.
-        ((bytes >> 10) * self.0 >> 20) as i64
+        (((bytes >> 10) * self.0) >> 20) as i64
     }
 }
