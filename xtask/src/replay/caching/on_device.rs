@@ -46,7 +46,7 @@ fn share(bytes: u64, total: u64) -> f64 {
 /// An error as the replay takes it.
 fn refused(error: Error) -> Refused {
     match error {
-        Error::OutOfMemory { .. } => Refused::OutOfMemory,
+        error if error.is_out_of_memory() => Refused::OutOfMemory,
         error => Refused::Failed(error.into()),
     }
 }
