@@ -28,9 +28,16 @@ impl Shared {
         if let Some(block) = self.try_grow(slot, request)? {
             return Ok(block.address);
         }
+        self.reclaim_for_default();
+        if let Some(block) = self.try_grow(slot, request)? {
+            return Ok(block.address);
+        }
+        if let Some(address) = self.borrow_on_oom(request.requested, &slot.stream)? {
+            return Ok(address);
+        }
         lock(&self.counts).num_ooms += 1;
         let used = self.ledger.read().active_bytes.all.current;
-        let limit = lock(&self.source).limit();
+        let limit = self.private.limit();
         Err(Error::OutOfMemory {
             requested: request.requested,
             used: u64::try_from(used).unwrap_or(0),
@@ -66,6 +73,7 @@ impl Shared {
             });
             bytes = bytes.saturating_add(released.map_err(grow_error)?);
         }
-        Ok(bytes)
+        drop(source);
+        Ok(bytes.saturating_add(self.reclaim_released()?))
     }
 }

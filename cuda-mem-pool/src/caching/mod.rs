@@ -16,6 +16,7 @@ mod options;
 mod owner_cell;
 mod page_map;
 mod pending;
+mod private;
 mod remote;
 mod shared;
 mod slot;

@@ -10,6 +10,7 @@ use super::index::HeapIndex;
 use super::options::CachingOptions;
 use super::page_map::PageMap;
 use super::pending::Pending;
+use super::private::Private;
 use super::slot::{Slots, StreamSlot};
 use super::thread_slots;
 use super::vmm::Vmm;
@@ -32,6 +33,7 @@ pub(super) struct Shared {
     by_stream: Mutex<HashMap<StreamId, u32>>,
     pub(super) source: Mutex<PageSource<Vmm>>,
     pub(super) pending: Pending,
+    pub(super) private: Private,
     pub(super) ledger: PeakLedger,
     pub(super) counts: Mutex<DeviceStatistics>,
     pub(super) history: History,
@@ -44,9 +46,11 @@ impl Shared {
         let slots = Arc::new(Slots::new());
         let policy = Policy { moves: options.moves, ..Policy::DEFAULT };
         let range = (total as u64).saturating_mul(ADDRESSES).next_multiple_of(PAGE as u64);
-        let mut source = PageSource::new(Vmm::new(context, Arc::clone(&slots))?, policy, range);
-        source.set_limit(limit(options.memory_fraction, total)?);
-        Ok(Self {
+        let source = PageSource::new(Vmm::new(context, Arc::clone(&slots))?, policy, range);
+        let limit = limit(options.memory_fraction, total)?;
+        let ledger = PeakLedger::new(options.statistics);
+        let private = Private::new(context, ledger.shard(), options.segments);
+        let shared = Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             context: context.clone(),
             total,
@@ -55,10 +59,13 @@ impl Shared {
             by_stream: Mutex::default(),
             source: Mutex::new(source),
             pending: Pending::default(),
-            ledger: PeakLedger::new(options.statistics),
+            private,
+            ledger,
             counts: Mutex::default(),
             history: History::new(),
-        })
+        };
+        shared.set_limit(limit);
+        Ok(shared)
     }
 
     /// The slot of a stream, which is made when the stream comes for the first time.
@@ -108,7 +115,11 @@ impl Shared {
                 heap + slot.remote.metadata_bytes() + size_of::<StreamSlot>()
             })
             .sum();
-        size_of::<Self>() + self.map.metadata_bytes() + lock(&self.source).metadata_bytes() + heaps
+        size_of::<Self>()
+            + self.map.metadata_bytes()
+            + lock(&self.source).metadata_bytes()
+            + heaps
+            + self.private.metadata_bytes()
     }
 }
 
@@ -122,6 +133,7 @@ impl Drop for Shared {
         }
         // Whatever this says: after an error of the device nothing runs any more.
         let _ = self.context.synchronize();
+        self.private.close();
         let mut source = lock(&self.source);
         // What the driver refuses is counted there.
         let _ = source.close();

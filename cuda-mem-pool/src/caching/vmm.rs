@@ -84,6 +84,14 @@ impl Vmm {
         Ok(())
     }
 
+    /// Lets a device that is to be a peer reach a mapping.
+    pub(super) fn set_access_of(&mut self, peer: Device, address: CUdeviceptr, bytes: usize) -> Result<()> {
+        let (offset, range) = self.range(address)?;
+        range.set_access(offset, bytes, &[peer], Access::ReadWrite)?;
+        self.calls.set_access += 1;
+        Ok(())
+    }
+
     fn range(&self, address: CUdeviceptr) -> Result<(usize, &AddressRange)> {
         let below = self.ranges.range(..=address).next_back();
         let (start, range) = below.ok_or(Error::NotAllocated { address })?;

@@ -1,0 +1,137 @@
+//! What is tried when a private pool has nothing free, and what private pools do for others that are out of memory.
+
+use std::sync::Arc;
+
+use cuda_mem_core::Stream;
+
+use super::allocate::{Found, Routed, refused};
+use super::reclaim::Patience;
+use crate::caching::shared::Shared;
+use crate::error::{Error, Result};
+use crate::mempool_id::MempoolId;
+use crate::primitive::lock;
+use crate::resource::RawResource;
+use crate::segments::{SegmentRequest, TakenSegment};
+use crate::snapshot::Action;
+
+impl Shared {
+    /// A block after everything that helps. Nobody waits on the host before the last step.
+    #[cold]
+    pub(super) fn climb_private(&self, routed: Routed<'_>) -> Result<Found> {
+        self.poll();
+        self.collect_garbage();
+        if let Some(found) = self.look_or_extend(routed)? {
+            return Ok(found);
+        }
+        lock(&self.counts).num_alloc_retries += 1;
+        for patience in [Patience::None, Patience::Wait] {
+            if patience == Patience::Wait {
+                self.wait_for_streams();
+                self.wait_for_uses();
+            }
+            self.release_available(routed, patience)?;
+            // What the driver refuses stays, and the request may do without.
+            let _ = self.empty_cache();
+            let _ = self.reclaim(MempoolId::NONE, patience);
+            if let Some(found) = self.look_or_extend(routed)? {
+                return Ok(found);
+            }
+        }
+        lock(&self.counts).num_ooms += 1;
+        self.tell_private(Action::Oom, 0, routed.requested, Some(routed.stream));
+        let used = self.ledger.read().active_bytes.all.current;
+        let limit = self.private.limit();
+        Err(Error::OutOfMemory {
+            requested: routed.requested,
+            used,
+            limit: if limit == usize::MAX { 0 } else { limit as u64 },
+            source: None,
+        })
+    }
+
+    /// A block that is free by now, else one of a new segment. None if there is no memory for it.
+    fn look_or_extend(&self, routed: Routed<'_>) -> Result<Option<Found>> {
+        match self.look(routed)? {
+            Found::Miss(wanted, source) => self.extend(routed, &wanted, source.as_ref()),
+            found => Ok(Some(found)),
+        }
+    }
+
+    /// Gives segments of the pool back that are too large to be cut for the request, so that there is room for one that is not.
+    /// Not those of graphs: a graph goes on using what was freed while it was captured.
+    fn release_available(&self, routed: Routed<'_>, patience: Patience) -> Result<()> {
+        let Found::Miss(wanted, source) = self.look(routed)? else { return Ok(()) };
+        let leaving = self.take_available(routed.pool, &wanted, source.as_ref());
+        self.give_back(leaving, patience).map(drop)
+    }
+
+    fn take_available(
+        &self,
+        id: MempoolId,
+        wanted: &SegmentRequest,
+        source: Option<&Arc<dyn RawResource>>,
+    ) -> Vec<super::reclaim::Leaving> {
+        let mut state = lock(&self.private.state);
+        if state.notes.get(&id).is_some_and(|notes| notes.captured) {
+            return Vec::new();
+        }
+        let Ok(pool) = state.pools.get_mut(id) else { return Vec::new() };
+        let available = pool.heap_mut().release_available(wanted).segments.into_iter();
+        let taken = available.map(|segment| TakenSegment { id, source: source.cloned(), segment });
+        taken.map(|taken| state.leaving(taken)).collect()
+    }
+
+    /// Waits for all streams but those that capture, which nobody can wait for.
+    fn wait_for_streams(&self) {
+        lock(&self.counts).num_sync_all_streams += 1;
+        for slot in self.slots.iter() {
+            if !slot.stream.is_capturing().unwrap_or(true) {
+                // Whatever it fails with, the events tell what is done.
+                let _ = slot.stream.synchronize();
+            }
+        }
+        self.poll();
+    }
+
+    /// Waits for the streams that still use freed blocks of pools that no allocations go to.
+    fn wait_for_uses(&self) {
+        for pending in self.quiet_pools() {
+            for waiting in pending.take_marked() {
+                if waiting.wait().is_ok() {
+                    self.complete_private(waiting.address);
+                } else {
+                    pending.put_back(waiting);
+                }
+            }
+        }
+    }
+
+    /// Memory of private pools for a request of the default pool that is out of memory: what released pools have goes back to
+    /// the driver.
+    pub(in crate::caching) fn reclaim_for_default(&self) {
+        if self.private.reserved() > 0 {
+            self.poll_private();
+            self.wait_for_uses();
+            let _ = self.reclaim(MempoolId::NONE, Patience::Wait);
+        }
+    }
+
+    /// What released pools have and nothing uses goes back; how many bytes.
+    pub(in crate::caching) fn reclaim_released(&self) -> Result<usize> {
+        self.reclaim(MempoolId::NONE, Patience::None)
+    }
+
+    /// A free block of a private pool that lends in need.
+    pub(in crate::caching) fn borrow_on_oom(&self, requested: usize, stream: &Stream) -> Result<Option<u64>> {
+        if self.private.reserved() == 0 {
+            return Ok(None);
+        }
+        let mut state = lock(&self.private.state);
+        let lent = state.pools.allocate_on_oom(stream.id().as_raw(), requested as u64);
+        let Some((id, block)) = lent.map_err(|error| refused(error, requested))? else { return Ok(None) };
+        let address = self.hand_out_private(&mut state, id, block, stream);
+        drop(state);
+        self.tell_private(Action::Alloc, address, requested, Some(stream));
+        Ok(Some(address))
+    }
+}
