@@ -8,6 +8,9 @@ mod common;
 
 mod adaptors;
 mod caching;
+mod caching_pools;
+mod caching_pools_capture;
+mod caching_pools_model;
 mod device_pool;
 mod kernels;
 mod managed_pool;
