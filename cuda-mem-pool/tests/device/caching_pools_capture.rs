@@ -154,3 +154,29 @@ fn uses_of_streams_that_capture_are_waited_for_once_they_have_ended() {
     assert_eq!(allocator.statistics().active.all.current, 0);
     allocator.release_pool(id).unwrap();
 }
+
+#[test]
+fn what_waits_stays_away_while_allocations_go_to_a_graphs_pool() {
+    let world = World::new();
+    let (allocator, id) = (allocator(&world), MempoolId::for_graph());
+    let (stream, other) = (world.new_stream(), world.new_stream());
+    allocator.begin_allocate_to_pool(id, on(&stream)).unwrap();
+    let capture = Capture::begin(&stream, GLOBAL);
+    let block = allocator.allocate_by_address(MIB, &stream).unwrap();
+    allocator.record_stream(block, &other).unwrap();
+    free(&allocator, block);
+    let second = allocator.allocate_by_address(MIB, &stream).unwrap();
+    assert_ne!(second, block);
+    drop(capture.end().expect("the capture survives"));
+    other.synchronize().unwrap();
+    allocator.empty_cache().unwrap();
+    assert_eq!(allocator.statistics().active.all.current, 2, "another graph may follow");
+    allocator.end_allocate_to_pool(id).unwrap();
+    allocator.empty_cache().unwrap();
+    assert_eq!(allocator.statistics().active.all.current, 1);
+    allocator.begin_allocate_to_pool(id, on(&stream)).unwrap();
+    assert_eq!(allocator.allocate_by_address(MIB, &stream).unwrap(), block);
+    [block, second].map(|block| free(&allocator, block));
+    allocator.end_allocate_to_pool(id).unwrap();
+    [(), ()].map(|()| allocator.release_pool(id).unwrap());
+}

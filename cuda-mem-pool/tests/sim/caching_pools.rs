@@ -144,12 +144,11 @@ fn a_full_pool_looks_again_after_it_has_waited() {
         free(&allocator, block);
         std::thread::scope(|scope| {
             scope.spawn(|| gate.open());
-            allocator.begin_allocate_to_pool(MempoolId::for_user(), Filter::new(|_| false)).unwrap();
-            // Not while allocations go to it: so by the default pool's way out, which waits for uses too.
-            allocator.release_pool(id).unwrap();
-            let again = allocator.allocate_by_address(200 * MIB, stream).unwrap();
+            let again = routed(&allocator, id, 200 * MIB, stream).unwrap();
+            assert_eq!(again, block);
             free(&allocator, again);
         });
+        assert_eq!(allocator.statistics().num_ooms, 0);
     });
 }
 

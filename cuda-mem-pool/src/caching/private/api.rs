@@ -53,11 +53,12 @@ use crate::segments::{Checkpoint, Filter, Options, Restored};
 /// All of these may be called while streams capture, and no call of theirs disturbs a capture. A block of a pool that was handed
 /// out for a stream that captures may be used by the graph, wherever that is launched: the pool keeps its memory until the
 /// last [`release_pool`](Self::release_pool), whatever was freed meanwhile. Blocks that wait for other streams
-/// ([`record_stream`](Self::record_stream)) stay away while allocations go to their pool.
+/// ([`record_stream`](Self::record_stream)) stay away while a graph may be captured from their pool: as long as allocations go
+/// to it.
 impl CachingAllocator {
-    /// Makes the pool, or adds a use to it. Its segments come from `source` if one is named, which is asked for memory that is
-    /// aligned to 512 bytes, on an internal stream that the host waits for; else they are memory of the device, in handles
-    /// that can be exported.
+    /// Makes the pool, or adds a use to it. Its segments come from `source` if one is named, which is asked on an internal stream
+    /// that the host waits for, and must give memory at multiples of 512, as pools of the driver do and an
+    /// [`AlignedAdaptor`](crate::AlignedAdaptor) can; else they are memory of the device, in handles that can be exported.
     ///
     /// # Errors
     ///

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cuda_mem_core::Stream;
 
+use super::Notes;
 use super::allocate::{pool_of, sizes};
 use super::handed_out::Entry;
 use crate::caching::pending::Pending;
@@ -60,8 +61,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives the freed blocks back whose uses are over: those of pools that no allocations go to, because a graph that is
-    /// being captured into a pool would have what it gets.
+    /// Gives the freed blocks back whose uses are over, but for pools that a graph may be captured from now.
     pub(in crate::caching) fn poll_private(&self) {
         for pending in self.quiet_pools() {
             for waiting in pending.poll() {
@@ -70,13 +70,15 @@ impl Shared {
         }
     }
 
-    /// What waits in the pools that no allocations go to.
+    /// What waits in the pools that no graph is captured from: those that were never captured from, or that no allocations go
+    /// to.
     pub(super) fn quiet_pools(&self) -> Vec<Arc<Pending>> {
         if self.private.waiting.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }
         let state = lock(&self.private.state);
-        let quiet = state.notes.iter().filter(|(id, _)| !state.pools.routes().has(**id));
+        let capturing = |id, notes: &Notes| notes.captured && state.pools.routes().has(id);
+        let quiet = state.notes.iter().filter(|&(&id, notes)| !capturing(id, notes));
         quiet.map(|(_, notes)| Arc::clone(&notes.pending)).collect()
     }
 

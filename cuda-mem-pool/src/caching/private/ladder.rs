@@ -93,7 +93,7 @@ impl Shared {
         self.poll();
     }
 
-    /// Waits for the streams that still use freed blocks of pools that no allocations go to.
+    /// Waits for the streams that still use freed blocks, but for pools that a graph may be captured from now.
     fn wait_for_uses(&self) {
         for pending in self.quiet_pools() {
             for waiting in pending.take_marked() {

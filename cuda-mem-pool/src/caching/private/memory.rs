@@ -2,7 +2,9 @@
 //!
 //! # Safety
 //!
-//! Relies on the callers' word that nothing uses a segment any more that they give back.
+//! Relies on the callers' word that nothing uses a segment any more that they give back: it is wholly free, so that by the
+//! contract of `free_by_address` what used it came before that free on its stream, which was seen idle since, and so was every
+//! stream of the allocator if a graph may use it.
 
 #![allow(unsafe_code, reason = "unmaps memory, and gives memory back to upstreams")]
 
@@ -18,10 +20,7 @@ use super::routes::Unrouted;
 use crate::engine::paged::PAGE;
 use crate::error::{Error, Result};
 use crate::primitive::{Mutex, lock};
-use crate::resource::{Home, RawResource};
-
-/// What segments start at multiples of.
-const ALIGNMENT: usize = 512;
+use crate::resource::{DEFAULT_ALIGNMENT, Home, RawResource};
 
 /// The memory of all segments.
 #[derive(Debug)]
@@ -85,10 +84,13 @@ impl Memory {
         Ok(address)
     }
 
+    /// Every resource aligns as much as is asked for here; the books refuse what is not aligned as they need it.
+    ///
     /// The host waits for the upstream's stream, which has nothing else to do: the memory is for all streams, and one that
     /// captures could not wait.
     fn ask(&self, bytes: usize, source: &Arc<dyn RawResource>) -> Result<u64> {
-        let layout = Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| Error::TooLarge { bytes })?;
+        let layout =
+            Layout::from_size_align(bytes, DEFAULT_ALIGNMENT).map_err(|_| Error::TooLarge { bytes })?;
         let stream = self.home.stream()?;
         let address = {
             let _unrouted = Unrouted::enter();

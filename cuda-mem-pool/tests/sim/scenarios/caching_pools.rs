@@ -7,8 +7,6 @@ use cuda_mem_pool::{DeviceMemoryResource, MemoryResource, MempoolId, Result};
 
 use crate::common::scenarios::while_capturing;
 
-const MIB: usize = 1 << 20;
-
 fn on(stream: &Stream) -> Filter {
     Filter::stream(stream.id().as_raw())
 }
@@ -22,7 +20,7 @@ pub(super) fn pools(context: &Context) -> Result<()> {
         let id = MempoolId::for_user();
         allocator.create_or_incref_pool(id, source)?;
         allocator.begin_allocate_to_pool(id, on(&stream))?;
-        let mut block = allocator.allocate(3 * MIB, &stream)?;
+        let mut block = allocator.allocate(4096, &stream)?;
         block.as_device_range().fill_bytes(&stream, 1)?;
         let address = allocator.allocate_by_address(1000, &stream)?;
         allocator.record_stream(address, &other)?;
@@ -51,7 +49,7 @@ pub(super) fn beside_a_capture(context: &Context) -> Result<()> {
     let mut result = Ok(());
     while_capturing(&stream, || {
         result = (|| {
-            let address = allocator.allocate_by_address(MIB, &stream)?;
+            let address = allocator.allocate_by_address(4096, &stream)?;
             // SAFETY: nothing uses it.
             unsafe { allocator.free_by_address(address) }?;
             allocator.empty_cache().map(drop)
