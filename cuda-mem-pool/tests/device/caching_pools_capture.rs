@@ -50,7 +50,7 @@ fn a_graph_has_its_memory_until_its_pool_is_released() {
         unsafe { kernels.add_one_u32(&stream, first, COUNT) };
         // SAFETY: as above.
         unsafe { kernels.copy_u8(&stream, result, first, 4 * COUNT) };
-        [first, again].map(|block| free(&allocator, block));
+        [first, again].into_iter().for_each(|block| free(&allocator, block));
         // What others do meanwhile takes nothing away.
         allocator.empty_cache().unwrap();
         let graph = capture.end().unwrap();
@@ -113,7 +113,7 @@ fn a_capture_on_one_stream_stops_nobody_else() {
             allocator.record_stream(block, &helper).unwrap();
             free(&allocator, block);
             free(&allocator, common);
-            [&stream, &helper].map(|stream| stream.synchronize().unwrap());
+            [&stream, &helper].into_iter().for_each(|stream| stream.synchronize().unwrap());
             allocator.release_pool(users).unwrap();
             assert!(allocator.empty_cache().unwrap() >= 52 * MIB);
             assert_eq!(allocator.reserved_bytes(), 2 * MIB);
@@ -176,7 +176,7 @@ fn what_waits_stays_away_while_allocations_go_to_a_graphs_pool() {
     assert_eq!(allocator.statistics().active.all.current, 1);
     allocator.begin_allocate_to_pool(id, on(&stream)).unwrap();
     assert_eq!(allocator.allocate_by_address(MIB, &stream).unwrap(), block);
-    [block, second].map(|block| free(&allocator, block));
+    [block, second].into_iter().for_each(|block| free(&allocator, block));
     allocator.end_allocate_to_pool(id).unwrap();
-    [(), ()].map(|()| allocator.release_pool(id).unwrap());
+    [(), ()].into_iter().for_each(|()| allocator.release_pool(id).unwrap());
 }

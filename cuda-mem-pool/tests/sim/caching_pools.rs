@@ -93,7 +93,7 @@ fn the_fraction_is_of_all_memory_together() {
             if limit == 128 << 20 && requested == 20 * MIB),
             "{refused}"
         );
-        [block, common].map(|block| free(&allocator, block));
+        [block, common].into_iter().for_each(|block| free(&allocator, block));
         allocator.release_pool(id).unwrap();
         allocator.allocate_by_address(120 * MIB, stream).map(|block| free(&allocator, block)).unwrap();
     });

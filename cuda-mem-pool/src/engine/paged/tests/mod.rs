@@ -1,4 +1,5 @@
 //! The engine over a model of a driver, on traces and on random work.
 
+mod churn;
 mod model;
 mod traces;
