@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cuda_mem_core::Stream;
 
 use super::allocate::{Found, Routed, refused};
-use super::reclaim::Patience;
+use super::reclaim::{Leaving, Patience};
 use crate::caching::shared::Shared;
 use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
@@ -29,7 +29,12 @@ impl Shared {
                 self.wait_for_streams();
                 self.wait_for_uses();
             }
-            self.release_available(routed, patience)?;
+            let (wanted, source) = match self.look(routed)? {
+                Found::Miss(wanted, source) => (wanted, source),
+                found => return Ok(found),
+            };
+            let leaving = self.take_available(routed.pool, &wanted, source.as_ref());
+            self.give_back(leaving, patience)?;
             // What the driver refuses stays, and the request may do without.
             let _ = self.empty_cache();
             let _ = self.reclaim(MempoolId::NONE, patience);
@@ -57,20 +62,14 @@ impl Shared {
         }
     }
 
-    /// Gives segments of the pool back that are too large to be cut for the request, so that there is room for one that is not.
+    /// Takes segments out of the pool that are too large to be cut for the request, so that there is room for one that is not.
     /// Not those of graphs: a graph goes on using what was freed while it was captured.
-    fn release_available(&self, routed: Routed<'_>, patience: Patience) -> Result<()> {
-        let Found::Miss(wanted, source) = self.look(routed)? else { return Ok(()) };
-        let leaving = self.take_available(routed.pool, &wanted, source.as_ref());
-        self.give_back(leaving, patience).map(drop)
-    }
-
     fn take_available(
         &self,
         id: MempoolId,
         wanted: &SegmentRequest,
         source: Option<&Arc<dyn RawResource>>,
-    ) -> Vec<super::reclaim::Leaving> {
+    ) -> Vec<Leaving> {
         let mut state = lock(&self.private.state);
         if state.notes.get(&id).is_some_and(|notes| notes.captured) {
             return Vec::new();
