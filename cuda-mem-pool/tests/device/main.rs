@@ -10,6 +10,7 @@ mod adaptors;
 mod caching;
 mod caching_pools;
 mod caching_pools_capture;
+mod caching_pools_memory;
 mod caching_pools_model;
 mod device_pool;
 mod kernels;

@@ -8,6 +8,7 @@ mod api;
 mod free;
 mod handed_out;
 mod ladder;
+mod limit;
 mod memory;
 mod peers;
 mod reclaim;
