@@ -3,9 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Device, DriverError};
 use uuid::Uuid;
 
+use crate::caching::OutOfMemoryReport;
 use crate::mempool_id::MempoolId;
 use crate::pinned_cache::PinnedCacheError;
 use crate::segments::PoolError;
@@ -86,6 +88,15 @@ pub enum Error {
         /// What the driver or the system said, if it was asked.
         source: Option<cuda_mem_core::Error>,
     },
+    /// There is no more memory on the device for a caching allocator, after all that it can do.
+    #[error("{0}")]
+    DeviceOutOfMemory(Box<OutOfMemoryReport>),
+    /// A callback about memory that is about to leave addresses asked for what has to wait until it has returned.
+    #[error(
+        "called from a callback about changing memory, while the allocator is locked: there only cached memory can be handed \
+         out, and memory freed"
+    )]
+    InCallback,
     /// More streams came than an allocator can tell apart.
     #[error("an allocator serves {most} streams at the most, counting those that ended")]
     TooManyStreams {
@@ -210,6 +221,14 @@ impl From<PinnedCacheError> for Error {
 }
 
 impl Error {
+    /// Whether there was not enough memory, whoever says so: less of it, or another try after a free, may succeed.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        let by_driver = |error: &DriverError| error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+        matches!(self, Self::OutOfMemory { .. } | Self::DeviceOutOfMemory(_))
+            || self.driver_error().is_some_and(by_driver)
+    }
+
     /// The driver's refusal, if that is what it was.
     #[must_use]
     pub fn driver_error(&self) -> Option<&DriverError> {

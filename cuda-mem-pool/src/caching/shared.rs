@@ -6,18 +6,22 @@ use std::sync::Arc;
 
 use cuda_mem_core::{Context, Stream, StreamId, forked};
 
+use super::callbacks::{Callbacks, refuse_watchers};
 use super::index::HeapIndex;
+use super::observer::Observer;
 use super::options::CachingOptions;
 use super::page_map::PageMap;
 use super::pending::Pending;
+use super::pins::Pins;
 use super::private::Private;
+use super::record::Record;
 use super::slot::{Slots, StreamSlot};
 use super::thread_slots;
-use super::vmm::Vmm;
+use super::vmm::{Told, Vmm};
 use crate::engine::paged::{Heaps, PAGE, PageSource, Policy, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::History;
-use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
+use crate::primitive::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use crate::statistics::{DeviceStatistics, PeakLedger};
 
 /// How much of the address space is reserved at once, in multiples of the device's memory: windows leave room behind them, and
@@ -35,18 +39,33 @@ pub(super) struct Shared {
     pub(super) pending: Pending,
     pub(super) private: Private,
     pub(super) ledger: PeakLedger,
-    pub(super) counts: Mutex<DeviceStatistics>,
+    pub(super) counts: Arc<Mutex<DeviceStatistics>>,
     pub(super) history: History,
+    pub(super) record: Record,
+    pub(super) observer: Observer,
+    pub(super) callbacks: Callbacks,
+    pub(super) pins: Pins,
+    pub(super) moves: bool,
+    /// The bits of the share of the device's memory that may be held.
+    pub(super) fraction: AtomicU64,
 }
 
 impl Shared {
-    pub(super) fn new(context: &Context, options: &CachingOptions) -> Result<Self> {
+    pub(super) fn new(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let total = context.device().total_memory()?;
         let slots = Arc::new(Slots::new());
         let policy = Policy { moves: options.moves, ..Policy::DEFAULT };
         let range = (total as u64).saturating_mul(ADDRESSES).next_multiple_of(PAGE as u64);
-        let source = PageSource::new(Vmm::new(context, Arc::clone(&slots))?, policy, range);
+        let counts = Arc::<Mutex<DeviceStatistics>>::default();
+        let callbacks = Callbacks::new();
+        let told = Told {
+            counts: Arc::clone(&counts),
+            observer: observer.clone(),
+            watchers: Arc::clone(&callbacks.watchers),
+        };
+        let vmm = Vmm::new(context, Arc::clone(&slots), told)?;
+        let source = PageSource::new(vmm, policy, range);
         let limit = limit(options.memory_fraction, total)?;
         let ledger = PeakLedger::new(options.statistics);
         let private = Private::new(context, ledger.shard(), options.segments);
@@ -61,10 +80,16 @@ impl Shared {
             pending: Pending::default(),
             private,
             ledger,
-            counts: Mutex::default(),
+            counts,
             history: History::new(),
+            record: Record::default(),
+            observer,
+            callbacks,
+            pins: Pins::default(),
+            moves: options.moves,
+            fraction: AtomicU64::new(options.memory_fraction.to_bits()),
         };
-        shared.set_limit(limit);
+        shared.set_limit(limit)?;
         Ok(shared)
     }
 
@@ -95,6 +120,14 @@ impl Shared {
         drop(numbers);
         thread_slots::remember(self.id, stream.id(), number);
         self.slots.get(number).ok_or(Error::TooManyStreams { most: super::slot::MOST })
+    }
+
+    /// The page source, which knows of all pins; not for watchers, who have it.
+    pub(super) fn source(&self) -> Result<MutexGuard<'_, PageSource<Vmm>>> {
+        refuse_watchers()?;
+        let mut source = lock(&self.source);
+        source.unpin(&self.pins.take_dropped());
+        Ok(source)
     }
 
     #[inline]
@@ -150,20 +183,22 @@ pub(super) fn limit(fraction: f64, total: usize) -> Result<usize> {
 
 /// All heaps but one. Each is taken for a moment by whoever has the page source, with nothing armed.
 pub(super) struct OtherHeaps<'s> {
-    pub(super) slots: &'s Slots,
+    pub(super) shared: &'s Shared,
     pub(super) but: u32,
 }
 
 impl Heaps for OtherHeaps<'_> {
     fn others(&self) -> Vec<u32> {
-        self.slots.iter().map(|slot| slot.number).filter(|number| *number != self.but).collect()
+        self.shared.slots.iter().map(|slot| slot.number).filter(|number| *number != self.but).collect()
     }
 
     fn with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
-        let slot = self.slots.get(heap)?;
+        let slot = self.shared.slots.get(heap)?;
         Some(slot.heap.with(|heap, guard| {
             guard.disarm();
-            body(heap)
+            let result = body(heap);
+            self.shared.note_moves(slot, heap);
+            result
         }))
     }
 }

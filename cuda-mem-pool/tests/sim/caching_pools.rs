@@ -43,7 +43,7 @@ fn what_a_released_pool_has_serves_others() {
         let block = routed(&allocator, id, 200 * MIB, stream).unwrap();
         free(&allocator, block);
         let refused = allocator.allocate_by_address(200 * MIB, stream).unwrap_err();
-        assert!(matches!(refused, Error::OutOfMemory { .. }), "{refused}: the pool is in use");
+        assert!(matches!(refused, Error::DeviceOutOfMemory(_)), "{refused}: the pool is in use");
         allocator.release_pool(id).unwrap();
         let block = allocator.allocate_by_address(200 * MIB, stream).unwrap();
         assert!(allocator.reserved_bytes() < 256 << 20);
@@ -66,7 +66,7 @@ fn a_pool_lends_in_need_if_it_may() {
         free(&allocator, block);
         allocator.set_use_on_oom(id, true).unwrap();
         let refused = allocator.allocate_by_address(100 * MIB, &other).unwrap_err();
-        assert!(matches!(refused, Error::OutOfMemory { .. }), "{refused}: another stream's");
+        assert!(matches!(refused, Error::DeviceOutOfMemory(_)), "{refused}: another stream's");
         let lent = allocator.allocate_by_address(100 * MIB, stream).unwrap();
         assert_eq!(lent, block);
         allocator.set_use_on_oom(id, false).unwrap();
@@ -85,12 +85,14 @@ fn the_fraction_is_of_all_memory_together() {
         let id = MempoolId::for_user();
         let block = routed(&allocator, id, 100 * MIB, stream).unwrap();
         let refused = allocator.allocate_by_address(60 * MIB, stream).unwrap_err();
-        assert!(matches!(refused, Error::OutOfMemory { limit, .. } if limit == 128 << 20), "{refused}");
+        assert!(
+            matches!(&refused, Error::DeviceOutOfMemory(report) if report.limit == Some(128 << 20)),
+            "{refused}"
+        );
         let common = allocator.allocate_by_address(20 * MIB, stream).unwrap();
         let refused = routed(&allocator, MempoolId::for_user(), 20 * MIB, stream).unwrap_err();
         assert!(
-            matches!(refused, Error::OutOfMemory { limit, requested, .. }
-            if limit == 128 << 20 && requested == 20 * MIB),
+            matches!(&refused, Error::DeviceOutOfMemory(report) if report.limit == Some(128 << 20) && report.requested == 20 * MIB),
             "{refused}"
         );
         [block, common].into_iter().for_each(|block| free(&allocator, block));

@@ -96,7 +96,7 @@ impl Shared {
     ) -> Result<Option<Found>> {
         let Routed { pool: id, stream, requested } = routed;
         let bytes = usize::try_from(wanted.bytes()).map_err(|_| Error::TooLarge { bytes: requested })?;
-        let Some(claim) = self.claim(bytes) else { return Ok(None) };
+        let Some(claim) = self.claim(bytes)? else { return Ok(None) };
         let Some(address) = self.private.memory.acquire(bytes, source)? else { return Ok(None) };
         if self.map.find(address).is_some() {
             // The address is a block's of this allocator, and stands for that block.

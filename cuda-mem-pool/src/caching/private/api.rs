@@ -16,6 +16,7 @@ use super::State;
 use super::allocate::{pool_of, sizes};
 use super::reclaim::Patience;
 use crate::caching::CachingAllocator;
+use crate::caching::callbacks::refuse_watchers;
 use crate::caching::shared::Shared;
 use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
@@ -160,6 +161,7 @@ impl CachingAllocator {
         }
         let shared = self.shared();
         drop(shared.pools()?);
+        refuse_watchers()?;
         shared.poll();
         shared.reclaim(id, Patience::None)
     }

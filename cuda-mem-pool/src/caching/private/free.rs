@@ -48,7 +48,7 @@ impl Shared {
         self.private.waiting.store(state.blocks.waiting(), Ordering::Relaxed);
         self.private.shard.hold().request_free(pool_of(block.kind), size);
         drop(state);
-        pending.push(address, NO_HEAP, BlockNumber::new(Tier::Large, 0), uses);
+        pending.push(address, NO_HEAP, BlockNumber::new(Tier::Large, 0), uses, &self.observer);
         Ok(())
     }
 
@@ -64,7 +64,7 @@ impl Shared {
     /// Gives the freed blocks back whose uses are over, but for pools that a graph may be captured from now.
     pub(in crate::caching) fn poll_private(&self) {
         for pending in self.quiet_pools() {
-            for waiting in pending.poll() {
+            for waiting in pending.poll(&self.observer) {
                 self.complete_private(waiting.address);
             }
         }

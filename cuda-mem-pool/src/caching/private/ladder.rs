@@ -6,8 +6,9 @@ use cuda_mem_core::Stream;
 
 use super::allocate::{Found, Routed, refused};
 use super::reclaim::{Leaving, Patience};
+use crate::caching::allocate::Request;
 use crate::caching::shared::Shared;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
 use crate::resource::RawResource;
@@ -42,16 +43,8 @@ impl Shared {
                 return Ok(found);
             }
         }
-        lock(&self.counts).num_ooms += 1;
-        self.tell_private(Action::Oom, 0, routed.requested, Some(routed.stream));
-        let used = self.ledger.read().active_bytes.all.current;
-        let limit = self.private.limit();
-        Err(Error::OutOfMemory {
-            requested: routed.requested,
-            used,
-            limit: if limit == usize::MAX { 0 } else { limit as u64 },
-            source: None,
-        })
+        let slot = self.slot(routed.stream)?;
+        self.give_up(slot, Request::new(routed.requested)?).map(Found::Block)
     }
 
     /// A block that is free by now, else one of a new segment. None if there is no memory for it.
@@ -105,14 +98,13 @@ impl Shared {
         }
     }
 
-    /// Memory of private pools for a request of the default pool that is out of memory: what released pools have goes back to
-    /// the driver.
-    pub(in crate::caching) fn reclaim_for_default(&self) {
-        if self.private.reserved() > 0 {
-            self.poll_private();
-            self.wait_for_uses();
-            let _ = self.reclaim(MempoolId::NONE, Patience::Wait);
+    /// As [`Shared::reclaim_released`], after a wait on the host for what may use the memory: whether any went.
+    pub(in crate::caching) fn reclaim_waiting(&self) -> bool {
+        if self.private.reserved() == 0 {
+            return false;
         }
+        self.wait_for_uses();
+        self.reclaim(MempoolId::NONE, Patience::Wait).is_ok_and(|bytes| bytes > 0)
     }
 
     /// What released pools have and nothing uses goes back; how many bytes.

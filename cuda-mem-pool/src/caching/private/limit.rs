@@ -1,20 +1,21 @@
 //! How much may be held, by the default pool and private ones together.
 
 use crate::caching::shared::Shared;
+use crate::error::Result;
 use crate::primitive::{Ordering, lock};
 
 impl Shared {
     /// Sets bytes of the limit aside for a segment, if it has as many left.
-    pub(super) fn claim(&self, bytes: usize) -> Option<Claim<'_>> {
-        let mut source = lock(&self.source);
+    pub(super) fn claim(&self, bytes: usize) -> Result<Option<Claim<'_>>> {
+        let mut source = self.source()?;
         let limit = self.private.limit.load(Ordering::Relaxed);
         let reserved = self.private.reserved().saturating_add(bytes);
         if source.reserved().saturating_add(reserved) > limit {
-            return None;
+            return Ok(None);
         }
         self.private.reserved.store(reserved, Ordering::Relaxed);
         source.set_limit(self.share_of_default(reserved));
-        Some(Claim { shared: self, bytes })
+        Ok(Some(Claim { shared: self, bytes }))
     }
 
     /// The bytes are the limit's again.
@@ -33,13 +34,14 @@ impl Shared {
     }
 
     /// The most that may be held, by the default pool and private ones together.
-    pub(in crate::caching) fn set_limit(&self, limit: usize) {
-        let mut source = lock(&self.source);
+    pub(in crate::caching) fn set_limit(&self, limit: usize) -> Result<()> {
+        let mut source = self.source()?;
         self.private.limit.store(limit, Ordering::Relaxed);
         source.set_limit(self.share_of_default(self.private.reserved()));
         drop(source);
         let threshold = lock(&self.private.state).options.garbage_collection_threshold();
         self.set_garbage(threshold);
+        Ok(())
     }
 
     /// From which part of the limit on garbage is collected.
@@ -57,7 +59,9 @@ impl Shared {
         if most == usize::MAX {
             return;
         }
-        let reserved = lock(&self.source).reserved().saturating_add(self.private.reserved());
+        let Ok(source) = self.source() else { return };
+        let reserved = source.reserved().saturating_add(self.private.reserved());
+        drop(source);
         if reserved > most {
             // What the driver refuses stays; whoever asks for memory goes on without.
             let _ = self.empty_cache();

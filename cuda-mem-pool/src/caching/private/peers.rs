@@ -18,7 +18,7 @@ impl Shared {
         if peer.driver() != owner.driver() {
             return Err(cuda_mem_core::Error::ForeignContext { what: "the peer device" }.into());
         }
-        let mut source = lock(&self.source);
+        let mut source = self.source()?;
         if source.backend().reached_by().contains(&peer) {
             return Ok(());
         }

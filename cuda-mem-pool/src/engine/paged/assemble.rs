@@ -112,7 +112,6 @@ impl<B: Backend> PageSource<B> {
             && over(self, bytes)
             && let Some((chunk, from, total)) = self.tail_for(build, mine, bytes)
         {
-            self.clear(address, total)?;
             self.lend(build.heap, mine, chunk, from, address)?;
             let given = (total - from) as u64;
             build.begin(address + from as u64);
@@ -134,7 +133,6 @@ impl<B: Backend> PageSource<B> {
             let Some(bytes) = self.ground.chunk(chunk).map(|chunk| chunk.bytes) else {
                 return Err(GrowError::NoNumbers);
             };
-            self.clear(address, bytes)?;
             self.move_to(build.heap, mine, chunk, address)?;
             build.begin(address);
             build.got += bytes as u64;
@@ -305,11 +303,11 @@ impl<B: Backend> PageSource<B> {
         if map.from == 0 && map.to == bytes {
             return Ok(());
         }
+        self.announce(chunk, 0);
         self.leave(heap, mine, chunk);
         if let Some(map) = self.ground.at_mut(address) {
             (map.from, map.to, map.heap) = (0, bytes, heap);
         }
-        self.announce(chunk);
         let now = mine.tick();
         if mine.large.offer(address, bytes, now) { Ok(()) } else { Err(GrowError::NoNumbers) }
     }
@@ -325,13 +323,15 @@ impl<B: Backend> PageSource<B> {
         let Some((memory, bytes)) = self.ground.chunk(chunk).map(|chunk| (chunk.memory, chunk.bytes)) else {
             return Err(GrowError::NoNumbers);
         };
-        if let Err(error) = self.backend.map(address, bytes, memory) {
-            self.drop_unmapped(chunk)?;
-            return Err(GrowError::Backend(error));
+        self.announce(chunk, 0);
+        let mapped =
+            self.clear(address, bytes).and_then(|()| Ok(self.backend.map(address, bytes, memory)?));
+        if let Err(error) = mapped {
+            self.shelter(heap, mine, chunk);
+            return Err(error);
         }
         self.leave(heap, mine, chunk);
         self.ground.map(address, chunk, 0, bytes);
-        self.announce(chunk);
         let now = mine.tick();
         if mine.large.offer(address, bytes, now) { Ok(()) } else { Err(GrowError::NoNumbers) }
     }
@@ -348,6 +348,8 @@ impl<B: Backend> PageSource<B> {
         let Some((memory, bytes)) = self.ground.chunk(chunk).map(|chunk| (chunk.memory, chunk.bytes)) else {
             return Err(GrowError::NoNumbers);
         };
+        self.announce(chunk, from);
+        self.clear(address, bytes)?;
         self.backend.map(address, bytes, memory)?;
         let owner = self.ground.chunk(chunk).and_then(|chunk| {
             chunk.maps.iter().copied().find(|at| {
@@ -362,7 +364,6 @@ impl<B: Backend> PageSource<B> {
             }
         }
         self.ground.map(address, chunk, from, bytes);
-        self.announce(chunk);
         let now = mine.tick();
         if mine.large.offer(address + from as u64, bytes - from, now) {
             Ok(())
@@ -414,73 +415,6 @@ impl<B: Backend> PageSource<B> {
             self.ground.unmap(start);
         }
         Ok(())
-    }
-
-    /// Takes a wholly free handle from another heap, whose stream this one's waits for.
-    fn steal(
-        &mut self,
-        heap: u32,
-        others: &mut impl Heaps,
-        left: usize,
-    ) -> Result<Option<u32>, GrowError<B::Error>> {
-        for other in others.others() {
-            let taken = others.with(other, |theirs| {
-                let free = theirs.free_ranges();
-                let whole = self.wholly_free(other, &free);
-                let fit = whole.iter().filter(|whole| whole.bytes <= left).max_by_key(|whole| whole.bytes);
-                let whole = *fit.or_else(|| whole.iter().min_by_key(|whole| whole.bytes))?;
-                if whole.bytes > left {
-                    return None;
-                }
-                self.leave(other, theirs, whole.chunk);
-                Some((whole, theirs.now()))
-            });
-            let Some(Some((whole, now))) = taken else { continue };
-            let marks = self.marks.entry(other).or_default();
-            marks.make(other, now, &mut self.backend)?;
-            if !marks.is_done(whole.freed_at, &mut self.backend)? {
-                // Without a point nobody can wait: the handle stays with its heap, free and mapped where it was.
-                let Some(mark) = marks.behind(whole.freed_at) else {
-                    others.with(other, |theirs| self.return_home(other, theirs, whole.chunk));
-                    continue;
-                };
-                self.backend.wait(heap, other, mark)?;
-            }
-            if let Some(chunk) = self.ground.chunk_mut(whole.chunk) {
-                chunk.heap = heap;
-            }
-            return Ok(Some(whole.chunk));
-        }
-        Ok(None)
-    }
-
-    /// Offers a handle, which nobody has, where it is mapped.
-    fn return_home(&mut self, heap: u32, theirs: &mut StreamHeap, chunk: u32) {
-        let Some(address) = self.ground.chunk(chunk).and_then(|chunk| chunk.maps.last().copied()) else {
-            return;
-        };
-        let Some(map) = self.ground.at_mut(address) else { return };
-        (map.from, map.to, map.heap) = (0, map.bytes, heap);
-        let bytes = map.bytes;
-        let now = theirs.tick();
-        theirs.large.offer(address, bytes, now);
-    }
-
-    /// Gives a handle back that could not be mapped and is nowhere.
-    fn drop_unmapped(&mut self, chunk: u32) -> Result<(), GrowError<B::Error>> {
-        if self.ground.chunk(chunk).is_some_and(|chunk| chunk.maps.is_empty())
-            && let Some(chunk) = self.ground.remove(chunk)
-        {
-            self.backend.release(chunk.memory, chunk.bytes)?;
-        }
-        Ok(())
-    }
-
-    /// What is behind a handle's addresses changes.
-    fn announce(&mut self, chunk: u32) {
-        if let Some(chunk) = self.ground.chunk_mut(chunk) {
-            chunk.generation += 1;
-        }
     }
 }
 

@@ -12,9 +12,9 @@ const LITTLE: usize = 24 << 20;
 /// So many thousandths for each heap after the first, up to the share above.
 const FURTHER: usize = 4;
 
-/// How memory is got and moved. The defaults are what ships; `docs/allocator.md` has the measurements that chose them.
+/// How memory is got and moved. [`Policy::DEFAULT`] is what ships; `docs/allocator.md` has the measurements that chose them.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Policy {
+pub struct Policy {
     /// New memory is made as long as what is held stays under so many thousandths more than the most that was ever in use at
     /// once; beyond that, free pages are moved. More costs memory, less costs calls.
     pub(crate) slack: u32,
@@ -38,7 +38,8 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    pub(crate) const DEFAULT: Self = Self {
+    /// What ships.
+    pub const DEFAULT: Self = Self {
         slack: 10,
         tight: 12,
         handles_per_block: 8,
@@ -50,6 +51,12 @@ impl Policy {
         most_mappings: 100_000,
         moves: true,
     };
+
+    /// Sets whether free pages may be mapped elsewhere rather than new memory be made.
+    #[must_use]
+    pub const fn with_moves(self, moves: bool) -> Self {
+        Self { moves, ..self }
+    }
 
     /// What free bytes are worth when so many are held.
     pub(super) const fn waste(&self, held: usize) -> Waste {

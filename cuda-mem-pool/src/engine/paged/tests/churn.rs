@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::model::{Model, NoIndex, Others};
-use crate::engine::paged::{Block, Load, PageSource, Policy, StreamHeap, block_size};
+use super::model::{Model, Others};
+use crate::engine::paged::{Block, Load, NoIndex, PageSource, Policy, StreamHeap, block_size};
 
 const LIVE: usize = 64;
 
