@@ -67,16 +67,20 @@ impl Shared {
 
     #[inline]
     pub(super) fn obtain(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
-        let block = slot.heap.try_with(|heap, guard| self.from_heap(slot, heap, guard, request));
+        // Whoever else has the heap is through in a moment: nobody calls the driver with it but to get more for it.
+        let block = slot
+            .heap
+            .try_with(|heap, guard| self.take_free(slot, heap, guard, request))
+            .unwrap_or_else(|| slot.heap.with(|heap, guard| self.take_free(slot, heap, guard, request)));
         match block {
-            Some(Some(block)) => Ok(block.address),
-            _ => self.grow(slot, request),
+            Some(block) => Ok(block.address),
+            None => self.grow(slot, request),
         }
     }
 
     /// A block out of what the heap has free.
     #[inline]
-    fn from_heap(
+    fn take_free(
         &self,
         slot: &StreamSlot,
         heap: &mut StreamHeap,
@@ -123,7 +127,7 @@ impl Shared {
         let load = Load { active, peak: bytes(live.peak).saturating_sub(others) };
         slot.heap.with(|heap, guard| {
             // Another thread may have freed or grown meanwhile.
-            if let Some(block) = self.from_heap(slot, heap, guard, request) {
+            if let Some(block) = self.take_free(slot, heap, guard, request) {
                 return Ok(Some(block));
             }
             guard.disarm();

@@ -27,7 +27,9 @@ pub(super) struct Callbacks {
 }
 
 /// Callbacks of one kind, in the order in which they came.
-pub(super) struct List<F: ?Sized>(Mutex<Arc<Vec<(CallbackId, Arc<F>)>>>);
+pub(super) struct List<F: ?Sized>(Mutex<Arc<Entries<F>>>);
+
+type Entries<F> = Vec<(CallbackId, Arc<F>)>;
 
 thread_local! {
     /// The thread is in a reclaimer or an observer.
@@ -89,7 +91,7 @@ impl<F: ?Sized> List<F> {
         found
     }
 
-    fn all(&self) -> Arc<Vec<(CallbackId, Arc<F>)>> {
+    fn all(&self) -> Arc<Entries<F>> {
         Arc::clone(&lock(&self.0))
     }
 }

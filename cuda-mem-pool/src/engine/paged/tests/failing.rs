@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::model::{Model, NoIndex, Others};
+use super::model::{Model, Others};
+use crate::engine::paged::NoIndex;
 use crate::engine::paged::{Backend, Block, Load, PageSource, Policy, StreamHeap, block_size};
 
 const MIB: usize = 1 << 20;
