@@ -8,7 +8,9 @@ use cuda_mem_core::{Device, DriverError};
 use uuid::Uuid;
 
 use crate::caching::OutOfMemoryReport;
+use crate::mempool_id::MempoolId;
 use crate::pinned_cache::PinnedCacheError;
+use crate::segments::PoolError;
 
 /// The result of whatever can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -187,6 +189,17 @@ pub enum Error {
         device: Device,
         /// What was asked for.
         what: &'static str,
+    },
+    /// A private pool of the caching allocator, or the layout of one, is not as the call needs it.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// A private pool would get its memory from the allocator that it belongs to.
+    #[error(
+        "the private pool {id} cannot have its own allocator as the source of its segments; name no source for memory of the device"
+    )]
+    OwnSource {
+        /// The pool.
+        id: MempoolId,
     },
     /// The pinned cache refused something about its private pools.
     #[error(transparent)]

@@ -52,6 +52,11 @@ impl Shared {
         if forked() {
             return Err(cuda_mem_core::Error::Forked.into());
         }
+        if self.private.is_routed()
+            && let Some(address) = self.allocate_routed(requested, stream)?
+        {
+            return Ok(address);
+        }
         let request = Request::new(requested)?;
         let slot = self.slot(stream)?;
         if self.history.is_listening() {
@@ -104,6 +109,7 @@ impl Shared {
             return self.give_up(slot, request);
         }
         self.poll();
+        self.collect_garbage();
         match self.try_grow(slot, request)? {
             Some(block) => Ok(block.address),
             None => self.climb(slot, request),
@@ -115,7 +121,10 @@ impl Shared {
         let mut source = self.source()?;
         let live = self.ledger.read().active_bytes.all;
         let bytes = |count: u64| usize::try_from(count).unwrap_or(0);
-        let load = Load { active: bytes(live.current), peak: bytes(live.peak) };
+        // The page source knows nothing of private blocks.
+        let others = self.private.active();
+        let active = bytes(live.current).saturating_sub(others);
+        let load = Load { active, peak: bytes(live.peak).saturating_sub(others) };
         slot.heap.with(|heap, guard| {
             // Another thread may have freed or grown meanwhile.
             if let Some(block) = self.take_free(slot, heap, guard, request) {

@@ -106,7 +106,9 @@ impl CachingAllocator {
     /// # Safety
     ///
     /// The block is not used any more by anybody: what uses it is ordered before this point of its stream, or on streams that
-    /// [`CachingAllocator::record_stream`] was told.
+    /// [`CachingAllocator::record_stream`] was told. A graph that was captured from blocks of a private pool may use them beyond
+    /// that, for work of the graph and until the pool's last [`CachingAllocator::release_pool`]: by then its launches are ordered
+    /// before that point, on streams that memory of this allocator was allocated for.
     #[inline]
     pub unsafe fn free_by_address(&self, address: CUdeviceptr) -> Result<()> {
         self.shared().free(address, None)
@@ -120,7 +122,7 @@ impl CachingAllocator {
     /// [`Error::UnknownAddress`] if no block begins there; [`Error::Core`] of the driver.
     pub fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
         let shared = self.shared();
-        let found = shared.map.find(address).ok_or(Error::UnknownAddress { address })?;
+        let Some(found) = shared.map.find(address) else { return shared.record_private(address, stream) };
         let slot = shared.slots.get(found.owner).ok_or(Error::UnknownAddress { address })?;
         if slot.stream.id() == stream.id() {
             return Ok(());
@@ -164,8 +166,7 @@ impl CachingAllocator {
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
         let shared = self.shared();
         let bytes = limit(fraction, shared.total)?;
-        let mut source = shared.source()?;
-        source.set_limit(bytes);
+        shared.set_limit(bytes)?;
         shared.fraction.store(fraction.to_bits(), Ordering::Relaxed);
         Ok(())
     }
@@ -179,7 +180,7 @@ impl CachingAllocator {
     /// The physical memory that is held now, in bytes.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
-        lock(&self.shared().source).reserved()
+        lock(&self.shared().source).reserved().saturating_add(self.shared().private.reserved())
     }
 
     /// The most physical memory that was ever held, in bytes.

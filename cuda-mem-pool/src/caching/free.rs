@@ -21,7 +21,7 @@ impl Shared {
         if forked() {
             return Err(cuda_mem_core::Error::Forked.into());
         }
-        let found = self.map.find(address).ok_or(Error::UnknownAddress { address })?;
+        let Some(found) = self.map.find(address) else { return self.free_private(address, stream) };
         let slot = self.slots.get(found.owner).ok_or(Error::UnknownAddress { address })?;
         let number = number_of(found);
         let elsewhere = stream.filter(|stream| stream.id() != slot.stream.id());
@@ -96,6 +96,7 @@ impl Shared {
         for waiting in self.pending.poll(&self.observer) {
             self.complete(&waiting);
         }
+        self.poll_private();
     }
 
     /// A freed block is free now.

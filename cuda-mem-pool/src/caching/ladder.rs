@@ -31,7 +31,10 @@ impl Shared {
         {
             return Ok(block.address);
         }
-        self.give_up(slot, request)
+        match self.borrow_on_oom(request.requested, &slot.stream)? {
+            Some(address) => Ok(address),
+            None => self.give_up(slot, request),
+        }
     }
 
     /// The end: the error, of which observers are told.
@@ -62,9 +65,9 @@ impl Shared {
         Ok(true)
     }
 
-    /// Memory of private pools that nothing is in and that let others have it. The default pool's alone is managed here.
+    /// Memory of released private pools that nothing is in and nothing uses.
     fn reclaim_private(&self, _slot: &StreamSlot, _request: Request) -> Result<bool> {
-        Ok(false)
+        Ok(self.reclaim_released()? > 0)
     }
 
     /// Gives free memory back to the driver, so that it can be got again in the sizes that are needed: what was free but too
@@ -102,7 +105,7 @@ impl Shared {
     /// Waits on the host for blocks that nobody could be made to wait for, and for free memory that the device still uses, which
     /// only then can be given back. Streams that capture are not waited for.
     fn wait_for_pending(&self, slot: &StreamSlot, request: Request) -> Result<bool> {
-        let mut waited = false;
+        let mut waited = self.reclaim_waiting();
         for point in self.pending.points() {
             // Whatever a wait says, what has not ended is found out by the poll.
             waited |= point.wait().is_ok();
@@ -162,6 +165,8 @@ impl Shared {
         self.poll();
         self.settle();
         let mut released = self.slots.iter().map(|slot| self.release_free(slot));
-        released.try_fold(0, |sum: usize, bytes| Ok(sum.saturating_add(bytes?)))
+        let bytes: usize =
+            released.try_fold(0, |sum: usize, bytes| Ok::<_, Error>(sum.saturating_add(bytes?)))?;
+        Ok(bytes.saturating_add(self.reclaim_released()?))
     }
 }

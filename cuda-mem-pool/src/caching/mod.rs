@@ -20,6 +20,7 @@ mod owner_cell;
 mod page_map;
 mod pending;
 mod pins;
+mod private;
 mod record;
 mod remote;
 mod seeing;

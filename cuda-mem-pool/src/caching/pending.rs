@@ -136,6 +136,11 @@ impl Waiting {
         self.points.as_ref().is_some_and(over)
     }
 
+    /// Has the host wait for the uses.
+    pub(super) fn wait(&self) -> Result<()> {
+        self.points.iter().flatten().try_for_each(|point| Ok(point.wait()?))
+    }
+
     /// Lets a stream wait for the uses.
     pub(super) fn hold_up(&self, stream: &Stream, observer: &Observer) -> Result<()> {
         let told = |point: &UsePoint| {

@@ -13,6 +13,7 @@ use super::options::CachingOptions;
 use super::page_map::PageMap;
 use super::pending::Pending;
 use super::pins::Pins;
+use super::private::Private;
 use super::record::Record;
 use super::slot::{Slots, StreamSlot};
 use super::thread_slots;
@@ -36,6 +37,7 @@ pub(super) struct Shared {
     by_stream: Mutex<HashMap<StreamId, u32>>,
     pub(super) source: Mutex<PageSource<Vmm>>,
     pub(super) pending: Pending,
+    pub(super) private: Private,
     pub(super) ledger: PeakLedger,
     pub(super) counts: Arc<Mutex<DeviceStatistics>>,
     pub(super) history: History,
@@ -63,9 +65,11 @@ impl Shared {
             watchers: Arc::clone(&callbacks.watchers),
         };
         let vmm = Vmm::new(context, Arc::clone(&slots), told)?;
-        let mut source = PageSource::new(vmm, policy, range);
-        source.set_limit(limit(options.memory_fraction, total)?);
-        Ok(Self {
+        let source = PageSource::new(vmm, policy, range);
+        let limit = limit(options.memory_fraction, total)?;
+        let ledger = PeakLedger::new(options.statistics);
+        let private = Private::new(context, ledger.shard(), options.segments);
+        let shared = Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             context: context.clone(),
             total,
@@ -74,7 +78,8 @@ impl Shared {
             by_stream: Mutex::default(),
             source: Mutex::new(source),
             pending: Pending::default(),
-            ledger: PeakLedger::new(options.statistics),
+            private,
+            ledger,
             counts,
             history: History::new(),
             record: Record::default(),
@@ -83,7 +88,9 @@ impl Shared {
             pins: Pins::default(),
             moves: options.moves,
             fraction: AtomicU64::new(options.memory_fraction.to_bits()),
-        })
+        };
+        shared.set_limit(limit)?;
+        Ok(shared)
     }
 
     /// The slot of a stream, which is made when the stream comes for the first time.
@@ -141,7 +148,11 @@ impl Shared {
                 heap + slot.remote.metadata_bytes() + size_of::<StreamSlot>()
             })
             .sum();
-        size_of::<Self>() + self.map.metadata_bytes() + lock(&self.source).metadata_bytes() + heaps
+        size_of::<Self>()
+            + self.map.metadata_bytes()
+            + lock(&self.source).metadata_bytes()
+            + heaps
+            + self.private.metadata_bytes()
     }
 }
 
@@ -155,6 +166,7 @@ impl Drop for Shared {
         }
         // Whatever this says: after an error of the device nothing runs any more.
         let _ = self.context.synchronize();
+        self.private.close();
         let mut source = lock(&self.source);
         // What the driver refuses is counted there.
         let _ = source.close();

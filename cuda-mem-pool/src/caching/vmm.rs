@@ -111,6 +111,14 @@ impl Vmm {
         Ok(())
     }
 
+    /// Lets a device that is to be a peer reach a mapping.
+    pub(super) fn set_access_of(&mut self, peer: Device, address: CUdeviceptr, bytes: usize) -> Result<()> {
+        let (offset, range) = self.range(address)?;
+        range.set_access(offset, bytes, &[peer], Access::ReadWrite)?;
+        self.calls.set_access += 1;
+        Ok(())
+    }
+
     /// A descriptor of memory for other processes.
     pub(super) fn export(&self, memory: u64, bytes: usize) -> Result<OwnedFd> {
         self.handle(memory, bytes).export_posix_fd()

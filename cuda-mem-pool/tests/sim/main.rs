@@ -9,6 +9,7 @@ mod access;
 mod bench_sequences;
 mod caching_oom;
 mod caching_pins;
+mod caching_pools;
 mod faults;
 mod machines;
 mod pinned_cache;

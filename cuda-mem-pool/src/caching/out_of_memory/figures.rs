@@ -35,7 +35,8 @@ impl Shared {
         let (free, limit, reserved, pinned) = {
             let source = self.source()?;
             let free = self.free_memory(slot, |other, heap| source.movable(other.number, heap));
-            (free, source.limit(), source.reserved(), source.pinned())
+            let reserved = source.reserved().saturating_add(self.private.reserved());
+            (free, self.private.limit(), reserved, source.pinned())
         };
         let device_free = self.context.memory_info().ok().map(|memory| memory.free);
         let room = device_free.unwrap_or(0).min(limit.saturating_sub(reserved)) / PAGE * PAGE;

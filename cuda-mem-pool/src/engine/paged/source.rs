@@ -100,6 +100,11 @@ impl<B: Backend> PageSource<B> {
         self.ground.most_mappings()
     }
 
+    /// The address and the bytes of each mapping.
+    pub(crate) fn mapped(&self) -> Vec<(u64, usize)> {
+        self.ground.maps().map(|(address, map)| (address, map.bytes)).collect()
+    }
+
     /// The backend.
     #[must_use]
     pub fn backend(&self) -> &B {
