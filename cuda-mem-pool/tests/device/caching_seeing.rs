@@ -329,7 +329,7 @@ fn a_request_that_fails_is_in_the_history() {
     allocator.history().start(&HistoryOptions::default());
     let bytes = world.context.device().total_memory().unwrap() / 100;
     let refused = allocator.allocate_by_address(bytes, &world.stream);
-    assert!(matches!(refused, Err(Error::OutOfMemory { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Error::DeviceOutOfMemory(_))), "{refused:?}");
     let entries = allocator.history().entries();
     let oom = entries.iter().find(|entry| entry.action == Action::Oom).unwrap();
     assert_eq!(oom.size, bytes.next_multiple_of(512) as u64);
