@@ -165,11 +165,13 @@ impl Backend for Vmm {
         mark.is_complete()
     }
 
-    fn wait(&mut self, waiter: u32, _of: u32, mark: &Event) -> Result<()> {
-        if let Some(slot) = self.slots.get(waiter) {
-            slot.stream.wait(mark)?;
-            self.calls.wait += 1;
+    fn wait(&mut self, waiter: u32, _of: u32, mark: &Event) -> Result<bool> {
+        let Some(slot) = self.slots.get(waiter) else { return Ok(false) };
+        if slot.stream.is_capturing()? {
+            return Ok(false);
         }
-        Ok(())
+        slot.stream.wait(mark)?;
+        self.calls.wait += 1;
+        Ok(true)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::backend::Backend;
 use super::extents::Free;
+use super::ground::Map;
 use super::heap::StreamHeap;
 use super::sizes::PAGE;
 use super::source::{GrowError, Heaps, Load, PageSource};
@@ -131,8 +132,12 @@ impl<B: Backend> PageSource<B> {
             let Some(bytes) = self.ground.chunk(chunk).map(|chunk| chunk.bytes) else {
                 return Err(GrowError::NoNumbers);
             };
-            self.clear(address, bytes)?;
-            self.move_to(build.heap, mine, chunk, address)?;
+            let moved = self.clear(address, bytes);
+            let moved = moved.and_then(|()| self.move_to(build.heap, mine, chunk, address));
+            if let Err(error) = moved {
+                self.keep(build.heap, mine, chunk)?;
+                return Err(error);
+            }
             build.begin(address);
             build.got += bytes as u64;
             address += bytes as u64;
@@ -206,7 +211,7 @@ impl<B: Backend> PageSource<B> {
         let ranges: Vec<(u64, u64)> = self.ranges();
         for (from, to) in ranges {
             let mut end = from;
-            let maps: Vec<(u64, super::ground::Map)> =
+            let maps: Vec<(u64, Map)> =
                 self.ground.touching(from, to).map(|(address, map)| (address, *map)).collect();
             for (address, map) in maps {
                 push_gap(&mut slots, end, address, 0);
@@ -316,10 +321,7 @@ impl<B: Backend> PageSource<B> {
         let Some((memory, bytes)) = self.ground.chunk(chunk).map(|chunk| (chunk.memory, chunk.bytes)) else {
             return Err(GrowError::NoNumbers);
         };
-        if let Err(error) = self.backend.map(address, bytes, memory) {
-            self.drop_unmapped(chunk)?;
-            return Err(GrowError::Backend(error));
-        }
+        self.backend.map(address, bytes, memory)?;
         self.leave(heap, mine, chunk);
         self.ground.map(address, chunk, 0, bytes);
         self.announce(chunk);
@@ -427,26 +429,36 @@ impl<B: Backend> PageSource<B> {
                 Some((whole, theirs.now()))
             });
             let Some(Some((whole, now))) = taken else { continue };
-            let marks = self.marks.entry(other).or_default();
-            marks.make(other, now, &mut self.backend)?;
-            if !marks.is_done(whole.freed_at, &mut self.backend)? {
-                // Without a point nobody can wait: the handle stays with its heap, free and mapped where it was.
-                let Some(mark) = marks.behind(whole.freed_at) else {
-                    others.with(other, |theirs| self.return_home(other, theirs, whole.chunk));
-                    continue;
-                };
-                self.backend.wait(heap, other, mark)?;
+            let ordered = self.order(heap, other, now, whole.freed_at);
+            if matches!(ordered, Ok(true)) {
+                if let Some(chunk) = self.ground.chunk_mut(whole.chunk) {
+                    chunk.heap = heap;
+                }
+                return Ok(Some(whole.chunk));
             }
-            if let Some(chunk) = self.ground.chunk_mut(whole.chunk) {
-                chunk.heap = heap;
-            }
-            return Ok(Some(whole.chunk));
+            // The handle stays with its heap, free and mapped where it was.
+            others.with(other, |theirs| self.return_home(other, theirs, whole.chunk));
+            ordered?;
         }
         Ok(None)
     }
 
+    /// Puts the later work of a heap's stream behind the frees of another's up to a count, which is `now` there. False if one
+    /// of the two captures: without a point nobody can wait.
+    fn order(&mut self, heap: u32, other: u32, now: u64, freed_at: u64) -> Result<bool, B::Error> {
+        let marks = self.marks.entry(other).or_default();
+        marks.make(other, now, &mut self.backend)?;
+        if marks.is_done(freed_at, &mut self.backend)? {
+            return Ok(true);
+        }
+        match marks.behind(freed_at) {
+            Some(mark) => self.backend.wait(heap, other, mark),
+            None => Ok(false),
+        }
+    }
+
     /// Offers a handle, which nobody has, where it is mapped.
-    fn return_home(&mut self, heap: u32, theirs: &mut StreamHeap, chunk: u32) {
+    pub(super) fn return_home(&mut self, heap: u32, theirs: &mut StreamHeap, chunk: u32) {
         let Some(address) = self.ground.chunk(chunk).and_then(|chunk| chunk.maps.last().copied()) else {
             return;
         };
@@ -457,12 +469,14 @@ impl<B: Backend> PageSource<B> {
         theirs.large.offer(address, bytes, now);
     }
 
-    /// Gives a handle back that could not be mapped and is nowhere.
-    fn drop_unmapped(&mut self, chunk: u32) -> Result<(), GrowError<B::Error>> {
-        if self.ground.chunk(chunk).is_some_and(|chunk| chunk.maps.is_empty())
-            && let Some(chunk) = self.ground.remove(chunk)
-        {
-            self.backend.release(chunk.memory, chunk.bytes)?;
+    /// After a call failed: a handle that is nowhere goes back, and one that is offered nowhere is offered again.
+    fn keep(&mut self, heap: u32, mine: &mut StreamHeap, chunk: u32) -> Result<(), GrowError<B::Error>> {
+        let Some(record) = self.ground.chunk(chunk) else { return Ok(()) };
+        if record.maps.is_empty() {
+            return self.give_back(chunk);
+        }
+        if record.maps.iter().all(|address| self.ground.at(*address).is_some_and(Map::is_stale)) {
+            self.return_home(heap, mine, chunk);
         }
         Ok(())
     }

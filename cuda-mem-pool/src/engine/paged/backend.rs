@@ -29,6 +29,7 @@ pub(crate) trait Backend {
     /// Whether the work before a point is done.
     fn is_done(&mut self, mark: &Self::Mark) -> Result<bool, Self::Error>;
 
-    /// Lets the work that the stream of heap `waiter` is given from now on wait for a point of another's.
-    fn wait(&mut self, waiter: u32, of: u32, mark: &Self::Mark) -> Result<(), Self::Error>;
+    /// Lets the work that the stream of heap `waiter` is given from now on wait for a point of another's. False if it cannot
+    /// now, because the stream captures.
+    fn wait(&mut self, waiter: u32, of: u32, mark: &Self::Mark) -> Result<bool, Self::Error>;
 }

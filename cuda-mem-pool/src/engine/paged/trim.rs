@@ -19,9 +19,25 @@ impl<B: Backend> PageSource<B> {
         for whole in self.wholly_free(heap, &free) {
             if self.is_quiet(heap, whole.chunk, whole.freed_at)? {
                 self.leave(heap, mine, whole.chunk);
-                self.release(whole.chunk)?;
+                if let Err(error) = self.release(whole.chunk) {
+                    if self.ground.chunk(whole.chunk).is_some_and(|chunk| !chunk.maps.is_empty()) {
+                        self.return_home(heap, mine, whole.chunk);
+                    }
+                    return Err(error);
+                }
                 bytes = bytes.saturating_add(whole.bytes);
             }
+        }
+        // What the driver did not take back before.
+        let unmapped: Vec<(u32, usize)> = self
+            .ground
+            .chunks()
+            .filter(|(_, chunk)| chunk.heap == heap && chunk.maps.is_empty())
+            .map(|(number, chunk)| (number, chunk.bytes))
+            .collect();
+        for (chunk, size) in unmapped {
+            self.give_back(chunk)?;
+            bytes = bytes.saturating_add(size);
         }
         Ok(bytes)
     }
@@ -56,8 +72,14 @@ impl<B: Backend> PageSource<B> {
             self.backend.unmap(address, bytes)?;
             self.ground.unmap(address);
         }
-        if let Some(gone) = self.ground.remove(chunk) {
-            self.backend.release(gone.memory, gone.bytes)?;
+        self.give_back(chunk)
+    }
+
+    /// Gives a handle back that is nowhere mapped.
+    pub(super) fn give_back(&mut self, chunk: u32) -> Result<(), GrowError<B::Error>> {
+        if let Some(record) = self.ground.chunk(chunk) {
+            self.backend.release(record.memory, record.bytes)?;
+            self.ground.remove(chunk);
         }
         Ok(())
     }

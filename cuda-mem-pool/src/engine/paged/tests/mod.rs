@@ -1,4 +1,6 @@
 //! The engine over a model of a driver, on traces and on random work.
 
+mod device;
+mod machine;
 mod model;
 mod traces;
