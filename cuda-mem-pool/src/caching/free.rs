@@ -72,8 +72,12 @@ impl Shared {
         uses: Uses,
         elsewhere: Option<&Stream>,
     ) -> Result<()> {
-        if let Some(stream) = elsewhere {
-            uses.record_stream(stream)?;
+        if let Some(stream) = elsewhere
+            && let Err(error) = uses.record_stream(stream)
+        {
+            // It stays what it was, with its uses.
+            self.pending.restore(address, uses);
+            return Err(error.into());
         }
         let block = slot.heap.with(|heap, guard| {
             let block = heap.block(number)?;

@@ -46,13 +46,24 @@ impl Pending {
 
     /// The uses of a block that is freed now.
     pub(super) fn take_uses(&self, address: u64) -> Option<Uses> {
-        lock(&self.used).remove(&address)
+        let uses = lock(&self.used).remove(&address);
+        if uses.is_some() {
+            self.blocks.fetch_sub(1, Ordering::Release);
+        }
+        uses
+    }
+
+    /// Enters the uses of a block again that is not freed after all.
+    pub(super) fn restore(&self, address: u64, uses: Uses) {
+        if lock(&self.used).insert(address, uses).is_none() {
+            self.blocks.fetch_add(1, Ordering::Release);
+        }
     }
 
     /// Has a freed block wait until no use runs any more.
     pub(super) fn push(&self, address: u64, heap: u32, number: BlockNumber, mut uses: Uses) {
         let points = uses.points().ok();
-        lock(&self.freed).push(Waiting { address, heap, number, points, uses });
+        self.put_back(Waiting { address, heap, number, points, uses });
     }
 
     /// The blocks whose uses are over. Asks the driver.

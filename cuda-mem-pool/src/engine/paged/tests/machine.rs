@@ -231,7 +231,8 @@ impl Machine {
     }
 
     fn pin(&mut self) {
-        let chunks: Vec<u32> = self.source.ground.chunks().map(|(number, _)| number).collect();
+        let mapped = self.source.ground.chunks().filter(|(_, chunk)| !chunk.maps.is_empty());
+        let chunks: Vec<u32> = mapped.map(|(number, _)| number).collect();
         if !chunks.is_empty() && self.pinned.len() < 3 {
             let chunk = chunks[self.chance.below(chunks.len() as u64) as usize];
             let record = self.source.ground.chunk_mut(chunk).unwrap();
