@@ -1,6 +1,6 @@
 //! What is tried when there is no memory, step by step.
 
-use cuda_mem_core::forked;
+use cuda_mem_core::{Stream, forked};
 
 use super::allocate::{Request, grow_error};
 use super::shared::Shared;
@@ -19,8 +19,10 @@ impl Shared {
         }
         // What waits for other streams: their own stream waits for it instead, on the device.
         for waiting in self.pending.take_marked() {
-            let held_up = self.slots.get(waiting.heap).map(|owner| waiting.hold_up(&owner.stream));
-            match held_up {
+            let owner = self.slots.get(waiting.heap).map(|slot| &slot.stream);
+            // A stream that captures could not wait, and would lose its capture.
+            let can_wait = |stream: &&Stream| matches!(stream.is_capturing(), Ok(false));
+            match owner.filter(can_wait).map(|stream| waiting.hold_up(stream)) {
                 Some(Ok(())) => self.complete(&waiting),
                 _ => self.pending.put_back(waiting),
             }

@@ -4,14 +4,14 @@
 //!
 //! Relies on the two flags: each side raises its own before it looks at the other's, and [`Barrier`] has at least one of
 //! them see the other's. The owner then steps back, and others wait. There is one [`Owner`], and it is borrowed mutably
-//! while it has the value; among the others `wanted` is a lock.
+//! while it has the value; the others have a lock among themselves.
 
 #![allow(unsafe_code, reason = "shares a value under flags of its own")]
 
 use std::sync::Arc;
 
 use super::barrier::Barrier;
-use crate::primitive::{AtomicBool, Ordering, UnsafeCell, yield_now};
+use crate::primitive::{AtomicBool, Mutex, MutexGuard, Ordering, UnsafeCell, lock, yield_now};
 
 /// The owner's way to the value: two stores and a load.
 #[derive(Debug)]
@@ -28,6 +28,7 @@ struct Cell<T> {
     taken: AtomicBool,
     /// Another thread has the value, or waits for the owner to leave it.
     wanted: AtomicBool,
+    others: Mutex<()>,
     value: UnsafeCell<T>,
 }
 
@@ -39,6 +40,7 @@ pub(super) fn new<T>(value: T) -> (Owner<T>, Others<T>) {
         barrier: Barrier::new(),
         taken: AtomicBool::new(false),
         wanted: AtomicBool::new(false),
+        others: Mutex::new(()),
         value: UnsafeCell::new(value),
     });
     (Owner(Arc::clone(&cell)), Others(cell))
@@ -69,7 +71,12 @@ impl<T> Owner<T> {
         loop {
             match self.try_with(|value| body.take().map(|body| body(value))) {
                 Some(Some(result)) => return result,
-                _ => yield_now(),
+                // Without raising the own flag again: whoever wants the value looks at it.
+                _ => {
+                    while self.0.wanted.load(Ordering::Relaxed) {
+                        yield_now();
+                    }
+                }
             }
         }
     }
@@ -97,30 +104,28 @@ pub(super) fn with_each<T>(cells: &[Others<T>], mut body: impl FnMut(&mut T)) ->
             yield_now();
         }
         wanted.0.value.with_mut(|value| {
-            // SAFETY: the owner is not at the value, and sees that it is wanted before it gets there again; no other
-            // thread has it while this one has turned `wanted` to true.
+            // SAFETY: the owner is not at the value, and sees that it is wanted before it gets there again; `wanted` has
+            // the lock of the others.
             body(unsafe { &mut *value });
         });
     }
     true
 }
 
-/// The owner is gone, or will not take the value before this is dropped.
-struct Wanted<'c, T>(&'c Cell<T>);
+/// The owner does not take the value before this is dropped, if it sees that it is wanted.
+struct Wanted<'c, T>(&'c Cell<T>, #[allow(dead_code, reason = "held")] MutexGuard<'c, ()>);
 
 impl<'c, T> Wanted<'c, T> {
     fn new(cell: &'c Cell<T>) -> Self {
-        // Acquire: what the last one did to the value is done.
-        while cell.wanted.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            yield_now();
-        }
-        Self(cell)
+        let others = lock(&cell.others);
+        cell.wanted.store(true, Ordering::Relaxed);
+        Self(cell, others)
     }
 }
 
 impl<T> Drop for Wanted<'_, T> {
     fn drop(&mut self) {
-        // Release: what was done to the value is done for the next one.
+        // Release: what was done to the value is done for its owner. The lock is let go of after this.
         self.0.wanted.store(false, Ordering::Release);
     }
 }
@@ -131,7 +136,7 @@ struct Left<'c, T>(&'c Cell<T>);
 impl<T> Drop for Left<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // Release: as above.
+        // Release: what was done to the value is done for the others.
         self.0.taken.store(false, Ordering::Release);
     }
 }

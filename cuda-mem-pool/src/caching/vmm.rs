@@ -151,8 +151,11 @@ impl Backend for Vmm {
 
     fn mark(&mut self, heap: u32) -> Result<Option<Event>> {
         let Some(slot) = self.slots.get(heap) else { return Ok(None) };
-        if slot.stream.is_capturing()? {
-            return Ok(None);
+        match slot.stream.is_capturing() {
+            Ok(false) => {}
+            // Another thread's default stream, which nobody else can name.
+            Ok(true) | Err(Error::WrongThread) => return Ok(None),
+            Err(error) => return Err(error),
         }
         let event = Event::new(&self.context)?;
         slot.stream.record(&event)?;

@@ -1,7 +1,9 @@
 //! Ours behind the names that the measures use: the only file of them that knows `CachingAllocator`.
 
+use cuda_mem_pool::Error;
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::cuda_mem_core::{Context, Stream};
-use cuda_mem_pool::{CachingAllocator, CachingOptions, Error, StatisticsMode};
+use cuda_mem_pool::statistics::Peaks;
 
 use super::allocator::{Allocator, Told};
 
@@ -12,7 +14,7 @@ impl Caching {
     pub(crate) fn new(context: &Context, sharded: bool) -> Result<Self, Error> {
         let mut options = CachingOptions::default();
         if sharded {
-            options = options.statistics(StatisticsMode::Sharded);
+            options = options.with_statistics(Peaks::Sharded);
         }
         Ok(Self(CachingAllocator::new(context, &options)?))
     }
@@ -21,19 +23,20 @@ impl Caching {
 impl Allocator for Caching {
     #[inline]
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<u64, Error> {
-        self.0.allocate_raw(bytes, stream)
+        self.0.allocate_by_address(bytes, stream)
     }
 
     #[inline]
     unsafe fn free(&self, address: u64) {
         // SAFETY: the caller's promise.
-        unsafe { self.0.free_raw(address) };
+        let freed = unsafe { self.0.free_by_address(address) };
+        debug_assert!(freed.is_ok());
     }
 
     fn told(&self) -> Told {
         Told {
-            reserved: Some(self.0.statistics().reserved_bytes.peak),
-            metadata: Some(self.0.metadata_bytes()),
+            reserved: Some(self.0.peak_reserved_bytes() as u64),
+            metadata: Some(self.0.metadata_bytes() as u64),
             driver_calls: Some(self.0.driver_calls()),
         }
     }

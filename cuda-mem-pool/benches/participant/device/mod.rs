@@ -1,7 +1,6 @@
 //! Device memory from ours, and from what stands beside it: the same measures as `ci/peers/patterns.h` makes of the peers.
 
 mod allocator;
-#[cfg(caching_allocator)]
 mod caching;
 mod churn;
 mod engines;
@@ -14,8 +13,6 @@ mod remote;
 mod sequence;
 mod sizes;
 mod streams;
-#[cfg(not(caching_allocator))]
-mod stub;
 mod team;
 
 use std::error::Error;
@@ -25,12 +22,9 @@ use cuda_mem_pool::cuda_mem_core::Stream;
 use crate::machine::Machine;
 use crate::protocol::{Outcome, Request};
 use allocator::Allocator;
-#[cfg(caching_allocator)]
 use caching::Caching;
 use floor::{Floor, Nothing};
 use kernels::Kernels;
-#[cfg(not(caching_allocator))]
-use stub::Caching;
 
 /// Threads that work at the same time, at most.
 const THREADS: usize = 16;

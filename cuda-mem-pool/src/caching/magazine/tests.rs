@@ -26,6 +26,8 @@ fn all(magazines: &Magazines) -> Vec<u32> {
 #[cfg(not(loom))]
 mod alone {
     use super::*;
+    use crate::caching::page_map::PageMap;
+    use crate::engine::paged::PageKind;
     use std::hint::black_box;
     use std::time::{Duration, Instant};
 
@@ -123,30 +125,6 @@ mod alone {
     }
 
     #[test]
-    fn after_the_end_of_the_allocator_nothing_is_given_back() {
-        let (magazines, books) = joined();
-        std::thread::scope(|scope| {
-            let (ended, wait) = std::sync::mpsc::channel::<()>();
-            let other = scope.spawn({
-                let (magazines, books) = (&magazines, Arc::clone(&books));
-                move || {
-                    assert!(magazines.join(&books));
-                    magazines.push(1, block(1)).unwrap();
-                    drop(books);
-                    wait.recv().unwrap();
-                }
-            });
-            let weak = Arc::downgrade(&books);
-            drop(books);
-            while weak.strong_count() > 0 {
-                std::thread::yield_now();
-            }
-            ended.send(()).unwrap();
-            other.join().unwrap();
-        });
-    }
-
-    #[test]
     fn who_closes_gets_everything_and_nothing_comes_later() {
         let (magazines, books) = joined();
         magazines.push(1, block(1)).unwrap();
@@ -225,6 +203,16 @@ mod alone {
             magazines.push(black_box(4), black_box(block)).unwrap();
         };
         println!("pair {:.1} ns", median(|| pair(&one)));
+        let map = PageMap::new();
+        let page = 0x7f12_0000_0000;
+        map.add_page(page, 3, PageKind::Small).unwrap();
+        map.set_small(page, 5, 4).unwrap();
+        let with_look_up = |magazines: &Magazines| {
+            let block = magazines.pop(black_box(4)).unwrap();
+            let found = map.find(black_box(page) + block.address / (1 << 40)).unwrap();
+            magazines.push(found.class.unwrap(), Block { record: found.record, ..block }).unwrap();
+        };
+        println!("pair with a look-up {:.1} ns", median(|| with_look_up(&one)));
         println!(
             "a pair of each of two heaps by turns {:.1} ns",
             median(|| [&one, &two].into_iter().for_each(pair))

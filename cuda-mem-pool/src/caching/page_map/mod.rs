@@ -20,7 +20,7 @@ use crate::engine::paged::PageKind;
 use crate::primitive::{AtomicU32, Ordering};
 use leaves::Leaves;
 use regions::Regions;
-use slot::{Content, Entry, place_in_window};
+use slot::{Content, Entry, Slot, place_in_window};
 
 /// Blocks start at multiples of this many bytes.
 pub(super) const GRANULE: u64 = 512;
@@ -66,28 +66,36 @@ impl PageMap {
     }
 
     /// The block that starts at `address`. See above for what may be asked.
-    #[inline]
+    ///
+    /// A small block is found where this is inlined: its answer then stays in registers.
+    #[inline(always)]
     pub(super) fn find(&self, address: u64) -> Option<Found> {
         if !address.is_multiple_of(GRANULE) {
             return None;
         }
         let slot = self.regions.slot(address)?;
+        if let Content::Page(kind @ PageKind::Small, leaf) = slot.content() {
+            let entry = Entry::load(self.entry(kind, leaf, address)?)?;
+            let owner = slot.owner.load(Ordering::Relaxed);
+            let class = Some(entry.tag());
+            return Some(Found { owner, record: entry.record(), kind: Some(kind), class });
+        }
+        self.find_larger(slot, address)
+    }
+
+    #[inline(never)]
+    fn find_larger(&self, slot: &Slot, address: u64) -> Option<Found> {
         let owner = slot.owner.load(Ordering::Relaxed);
-        match slot.content() {
+        let (starts_here, record, kind) = match slot.content() {
             Content::Starts(starts) => {
-                let record = slot.record(address).load(Ordering::Relaxed);
-                starts.has(address).then_some(Found { owner, record, kind: None, class: None })
+                (starts.has(address), slot.record(address).load(Ordering::Relaxed), None)
             }
             Content::Page(kind, leaf) => {
                 let entry = Entry::load(self.entry(kind, leaf, address)?)?;
-                let class = match kind {
-                    PageKind::Small => Some(entry.tag()),
-                    PageKind::Medium if entry.tag() == place_in_window(address) => None,
-                    PageKind::Medium => return None,
-                };
-                Some(Found { owner, record: entry.record(), kind: Some(kind), class })
+                (entry.tag() == place_in_window(address), entry.record(), Some(kind))
             }
-        }
+        };
+        starts_here.then_some(Found { owner, record, kind, class: None })
     }
 
     /// Enters a block of more than 1 MiB.

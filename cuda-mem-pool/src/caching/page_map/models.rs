@@ -47,6 +47,7 @@ fn a_leaf_that_changes_hands_says_what_was_entered_last() {
         let map = Arc::new(PageMap::new());
         map.add_page(0, 1, PageKind::Medium).unwrap();
         map.set_medium(512, 1).unwrap();
+        map.set_medium(3 * WINDOW, 4).unwrap();
         let handed = Arc::new(AtomicU32::new(0));
         let first = thread::spawn({
             let map = Arc::clone(&map);
@@ -67,6 +68,7 @@ fn a_leaf_that_changes_hands_says_what_was_entered_last() {
         first.join().unwrap();
         second.join().unwrap();
         assert_eq!(map.find(512), None);
+        assert_eq!(map.find(SLOT + 3 * WINDOW), None, "left by the first");
         assert_eq!(map.find(SLOT + 512), Some(Found { owner: 2, record: 2, class: None }));
     });
 }

@@ -9,7 +9,7 @@ use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 const REGION: u64 = if cfg!(all(loom, test)) { 2 * SLOT } else { 1 << 30 };
 const SLOTS: usize = (REGION / SLOT) as usize;
 
-/// A table's room, by its number: two bits more each time. All regions of 64-bit addresses fill less than half of the last.
+/// A table's room, by its number: two bits more each time. All regions of 64-bit addresses fill half of the last.
 const TABLES: usize = 15;
 const FIRST_BITS: u32 = if cfg!(all(loom, test)) { 1 } else { 7 };
 
@@ -53,7 +53,7 @@ impl Regions {
     }
 
     /// The slot of an address, if anything was ever entered near it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn slot(&self, address: u64) -> Option<&Slot> {
         let known = self.table()?.entry(address / REGION)?.get()?;
         known.region.get(slot_in_region(address))
@@ -114,17 +114,32 @@ impl Regions {
 
 impl Table {
     /// The entry of a region, or the vacant one where it would be.
-    #[inline]
+    #[inline(always)]
     fn entry(&self, number: u64) -> Option<&OnceLock<Known>> {
-        // Multiplying by the golden ratio spreads neighbours.
+        // Most of what there is lies in one range, whose regions do not meet here.
+        let first = self.entries.get(number as usize & self.mask())?;
+        if first.get().is_none_or(|known| known.number == number) {
+            return Some(first);
+        }
+        self.entry_elsewhere(number)
+    }
+
+    #[inline(never)]
+    fn entry_elsewhere(&self, number: u64) -> Option<&OnceLock<Known>> {
+        // Multiplying by the golden ratio spreads those of ranges that met.
         let mut at = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize;
         loop {
-            let entry = self.entries.get(at & (self.entries.len() - 1))?;
+            let entry = self.entries.get(at & self.mask())?;
             if entry.get().is_none_or(|known| known.number == number) {
                 return Some(entry);
             }
             at += 1;
         }
+    }
+
+    #[inline]
+    fn mask(&self) -> usize {
+        self.entries.len() - 1
     }
 }
 

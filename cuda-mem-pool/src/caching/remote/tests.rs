@@ -193,10 +193,10 @@ mod models {
             let frees = Arc::new(RemoteFrees::new());
             let block = Arc::new(loom::cell::UnsafeCell::new(0));
             let pushing = thread::spawn({
-                let (frees, block) = (Arc::clone(&frees), Arc::clone(&block));
+                let (frees, block, mut pusher) = (Arc::clone(&frees), Arc::clone(&block), frees.pusher());
                 move || {
                     block.with_mut(|_| ());
-                    assert_eq!(push(&frees, &mut frees.pusher(), 1), None);
+                    assert_eq!(push(&frees, &mut pusher, 1), None);
                 }
             });
             // The model checker refuses if this is not ordered behind the other.

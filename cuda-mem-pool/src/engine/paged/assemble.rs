@@ -6,7 +6,8 @@ use super::ground::Map;
 use super::heap::StreamHeap;
 use super::sizes::PAGE;
 use super::source::{GrowError, Heaps, Load, PageSource};
-use super::window::{self, Kind, Slot, Supply, Window, whole_pages};
+use super::window::{self, Kind, Search, Slot, Supply, Window, whole_pages};
+use crate::engine::slab::NONE;
 
 /// A handle that nothing is in.
 #[derive(Debug, Clone, Copy)]
@@ -30,15 +31,17 @@ impl<B: Backend> PageSource<B> {
         others: &mut impl Heaps,
         size: usize,
         load: Load,
-    ) -> Result<u64, GrowError<B::Error>> {
+        limit: i64,
+    ) -> Result<Option<u64>, GrowError<B::Error>> {
         let free = mine.free_ranges();
         let whole = self.wholly_free(heap, &free);
         let stock = Stock::of(&whole, self.policy.moves);
-        let (slots, window) = match self.window(heap, &free, &whole, size, &stock.supply())? {
+        let (slots, window) = match self.window(heap, &free, &whole, size, &stock.supply(), limit)? {
             Some(found) => found,
+            None if limit < i64::MAX => return Ok(None),
             None => {
                 self.add_range(size)?;
-                let found = self.window(heap, &free, &whole, size, &stock.supply())?;
+                let found = self.window(heap, &free, &whole, size, &stock.supply(), limit)?;
                 found.ok_or(GrowError::OutOfMemory)?
             }
         };
@@ -49,7 +52,7 @@ impl<B: Backend> PageSource<B> {
         if let Some(marks) = self.marks.get_mut(&heap) {
             marks.make(heap, now, &mut self.backend)?;
         }
-        build.start.ok_or(GrowError::OutOfMemory)
+        build.start.map(Some).ok_or(GrowError::OutOfMemory)
     }
 
     /// Fills the gaps of a window, and brings what else it needs home.
@@ -193,9 +196,13 @@ impl<B: Backend> PageSource<B> {
         whole: &[Whole],
         size: usize,
         supply: &Supply,
+        limit: i64,
     ) -> Result<Option<(Vec<Slot>, Window)>, GrowError<B::Error>> {
         let slots = self.slots(heap, free, whole)?;
-        let window = window::cheapest(&slots, size, supply, &self.policy);
+        let waste = self.policy.waste(self.ground.bytes());
+        let largest = self.policy.largest_handle as u64;
+        let search = Search { slots: &slots, size: size as u64, supply, waste, largest };
+        let window = search.cheapest(limit);
         Ok(window.map(|window| (slots, window)))
     }
 
@@ -207,6 +214,7 @@ impl<B: Backend> PageSource<B> {
             }
         }
         let mut slots: Vec<Slot> = Vec::with_capacity(self.ground.mappings() * 2);
+        let mut twins = vec![NONE; self.ground.numbers()];
         let mut free = free.iter().peekable();
         let ranges: Vec<(u64, u64)> = self.ranges();
         for (from, to) in ranges {
@@ -217,19 +225,20 @@ impl<B: Backend> PageSource<B> {
                 push_gap(&mut slots, end, address, 0);
                 end = address + map.bytes as u64;
                 let bytes = map.bytes as u64;
-                let (own, pinned, alone) =
-                    self.ground.chunk(map.chunk).map_or((false, true, true), |chunk| {
-                        (chunk.heap == heap, chunk.pins > 0, chunk.maps.len() == 1)
-                    });
                 let chunk = map.chunk;
+                let (own, pinned) = self
+                    .ground
+                    .chunk(chunk)
+                    .map_or((false, true), |chunk| (chunk.heap == heap, chunk.pins > 0));
+                let twin = std::mem::replace(&mut twins[chunk as usize], slots.len() as u32);
                 if own && is_whole.get(chunk as usize) == Some(&true) && (!pinned || !map.is_stale()) {
-                    let kind = Kind::Mapped { chunk, head: bytes, tail: bytes, alone };
+                    let kind = Kind::Mapped { chunk, head: bytes, tail: bytes, twin };
                     slots.push(Slot { address, bytes, kind });
                 } else if map.is_stale() {
                     if self.is_done(map.heap, map.left_at)? {
                         push_gap(&mut slots, address, end, 1);
                     } else {
-                        let kind = Kind::Mapped { chunk, head: 0, tail: 0, alone };
+                        let kind = Kind::Mapped { chunk, head: 0, tail: 0, twin };
                         slots.push(Slot { address, bytes, kind });
                     }
                 } else {
@@ -252,7 +261,7 @@ impl<B: Backend> PageSource<B> {
                             tail = end - last.address.max(address);
                         }
                     }
-                    slots.push(Slot { address, bytes, kind: Kind::Mapped { chunk, head, tail, alone } });
+                    slots.push(Slot { address, bytes, kind: Kind::Mapped { chunk, head, tail, twin } });
                 }
             }
             push_gap(&mut slots, end, to, 0);

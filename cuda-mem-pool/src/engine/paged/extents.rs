@@ -254,19 +254,18 @@ impl Extents {
 
     /// The free extents in the order of their addresses.
     pub(super) fn free_extents(&self) -> Vec<Free> {
-        let mut free: Vec<Free> = self
-            .records
-            .iter()
-            .filter(|(_, extent)| extent.is_free)
-            .map(|(number, extent)| Free {
-                number,
-                address: extent.address,
-                size: extent.size,
-                freed_at: extent.freed_at,
-            })
-            .collect();
+        let mut free: Vec<Free> = self.free_from(0).collect();
         free.sort_unstable_by_key(|free| free.address);
         free
+    }
+
+    /// The free extents of at least `size` bytes, in about the order of their sizes.
+    pub(super) fn free_from(&self, size: usize) -> impl Iterator<Item = Free> {
+        let free = |number| {
+            let Extent { address, size, freed_at, .. } = *self.records.get(number)?;
+            Some(Free { number, address, size, freed_at })
+        };
+        self.free.candidates(&self.records, size).filter_map(free).filter(move |free| free.size >= size)
     }
 
     /// Address, size and freedom of all extents, in order.

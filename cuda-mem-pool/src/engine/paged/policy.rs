@@ -2,6 +2,16 @@
 
 use super::sizes::PAGE;
 
+/// Less memory than this counts as this much.
+const LEAST_HELD: usize = 1 << 30;
+
+/// What may be held beyond need where little is held at all: so many thousandths of it, up to so many bytes.
+const LITTLE_SHARE: usize = 70;
+const LITTLE: usize = 24 << 20;
+
+/// So many thousandths for each heap after the first, up to the share above.
+const FURTHER: usize = 4;
+
 /// How memory is got and moved. The defaults are what ships; `docs/allocator.md` has the measurements that chose them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Policy {
@@ -15,6 +25,10 @@ pub(crate) struct Policy {
     /// The smallest and the largest handle, powers of two.
     pub(crate) smallest_handle: usize,
     pub(crate) largest_handle: usize,
+    /// Losing a thousandth of what is held to a broken handle counts as so many microseconds of driver calls.
+    pub(crate) price_of_waste: u64,
+    /// Blocks of this size and more are placed with care when memory is tight.
+    pub(crate) placed: usize,
     /// The free end of a partly used handle, if it is as large as this, may begin a block elsewhere.
     pub(crate) smallest_tail: usize,
     /// Mappings beyond which those that nobody needs are taken away. The driver's own limit is 524,072.
@@ -27,7 +41,9 @@ impl Policy {
     pub(crate) const DEFAULT: Self = Self {
         slack: 10,
         tight: 12,
-        handles_per_block: 24,
+        handles_per_block: 8,
+        price_of_waste: 20,
+        placed: 4 * PAGE,
         smallest_handle: 2 * PAGE,
         largest_handle: 16 * PAGE,
         smallest_tail: 4 * PAGE,
@@ -35,9 +51,25 @@ impl Policy {
         moves: true,
     };
 
-    /// Blocks of this size and more are placed with care when memory is tight.
-    pub(crate) const fn placed(&self) -> usize {
-        self.largest_handle
+    /// What free bytes are worth when so many are held.
+    pub(super) const fn waste(&self, held: usize) -> Waste {
+        // Little memory is not worth more than calls: it has hardly any.
+        let held = if held < LEAST_HELD { LEAST_HELD } else { held };
+        Waste(self.price_of_waste * 1000 * (1 << 20) / (held as u64 >> 10))
+    }
+
+    /// How many bytes more than `most` may be held before pages are moved, where so many heaps have memory.
+    ///
+    /// A share of it; for little memory so many bytes as it takes to have room between a few blocks, which are no loss there;
+    /// and some for each further heap, because what one has cut up no other can use.
+    pub(crate) const fn slack_bytes(&self, most: usize, heaps: usize) -> usize {
+        let share = most / 1000 * self.slack as usize;
+        let little = most / 1000 * LITTLE_SHARE;
+        let little = if little < LITTLE { little } else { LITTLE };
+        let further = most / 1000 * FURTHER * (heaps - 1);
+        let most_further = most / 1000 * LITTLE_SHARE;
+        let further = if further < most_further { further } else { most_further };
+        if share > little { share + further } else { little + further }
     }
 
     /// The largest handle for a block of this size.
@@ -51,6 +83,18 @@ impl Policy {
 /// What driver calls cost, in microseconds a handle, as measured on an H200.
 pub(super) mod cost {
     /// Map and set access.
-    pub(in crate::engine::paged) const MAP: u32 = 21;
-    pub(in crate::engine::paged) const UNMAP: u32 = 13;
+    pub(in crate::engine::paged) const MAP: i64 = 21;
+    pub(in crate::engine::paged) const UNMAP: i64 = 13;
+}
+
+/// What free bytes are worth that can be moved, in microseconds a GiB.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Waste(u64);
+
+impl Waste {
+    /// What breaks a wholly free handle loses the rest of it.
+    pub(super) const fn of(self, bytes: u64) -> i64 {
+        // Bytes are below 2^46 and the price below 2^34.
+        ((bytes >> 10) * self.0 >> 20) as i64
+    }
 }

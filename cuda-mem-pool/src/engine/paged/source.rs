@@ -7,7 +7,7 @@ use super::ground::Ground;
 use super::heap::{Block, StreamHeap};
 use super::index::BlockIndex;
 use super::marks::Marks;
-use super::policy::Policy;
+use super::policy::{Policy, cost};
 use super::sizes::{GRANULE, MEDIUM, PAGE};
 
 /// The page source of a device.
@@ -132,10 +132,17 @@ impl<B: Backend> PageSource<B> {
         // A small block lies in a page, which begins at a multiple of its size: that fits into these bytes wherever they begin.
         let wanted = if small { 2 * PAGE - GRANULE } else { size };
         self.set_care(mine, wanted, load);
-        if !small && let Some(block) = self.place(mine, size, unused, index) {
-            return Ok(block);
+        let place = if small { None } else { self.place(mine, size) };
+        if let Some(place) = place.filter(|place| place.price <= cost::MAP) {
+            let block = mine.allocate_at(place.number, place.address, size, unused, index);
+            return block.ok_or(GrowError::NoNumbers);
         }
-        let address = self.assemble(heap, mine, others, wanted, load)?;
+        let limit = place.map_or(i64::MAX, |place| place.price);
+        let address = match (self.assemble(heap, mine, others, wanted, load, limit)?, place) {
+            (Some(address), _) => address,
+            (None, Some(place)) => place.address,
+            (None, None) => return Err(GrowError::OutOfMemory),
+        };
         self.set_care(mine, wanted, load);
         self.sweep()?;
         let block =
@@ -147,13 +154,14 @@ impl<B: Backend> PageSource<B> {
     fn set_care(&self, mine: &mut StreamHeap, size: usize, load: Load) {
         let most = load.peak.max(load.active.saturating_add(size));
         let tight = self.ground.bytes() > thousandths(most, self.policy.tight);
-        mine.placed = if tight { self.policy.placed() } else { usize::MAX };
+        mine.placed = if tight { self.policy.placed } else { usize::MAX };
     }
 
     /// What may be held for the most that will have been in use.
     pub(super) fn allowed(&self, size: usize, load: Load) -> usize {
         let most = load.peak.max(load.active.saturating_add(size));
-        thousandths(most, self.policy.slack).min(self.limit)
+        let heaps = self.marks.len().max(1);
+        most.saturating_add(self.policy.slack_bytes(most, heaps)).min(self.limit)
     }
 
     /// A new handle, if memory and the limit allow it.

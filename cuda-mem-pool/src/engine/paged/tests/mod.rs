@@ -1,5 +1,6 @@
 //! The engine over a model of a driver, on traces and on random work.
 
+mod churn;
 mod device;
 mod machine;
 mod model;

@@ -157,6 +157,8 @@ fn figures() {
         smallest_handle: (knob("CMIN", (Policy::DEFAULT.smallest_handle >> 20) as u32) as usize) << 20,
         largest_handle: (knob("CMAX", (Policy::DEFAULT.largest_handle >> 20) as u32) as usize) << 20,
         smallest_tail: (knob("TMIN", (Policy::DEFAULT.smallest_tail >> 20) as u32) as usize) << 20,
+        placed: (knob("PLACED", (Policy::DEFAULT.placed >> 20) as u32) as usize) << 20,
+        price_of_waste: u64::from(knob("WASTE", Policy::DEFAULT.price_of_waste as u32)),
         ..Policy::DEFAULT
     };
     let only = std::env::var("TRACE").unwrap_or_default();

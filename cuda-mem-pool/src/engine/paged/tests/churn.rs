@@ -1,0 +1,67 @@
+//! Random sizes, a fixed number of blocks alive in each heap: what the benchmarks of allocators do.
+
+use std::collections::HashMap;
+
+use super::model::{Model, NoIndex, Others};
+use crate::engine::paged::{Block, Load, PageSource, Policy, StreamHeap, block_size};
+
+const LIVE: usize = 64;
+
+struct Outcome {
+    /// Held at most, over in use at most.
+    ratio: f64,
+    /// Calls in the second half.
+    late_calls: u64,
+}
+
+/// `heaps` heaps by turns, each with sizes from 512 bytes up to `doublings` doublings, evenly over them.
+fn churn(heaps: u32, doublings: f64, rounds: usize) -> Outcome {
+    let mut source = PageSource::new(Model::new(0, usize::MAX), Policy::DEFAULT, 1 << 42);
+    let mut state = 88_172_645_463_325_252u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) as f64 / (1u64 << 53) as f64
+    };
+    let sizes: Vec<Vec<usize>> = (0..heaps)
+        .map(|_| (0..1024).map(|_| (512.0 * (random() * doublings).exp2()) as usize).collect())
+        .collect();
+    let mut all: HashMap<u32, StreamHeap> = (0..heaps).map(|heap| (heap, StreamHeap::new())).collect();
+    let mut live: Vec<Vec<Option<Block>>> = vec![vec![None; LIVE]; heaps as usize];
+    let (mut active, mut peak, mut half) = (0usize, 0usize, 0);
+    let calls = |model: &Model| model.creates + model.maps + model.unmaps;
+    for round in 0..rounds {
+        if round == rounds / 2 {
+            half = calls(source.backend());
+        }
+        for heap in 0..heaps {
+            source.backend_mut().now += 1;
+            let mut mine = all.remove(&heap).unwrap();
+            let place = &mut live[heap as usize][round * 29 % LIVE];
+            if let Some(block) = place.take() {
+                mine.free(block.number, &NoIndex).unwrap();
+                active -= block.size;
+            }
+            let size = block_size(sizes[heap as usize][round % 1024]).unwrap();
+            let block = mine.allocate(size, 0, &NoIndex).unwrap_or_else(|| {
+                let load = Load { active, peak };
+                source.grow(heap, &mut mine, &mut Others(&mut all), size, 0, load, &NoIndex).unwrap()
+            });
+            *place = Some(block);
+            active += size;
+            peak = peak.max(active);
+            all.insert(heap, mine);
+        }
+    }
+    Outcome { ratio: source.most_reserved() as f64 / peak as f64, late_calls: calls(source.backend()) - half }
+}
+
+#[test]
+fn what_repeats_costs_nothing_in_the_end() {
+    for (heaps, doublings) in [(1, 10.0), (1, 16.0), (4, 16.0), (16, 16.0)] {
+        let Outcome { ratio, late_calls } = churn(heaps, doublings, 16 << 10);
+        println!("{heaps} heaps, {doublings} doublings: held {ratio:.3}, {late_calls} calls");
+        assert!(doublings < 16.0 || ratio <= 1.10, "{heaps} heaps hold {ratio}");
+    }
+}
