@@ -62,6 +62,14 @@ impl Shared {
         let mut source = lock(&self.source);
         let mut bytes = 0usize;
         for slot in self.slots.iter() {
+            slot.heap
+                .with(|heap, guard| {
+                    guard.disarm();
+                    source.mark_free(slot.number, heap)
+                })
+                .map_err(grow_error)?;
+        }
+        for slot in self.slots.iter() {
             let released = slot.heap.with(|heap, guard| {
                 guard.disarm();
                 source.release_free(slot.number, heap)

@@ -101,6 +101,13 @@ impl Pending {
         marked
     }
 
+    /// Waits for all uses; what each wait said.
+    pub(super) fn wait(&self) -> Vec<cuda_mem_core::Result<()>> {
+        let used = lock(&self.used).values().map(Uses::wait).collect::<Vec<_>>();
+        let freed = lock(&self.freed).iter().map(|waiting| waiting.uses.wait()).collect::<Vec<_>>();
+        used.into_iter().chain(freed).collect()
+    }
+
     /// Puts one back that could not be dealt with.
     pub(super) fn put_back(&self, waiting: Waiting) {
         self.blocks.fetch_add(1, Ordering::Release);

@@ -7,6 +7,7 @@ mod common;
 
 mod access;
 mod bench_sequences;
+mod caching;
 mod caching_model;
 mod faults;
 mod machines;
