@@ -120,7 +120,7 @@ impl Shared {
             true => Err(cuda_mem_core::Error::Capturing { call: "waiting for the users of memory" }),
             false => slot.stream.synchronize(),
         };
-        let mut streams: Vec<_> = self.slots.iter().map(wait).collect();
+        let mut streams: Vec<_> = self.slots.iter().map(|slot| wait(slot).or_else(|_| wait(slot))).collect();
         streams.extend(self.pending.wait());
         let captures =
             |ended: &cuda_mem_core::Result<()>| matches!(ended, Err(cuda_mem_core::Error::Capturing { .. }));

@@ -48,10 +48,14 @@ impl<B: Backend> PageSource<B> {
         Ok(bytes)
     }
 
-    /// Gives everything back, at the end: nobody has a block and the device is done. What a call refuses stays.
+    /// Gives everything back, at the end: nobody has a block and the device is done. What a call refuses twice stays, and all
+    /// else goes.
     pub(crate) fn close(&mut self) -> Result<(), GrowError<B::Error>> {
         let chunks: Vec<u32> = self.ground.chunks().map(|(number, _)| number).collect();
-        chunks.into_iter().try_for_each(|chunk| self.release(chunk))
+        chunks.into_iter().fold(Ok(()), |before, chunk| {
+            let released = self.release(chunk).or_else(|_| self.release(chunk));
+            before.and(released)
+        })
     }
 
     /// Whether all work is done that used a handle, which is wholly free, wherever it is mapped.
