@@ -8,6 +8,7 @@ is torch/utils/viz/MemoryViz.js of PyTorch's repository, it also runs the viewer
 
 import json
 import pathlib
+import pickle
 import re
 import subprocess
 import sys
@@ -47,10 +48,14 @@ def in_the_viewer(script, snapshot, folder):
     seen = json.loads(output)
     assert "bigint" not in output, "a number that the viewer cannot add to others"
     actions = [entry["action"] for entry in seen["device_traces"][0]]
+    ours = pickle.loads(snapshot.read_bytes())
+    recorded = [entry["action"] for entry in ours["device_traces"][0]]
     # A free that completes at once becomes one event there.
-    assert actions.count("free") == 1 and actions.count("segment_map") == 2, actions
-    assert [segment["stream"] for segment in seen["segments"]] == [1, 1]
-    assert seen["segments"][1]["total_size"] == seen["segments"][1]["blocks"][0]["size"] == 2 << 20
+    assert actions.count("free") > 0, actions
+    for action in ["alloc", "segment_map", "segment_unmap", "oom"]:
+        assert actions.count(action) == recorded.count(action) > 0, actions
+    sizes = [[block["size"] for block in segment["blocks"]] for segment in ours["segments"]]
+    assert [[block["size"] for block in segment["blocks"]] for segment in seen["segments"]] == sizes
     print("web viewer: read and annotated", len(actions), "events")
 
 
@@ -63,10 +68,13 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         stats = memory_viz("stats", snapshot)
-        for line in ["segments: 2", "total_reserved: 4.0MiB", "total_allocated: 2.0MiB"]:
+        segments = pickle.loads(snapshot.read_bytes())["segments"]
+        total = lambda key: sum(segment[key] for segment in segments) / (1 << 20)
+        expected = [f"segments: {len(segments)}", f"total_reserved: {total('total_size'):.1f}MiB"]
+        for line in [*expected, f"total_allocated: {total('allocated_size'):.1f}MiB"]:
             assert line in stats, stats
         trace = memory_viz("trace", snapshot)
-        assert "# 4.0GiB requested, 3.0GiB free in CUDA" in trace, trace
+        assert "# 1.0GiB requested" in trace, trace
         for plot in ["trace_plot", "segment_plot"]:
             page = folder / f"{plot}.html"
             memory_viz(plot, snapshot, "-o", page)

@@ -1,78 +1,72 @@
-//! Writes a snapshot, to be opened with `python -m torch.cuda._memory_viz` or <https://pytorch.org/memory_viz>.
+//! Writes a snapshot of the caching allocator, to be opened with `python -m torch.cuda._memory_viz`,
+//! <https://pytorch.org/memory_viz> or `cargo xtask report`; and, if it is to, a trace of the same run.
 //!
-//! `cargo run -p cuda-mem-pool --example snapshot FILE`. What it shows did not happen: two pages are mapped, blocks come and go,
-//! and a page moves to another address when nothing is left in it.
-#![allow(clippy::print_stderr, reason = "a program that tells how it is used")]
+//! `cargo run -p cuda-mem-pool --example snapshot FILE [TRACE]`. It takes a GPU if there is one and the simulated driver if not.
+//! What happens is made up: two streams with blocks of all sizes, memory that moves from one to the other, a request that fails.
+//! In the end it says what the allocator's statistics are, a `key=value` a line.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
 use std::error::Error;
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufWriter, sink};
+use std::path::PathBuf;
 
-use cuda_mem_pool::history::{Event, History, HistoryOptions, RecordContext, backtrace, set_user_metadata};
-use cuda_mem_pool::snapshot::{Action, AllocatorSettings, BlockInfo, BlockState, SegmentInfo, Snapshot};
-use cuda_mem_pool::statistics::PoolSize;
+use cuda_mem_core::{Driver, Stream};
+use cuda_mem_pool::MemoryResource;
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::history::{HistoryOptions, RecordContext, backtrace, set_user_metadata};
+use cuda_mem_pool::trace::Header;
 
-const PAGE: u64 = 2 << 20;
-const BASE: u64 = 0x7f00_0000_0000;
-/// Where the second page moves to.
-const ELSEWHERE: u64 = BASE + 512 * PAGE;
-const STREAM: u64 = 0x55d0_c8a3_b2f0;
-
-fn record(history: &History, action: Action, address: u64, size: u64) {
-    let frames = history.frames(RecordContext::Alloc);
-    history.record(Event { action, address, size, stream: STREAM }, frames.as_ref());
-}
-
-fn live(history: &History) -> Vec<SegmentInfo> {
-    let frames = history.frames(RecordContext::State);
-    let used = |address, size, requested_size, state| BlockInfo {
-        address,
-        size,
-        requested_size,
-        state,
-        frames: frames.clone(),
-    };
-    let small = used(BASE, 512, 500, BlockState::ActiveAllocated);
-    let pending = used(BASE + 512, 1024, 1000, BlockState::ActivePendingFree);
-    let free = BlockInfo { address: BASE + 1536, size: PAGE - 1536, ..BlockInfo::default() };
-    let large = used(ELSEWHERE, PAGE, PAGE, BlockState::ActiveAllocated);
-    let mut segments = [
-        SegmentInfo::of(0, PoolSize::Small, vec![small, pending, free]),
-        SegmentInfo::of(0, PoolSize::Large, vec![large]),
-    ];
-    for segment in &mut segments {
-        (segment.stream, segment.is_expandable) = (STREAM, true);
-    }
-    segments.into()
-}
+/// All that the allocator may hold.
+const LIMIT: usize = 256 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let Some(path) = std::env::args_os().nth(1) else {
-        eprintln!("usage: snapshot FILE");
-        return Err("no file is named".into());
+    let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
+    let (Some(path), trace, None) = (arguments.next(), arguments.next(), arguments.next()) else {
+        eprintln!("usage: snapshot FILE [TRACE]");
+        return Err("one or two files have to be named".into());
     };
-    let history = History::new();
-    history.start(&HistoryOptions::default().with_frames(RecordContext::Alloc, backtrace));
-    set_user_metadata(Some("step 1"));
-    record(&history, Action::SegmentMap, BASE, 2 * PAGE);
-    record(&history, Action::Alloc, BASE, 500);
-    record(&history, Action::Alloc, BASE + 512, 1000);
-    record(&history, Action::Alloc, BASE + PAGE, PAGE);
-    set_user_metadata(Some("step 2"));
-    record(&history, Action::FreeRequested, BASE + PAGE, PAGE);
-    record(&history, Action::FreeCompleted, BASE + PAGE, PAGE);
-    record(&history, Action::SegmentUnmap, BASE + PAGE, PAGE);
-    record(&history, Action::SegmentMap, ELSEWHERE, PAGE);
-    record(&history, Action::Alloc, ELSEWHERE, PAGE);
-    record(&history, Action::FreeRequested, BASE + 512, 1000);
-    record(&history, Action::Oom, 3 << 30, 4 << 30);
-    record(&history, Action::Snapshot, 0, PAGE + 1536);
+    let driver = match Driver::system() {
+        Ok(driver) => driver,
+        Err(reason) => {
+            println!("# on the simulated driver ({reason})");
+            Driver::over(cuda_mem_sim::table())?
+        }
+    };
+    let context = driver.device(0)?.primary_context()?;
+    let (compute, copies) = (Stream::new(&context)?, Stream::new(&context)?);
+    let fraction = LIMIT as f64 / context.device().total_memory()? as f64;
+    let options = CachingOptions::default().with_memory_fraction(fraction);
+    let allocator = CachingAllocator::new(&context, &options)?;
+    allocator.history().start(&HistoryOptions::default().with_frames(RecordContext::Alloc, backtrace));
+    let recording = match trace {
+        Some(path) => allocator.record_trace(BufWriter::new(File::create(path)?), &Header::default())?,
+        None => allocator.record_trace(sink(), &Header::default())?,
+    };
 
-    let snapshot = Snapshot {
-        segments: live(&history),
-        device_traces: vec![history.entries()],
-        allocator_settings: AllocatorSettings { expandable_segments: true, ..AllocatorSettings::default() },
-        external_annotations: Vec::new(),
-    };
-    Ok(snapshot.write_pickle(BufWriter::new(File::create(path)?))?)
+    set_user_metadata(Some("forward"));
+    let weights = allocator.allocate(40_000_000, &compute)?;
+    let bias = allocator.allocate(500, &compute)?;
+    let batch = allocator.allocate(300_000, &copies)?;
+    let activations: Vec<_> =
+        (1..=8).map(|layer| allocator.allocate(layer * 3_000_000, &compute)).collect::<Result<_, _>>()?;
+    set_user_metadata(Some("backward"));
+    drop(activations);
+    // More than what is left: memory that was for activations moves to the other stream.
+    let next = allocator.allocate(150_000_000, &copies)?;
+    if let Err(reason) = allocator.allocate(1 << 30, &compute) {
+        println!("# {reason}");
+    }
+    // The compute stream works on the batch: freed, it waits until somebody finds that done.
+    allocator.record_stream(batch.address(), &compute)?;
+    drop(batch);
+
+    recording.finish()?;
+    let statistics = allocator.statistics();
+    allocator.snapshot().write_pickle(BufWriter::new(File::create(path)?))?;
+    for (key, value) in statistics.entries() {
+        println!("{key}={value}");
+    }
+    drop((weights, bias, next));
+    Ok(())
 }

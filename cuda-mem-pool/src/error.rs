@@ -3,10 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
+use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Device, DriverError};
 use uuid::Uuid;
 
+use crate::caching::OutOfMemoryReport;
+use crate::mempool_id::MempoolId;
 use crate::pinned_cache::PinnedCacheError;
+use crate::segments::PoolError;
 
 /// The result of whatever can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -84,6 +88,15 @@ pub enum Error {
         /// What the driver or the system said, if it was asked.
         source: Option<cuda_mem_core::Error>,
     },
+    /// There is no more memory on the device for a caching allocator, after all that it can do.
+    #[error("{0}")]
+    DeviceOutOfMemory(Box<OutOfMemoryReport>),
+    /// A callback about memory that is about to leave addresses asked for what has to wait until it has returned.
+    #[error(
+        "called from a callback about changing memory, while the allocator is locked: there only cached memory can be handed \
+         out, and memory freed"
+    )]
+    InCallback,
     /// More streams came than an allocator can tell apart.
     #[error("an allocator serves {most} streams at the most, counting those that ended")]
     TooManyStreams {
@@ -177,6 +190,17 @@ pub enum Error {
         /// What was asked for.
         what: &'static str,
     },
+    /// A private pool of the caching allocator, or the layout of one, is not as the call needs it.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// A private pool would get its memory from the allocator that it belongs to.
+    #[error(
+        "the private pool {id} cannot have its own allocator as the source of its segments; name no source for memory of the device"
+    )]
+    OwnSource {
+        /// The pool.
+        id: MempoolId,
+    },
     /// The pinned cache refused something about its private pools.
     #[error(transparent)]
     PinnedCache(PinnedCacheError),
@@ -197,6 +221,14 @@ impl From<PinnedCacheError> for Error {
 }
 
 impl Error {
+    /// Whether there was not enough memory, whoever says so: less of it, or another try after a free, may succeed.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        let by_driver = |error: &DriverError| error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+        matches!(self, Self::OutOfMemory { .. } | Self::DeviceOutOfMemory(_))
+            || self.driver_error().is_some_and(by_driver)
+    }
+
     /// The driver's refusal, if that is what it was.
     #[must_use]
     pub fn driver_error(&self) -> Option<&DriverError> {

@@ -13,6 +13,16 @@ use crate::workspace::Workspace;
 /// The checked version of cargo-deny: a newer one may bring new rules.
 const CARGO_DENY: &str = "0.20.2";
 
+/// Recorded programs, in `ci/traces`.
+const TRACES: [&str; 6] = [
+    "gnn_sampling",
+    "gpt2_fixed",
+    "gpt2_varlen",
+    "llama_lora_varlen",
+    "prefetch_three_streams",
+    "vision_multires",
+];
+
 /// Runs all checks; whether none failed.
 pub(crate) fn run(root: &Path) -> Result<bool> {
     let workspace = Workspace::read(root)?;
@@ -33,6 +43,13 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     // Feature by feature: the tool itself must run without the libraries.
     let replay = "test --package xtask --features replay replay";
     steps.command("replay", limit_tests(&mut cargo(replay), 600, ""));
+    for trace in TRACES {
+        // What the shipped policy does, before the checker.
+        let replay = format!(
+            "xtask replay ci/traces/{trace}.csv.gz --backend model --lag 100 --calls target/{trace}.calls.csv.gz"
+        );
+        steps.command(&format!("replay {trace}"), &mut cargo(&replay));
+    }
     report(&mut steps);
     steps.command("matrix", &mut cargo("xtask gpu-test"));
     for bench in ["pinned", "staging", "alloc"] {

@@ -2,12 +2,15 @@
 //!
 //! # Safety
 //!
-//! Relies on the driver giving each handle out once, and on the contract of [`PhysicalMemory::from_raw`] for those of others.
+//! Relies on the driver giving each handle out once, on the contract of [`PhysicalMemory::from_raw`] for those of others, and on
+//! the driver opening a descriptor of its own for each export, as `cuMemExportToShareableHandle` documents.
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
+use std::ffi::c_int;
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 use cuda_mem_sys::{
     CUdevice_attribute, CUmemAllocationHandleType, CUmemAllocationProp_v1, CUmemAllocationType,
@@ -15,6 +18,7 @@ use cuda_mem_sys::{
 };
 
 use super::granularity;
+use crate::capture::Relaxed;
 use crate::device::Device;
 use crate::driver::{Driver, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
@@ -155,6 +159,42 @@ impl PhysicalMemory {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// A descriptor of the memory for other processes. Each call makes a new one, which keeps the memory as a handle does.
+    ///
+    /// Wraps [`cuMemExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
+    ///
+    /// ```
+    /// use cuda_mem_core::Driver;
+    /// use cuda_mem_core::vmm::{self, CreateOptions, PhysicalMemory};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let device = driver.device(0)?;
+    /// let options = CreateOptions::supported_by(device)?;
+    /// let memory = PhysicalMemory::create(device, vmm::granularity(device)?, &options)?;
+    /// let descriptor = memory.export_posix_fd()?; // to be sent over a Unix socket
+    /// # drop(descriptor);
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`]: code 1 if the memory was not made [shareable](CreateOptions::shareable); [`Error::Forked`].
+    pub fn export_posix_fd(&self) -> Result<OwnedFd> {
+        const DESCRIPTOR: CUmemAllocationHandleType =
+            CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        let _relaxed = Relaxed::enter(self.driver)?;
+        let mut descriptor: c_int = -1;
+        let out = (&raw mut descriptor).cast();
+        // SAFETY: for this handle type the driver writes one int; a live handle; no flags exist.
+        unsafe { call!(self.driver, cuMemExportToShareableHandle(out, self.raw, DESCRIPTOR, 0)) }?;
+        // SAFETY: a descriptor that the driver just opened for us and nobody else owns.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
     /// Releases the handle, and tells whether the driver did. The memory goes back when it is mapped nowhere any more, in no

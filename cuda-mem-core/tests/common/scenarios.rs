@@ -335,7 +335,11 @@ fn raw_pools(context: &Context) -> Result<()> {
 fn virtual_memory(context: &Context) -> Result<()> {
     let (device, stream) = (context.device(), Stream::new(context)?);
     let page = vmm::granularity(device)?;
-    let memory = PhysicalMemory::create(device, page, &CreateOptions::supported_by(device)?)?;
+    let options = CreateOptions::supported_by(device)?;
+    let memory = PhysicalMemory::create(device, page, &options)?;
+    if options.shareable {
+        drop(memory.export_posix_fd()?);
+    }
     let range = AddressRange::reserve(device, 4 * page, 2 * page)?;
     range.map(0, &memory)?;
     let used = aliased(&stream, &range, &memory);

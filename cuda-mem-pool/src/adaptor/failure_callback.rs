@@ -25,7 +25,7 @@ type Callback = dyn Fn(usize, &Error) -> bool + Send + Sync;
 /// use std::sync::Mutex;
 ///
 /// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::{DeviceMemoryResource, Error, FailureCallbackAdaptor, LimitingAdaptor, MemoryResource};
+/// use cuda_mem_pool::{DeviceMemoryResource, FailureCallbackAdaptor, LimitingAdaptor, MemoryResource};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
@@ -34,7 +34,7 @@ type Callback = dyn Fn(usize, &Error) -> bool + Send + Sync;
 /// let cached = Mutex::new(Some(limited.allocate(8_000, &stream)?));
 /// let resource = FailureCallbackAdaptor::new(limited, move |_bytes, error| {
 ///     // Once: the second time there is nothing left to free.
-///     matches!(error, Error::OutOfMemory { .. }) && cached.lock().is_ok_and(|mut cached| cached.take().is_some())
+///     error.is_out_of_memory() && cached.lock().is_ok_and(|mut cached| cached.take().is_some())
 /// });
 /// assert_eq!(resource.allocate(8_000, &stream)?.len(), 8_000);
 /// assert!(resource.allocate(20_000, &stream).is_err());

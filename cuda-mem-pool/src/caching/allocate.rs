@@ -2,13 +2,11 @@
 
 use cuda_mem_core::{Stream, forked};
 
+use super::callbacks::refuse_watchers;
 use super::shared::{OtherHeaps, Shared};
 use super::slot::StreamSlot;
 use crate::engine::paged::{Block, GrowError, Load, MEDIUM, StreamHeap, block_size};
 use crate::error::{Error, Result};
-use crate::history::Event;
-use crate::primitive::lock;
-use crate::snapshot::Action;
 use crate::statistics::{PoolSize, ShardGuard};
 
 /// What was asked for.
@@ -54,18 +52,35 @@ impl Shared {
         if forked() {
             return Err(cuda_mem_core::Error::Forked.into());
         }
+        if self.private.is_routed()
+            && let Some(address) = self.allocate_routed(requested, stream)?
+        {
+            return Ok(address);
+        }
         let request = Request::new(requested)?;
         let slot = self.slot(stream)?;
-        let block = slot.heap.try_with(|heap, guard| self.from_heap(slot, heap, guard, request));
+        if self.history.is_listening() {
+            return self.allocate_and_tell(slot, request);
+        }
+        self.obtain(slot, request)
+    }
+
+    #[inline]
+    pub(super) fn obtain(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
+        // Whoever else has the heap is through in a moment: nobody calls the driver with it but to get more for it.
+        let block = slot
+            .heap
+            .try_with(|heap, guard| self.take_free(slot, heap, guard, request))
+            .unwrap_or_else(|| slot.heap.with(|heap, guard| self.take_free(slot, heap, guard, request)));
         match block {
-            Some(Some(block)) => Ok(block.address),
-            _ => self.grow(slot, request),
+            Some(block) => Ok(block.address),
+            None => self.grow(slot, request),
         }
     }
 
     /// A block out of what the heap has free.
     #[inline]
-    fn from_heap(
+    fn take_free(
         &self,
         slot: &StreamSlot,
         heap: &mut StreamHeap,
@@ -76,23 +91,8 @@ impl Shared {
             self.drain(slot, heap, guard);
         }
         let block = heap.allocate(request.size, request.unused(), &self.index(slot.number))?;
-        self.hand_out(slot, guard, block, request);
-        Some(block)
-    }
-
-    /// Counts and records a block that is handed out.
-    #[inline]
-    fn hand_out(&self, slot: &StreamSlot, guard: &mut ShardGuard<'_>, block: Block, request: Request) {
         guard.allocate(pool_of(block.size), block.size, request.requested);
-        if self.history.is_listening() {
-            guard.disarm();
-            self.tell(Action::Alloc, block.address, request.requested, slot);
-        }
-    }
-
-    pub(super) fn tell(&self, action: Action, address: u64, size: usize, slot: &StreamSlot) {
-        let stream = slot.stream.as_raw() as usize as u64;
-        self.history.record(Event { action, address, size: size as u64, stream }, None);
+        Some(block)
     }
 
     /// Takes the frees in that other threads left.
@@ -104,7 +104,12 @@ impl Shared {
     /// A block after more memory was got, or memory that was free elsewhere.
     #[cold]
     fn grow(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
+        refuse_watchers()?;
+        if request.size > self.total {
+            return self.give_up(slot, request);
+        }
         self.poll();
+        self.collect_garbage();
         match self.try_grow(slot, request)? {
             Some(block) => Ok(block.address),
             None => self.climb(slot, request),
@@ -113,22 +118,27 @@ impl Shared {
 
     /// One attempt: None if there is no memory for it.
     pub(super) fn try_grow(&self, slot: &StreamSlot, request: Request) -> Result<Option<Block>> {
-        let mut source = lock(&self.source);
+        let mut source = self.source()?;
         let live = self.ledger.read().active_bytes.all;
         let bytes = |count: u64| usize::try_from(count).unwrap_or(0);
-        let load = Load { active: bytes(live.current), peak: bytes(live.peak) };
+        // The page source knows nothing of private blocks.
+        let others = self.private.active();
+        let active = bytes(live.current).saturating_sub(others);
+        let load = Load { active, peak: bytes(live.peak).saturating_sub(others) };
         slot.heap.with(|heap, guard| {
             // Another thread may have freed or grown meanwhile.
-            if let Some(block) = self.from_heap(slot, heap, guard, request) {
+            if let Some(block) = self.take_free(slot, heap, guard, request) {
                 return Ok(Some(block));
             }
             guard.disarm();
-            let mut others = OtherHeaps { slots: &self.slots, but: slot.number };
+            let mut others = OtherHeaps { shared: self, but: slot.number };
             let (number, index) = (slot.number, self.index(slot.number));
             let (size, unused) = (request.size, request.unused());
-            match source.grow(number, heap, &mut others, size, unused, load, &index) {
+            let grown = source.grow(number, heap, &mut others, size, unused, load, &index);
+            self.note_moves(slot, heap);
+            match grown {
                 Ok(block) => {
-                    self.hand_out(slot, guard, block, request);
+                    guard.allocate(pool_of(block.size), block.size, request.requested);
                     Ok(Some(block))
                 }
                 Err(GrowError::OutOfMemory) => Ok(None),

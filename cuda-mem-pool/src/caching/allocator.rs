@@ -12,12 +12,12 @@ use std::sync::Arc;
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, MemorySource, Stream};
 
+use super::observer::{CallObserver, Observer};
 use super::options::CachingOptions;
-use super::shared::Shared;
+use super::shared::{Shared, limit};
 use crate::error::{Error, Result};
-use crate::primitive::lock;
+use crate::primitive::{Ordering, lock};
 use crate::resource::{DeviceAccessible, Home, MemoryResource, RawResource};
-use crate::statistics::DeviceStatistics;
 
 /// Device memory that is kept when it is freed, and moved to where it is needed.
 ///
@@ -41,7 +41,7 @@ use crate::statistics::DeviceStatistics;
 /// ```
 #[derive(Debug, Clone)]
 pub struct CachingAllocator {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
@@ -57,7 +57,24 @@ impl CachingAllocator {
     ///
     /// [`Error::InvalidFraction`]; [`Error::Core`] of the driver.
     pub fn new(context: &Context, options: &CachingOptions) -> Result<Self> {
-        let shared = Shared::new(context, options)?;
+        Self::with(context, options, Observer::default())
+    }
+
+    /// As [`CachingAllocator::new`], with somebody who hears of the driver's calls.
+    ///
+    /// # Errors
+    ///
+    /// As [`CachingAllocator::new`].
+    pub fn observed(
+        context: &Context,
+        options: &CachingOptions,
+        observer: Arc<dyn CallObserver>,
+    ) -> Result<Self> {
+        Self::with(context, options, Observer(Some(observer)))
+    }
+
+    fn with(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
+        let shared = Shared::new(context, options, observer)?;
         Ok(Self { inner: Arc::new(Inner { shared, home: Home::new(context) }) })
     }
 
@@ -74,7 +91,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`], [`Error::TooLarge`], [`Error::Core`].
+    /// [`Error::DeviceOutOfMemory`], [`Error::TooLarge`], [`Error::Core`], [`Error::InCallback`].
     #[inline]
     pub fn allocate_by_address(&self, bytes: usize, stream: &Stream) -> Result<CUdeviceptr> {
         self.shared().allocate(bytes, stream)
@@ -89,7 +106,9 @@ impl CachingAllocator {
     /// # Safety
     ///
     /// The block is not used any more by anybody: what uses it is ordered before this point of its stream, or on streams that
-    /// [`CachingAllocator::record_stream`] was told.
+    /// [`CachingAllocator::record_stream`] was told. A graph that was captured from blocks of a private pool may use them beyond
+    /// that, for work of the graph and until the pool's last [`CachingAllocator::release_pool`]: by then its launches are ordered
+    /// before that point, on streams that memory of this allocator was allocated for.
     #[inline]
     pub unsafe fn free_by_address(&self, address: CUdeviceptr) -> Result<()> {
         self.shared().free(address, None)
@@ -103,7 +122,7 @@ impl CachingAllocator {
     /// [`Error::UnknownAddress`] if no block begins there; [`Error::Core`] of the driver.
     pub fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
         let shared = self.shared();
-        let found = shared.map.find(address).ok_or(Error::UnknownAddress { address })?;
+        let Some(found) = shared.map.find(address) else { return shared.record_private(address, stream) };
         let slot = shared.slots.get(found.owner).ok_or(Error::UnknownAddress { address })?;
         if slot.stream.id() == stream.id() {
             return Ok(());
@@ -121,18 +140,47 @@ impl CachingAllocator {
         self.shared().empty_cache()
     }
 
-    /// The statistics, with PyTorch's keys.
-    #[must_use]
-    pub fn statistics(&self) -> DeviceStatistics {
+    /// Sets the share of the device's memory that this allocator may hold, from 0 to 1; 1 is no limit. What it holds already
+    /// stays until it is free.
+    ///
+    /// ```
+    /// use cuda_mem_core::Driver;
+    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+    /// allocator.set_memory_fraction(0.5)?;
+    /// assert_eq!(allocator.memory_fraction(), 0.5);
+    /// assert!(allocator.set_memory_fraction(1.5).is_err());
+    /// # Ok::<(), cuda_mem_pool::Error>(())
+    /// ```
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture: it is no driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidFraction`], [`Error::InCallback`].
+    pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
         let shared = self.shared();
-        let counts = *lock(&shared.counts);
-        counts.with_live(&shared.ledger.read())
+        let bytes = limit(fraction, shared.total)?;
+        shared.set_limit(bytes)?;
+        shared.fraction.store(fraction.to_bits(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The share of the device's memory that this allocator may hold.
+    #[must_use]
+    pub fn memory_fraction(&self) -> f64 {
+        f64::from_bits(self.shared().fraction.load(Ordering::Relaxed))
     }
 
     /// The physical memory that is held now, in bytes.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
-        lock(&self.shared().source).reserved()
+        lock(&self.shared().source).reserved().saturating_add(self.shared().private.reserved())
     }
 
     /// The most physical memory that was ever held, in bytes.

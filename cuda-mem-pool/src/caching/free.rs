@@ -3,6 +3,7 @@
 use cuda_mem_core::{Stream, Uses, forked};
 
 use super::allocate::pool_of;
+use super::callbacks::refuse_watchers;
 use super::index::number_of;
 use super::pending::Waiting;
 use super::shared::Shared;
@@ -20,7 +21,7 @@ impl Shared {
         if forked() {
             return Err(cuda_mem_core::Error::Forked.into());
         }
-        let found = self.map.find(address).ok_or(Error::UnknownAddress { address })?;
+        let Some(found) = self.map.find(address) else { return self.free_private(address, stream) };
         let slot = self.slots.get(found.owner).ok_or(Error::UnknownAddress { address })?;
         let number = number_of(found);
         let elsewhere = stream.filter(|stream| stream.id() != slot.stream.id());
@@ -30,8 +31,13 @@ impl Shared {
                 return self.free_behind(slot, address, number, uses.unwrap_or_default(), elsewhere);
             }
         }
+        // By who frees it, before anybody else may have it.
+        if self.history.is_listening() {
+            self.tell_freed(slot, address, number);
+        }
         let taken = slot.heap.try_with(|heap, guard| self.put_back(slot, heap, guard, number.0));
         if taken.is_none() && slot.remote.push(number.0).is_err() {
+            refuse_watchers()?;
             slot.heap.with(|heap, guard| {
                 self.drain(slot, heap, guard);
                 self.put_back(slot, heap, guard, number.0);
@@ -49,17 +55,9 @@ impl Shared {
         guard: &mut ShardGuard<'_>,
         number: u32,
     ) {
-        let number = BlockNumber(number);
-        let listening = self.history.is_listening();
-        let block = if listening { heap.block(number) } else { None };
-        let Some(freed) = heap.free(number, &self.index(slot.number)) else { return };
+        let Some(freed) = heap.free(BlockNumber(number), &self.index(slot.number)) else { return };
         let requested = freed.size - usize::from(freed.unused);
         guard.free(pool_of(freed.size), freed.size, requested);
-        if let Some(block) = block {
-            guard.disarm();
-            self.tell(Action::FreeRequested, block.address, requested, slot);
-            self.tell(Action::FreeCompleted, block.address, requested, slot);
-        }
     }
 
     /// Frees a block once the streams that used it have come past this point.
@@ -72,42 +70,45 @@ impl Shared {
         uses: Uses,
         elsewhere: Option<&Stream>,
     ) -> Result<()> {
-        if let Some(stream) = elsewhere
-            && let Err(error) = uses.record_stream(stream)
-        {
-            // It stays what it was, with its uses.
-            self.pending.restore(address, uses);
-            return Err(error.into());
+        let recorded = refuse_watchers().and_then(|()| match elsewhere {
+            Some(stream) => Ok(uses.record_stream(stream)?),
+            None => Ok(()),
+        });
+        if let Err(error) = recorded {
+            // The block is still its owner's, and used by whom it was.
+            self.pending.keep_uses(address, uses);
+            return Err(error);
         }
-        let block = slot.heap.with(|heap, guard| {
+        let requested = slot.heap.with(|heap, guard| {
             let block = heap.block(number)?;
             guard.request_free(pool_of(block.size), block.size);
-            guard.disarm();
-            Some(block)
+            heap.requested(number)
         });
-        if let Some(block) = block {
-            self.tell(Action::FreeRequested, address, block.size, slot);
-            self.pending.push(address, slot.number, number, uses);
+        if let Some(requested) = requested {
+            self.tell_free(Action::FreeRequested, slot, address, requested);
+            self.pending.push(address, slot.number, number, uses, &self.observer);
         }
         Ok(())
     }
 
     /// Gives the blocks back whose uses are over.
     pub(super) fn poll(&self) {
-        for waiting in self.pending.poll() {
+        for waiting in self.pending.poll(&self.observer) {
             self.complete(&waiting);
         }
+        self.poll_private();
     }
 
     /// A freed block is free now.
     pub(super) fn complete(&self, waiting: &Waiting) {
         let Some(slot) = self.slots.get(waiting.heap) else { return };
+        if self.history.is_listening() {
+            self.tell_completed(slot, waiting.address, waiting.number);
+        }
         slot.heap.with(|heap, guard| {
             let Some(freed) = heap.free(waiting.number, &self.index(slot.number)) else { return };
             let requested = freed.size - usize::from(freed.unused);
             guard.complete_free(pool_of(freed.size), freed.size, requested);
-            guard.disarm();
-            self.tell(Action::FreeCompleted, waiting.address, requested, slot);
         });
     }
 

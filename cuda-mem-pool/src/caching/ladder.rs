@@ -1,44 +1,137 @@
 //! What is tried when there is no memory, step by step.
 
-use cuda_mem_core::{Stream, forked};
+use cuda_mem_core::forked;
 
 use super::allocate::{Request, grow_error};
+use super::callbacks::refuse_watchers;
 use super::shared::Shared;
 use super::slot::StreamSlot;
+use crate::engine::paged::{Block, PAGE};
 use crate::error::{Error, Result};
 use crate::primitive::lock;
 
+/// One step, for a request of a stream: whether it may have helped.
+type Step = fn(&Shared, &StreamSlot, Request) -> Result<bool>;
+
+/// The cheapest first. The host waits in the last one alone.
+const STEPS: [Step; 5] =
+    [Shared::take_back, Shared::reclaim_private, Shared::trim, Shared::hold_up, Shared::wait_for_pending];
+
 impl Shared {
-    /// A block after everything that helps: nobody waits on the host before the last step.
+    /// A block after everything that helps.
     #[cold]
     pub(super) fn climb(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
         lock(&self.counts).num_alloc_retries += 1;
-        self.settle();
-        if let Some(block) = self.try_grow(slot, request)? {
+        if let Some(block) = self.try_steps(slot, request)? {
             return Ok(block.address);
         }
-        // What waits for other streams: their own stream waits for it instead, on the device.
+        // What the program freed may need each of the steps again.
+        if self.callbacks.reclaim(request.requested)
+            && let Some(block) = self.try_steps(slot, request)?
+        {
+            return Ok(block.address);
+        }
+        match self.borrow_on_oom(request.requested, &slot.stream)? {
+            Some(address) => Ok(address),
+            None => self.give_up(slot, request),
+        }
+    }
+
+    /// The end: the error, of which observers are told.
+    pub(super) fn give_up(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
+        let report = self.report(slot, request)?;
+        lock(&self.counts).num_ooms += 1;
+        self.tell_out_of_memory(slot, request);
+        self.callbacks.observe(&report);
+        Err(Error::DeviceOutOfMemory(Box::new(report)))
+    }
+
+    /// The pool is searched again after every step that may have helped.
+    fn try_steps(&self, slot: &StreamSlot, request: Request) -> Result<Option<Block>> {
+        for step in STEPS {
+            if step(self, slot, request)?
+                && let Some(block) = self.try_grow(slot, request)?
+            {
+                return Ok(Some(block));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Blocks whose uses have ended, frees that other threads left, and pages of heaps that nothing is in.
+    fn take_back(&self, _slot: &StreamSlot, _request: Request) -> Result<bool> {
+        self.poll();
+        self.settle();
+        Ok(true)
+    }
+
+    /// Memory of released private pools that nothing is in and nothing uses.
+    fn reclaim_private(&self, _slot: &StreamSlot, _request: Request) -> Result<bool> {
+        Ok(self.reclaim_released()? > 0)
+    }
+
+    /// Gives free memory back to the driver, so that it can be got again in the sizes that are needed: what was free but too
+    /// large to be moved to the gap at hand, or must not be moved. The own heap's goes first, and no more than is asked for.
+    fn trim(&self, slot: &StreamSlot, request: Request) -> Result<bool> {
+        // A small block needs a page wherever its addresses begin.
+        let enough = request.size.saturating_add(2 * PAGE);
+        let others = self.slots.iter().filter(|other| other.number != slot.number);
+        let mut bytes = 0usize;
+        for heap in [slot].into_iter().chain(others) {
+            if bytes >= enough {
+                break;
+            }
+            bytes = bytes.saturating_add(self.release_free(heap)?);
+        }
+        Ok(bytes > 0)
+    }
+
+    /// Has the streams of blocks that wait for other streams wait instead, on the device.
+    fn hold_up(&self, _slot: &StreamSlot, _request: Request) -> Result<bool> {
+        let mut helped = false;
         for waiting in self.pending.take_marked() {
-            let owner = self.slots.get(waiting.heap).map(|slot| &slot.stream);
-            // A stream that captures could not wait, and would lose its capture.
-            let can_wait = |stream: &&Stream| matches!(stream.is_capturing(), Ok(false));
-            match owner.filter(can_wait).map(|stream| waiting.hold_up(stream)) {
-                Some(Ok(())) => self.complete(&waiting),
+            let owner = self.slots.get(waiting.heap).map(|owner| &owner.stream);
+            // Made to wait, a stream that captures would lose its capture.
+            let owner = owner.filter(|stream| matches!(stream.is_capturing(), Ok(false)));
+            match owner.map(|stream| waiting.hold_up(stream, &self.observer)) {
+                Some(Ok(())) => {
+                    self.complete(&waiting);
+                    helped = true;
+                }
+                // A stream that captures cannot; the host may.
                 _ => self.pending.put_back(waiting),
             }
         }
-        if let Some(block) = self.try_grow(slot, request)? {
-            return Ok(block.address);
+        Ok(helped)
+    }
+
+    /// Waits on the host for blocks that nobody could be made to wait for, and for free memory that the device still uses, which
+    /// only then can be given back. Streams that capture are not waited for.
+    fn wait_for_pending(&self, slot: &StreamSlot, request: Request) -> Result<bool> {
+        let mut waited = self.reclaim_waiting();
+        for point in self.pending.points() {
+            // Whatever a wait says, what has not ended is found out by the poll.
+            waited |= point.wait().is_ok();
         }
-        lock(&self.counts).num_ooms += 1;
-        let used = self.ledger.read().active_bytes.all.current;
-        let limit = lock(&self.source).limit();
-        Err(Error::OutOfMemory {
-            requested: request.requested,
-            used: u64::try_from(used).unwrap_or(0),
-            limit: if limit == usize::MAX { 0 } else { limit as u64 },
-            source: None,
-        })
+        let busy: Vec<_> = {
+            let source = self.source()?;
+            let is_busy = |slot: &&StreamSlot| {
+                slot.heap.with(|heap, guard| {
+                    guard.disarm();
+                    source.movable(slot.number, heap) > 0
+                })
+            };
+            self.slots.iter().filter(is_busy).collect()
+        };
+        for slot in busy {
+            waited |= slot.stream.synchronize().is_ok();
+        }
+        if waited {
+            lock(&self.counts).num_sync_all_streams += 1;
+            self.take_back(slot, request)?;
+            self.trim(slot, request)?;
+        }
+        Ok(waited)
     }
 
     /// Takes in what other threads freed, and gives pages that nothing is in back to the ranges that they are of.
@@ -52,16 +145,31 @@ impl Shared {
         }
     }
 
+    /// Gives the free memory of a heap that nothing uses back to the driver; how many bytes.
+    fn release_free(&self, slot: &StreamSlot) -> Result<usize> {
+        let mut source = self.source()?;
+        let released = slot.heap.with(|heap, guard| {
+            guard.disarm();
+            let released = source.release_free(slot.number, heap);
+            self.note_moves(slot, heap);
+            released
+        });
+        drop(source);
+        self.tell_moves();
+        released.map_err(grow_error)
+    }
+
     /// Gives what nothing is in and nothing uses back to the driver; how many bytes.
     pub(super) fn empty_cache(&self) -> Result<usize> {
         if forked() {
             return Err(cuda_mem_core::Error::Forked.into());
         }
+        refuse_watchers()?;
         self.poll();
         self.settle();
-        let mut source = lock(&self.source);
-        let mut bytes = 0usize;
+        // Handles were mapped for other heaps before: each needs its point before any of them gives memory back.
         for slot in self.slots.iter() {
+            let mut source = self.source()?;
             slot.heap
                 .with(|heap, guard| {
                     guard.disarm();
@@ -69,13 +177,9 @@ impl Shared {
                 })
                 .map_err(grow_error)?;
         }
-        for slot in self.slots.iter() {
-            let released = slot.heap.with(|heap, guard| {
-                guard.disarm();
-                source.release_free(slot.number, heap)
-            });
-            bytes = bytes.saturating_add(released.map_err(grow_error)?);
-        }
-        Ok(bytes)
+        let mut released = self.slots.iter().map(|slot| self.release_free(slot));
+        let bytes: usize =
+            released.try_fold(0, |sum: usize, bytes| Ok::<_, Error>(sum.saturating_add(bytes?)))?;
+        Ok(bytes.saturating_add(self.reclaim_released()?))
     }
 }

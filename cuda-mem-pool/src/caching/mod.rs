@@ -6,21 +6,37 @@ mod allocator;
 mod barrier;
 #[allow(dead_code, reason = "the allocator is being built on it")]
 mod by_heap;
+mod callbacks;
 mod free;
 mod index;
 mod ladder;
 #[allow(dead_code, reason = "the allocator is being built on it")]
 mod magazine;
+mod observer;
 mod options;
+mod out_of_memory;
 #[allow(dead_code, reason = "the allocator is being built on it")]
 mod owner_cell;
 mod page_map;
 mod pending;
+mod pins;
+mod private;
+mod record;
 mod remote;
+mod seeing;
+mod segment;
 mod shared;
+mod shown;
 mod slot;
+mod statistics;
 mod thread_slots;
 mod vmm;
 
 pub use allocator::CachingAllocator;
+pub use callbacks::CallbackId;
+pub use observer::{CallObserver, DriverCall};
 pub use options::CachingOptions;
+pub use out_of_memory::{Advice, CachePool, CachedMemory, OutOfMemoryReport};
+pub use pins::{Pin, Pinned, PinnedRange};
+pub use seeing::TraceRecording;
+pub use segment::{BackingChange, Segment, SegmentState};

@@ -1,5 +1,6 @@
 //! How a caching allocator is made.
 
+use crate::segments::Options;
 use crate::statistics::Peaks;
 
 /// How a [`CachingAllocator`](super::CachingAllocator) is made. The defaults are what the figures in `docs/allocator.md` were
@@ -26,11 +27,13 @@ pub struct CachingOptions {
     pub moves: bool,
     /// The share of the device's memory that may be held, from 0 to 1; 1 is no limit.
     pub memory_fraction: f64,
+    /// What private pools do; its threshold of garbage collection counts for the default pool too.
+    pub segments: Options,
 }
 
 impl Default for CachingOptions {
     fn default() -> Self {
-        Self { statistics: Peaks::Exact, moves: true, memory_fraction: 1.0 }
+        Self { statistics: Peaks::Exact, moves: true, memory_fraction: 1.0, segments: Options::default() }
     }
 }
 
@@ -51,5 +54,11 @@ impl CachingOptions {
     #[must_use]
     pub fn with_memory_fraction(self, memory_fraction: f64) -> Self {
         Self { memory_fraction, ..self }
+    }
+
+    /// Sets [`segments`](Self::segments).
+    #[must_use]
+    pub fn with_segments(self, segments: Options) -> Self {
+        Self { segments, ..self }
     }
 }

@@ -1,9 +1,10 @@
 //! Blocks that other streams use beside their own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use cuda_mem_core::{Stream, UsePoint, Uses};
 
+use super::observer::{DriverCall, Observer};
 use crate::engine::paged::BlockNumber;
 use crate::error::Result;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
@@ -46,28 +47,32 @@ impl Pending {
 
     /// The uses of a block that is freed now.
     pub(super) fn take_uses(&self, address: u64) -> Option<Uses> {
-        let uses = lock(&self.used).remove(&address);
-        if uses.is_some() {
-            self.blocks.fetch_sub(1, Ordering::Release);
-        }
-        uses
+        let uses = lock(&self.used).remove(&address)?;
+        self.blocks.fetch_sub(1, Ordering::Release);
+        Some(uses)
     }
 
-    /// Enters the uses of a block again that is not freed after all.
-    pub(super) fn restore(&self, address: u64, uses: Uses) {
-        if lock(&self.used).insert(address, uses).is_none() {
-            self.blocks.fetch_add(1, Ordering::Release);
-        }
+    /// Enters the uses again of a block that could not be freed.
+    pub(super) fn keep_uses(&self, address: u64, uses: Uses) {
+        lock(&self.used).insert(address, uses);
+        self.blocks.fetch_add(1, Ordering::Release);
     }
 
     /// Has a freed block wait until no use runs any more.
-    pub(super) fn push(&self, address: u64, heap: u32, number: BlockNumber, mut uses: Uses) {
-        let points = uses.points().ok();
+    pub(super) fn push(
+        &self,
+        address: u64,
+        heap: u32,
+        number: BlockNumber,
+        mut uses: Uses,
+        observer: &Observer,
+    ) {
+        let points = recorded(&mut uses, observer);
         self.put_back(Waiting { address, heap, number, points, uses });
     }
 
     /// The blocks whose uses are over. Asks the driver.
-    pub(super) fn poll(&self) -> Vec<Waiting> {
+    pub(super) fn poll(&self, observer: &Observer) -> Vec<Waiting> {
         if self.is_empty() {
             return Vec::new();
         }
@@ -75,7 +80,7 @@ impl Pending {
         let mut done = Vec::new();
         let mut at = 0;
         while let Some(waiting) = freed.get_mut(at) {
-            if waiting.is_over() {
+            if waiting.is_over(observer) {
                 done.push(freed.remove(at));
             } else {
                 at += 1;
@@ -83,6 +88,11 @@ impl Pending {
         }
         self.blocks.fetch_sub(done.len(), Ordering::Release);
         done
+    }
+
+    /// The points that freed blocks wait for.
+    pub(super) fn points(&self) -> Vec<UsePoint> {
+        lock(&self.freed).iter().filter_map(|waiting| waiting.points.clone()).flatten().collect()
     }
 
     /// All freed blocks that have their points, to be waited for.
@@ -108,7 +118,12 @@ impl Pending {
         used.into_iter().chain(freed).collect()
     }
 
-    /// Puts one back that could not be dealt with.
+    /// The addresses of all freed blocks.
+    pub(super) fn freed(&self) -> HashSet<u64> {
+        lock(&self.freed).iter().map(|waiting| waiting.address).collect()
+    }
+
+    /// Enters a freed block.
     pub(super) fn put_back(&self, waiting: Waiting) {
         self.blocks.fetch_add(1, Ordering::Release);
         lock(&self.freed).push(waiting);
@@ -116,18 +131,36 @@ impl Pending {
 }
 
 impl Waiting {
-    fn is_over(&mut self) -> bool {
+    fn is_over(&mut self, observer: &Observer) -> bool {
         if self.points.is_none() {
             // A capture may have ended.
-            self.points = self.uses.points().ok();
+            self.points = recorded(&mut self.uses, observer);
         }
         // After an error nothing is known: the next poll asks again.
-        let over = |points: &Vec<UsePoint>| points.iter().all(|point| point.is_reached().unwrap_or(false));
+        let is_reached =
+            |point: &UsePoint| observer.watch(|| point.is_reached(), |_| DriverCall::Query).unwrap_or(false);
+        let over = |points: &Vec<UsePoint>| points.iter().all(is_reached);
         self.points.as_ref().is_some_and(over)
     }
 
-    /// Lets a stream wait for the uses.
-    pub(super) fn hold_up(&self, stream: &Stream) -> Result<()> {
-        Ok(self.uses.order(stream)?)
+    /// Has the host wait for the uses.
+    pub(super) fn wait(&self) -> Result<()> {
+        self.points.iter().flatten().try_for_each(|point| Ok(point.wait()?))
     }
+
+    /// Lets a stream wait for the uses.
+    pub(super) fn hold_up(&self, stream: &Stream, observer: &Observer) -> Result<()> {
+        let told = |point: &UsePoint| {
+            let of = point.stream().id();
+            DriverCall::StreamWait { stream: stream.id(), of, event: None }
+        };
+        observer
+            .watch_all(|| Ok(self.uses.order(stream)?), |()| self.points.iter().flatten().map(told).collect())
+    }
+}
+
+/// The points of uses, which are recorded now; None if that cannot be because a stream captures.
+fn recorded(uses: &mut Uses, observer: &Observer) -> Option<Vec<UsePoint>> {
+    let told = |point: &UsePoint| DriverCall::Record { stream: point.stream().id(), event: None };
+    observer.watch_all(|| uses.points(), |points| points.iter().map(told).collect()).ok()
 }

@@ -6,17 +6,22 @@ use std::sync::Arc;
 
 use cuda_mem_core::{Context, Stream, StreamId, forked};
 
+use super::callbacks::{Callbacks, refuse_watchers};
 use super::index::HeapIndex;
+use super::observer::Observer;
 use super::options::CachingOptions;
 use super::page_map::PageMap;
 use super::pending::Pending;
+use super::pins::Pins;
+use super::private::Private;
+use super::record::Record;
 use super::slot::{Slots, StreamSlot};
 use super::thread_slots;
-use super::vmm::Vmm;
+use super::vmm::{Told, Vmm};
 use crate::engine::paged::{Heaps, PAGE, PageSource, Policy, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::History;
-use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
+use crate::primitive::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use crate::statistics::{DeviceStatistics, PeakLedger};
 
 /// How much of the address space is reserved at once, in multiples of the device's memory: windows leave room behind them, and
@@ -32,21 +37,39 @@ pub(super) struct Shared {
     by_stream: Mutex<HashMap<StreamId, u32>>,
     pub(super) source: Mutex<PageSource<Vmm>>,
     pub(super) pending: Pending,
+    pub(super) private: Private,
     pub(super) ledger: PeakLedger,
-    pub(super) counts: Mutex<DeviceStatistics>,
+    pub(super) counts: Arc<Mutex<DeviceStatistics>>,
     pub(super) history: History,
+    pub(super) record: Record,
+    pub(super) observer: Observer,
+    pub(super) callbacks: Callbacks,
+    pub(super) pins: Pins,
+    pub(super) moves: bool,
+    /// The bits of the share of the device's memory that may be held.
+    pub(super) fraction: AtomicU64,
 }
 
 impl Shared {
-    pub(super) fn new(context: &Context, options: &CachingOptions) -> Result<Self> {
+    pub(super) fn new(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let total = context.device().total_memory()?;
         let slots = Arc::new(Slots::new());
         let policy = Policy { moves: options.moves, ..Policy::DEFAULT };
         let range = (total as u64).saturating_mul(ADDRESSES).next_multiple_of(PAGE as u64);
-        let mut source = PageSource::new(Vmm::new(context, Arc::clone(&slots))?, policy, range);
-        source.set_limit(limit(options.memory_fraction, total)?);
-        Ok(Self {
+        let counts = Arc::<Mutex<DeviceStatistics>>::default();
+        let callbacks = Callbacks::new();
+        let told = Told {
+            counts: Arc::clone(&counts),
+            observer: observer.clone(),
+            watchers: Arc::clone(&callbacks.watchers),
+        };
+        let vmm = Vmm::new(context, Arc::clone(&slots), told)?;
+        let source = PageSource::new(vmm, policy, range);
+        let limit = limit(options.memory_fraction, total)?;
+        let ledger = PeakLedger::new(options.statistics);
+        let private = Private::new(context, ledger.shard(), options.segments);
+        let shared = Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             context: context.clone(),
             total,
@@ -55,10 +78,19 @@ impl Shared {
             by_stream: Mutex::default(),
             source: Mutex::new(source),
             pending: Pending::default(),
-            ledger: PeakLedger::new(options.statistics),
-            counts: Mutex::default(),
+            private,
+            ledger,
+            counts,
             history: History::new(),
-        })
+            record: Record::default(),
+            observer,
+            callbacks,
+            pins: Pins::default(),
+            moves: options.moves,
+            fraction: AtomicU64::new(options.memory_fraction.to_bits()),
+        };
+        shared.set_limit(limit)?;
+        Ok(shared)
     }
 
     /// The slot of a stream, which is made when the stream comes for the first time.
@@ -90,6 +122,14 @@ impl Shared {
         self.slots.get(number).ok_or(Error::TooManyStreams { most: super::slot::MOST })
     }
 
+    /// The page source, which knows of all pins; not for watchers, who have it.
+    pub(super) fn source(&self) -> Result<MutexGuard<'_, PageSource<Vmm>>> {
+        refuse_watchers()?;
+        let mut source = lock(&self.source);
+        source.unpin(&self.pins.take_dropped());
+        Ok(source)
+    }
+
     #[inline]
     pub(super) fn index(&self, heap: u32) -> HeapIndex<'_> {
         HeapIndex { map: &self.map, heap }
@@ -108,7 +148,11 @@ impl Shared {
                 heap + slot.remote.metadata_bytes() + size_of::<StreamSlot>()
             })
             .sum();
-        size_of::<Self>() + self.map.metadata_bytes() + lock(&self.source).metadata_bytes() + heaps
+        size_of::<Self>()
+            + self.map.metadata_bytes()
+            + lock(&self.source).metadata_bytes()
+            + heaps
+            + self.private.metadata_bytes()
     }
 }
 
@@ -148,6 +192,7 @@ impl Drop for Shared {
             // Work of a capture may use it yet: it stays mapped.
             return;
         }
+        self.private.close();
         let mut source = lock(&self.source);
         // What the driver refuses is counted there.
         let _ = source.close();
@@ -164,20 +209,22 @@ pub(super) fn limit(fraction: f64, total: usize) -> Result<usize> {
 
 /// All heaps but one. Each is taken for a moment by whoever has the page source, with nothing armed.
 pub(super) struct OtherHeaps<'s> {
-    pub(super) slots: &'s Slots,
+    pub(super) shared: &'s Shared,
     pub(super) but: u32,
 }
 
 impl Heaps for OtherHeaps<'_> {
     fn others(&self) -> Vec<u32> {
-        self.slots.iter().map(|slot| slot.number).filter(|number| *number != self.but).collect()
+        self.shared.slots.iter().map(|slot| slot.number).filter(|number| *number != self.but).collect()
     }
 
     fn with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
-        let slot = self.slots.get(heap)?;
+        let slot = self.shared.slots.get(heap)?;
         Some(slot.heap.with(|heap, guard| {
             guard.disarm();
-            body(heap)
+            let result = body(heap);
+            self.shared.note_moves(slot, heap);
+            result
         }))
     }
 }

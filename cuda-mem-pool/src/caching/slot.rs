@@ -27,7 +27,7 @@ pub(super) struct StreamSlot {
 
 impl StreamSlot {
     pub(super) fn new(number: u32, stream: Stream, shard: Shard) -> Self {
-        let heap = HeapCell { shard, heap: UnsafeCell::new(StreamHeap::new()) };
+        let heap = HeapCell { shard, heap: UnsafeCell::new(StreamHeap::watched()) };
         Self { number, stream, heap, remote: RemoteFrees::new() }
     }
 }

@@ -8,14 +8,20 @@
 
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use cuda_mem_core::sys::{CUdeviceptr, CUresult};
 use cuda_mem_core::vmm::{Access, AddressRange, CreateOptions, PhysicalMemory};
 use cuda_mem_core::{Context, Device, Error, Event, Result};
 
+use super::callbacks::{List, Watcher};
+use super::observer::{DriverCall, Observer};
+use super::segment::BackingChange;
 use super::slot::Slots;
-use crate::engine::paged::{Backend, PAGE};
+use crate::engine::paged::{Backend, Change, PAGE};
+use crate::primitive::{Mutex, lock};
+use crate::statistics::{DeviceStatistics, PoolSize};
 
 /// Memory of a device by the calls for virtual memory management.
 #[derive(Debug)]
@@ -26,8 +32,22 @@ pub(super) struct Vmm {
     reached_by: Vec<Device>,
     ranges: BTreeMap<CUdeviceptr, AddressRange>,
     slots: Arc<Slots>,
+    watchers: Arc<List<Watcher>>,
     calls: Calls,
+    counts: Arc<Mutex<DeviceStatistics>>,
+    observer: Observer,
 }
+
+/// Who is told of the driver's calls, and of what they change.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) counts: Arc<Mutex<DeviceStatistics>>,
+    pub(super) observer: Observer,
+    pub(super) watchers: Arc<List<Watcher>>,
+}
+
+/// What handles count as: any of them may serve blocks of all sizes.
+const POOL: PoolSize = PoolSize::Large;
 
 /// How often each call was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,7 +71,8 @@ impl Calls {
 }
 
 impl Vmm {
-    pub(super) fn new(context: &Context, slots: Arc<Slots>) -> Result<Self> {
+    pub(super) fn new(context: &Context, slots: Arc<Slots>, told: Told) -> Result<Self> {
+        let Told { counts, observer, watchers } = told;
         let device = context.device();
         Ok(Self {
             context: context.clone(),
@@ -59,7 +80,10 @@ impl Vmm {
             reached_by: vec![device],
             ranges: BTreeMap::new(),
             slots,
+            watchers,
             calls: Calls::default(),
+            counts,
+            observer,
         })
     }
 
@@ -79,9 +103,25 @@ impl Vmm {
     /// Lets all devices that should reach a mapping do so.
     pub(super) fn set_access(&mut self, address: CUdeviceptr, bytes: usize) -> Result<()> {
         let (offset, range) = self.range(address)?;
-        range.set_access(offset, bytes, &self.reached_by, Access::ReadWrite)?;
+        self.observer.watch(
+            || range.set_access(offset, bytes, &self.reached_by, Access::ReadWrite),
+            |()| DriverCall::SetAccess { address, bytes: bytes as u64 },
+        )?;
         self.calls.set_access += 1;
         Ok(())
+    }
+
+    /// Lets a device that is to be a peer reach a mapping.
+    pub(super) fn set_access_of(&mut self, peer: Device, address: CUdeviceptr, bytes: usize) -> Result<()> {
+        let (offset, range) = self.range(address)?;
+        range.set_access(offset, bytes, &[peer], Access::ReadWrite)?;
+        self.calls.set_access += 1;
+        Ok(())
+    }
+
+    /// A descriptor of memory for other processes.
+    pub(super) fn export(&self, memory: u64, bytes: usize) -> Result<OwnedFd> {
+        self.handle(memory, bytes).export_posix_fd()
     }
 
     fn range(&self, address: CUdeviceptr) -> Result<(usize, &AddressRange)> {
@@ -104,7 +144,10 @@ impl Backend for Vmm {
 
     fn reserve(&mut self, bytes: u64) -> Result<u64> {
         let bytes = usize::try_from(bytes).map_err(|_| Error::TooLarge { count: usize::MAX, size: 1 })?;
-        let range = AddressRange::reserve(self.context.device(), bytes, PAGE)?;
+        let range = self.observer.watch(
+            || AddressRange::reserve(self.context.device(), bytes, PAGE),
+            |range| DriverCall::Reserve { address: range.address(), bytes: bytes as u64 },
+        )?;
         self.calls.reserve += 1;
         let address = range.address();
         self.ranges.insert(address, range);
@@ -113,16 +156,31 @@ impl Backend for Vmm {
 
     fn create(&mut self, bytes: usize) -> Result<Option<u64>> {
         self.calls.create += 1;
-        match PhysicalMemory::create(self.context.device(), bytes, &self.options) {
-            Ok(memory) => Ok(Some(memory.into_raw())),
-            Err(Error::Driver(error)) if error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(None),
-            Err(error) => Err(error),
+        let (device, options) = (self.context.device(), &self.options);
+        let made = self.observer.watch(
+            || match PhysicalMemory::create(device, bytes, options) {
+                Ok(memory) => Ok(Some(memory.into_raw())),
+                Err(Error::Driver(error)) if error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(None),
+                Err(error) => Err(error),
+            },
+            |memory| DriverCall::Create { memory: *memory, bytes: bytes as u64 },
+        )?;
+        if made.is_some() {
+            let mut counts = lock(&self.counts);
+            counts.segment.increase(POOL, 1);
+            counts.reserved_bytes.increase(POOL, bytes as u64);
+            counts.num_device_alloc += 1;
         }
+        Ok(made)
     }
 
     fn map(&mut self, address: u64, bytes: usize, memory: u64) -> Result<()> {
         let (offset, range) = self.range(address)?;
-        range.map(offset, &self.handle(memory, bytes))?;
+        let handle = self.handle(memory, bytes);
+        self.observer.watch(
+            || range.map(offset, &handle),
+            |()| DriverCall::Map { address, memory, bytes: bytes as u64 },
+        )?;
         self.calls.map += 1;
         if let Err(error) = self.set_access(address, bytes) {
             self.unmap(address, bytes)?;
@@ -133,8 +191,13 @@ impl Backend for Vmm {
 
     fn unmap(&mut self, address: u64, bytes: usize) -> Result<()> {
         let (offset, range) = self.range(address)?;
-        // SAFETY: the page source unmaps what nothing uses any more.
-        unsafe { range.unmap(offset, bytes) }?;
+        self.observer.watch(
+            || {
+                // SAFETY: the page source unmaps what nothing uses any more.
+                unsafe { range.unmap(offset, bytes) }
+            },
+            |()| DriverCall::Unmap { address, bytes: bytes as u64 },
+        )?;
         self.calls.unmap += 1;
         Ok(())
     }
@@ -142,11 +205,18 @@ impl Backend for Vmm {
     fn release(&mut self, memory: u64, bytes: usize) -> Result<()> {
         let handle = ManuallyDrop::into_inner(self.handle(memory, bytes));
         self.calls.release += 1;
-        handle.close().map_err(|refused| {
+        let closed =
+            self.observer.watch(|| handle.close(), |()| DriverCall::Release { memory, bytes: bytes as u64 });
+        closed.map_err(|refused| {
             // The page source still has its number.
             let _ = refused.owner.into_raw();
             refused.error
-        })
+        })?;
+        let mut counts = lock(&self.counts);
+        counts.segment.decrease(POOL, 1);
+        counts.reserved_bytes.decrease(POOL, bytes as u64);
+        counts.num_device_free += 1;
+        Ok(())
     }
 
     fn mark(&mut self, heap: u32) -> Result<Option<Event>> {
@@ -158,23 +228,34 @@ impl Backend for Vmm {
             Err(error) => return Err(error),
         }
         let event = Event::new(&self.context)?;
-        slot.stream.record(&event)?;
+        let told = Some(event.as_raw() as usize as u64);
+        self.observer.watch(
+            || slot.stream.record(&event),
+            |()| DriverCall::Record { stream: slot.stream.id(), event: told },
+        )?;
         self.calls.record += 1;
         Ok(Some(event))
     }
 
     fn is_done(&mut self, mark: &Event) -> Result<bool> {
         self.calls.query += 1;
-        mark.is_complete()
+        self.observer.watch(|| mark.is_complete(), |_| DriverCall::Query)
     }
 
-    fn wait(&mut self, waiter: u32, _of: u32, mark: &Event) -> Result<bool> {
-        let Some(slot) = self.slots.get(waiter) else { return Ok(false) };
+    fn wait(&mut self, waiter: u32, of: u32, mark: &Event) -> Result<bool> {
+        let (Some(slot), Some(of)) = (self.slots.get(waiter), self.slots.get(of)) else { return Ok(false) };
         if slot.stream.is_capturing()? {
             return Ok(false);
         }
-        slot.stream.wait(mark)?;
+        let (stream, of) = (slot.stream.id(), of.stream.id());
+        let event = Some(mark.as_raw() as usize as u64);
+        self.observer.watch(|| slot.stream.wait(mark), |()| DriverCall::StreamWait { stream, of, event })?;
         self.calls.wait += 1;
         Ok(true)
+    }
+
+    fn before(&mut self, change: Change) {
+        let Change { id, address, bytes } = change;
+        self.watchers.tell(&BackingChange { segment: id, address, bytes });
     }
 }

@@ -4,13 +4,13 @@
 //! of them. When nothing free fits, [`Heap::allocate`] says so, and the owner adds a segment of the size that
 //! [`growth`](growth::Growth) tells, at a moment when it holds no lock.
 //!
-//! [`segments`] is the same for PyTorch's layout.
+//! [`segments`] is the same for PyTorch's layout, [`paged`] for memory that grows by pages.
 
 pub(crate) mod classes;
 mod free;
 pub(crate) mod growth;
 mod heap;
-pub(crate) mod paged;
+pub mod paged;
 pub mod segments;
 mod slab;
 pub(crate) mod stats;

@@ -11,7 +11,7 @@ mod tests;
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use frames::{FramesProvider, backtrace};
@@ -52,6 +52,8 @@ const TRACKED: u8 = 2;
 pub struct History {
     /// `RECORDING`, `TRACKED`, both or none: all that is read when nobody listens.
     listeners: AtomicU8,
+    /// How often a recording has ended.
+    recordings: AtomicU64,
     state: Mutex<State>,
     trackers: Trackers,
 }
@@ -111,6 +113,7 @@ impl History {
     pub fn stop(&self) {
         let mut state = lock(&self.state);
         self.listeners.fetch_and(!RECORDING, Ordering::Relaxed);
+        self.recordings.fetch_add(1, Ordering::Relaxed);
         state.ring.clear();
         let before = std::mem::take(&mut state.options);
         drop(state);
@@ -128,6 +131,16 @@ impl History {
     #[must_use]
     pub fn is_listening(&self) -> bool {
         self.listeners.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the calling thread is in a tracker.
+    pub(crate) fn is_telling() -> bool {
+        tracker::is_telling()
+    }
+
+    /// How often a recording has ended.
+    pub(crate) fn recordings(&self) -> u64 {
+        self.recordings.load(Ordering::Relaxed)
     }
 
     /// The calling stack, if it is recorded at this level. For a block that is handed out, [`RecordContext::State`]: the block

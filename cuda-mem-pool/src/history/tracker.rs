@@ -69,6 +69,12 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether the calling thread is in a tracker.
+pub(super) fn is_telling() -> bool {
+    // A thread at its end is in none.
+    INSIDE.try_with(Cell::get).unwrap_or(false)
+}
+
 impl Trackers {
     /// The turn to tell, or none if there is nobody to tell or a tracker is the one who asks.
     pub(super) fn begin(&self) -> Option<Telling<'_>> {

@@ -94,6 +94,20 @@ impl PoolStat {
         self.of(pool).decrease(amount);
     }
 
+    /// There is so much now in pools of small blocks and in those of large ones.
+    pub(crate) fn set(&mut self, small: u64, large: u64) {
+        let now = [(PoolSize::Small, small), (PoolSize::Large, large)];
+        // First what is gone: both together never were what one had before and the other has now.
+        for (pool, now) in now {
+            let before = self.of(pool).current;
+            self.decrease(pool, before.saturating_sub(now));
+        }
+        for (pool, now) in now {
+            let before = self.of(pool).current;
+            self.increase(pool, now.saturating_sub(before));
+        }
+    }
+
     /// Has the peaks start anew from what there is now.
     pub fn reset_peak(&mut self) {
         self.each(Stat::reset_peak);

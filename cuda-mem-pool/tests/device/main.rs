@@ -8,6 +8,12 @@ mod common;
 
 mod adaptors;
 mod caching;
+mod caching_oom;
+mod caching_pools;
+mod caching_pools_capture;
+mod caching_pools_memory;
+mod caching_pools_model;
+mod caching_seeing;
 mod device_pool;
 mod kernels;
 mod managed_pool;

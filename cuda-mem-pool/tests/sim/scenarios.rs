@@ -4,6 +4,7 @@
 //! return; wrong bytes and wrong books panic.
 
 mod caching;
+mod caching_pools;
 mod pinned_cache;
 
 use std::os::fd::AsFd;
@@ -59,10 +60,12 @@ pub(crate) const ALL: &[Scenario] = &[
     scenario("a pinned cache", pinned_cache::owned, |_| true),
     scenario("a pinned cache by address", pinned_cache::freed_by_address, |_| true),
     scenario("a pinned cache beside a capture", pinned_cache::beside_a_capture, |_| true),
-    scenario("adaptors over a pinned cache", pinned_cache::under_adaptors, |_| true),
     scenario("a caching allocator", caching::owned, |_| true),
     scenario("a caching allocator without free memory", caching::full, |_| true),
     scenario("a caching allocator beside a capture", caching::beside_a_capture, |_| true),
+    scenario("private pools", caching_pools::pools, |_| true),
+    scenario("a private pool beside a capture", caching_pools::beside_a_capture, |_| true),
+    scenario("adaptors over a pinned cache", pinned_cache::under_adaptors, |_| true),
 ];
 
 const LEN: usize = 4099;

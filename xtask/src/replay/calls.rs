@@ -44,8 +44,10 @@ pub(crate) enum Call {
         bytes: u64,
         stream: u64,
     },
+    /// `side`: the stream beside the block's own that still uses it.
     Free {
         id: u64,
+        side: Option<u64>,
     },
     Done {
         id: u64,
@@ -78,7 +80,8 @@ impl fmt::Display for Call {
             Self::Wait { kind: Wait::Event } => f.write_str("wait,event"),
             Self::Wait { kind: Wait::Device } => f.write_str("wait,device"),
             Self::Alloc { id, address, bytes, stream } => write!(f, "alloc,{id},{address},{bytes},{stream}"),
-            Self::Free { id } => write!(f, "free,{id}"),
+            Self::Free { id, side: None } => write!(f, "free,{id}"),
+            Self::Free { id, side: Some(side) } => write!(f, "free,{id},{side}"),
             Self::Done { id } => write!(f, "done,{id}"),
             Self::Order { to, from, at: None } => write!(f, "order,{to},{from}"),
             Self::Order { to, from, at: Some(at) } => write!(f, "order,{to},{from},{at}"),

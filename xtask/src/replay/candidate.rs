@@ -49,4 +49,6 @@ pub(crate) struct Tally {
     pub(crate) retries: u64,
     /// Host memory that it keeps its books in, at the most.
     pub(crate) metadata_bytes: u64,
+    /// On a device: how far what it holds is from what the driver's free memory fell by.
+    pub(crate) unconfirmed: Option<u64>,
 }

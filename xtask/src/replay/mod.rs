@@ -18,6 +18,7 @@ mod setting;
 #[cfg(test)]
 mod tests;
 mod torch;
+mod uses;
 
 use std::path::PathBuf;
 

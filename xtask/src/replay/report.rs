@@ -55,7 +55,7 @@ impl Row {
     pub(crate) fn json(&self) -> Value {
         let Outcome { peaks, costs, tally, nanoseconds, oom, .. } = &self.outcome;
         let calls = costs.calls.by_kind().map(|(kind, count)| (kind.name().to_owned(), json!(count)));
-        json!({
+        let mut row = json!({
             "trace": self.trace,
             "allocator": name(self.setting.allocator),
             "backend": name(self.setting.backend),
@@ -76,13 +76,26 @@ impl Row {
             "device_syncs": costs.syncs,
             "oom": oom,
             "min_capacity_ratio": self.capacity_ratio(),
-        })
+        });
+        if let Some(bytes) = tally.unconfirmed {
+            row["unconfirmed_bytes"] = json!(bytes);
+        }
+        row
     }
 }
 
 /// The tables for people, and a last line that says it all.
 pub(crate) fn tables(rows: &[Row], setting: &Setting) -> String {
-    format!("{}\n{}\n{}\n{}\n", memory(rows), time(rows), calls(rows), last_line(rows, setting))
+    let parts = [memory(rows), time(rows), calls(rows), confirmed(rows), last_line(rows, setting)];
+    parts.iter().filter(|part| !part.is_empty()).map(|part| format!("{part}\n")).collect()
+}
+
+/// What the driver says of the memory that is held, where it was asked.
+fn confirmed(rows: &[Row]) -> String {
+    let most = rows.iter().filter_map(|row| row.outcome.tally.unconfirmed).max();
+    most.map_or_else(String::new, |most| {
+        format!("the driver's free memory fell by what is held at the end, within {} MiB\n", mebibytes(most))
+    })
 }
 
 fn memory(rows: &[Row]) -> String {

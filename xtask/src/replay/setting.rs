@@ -102,8 +102,8 @@ impl Setting {
 
     fn over_model(&self, model: Arc<Model>) -> Result<Box<dyn Candidate>> {
         Ok(match self.allocator {
-            Allocator::Caching => caching::over_model(model, true)?,
-            Allocator::CachingNoMove => caching::over_model(model, false)?,
+            Allocator::Caching => caching::over_model(model, true),
+            Allocator::CachingNoMove => caching::over_model(model, false),
             Allocator::Native => Box::new(Native::new(model)),
             Allocator::Expandable => Box::new(Expandable::new(model)),
             Allocator::DriverPool => bail!("the driver's pool has no model"),

@@ -1,5 +1,6 @@
 //! The parts together: allocators on the model, their logs before the checker, the command line.
 
+mod caching;
 mod careless;
 
 use std::collections::BTreeSet;
@@ -62,7 +63,7 @@ fn costs_agree(outcome: &Outcome, sums: &check::Sums) -> bool {
 #[test]
 fn replay_and_checker_agree_on_a_real_trace() {
     let trace = super::files::read_trace(&ci_trace("gnn_sampling")).unwrap();
-    for allocator in [Allocator::Native, Allocator::Expandable] {
+    for allocator in MODELLED {
         for lag in [0, 100] {
             let (_, outcome, sums) = checked(&trace, &setting(allocator, lag, 1), None);
             assert!(costs_agree(&outcome, &sums));
@@ -208,6 +209,10 @@ fn the_command_writes_a_log_that_it_accepts_again() {
     std::fs::remove_dir_all(&scratch).unwrap();
 }
 
+/// What runs on the model.
+const MODELLED: [Allocator; 4] =
+    [Allocator::Caching, Allocator::CachingNoMove, Allocator::Native, Allocator::Expandable];
+
 /// A program of a few blocks on two streams, some of them used by a third.
 fn programs() -> impl Strategy<Value = String> {
     let block = (1u64..48 << 20, 0u64..2, 0usize..12, 0usize..4);
@@ -238,10 +243,9 @@ proptest! {
         program in programs(),
         lag in 0u64..8,
         threads in 1u32..3,
-        expandable in any::<bool>(),
+        allocator in prop::sample::select(&MODELLED),
         capacity in prop::option::of(64u64 << 20..512 << 20),
     ) {
-        let allocator = if expandable { Allocator::Expandable } else { Allocator::Native };
         let (_, outcome, sums) = checked(&trace(&program), &setting(allocator, lag, threads), capacity);
         prop_assert!(capacity.is_none_or(|capacity| outcome.peaks.reserved <= capacity));
         prop_assert!(capacity.is_some() || outcome.oom == 0);

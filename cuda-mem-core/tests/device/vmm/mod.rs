@@ -2,6 +2,9 @@
 
 mod limits;
 
+use std::os::fd::AsRawFd;
+use std::ptr;
+
 use cuda_mem_core::sys::{CUmemAllocationHandleType, CUresult};
 use cuda_mem_core::vmm::{self, Access, AddressRange, CreateOptions, PhysicalMemory};
 use cuda_mem_core::{Device, DeviceBuffer, Error, Result, Stream, copy};
@@ -214,27 +217,6 @@ fn a_handle_goes_through_books_as_a_number() {
 }
 
 #[test]
-fn memory_is_for_other_processes_if_it_was_asked_to_be() {
-    let world = World::new();
-    let pages = Pages::new(&world);
-    let options = CreateOptions::supported_by(pages.device).unwrap();
-    assert!(options.shareable, "every device on Linux");
-    let shareable = PhysicalMemory::create(pages.device, pages.page, &options).unwrap();
-    let descriptor = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    let export = world.driver.table().cuMemExportToShareableHandle().unwrap();
-    for (memory, expected) in [(shareable, 0), (pages.create(1), 1)] {
-        let mut file = -1_i32;
-        // SAFETY: one descriptor to write; a live handle.
-        let result = unsafe { export((&raw mut file).cast(), memory.as_raw(), descriptor, 0) };
-        assert_eq!(result.0, expected);
-        if file >= 0 {
-            // SAFETY: a descriptor that the driver just opened for its caller.
-            drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(file) });
-        }
-    }
-}
-
-#[test]
 fn a_second_device_is_let_in() {
     let world = World::new();
     let pages = Pages::new(&world);
@@ -262,4 +244,37 @@ fn a_second_device_is_let_in() {
     }
     // SAFETY: the streams were waited for.
     unsafe { pages.unmap(0, 1) };
+}
+
+#[test]
+fn memory_is_for_other_processes_if_it_was_asked_to_be() {
+    let world = World::new();
+    let pages = Pages::new(&world);
+    let options = CreateOptions::supported_by(pages.device).unwrap();
+    let memory = PhysicalMemory::create(pages.device, pages.page, &options).unwrap();
+    assert!(options.shareable, "every device on Linux");
+    pages.map(0, &memory);
+    let bytes = pattern(LEN, 3);
+    write(&world.stream, pages.address(0), &bytes).unwrap();
+    let descriptor = memory.export_posix_fd().unwrap();
+    let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    let import = world.driver.table().cuMemImportFromShareableHandle().unwrap();
+    let number = ptr::without_provenance_mut(descriptor.as_raw_fd() as usize);
+    let mut raw = 0;
+    // SAFETY: one handle to write, an open descriptor.
+    assert_eq!(unsafe { import(&mut raw, number, kind) }, CUresult::CUDA_SUCCESS);
+    // SAFETY: the handle that was just made, which nobody else has.
+    let theirs = unsafe { PhysicalMemory::from_raw(world.driver, raw, pages.page) };
+    pages.map(3, &theirs);
+    assert_eq!(read(&world.stream, pages.address(3), LEN).unwrap(), bytes);
+    // SAFETY: the read was waited for.
+    unsafe { pages.unmap(0, 1) };
+    // SAFETY: as above.
+    unsafe { pages.unmap(3, 1) };
+
+    let private = pages.create(1);
+    let refused = private.export_posix_fd().unwrap_err();
+    let Error::Driver(refused) = refused else { panic!("{refused}") };
+    record!("private memory", &(refused.code().0 as usize));
+    assert_eq!(refused.code(), CUresult::CUDA_ERROR_INVALID_VALUE);
 }

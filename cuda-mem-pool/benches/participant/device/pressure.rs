@@ -125,7 +125,7 @@ fn allocate<A: Allocator>(
                 total += bytes;
                 orders.allocations.fetch_add(1, Ordering::Relaxed);
             }
-            Err(cuda_mem_pool::Error::OutOfMemory { .. }) if !live.is_empty() => {
+            Err(error) if error.is_out_of_memory() && !live.is_empty() => {
                 orders.refusals.fetch_add(1, Ordering::Relaxed);
                 total -= give_back(&mut live, &mut engine);
             }

@@ -30,7 +30,8 @@ pub(crate) fn run(
             live.is_empty() || (engine.uniform(0, 99) < 73 && made < allocations && total + bytes < LIMIT);
         let block = match wants.then(|| allocate(bytes as usize)) {
             Some(Ok(address)) => Some(address),
-            None | Some(Err(Error::OutOfMemory { .. })) => None,
+            None => None,
+            Some(Err(error)) if error.is_out_of_memory() => None,
             Some(Err(error)) => return Err(error),
         };
         if let Some(address) = block {

@@ -2,7 +2,6 @@
 
 use super::backend::Backend;
 use super::extents::Free;
-use super::ground::Map;
 use super::heap::StreamHeap;
 use super::sizes::PAGE;
 use super::source::{GrowError, Heaps, Load, PageSource};
@@ -113,7 +112,6 @@ impl<B: Backend> PageSource<B> {
             && over(self, bytes)
             && let Some((chunk, from, total)) = self.tail_for(build, mine, bytes)
         {
-            self.clear(address, total)?;
             self.lend(build.heap, mine, chunk, from, address)?;
             let given = (total - from) as u64;
             build.begin(address + from as u64);
@@ -135,12 +133,7 @@ impl<B: Backend> PageSource<B> {
             let Some(bytes) = self.ground.chunk(chunk).map(|chunk| chunk.bytes) else {
                 return Err(GrowError::NoNumbers);
             };
-            let moved = self.clear(address, bytes);
-            let moved = moved.and_then(|()| self.move_to(build.heap, mine, chunk, address));
-            if let Err(error) = moved {
-                self.keep(build.heap, mine, chunk)?;
-                return Err(error);
-            }
+            self.move_to(build.heap, mine, chunk, address)?;
             build.begin(address);
             build.got += bytes as u64;
             address += bytes as u64;
@@ -219,7 +212,7 @@ impl<B: Backend> PageSource<B> {
         let ranges: Vec<(u64, u64)> = self.ranges();
         for (from, to) in ranges {
             let mut end = from;
-            let maps: Vec<(u64, Map)> =
+            let maps: Vec<(u64, super::ground::Map)> =
                 self.ground.touching(from, to).map(|(address, map)| (address, *map)).collect();
             for (address, map) in maps {
                 push_gap(&mut slots, end, address, 0);
@@ -310,11 +303,11 @@ impl<B: Backend> PageSource<B> {
         if map.from == 0 && map.to == bytes {
             return Ok(());
         }
+        self.announce(chunk, 0);
         self.leave(heap, mine, chunk);
         if let Some(map) = self.ground.at_mut(address) {
             (map.from, map.to, map.heap) = (0, bytes, heap);
         }
-        self.announce(chunk);
         let now = mine.tick();
         if mine.large.offer(address, bytes, now) { Ok(()) } else { Err(GrowError::NoNumbers) }
     }
@@ -330,10 +323,15 @@ impl<B: Backend> PageSource<B> {
         let Some((memory, bytes)) = self.ground.chunk(chunk).map(|chunk| (chunk.memory, chunk.bytes)) else {
             return Err(GrowError::NoNumbers);
         };
-        self.backend.map(address, bytes, memory)?;
+        self.announce(chunk, 0);
+        let mapped =
+            self.clear(address, bytes).and_then(|()| Ok(self.backend.map(address, bytes, memory)?));
+        if let Err(error) = mapped {
+            self.shelter(heap, mine, chunk);
+            return Err(error);
+        }
         self.leave(heap, mine, chunk);
         self.ground.map(address, chunk, 0, bytes);
-        self.announce(chunk);
         let now = mine.tick();
         if mine.large.offer(address, bytes, now) { Ok(()) } else { Err(GrowError::NoNumbers) }
     }
@@ -350,6 +348,8 @@ impl<B: Backend> PageSource<B> {
         let Some((memory, bytes)) = self.ground.chunk(chunk).map(|chunk| (chunk.memory, chunk.bytes)) else {
             return Err(GrowError::NoNumbers);
         };
+        self.announce(chunk, from);
+        self.clear(address, bytes)?;
         self.backend.map(address, bytes, memory)?;
         let owner = self.ground.chunk(chunk).and_then(|chunk| {
             chunk.maps.iter().copied().find(|at| {
@@ -364,7 +364,6 @@ impl<B: Backend> PageSource<B> {
             }
         }
         self.ground.map(address, chunk, from, bytes);
-        self.announce(chunk);
         let now = mine.tick();
         if mine.large.offer(address + from as u64, bytes - from, now) {
             Ok(())
@@ -416,85 +415,6 @@ impl<B: Backend> PageSource<B> {
             self.ground.unmap(start);
         }
         Ok(())
-    }
-
-    /// Takes a wholly free handle from another heap, whose stream this one's waits for.
-    fn steal(
-        &mut self,
-        heap: u32,
-        others: &mut impl Heaps,
-        left: usize,
-    ) -> Result<Option<u32>, GrowError<B::Error>> {
-        for other in others.others() {
-            let taken = others.with(other, |theirs| {
-                let free = theirs.free_ranges();
-                let whole = self.wholly_free(other, &free);
-                let fit = whole.iter().filter(|whole| whole.bytes <= left).max_by_key(|whole| whole.bytes);
-                let whole = *fit.or_else(|| whole.iter().min_by_key(|whole| whole.bytes))?;
-                if whole.bytes > left {
-                    return None;
-                }
-                self.leave(other, theirs, whole.chunk);
-                Some((whole, theirs.now()))
-            });
-            let Some(Some((whole, now))) = taken else { continue };
-            let ordered = self.order(heap, other, now, whole.freed_at);
-            if matches!(ordered, Ok(true)) {
-                if let Some(chunk) = self.ground.chunk_mut(whole.chunk) {
-                    chunk.heap = heap;
-                }
-                return Ok(Some(whole.chunk));
-            }
-            // The handle stays with its heap, free and mapped where it was.
-            others.with(other, |theirs| self.return_home(other, theirs, whole.chunk));
-            ordered?;
-        }
-        Ok(None)
-    }
-
-    /// Puts the later work of a heap's stream behind the frees of another's up to a count, which is `now` there. False if one
-    /// of the two captures: without a point nobody can wait.
-    fn order(&mut self, heap: u32, other: u32, now: u64, freed_at: u64) -> Result<bool, B::Error> {
-        let marks = self.marks.entry(other).or_default();
-        marks.make(other, now, &mut self.backend)?;
-        if marks.is_done(freed_at, &mut self.backend)? {
-            return Ok(true);
-        }
-        match marks.behind(freed_at) {
-            Some(mark) => self.backend.wait(heap, other, mark),
-            None => Ok(false),
-        }
-    }
-
-    /// Offers a handle, which nobody has, where it is mapped.
-    pub(super) fn return_home(&mut self, heap: u32, theirs: &mut StreamHeap, chunk: u32) {
-        let Some(address) = self.ground.chunk(chunk).and_then(|chunk| chunk.maps.last().copied()) else {
-            return;
-        };
-        let Some(map) = self.ground.at_mut(address) else { return };
-        (map.from, map.to, map.heap) = (0, map.bytes, heap);
-        let bytes = map.bytes;
-        let now = theirs.tick();
-        theirs.large.offer(address, bytes, now);
-    }
-
-    /// After a call failed: a handle that is nowhere goes back, and one that is offered nowhere is offered again.
-    fn keep(&mut self, heap: u32, mine: &mut StreamHeap, chunk: u32) -> Result<(), GrowError<B::Error>> {
-        let Some(record) = self.ground.chunk(chunk) else { return Ok(()) };
-        if record.maps.is_empty() {
-            return self.give_back(chunk);
-        }
-        if record.maps.iter().all(|address| self.ground.at(*address).is_some_and(Map::is_stale)) {
-            self.return_home(heap, mine, chunk);
-        }
-        Ok(())
-    }
-
-    /// What is behind a handle's addresses changes.
-    fn announce(&mut self, chunk: u32) {
-        if let Some(chunk) = self.ground.chunk_mut(chunk) {
-            chunk.generation += 1;
-        }
     }
 }
 

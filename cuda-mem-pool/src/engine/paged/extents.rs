@@ -5,6 +5,9 @@
 
 use std::collections::BTreeMap;
 
+mod shown;
+
+pub(crate) use self::shown::{Moved, Piece, Splits};
 use super::sizes::GRANULE;
 use crate::engine::free::{FreeLists, Links, Listed};
 use crate::engine::slab::{NONE, Slab};
@@ -21,6 +24,8 @@ pub(super) struct Extents {
     by_start: BTreeMap<u64, u32>,
     free_bytes: usize,
     used_bytes: usize,
+    /// What was offered and withdrawn lately, if anybody wants to know.
+    moved: Option<Vec<Moved>>,
 }
 
 /// A piece of a run, in use or free.
@@ -82,6 +87,7 @@ impl Extents {
             by_start: BTreeMap::new(),
             free_bytes: 0,
             used_bytes: 0,
+            moved: None,
         }
     }
 
@@ -192,6 +198,7 @@ impl Extents {
             self.records.get(number).map_or((NONE, NONE), |extent| (extent.before, extent.after));
         let joined = self.join_neighbours(number, before, after);
         self.free.insert(&mut self.records, joined);
+        self.note(address, size, true);
         true
     }
 
@@ -232,6 +239,15 @@ impl Extents {
 
     /// Takes a range away that lies in one free extent. False, and nothing is done, if it does not.
     pub(super) fn withdraw(&mut self, address: u64, size: usize) -> bool {
+        let is_gone = self.withdraw_alone(address, size);
+        if is_gone {
+            self.note(address, size, false);
+        }
+        is_gone
+    }
+
+    /// As [`Extents::withdraw`], of what was offered alone.
+    pub(super) fn withdraw_alone(&mut self, address: u64, size: usize) -> bool {
         let Some(number) = self.free_at(address, size) else { return false };
         let Some(extent) = self.records.get(number) else { return false };
         let head = (address - extent.address) as usize;

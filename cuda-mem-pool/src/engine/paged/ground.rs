@@ -18,11 +18,16 @@ pub(super) struct Ground {
     ranges: BTreeMap<u64, u64>,
     bytes: usize,
     most_maps: usize,
+    /// How many handles there ever were, and how often anything behind an address has changed.
+    made: u64,
+    changes: u64,
 }
 
 /// One handle of physical memory.
 #[derive(Debug)]
 pub(super) struct Chunk {
+    /// No other handle ever has it.
+    pub(super) id: u64,
     pub(super) memory: u64,
     pub(super) bytes: usize,
     /// Whose blocks it has.
@@ -31,7 +36,7 @@ pub(super) struct Chunk {
     pub(super) maps: Vec<u64>,
     /// While there are any it stays where it is.
     pub(super) pins: u32,
-    /// How often what is behind its addresses has changed.
+    /// The number of the last change behind its addresses, of all that were ever made.
     pub(super) generation: u64,
 }
 
@@ -56,7 +61,15 @@ impl Map {
 
 impl Ground {
     pub(super) const fn new() -> Self {
-        Self { chunks: Slab::new(), maps: BTreeMap::new(), ranges: BTreeMap::new(), bytes: 0, most_maps: 0 }
+        Self {
+            chunks: Slab::new(),
+            maps: BTreeMap::new(),
+            ranges: BTreeMap::new(),
+            bytes: 0,
+            most_maps: 0,
+            made: 0,
+            changes: 0,
+        }
     }
 
     /// The physical memory in all handles.
@@ -88,10 +101,20 @@ impl Ground {
 
     /// Enters a new handle; None if there are no more numbers.
     pub(super) fn add(&mut self, memory: u64, bytes: usize, heap: u32) -> Option<u32> {
-        let chunk = Chunk { memory, bytes, heap, maps: Vec::new(), pins: 0, generation: 0 };
+        self.made += 1;
+        let id = self.made;
+        let chunk = Chunk { id, memory, bytes, heap, maps: Vec::new(), pins: 0, generation: 0 };
         let number = self.chunks.insert(chunk).ok()?;
         self.bytes = self.bytes.saturating_add(bytes);
         Some(number)
+    }
+
+    /// Gives a handle the number of a change that is newer than all others.
+    pub(super) fn renew(&mut self, number: u32) {
+        self.changes += 1;
+        if let Some(chunk) = self.chunks.get_mut(number) {
+            chunk.generation = self.changes;
+        }
     }
 
     /// Takes a handle out that is nowhere mapped.

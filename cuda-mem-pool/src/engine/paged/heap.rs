@@ -1,6 +1,6 @@
 //! The blocks of one stream.
 
-use super::extents::{Extents, Free};
+use super::extents::{Extents, Free, Moved, Piece, Splits};
 use super::index::{BlockIndex, PageKind};
 use super::pages::Pages;
 use super::sizes::{PAGE, Tier};
@@ -9,7 +9,7 @@ use super::sizes::{PAGE, Tier};
 ///
 /// What is freed here is free in the order of the stream, and so may be handed out again at once.
 #[derive(Debug)]
-pub(crate) struct StreamHeap {
+pub struct StreamHeap {
     pub(super) large: Extents,
     medium: Pages,
     small: Pages,
@@ -21,23 +21,28 @@ pub(crate) struct StreamHeap {
 
 /// A block that was handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Block {
-    pub(crate) number: BlockNumber,
-    pub(crate) address: u64,
-    pub(crate) size: usize,
+pub struct Block {
+    /// Its number, by which it is freed.
+    pub number: BlockNumber,
+    /// Where it begins: a multiple of 512.
+    pub address: u64,
+    /// Its bytes: a multiple of 512.
+    pub size: usize,
 }
 
 /// What a free gave back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Freed {
-    pub(crate) size: usize,
+pub struct Freed {
+    /// The bytes of the block.
+    pub size: usize,
     /// How many of its bytes were not asked for.
-    pub(crate) unused: u16,
+    pub unused: u16,
 }
 
-/// A block's number in its heap: the tier in the two highest bits, the number within it below.
+/// A block's number in its heap.
+// The tier in the two highest bits, the number within it below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct BlockNumber(pub(crate) u32);
+pub struct BlockNumber(pub(crate) u32);
 
 /// The lower bits of a [`BlockNumber`]; those of small blocks fit into what the index keeps of them.
 const NUMBER: u32 = (1 << 30) - 1;
@@ -64,8 +69,16 @@ impl BlockNumber {
     }
 }
 
+impl Default for StreamHeap {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl StreamHeap {
-    pub(crate) fn new() -> Self {
+    /// A heap without memory.
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             large: Extents::new(),
             medium: Pages::new(PageKind::Medium),
@@ -78,7 +91,7 @@ impl StreamHeap {
     /// A block of `size` bytes, a multiple of the granule, out of what is free here; `unused` of them were not asked for. None
     /// sends to the page source.
     #[inline]
-    pub(crate) fn allocate(&mut self, size: usize, unused: u16, index: &impl BlockIndex) -> Option<Block> {
+    pub fn allocate(&mut self, size: usize, unused: u16, index: &impl BlockIndex) -> Option<Block> {
         match Tier::of(size) {
             Tier::Small => self.small.allocate(size, unused, &mut self.large, index),
             Tier::Medium => self.medium.allocate(size, unused, &mut self.large, index),
@@ -93,7 +106,7 @@ impl StreamHeap {
 
     /// Takes a block back. None if it is not one.
     #[inline]
-    pub(crate) fn free(&mut self, number: BlockNumber, index: &impl BlockIndex) -> Option<Freed> {
+    pub fn free(&mut self, number: BlockNumber, index: &impl BlockIndex) -> Option<Freed> {
         self.now += 1;
         let (tier, number) = number.parts();
         match tier {
@@ -121,7 +134,7 @@ impl StreamHeap {
     }
 
     /// Gives pages back that nothing is in, so that they can serve anybody.
-    pub(crate) fn release_spare_pages(&mut self, index: &impl BlockIndex) {
+    pub fn release_spare_pages(&mut self, index: &impl BlockIndex) {
         self.now += 1;
         self.small.release_spare(self.now, &mut self.large, index);
         self.medium.release_spare(self.now, &mut self.large, index);
@@ -134,13 +147,20 @@ impl StreamHeap {
         large.saturating_add(self.small.used_bytes()).saturating_add(self.medium.used_bytes())
     }
 
+    /// The bytes that are in no block, those between small ones too.
+    pub(crate) fn free_bytes(&self) -> usize {
+        let held = self.large.free_bytes().saturating_add(self.large.used_bytes());
+        held.saturating_sub(self.used_bytes())
+    }
+
     /// The largest block that fits without new memory.
     pub(crate) fn largest_free(&self) -> usize {
         self.large.free_extents().iter().map(|free| free.size).max().unwrap_or(0)
     }
 
-    /// Host memory that the books take.
-    pub(crate) fn metadata_bytes(&self) -> usize {
+    /// Host memory that the books take, in bytes.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> usize {
         size_of::<Self>()
             .saturating_add(self.large.metadata_bytes())
             .saturating_add(self.medium.metadata_bytes())
@@ -159,6 +179,47 @@ impl StreamHeap {
         layout.extend(self.medium.layout());
         layout.sort_unstable();
         layout
+    }
+
+    /// As [`StreamHeap::layout`], with what was asked for.
+    pub(crate) fn pieces(&self) -> Vec<Piece> {
+        let is_page = |piece: &Piece| self.small.has(piece.address) || self.medium.has(piece.address);
+        let large = self.large.pieces(false);
+        let mut pieces: Vec<Piece> =
+            large.filter(|piece| piece.requested.is_none() || !is_page(piece)).collect();
+        pieces.extend(self.small.pieces());
+        pieces.extend(self.medium.pieces());
+        pieces.sort_unstable_by_key(|piece| piece.address);
+        pieces
+    }
+
+    /// Free pieces beside others: those in pages, and those in ranges.
+    pub(crate) fn splits(&self) -> [Splits; 2] {
+        let (mut paged, medium) = (self.small.splits(&self.large), self.medium.splits(&self.large));
+        paged.add(medium.count, medium.bytes);
+        [paged, self.large.splits()]
+    }
+
+    /// The bytes that were asked for of a block that is in use.
+    pub(crate) fn requested(&self, number: BlockNumber) -> Option<usize> {
+        let (tier, inner) = number.parts();
+        match tier {
+            Tier::Small => self.small.requested(inner),
+            Tier::Medium => self.medium.requested(inner),
+            Tier::Large => self.large.requested(inner),
+        }
+    }
+
+    /// A heap that remembers what memory comes and goes, for [`StreamHeap::take_moved`].
+    pub(crate) fn watched() -> Self {
+        let mut heap = Self::new();
+        heap.large.watch();
+        heap
+    }
+
+    /// The memory that came and went since this was asked last, in order.
+    pub(crate) fn take_moved(&mut self) -> Vec<Moved> {
+        self.large.take_moved()
     }
 
     /// The count of the stream, one further: what becomes free now is later than all before.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::extents::Extents;
+use super::extents::{Extents, Piece, Splits};
 use super::heap::{Block, BlockNumber, Freed};
 use super::index::{BlockIndex, PageKind};
 use super::sizes::{PAGE, Tier};
@@ -95,6 +95,24 @@ impl Pages {
         self.numbers.contains_key(&page)
     }
 
+    #[inline]
+    pub(super) fn requested(&self, number: u32) -> Option<usize> {
+        self.blocks.requested(number)
+    }
+
+    pub(super) fn pieces(&self) -> impl Iterator<Item = Piece> {
+        self.blocks.pieces(true)
+    }
+
+    /// Free pieces of pages, and pages that nothing is in, beside others.
+    pub(super) fn splits(&self, large: &Extents) -> Splits {
+        let mut splits = self.blocks.splits();
+        let spare = self.spare.iter().filter_map(|page| self.numbers.get(page));
+        let beside = spare.filter(|number| !large.is_alone(**number)).count() as u64;
+        splits.add(beside, beside.saturating_mul(PAGE as u64));
+        splits
+    }
+
     pub(super) fn layout(&self) -> Vec<(u64, usize, bool)> {
         self.blocks.layout()
     }
@@ -125,7 +143,7 @@ impl Pages {
 
     fn release_page(&mut self, page: u64, now: u64, large: &mut Extents, index: &impl BlockIndex) {
         self.spare.retain(|spare| *spare != page);
-        self.blocks.withdraw(page, PAGE);
+        self.blocks.withdraw_alone(page, PAGE);
         index.remove_page(page);
         if let Some(number) = self.numbers.remove(&page) {
             large.release(number, now);

@@ -9,12 +9,13 @@ const LEAST_HELD: usize = 1 << 30;
 const LITTLE_SHARE: usize = 70;
 const LITTLE: usize = 24 << 20;
 
-/// So many thousandths for each heap after the first, up to the share above.
+/// So many thousandths for each heap after the first, up to so many bytes, and all of them up to the share above.
 const FURTHER: usize = 4;
+const MOST_FURTHER: usize = 32 << 20;
 
-/// How memory is got and moved. The defaults are what ships; `docs/allocator.md` has the measurements that chose them.
+/// How memory is got and moved. [`Policy::DEFAULT`] is what ships; `docs/allocator.md` has the measurements that chose them.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Policy {
+pub struct Policy {
     /// New memory is made as long as what is held stays under so many thousandths more than the most that was ever in use at
     /// once; beyond that, free pages are moved. More costs memory, less costs calls.
     pub(crate) slack: u32,
@@ -38,7 +39,8 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    pub(crate) const DEFAULT: Self = Self {
+    /// What ships.
+    pub const DEFAULT: Self = Self {
         slack: 10,
         tight: 12,
         handles_per_block: 8,
@@ -50,6 +52,12 @@ impl Policy {
         most_mappings: 100_000,
         moves: true,
     };
+
+    /// Sets whether free pages may be mapped elsewhere rather than new memory be made.
+    #[must_use]
+    pub const fn with_moves(self, moves: bool) -> Self {
+        Self { moves, ..self }
+    }
 
     /// What free bytes are worth when so many are held.
     pub(super) const fn waste(&self, held: usize) -> Waste {
@@ -66,7 +74,8 @@ impl Policy {
         let share = most / 1000 * self.slack as usize;
         let little = most / 1000 * LITTLE_SHARE;
         let little = if little < LITTLE { little } else { LITTLE };
-        let further = most / 1000 * FURTHER * (heaps - 1);
+        let further = most / 1000 * FURTHER;
+        let further = if further < MOST_FURTHER { further } else { MOST_FURTHER } * heaps.saturating_sub(1);
         let most_further = most / 1000 * LITTLE_SHARE;
         let further = if further < most_further { further } else { most_further };
         if share > little { share + further } else { little + further }
@@ -95,6 +104,6 @@ impl Waste {
     /// What breaks a wholly free handle loses the rest of it.
     pub(super) const fn of(self, bytes: u64) -> i64 {
         // Bytes are below 2^46 and the price below 2^34.
-        ((bytes >> 10) * self.0 >> 20) as i64
+        (((bytes >> 10) * self.0) >> 20) as i64
     }
 }

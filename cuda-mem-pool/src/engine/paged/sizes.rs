@@ -36,9 +36,10 @@ impl Tier {
     }
 }
 
-/// The bytes of a block for `size` bytes. None beyond [`MAX`].
+/// The bytes of a block for `size` bytes: the next multiple of 512 above 0. None beyond 64 TiB.
 #[inline]
-pub(crate) const fn block_size(size: usize) -> Option<usize> {
+#[must_use]
+pub const fn block_size(size: usize) -> Option<usize> {
     if size > MAX {
         None
     } else if size == 0 {

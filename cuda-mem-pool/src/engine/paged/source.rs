@@ -16,7 +16,7 @@ use super::sizes::{GRANULE, MEDIUM, PAGE};
 /// rather than make more: a second mapping needs no wait on the stream whose memory it is, another stream waits for it, and the
 /// old one goes when all that used it is done.
 #[derive(Debug)]
-pub(crate) struct PageSource<B: Backend> {
+pub struct PageSource<B: Backend> {
     pub(super) backend: B,
     pub(super) ground: Ground,
     pub(super) policy: Policy,
@@ -25,30 +25,34 @@ pub(crate) struct PageSource<B: Backend> {
     range: u64,
     most_bytes: usize,
     pub(super) limit: usize,
+    /// Handles that are nowhere mapped, because the driver refused to take them back.
+    pub(super) homeless: Vec<u32>,
 }
 
 /// The other heaps of the device, each of which can be had for a moment.
-pub(crate) trait Heaps {
+pub trait Heaps {
     /// The numbers of all but the one that grows.
     fn others(&self) -> Vec<u32>;
 
+    /// Runs `body` on one of them; None if there is no such heap.
     fn with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R>;
 }
 
 /// What is in use.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Load {
+pub struct Load {
     /// The bytes in blocks, without the one that is asked for.
-    pub(crate) active: usize,
+    pub active: usize,
     /// The most that they ever were.
-    pub(crate) peak: usize,
+    pub peak: usize,
 }
 
 /// Why there is no block.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum GrowError<E> {
+pub enum GrowError<E> {
     /// Neither is there more memory nor can any that is free be had for it.
     OutOfMemory,
+    /// The backend's.
     Backend(E),
     /// The books are full.
     NoNumbers,
@@ -62,7 +66,8 @@ impl<E> From<E> for GrowError<E> {
 
 impl<B: Backend> PageSource<B> {
     /// A source that reserves addresses `range` bytes at a time, a multiple of the page.
-    pub(crate) fn new(backend: B, policy: Policy, range: u64) -> Self {
+    #[must_use]
+    pub fn new(backend: B, policy: Policy, range: u64) -> Self {
         Self {
             backend,
             ground: Ground::new(),
@@ -71,16 +76,19 @@ impl<B: Backend> PageSource<B> {
             range,
             most_bytes: 0,
             limit: usize::MAX,
+            homeless: Vec::new(),
         }
     }
 
-    /// The physical memory that is held.
-    pub(crate) fn reserved(&self) -> usize {
+    /// The physical memory that is held, in bytes.
+    #[must_use]
+    pub fn reserved(&self) -> usize {
         self.ground.bytes()
     }
 
-    /// The most that ever was held.
-    pub(crate) fn most_reserved(&self) -> usize {
+    /// The most that ever was held, in bytes.
+    #[must_use]
+    pub fn most_reserved(&self) -> usize {
         self.most_bytes
     }
 
@@ -92,11 +100,19 @@ impl<B: Backend> PageSource<B> {
         self.ground.most_mappings()
     }
 
-    pub(crate) fn backend(&self) -> &B {
+    /// The address and the bytes of each mapping.
+    pub(crate) fn mapped(&self) -> Vec<(u64, usize)> {
+        self.ground.maps().map(|(address, map)| (address, map.bytes)).collect()
+    }
+
+    /// The backend.
+    #[must_use]
+    pub fn backend(&self) -> &B {
         &self.backend
     }
 
-    pub(crate) fn backend_mut(&mut self) -> &mut B {
+    /// The backend.
+    pub fn backend_mut(&mut self) -> &mut B {
         &mut self.backend
     }
 
@@ -110,15 +126,20 @@ impl<B: Backend> PageSource<B> {
         self.limit
     }
 
-    /// Host memory that the books take.
-    pub(crate) fn metadata_bytes(&self) -> usize {
+    /// Host memory that the books take, in bytes.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> usize {
         size_of::<Self>().saturating_add(self.ground.metadata_bytes())
     }
 
     /// A block of `size` bytes, a multiple of the granule, for a heap in which [`StreamHeap::allocate`] found none.
     ///
     /// What was made and mapped before an error stays in the heap, free.
-    pub(crate) fn grow(
+    ///
+    /// # Errors
+    ///
+    /// [`GrowError`].
+    pub fn grow(
         &mut self,
         heap: u32,
         mine: &mut StreamHeap,
@@ -138,11 +159,14 @@ impl<B: Backend> PageSource<B> {
             return block.ok_or(GrowError::NoNumbers);
         }
         let limit = place.map_or(i64::MAX, |place| place.price);
-        let address = match (self.assemble(heap, mine, others, wanted, load, limit)?, place) {
-            (Some(address), _) => address,
-            (None, Some(place)) => place.address,
-            (None, None) => return Err(GrowError::OutOfMemory),
+        let assembled = match self.assemble(heap, mine, others, wanted, load, limit) {
+            Ok(Some(address)) => Some(address),
+            Ok(None) => place.map(|place| place.address),
+            // A place that breaks up a handle is better than none; what there is may have moved.
+            Err(GrowError::OutOfMemory) if !small => self.place(mine, size).map(|place| place.address),
+            Err(error) => return Err(error),
         };
+        let address = assembled.ok_or(GrowError::OutOfMemory)?;
         self.set_care(mine, wanted, load);
         self.sweep()?;
         let block =
@@ -166,6 +190,14 @@ impl<B: Backend> PageSource<B> {
 
     /// A new handle, if memory and the limit allow it.
     pub(super) fn create(&mut self, heap: u32, bytes: usize) -> Result<Option<u32>, GrowError<B::Error>> {
+        let same = |chunk: &u32| self.ground.chunk(*chunk).is_some_and(|chunk| chunk.bytes == bytes);
+        if let Some(at) = self.homeless.iter().position(same) {
+            let chunk = self.homeless.swap_remove(at);
+            if let Some(chunk) = self.ground.chunk_mut(chunk) {
+                chunk.heap = heap;
+            }
+            return Ok(Some(chunk));
+        }
         if self.ground.bytes().saturating_add(bytes) > self.limit {
             return Ok(None);
         }

@@ -5,15 +5,14 @@ use super::heap::StreamHeap;
 use super::source::{GrowError, PageSource};
 
 impl<B: Backend> PageSource<B> {
-    /// Makes a point behind all that is free in a heap. Handles were mapped for other heaps before, so each needs one before
-    /// any of them gives memory back.
+    /// Makes a point behind all that is free in a heap.
     pub(crate) fn mark_free(&mut self, heap: u32, mine: &StreamHeap) -> Result<(), GrowError<B::Error>> {
         let now = mine.now();
         Ok(self.marks.entry(heap).or_default().make(heap, now, &mut self.backend)?)
     }
 
     /// Gives the handles of a heap back that nothing is in, and that all work is done with; how many bytes they were. What the
-    /// device may still use stays.
+    /// device may still use stays, and so does what a call refuses.
     pub(crate) fn release_free(
         &mut self,
         heap: u32,
@@ -21,41 +20,48 @@ impl<B: Backend> PageSource<B> {
     ) -> Result<usize, GrowError<B::Error>> {
         let free = mine.free_ranges();
         self.mark_free(heap, mine)?;
-        let mut bytes = 0usize;
+        let mut bytes = self.release_homeless()?;
         for whole in self.wholly_free(heap, &free) {
             if self.is_quiet(heap, whole.chunk, whole.freed_at)? {
+                self.announce(whole.chunk, 0);
                 self.leave(heap, mine, whole.chunk);
                 if let Err(error) = self.release(whole.chunk) {
-                    if self.ground.chunk(whole.chunk).is_some_and(|chunk| !chunk.maps.is_empty()) {
-                        self.return_home(heap, mine, whole.chunk);
-                    }
+                    self.shelter(heap, mine, whole.chunk);
                     return Err(error);
                 }
                 bytes = bytes.saturating_add(whole.bytes);
             }
         }
-        // What the driver did not take back before.
-        let unmapped: Vec<(u32, usize)> = self
-            .ground
-            .chunks()
-            .filter(|(_, chunk)| chunk.heap == heap && chunk.maps.is_empty())
-            .map(|(number, chunk)| (number, chunk.bytes))
-            .collect();
-        for (chunk, size) in unmapped {
-            self.give_back(chunk)?;
-            bytes = bytes.saturating_add(size);
-        }
         Ok(bytes)
     }
 
-    /// Gives everything back, at the end: nobody has a block and the device is done. What a call refuses twice stays, and all
-    /// else goes.
+    /// The bytes in handles of a heap that nothing is in and that may be moved.
+    pub(crate) fn movable(&self, heap: u32, mine: &StreamHeap) -> usize {
+        self.wholly_free(heap, &mine.free_ranges()).iter().map(|whole| whole.bytes).sum()
+    }
+
+    /// Gives everything back, at the end: nobody has a block and the device is done. What a call refuses is tried again once,
+    /// because the driver reports older errors of others in any call; then it stays.
     pub(crate) fn close(&mut self) -> Result<(), GrowError<B::Error>> {
         let chunks: Vec<u32> = self.ground.chunks().map(|(number, _)| number).collect();
-        chunks.into_iter().fold(Ok(()), |before, chunk| {
+        let mut outcome = Ok(());
+        for chunk in chunks {
+            self.announce(chunk, 0);
             let released = self.release(chunk).or_else(|_| self.release(chunk));
-            before.and(released)
-        })
+            outcome = outcome.and(released);
+        }
+        outcome
+    }
+
+    fn release_homeless(&mut self) -> Result<usize, GrowError<B::Error>> {
+        let mut bytes = 0usize;
+        while let Some(chunk) = self.homeless.last().copied() {
+            let held = self.ground.bytes();
+            self.release(chunk)?;
+            self.homeless.pop();
+            bytes = bytes.saturating_add(held - self.ground.bytes());
+        }
+        Ok(bytes)
     }
 
     /// Whether all work is done that used a handle, which is wholly free, wherever it is mapped.
@@ -75,22 +81,16 @@ impl<B: Backend> PageSource<B> {
         Ok(true)
     }
 
+    /// Unmaps a handle wherever it is mapped and gives it back. After an error it is still in the books, with what is left.
     fn release(&mut self, chunk: u32) -> Result<(), GrowError<B::Error>> {
-        let maps = self.ground.chunk(chunk).map(|chunk| (chunk.bytes, chunk.maps.clone()));
-        let (bytes, maps) = maps.unwrap_or_default();
+        let Some(record) = self.ground.chunk(chunk) else { return Ok(()) };
+        let (memory, bytes, maps) = (record.memory, record.bytes, record.maps.clone());
         for address in maps {
             self.backend.unmap(address, bytes)?;
             self.ground.unmap(address);
         }
-        self.give_back(chunk)
-    }
-
-    /// Gives a handle back that is nowhere mapped.
-    pub(super) fn give_back(&mut self, chunk: u32) -> Result<(), GrowError<B::Error>> {
-        if let Some(record) = self.ground.chunk(chunk) {
-            self.backend.release(record.memory, record.bytes)?;
-            self.ground.remove(chunk);
-        }
+        self.backend.release(memory, bytes)?;
+        self.ground.remove(chunk);
         Ok(())
     }
 }

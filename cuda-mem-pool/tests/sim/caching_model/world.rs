@@ -165,8 +165,8 @@ impl World {
         };
         let (memory, address) = match allocated {
             Ok(allocated) => allocated,
-            Err(Error::OutOfMemory { requested, .. }) => {
-                assert_eq!(requested, bytes);
+            Err(Error::DeviceOutOfMemory(report)) => {
+                assert_eq!(report.requested, bytes);
                 self.ooms += 1;
                 // Without moves a stream's memory stays its own until somebody empties the cache.
                 let all_free =

@@ -65,7 +65,7 @@ pub(super) fn full(context: &Context) -> Result<()> {
         let refused = allocator.allocate(most, &two);
         drop((moved, stolen));
         match refused {
-            Err(Error::OutOfMemory { .. }) => Ok(()),
+            Err(Error::DeviceOutOfMemory(_)) => Ok(()),
             Err(error) => Err(error),
             Ok(_) => Err(Error::TooLarge { bytes: most }),
         }

@@ -39,8 +39,10 @@ pub(super) enum Event {
         bytes: u64,
         stream: u64,
     },
+    /// With the stream beside the block's own that still uses it.
     Free {
         id: u64,
+        side: Option<u64>,
     },
     Done {
         id: u64,
@@ -79,7 +81,8 @@ pub(super) fn read(line: &str) -> Result<(u64, Event)> {
         ("mfree", &[address]) => Event::MallocFree { address },
         ("wait", &[]) => Event::Wait,
         ("alloc", &[id, address, bytes, stream]) => Event::Alloc { id, address, bytes, stream },
-        ("free", &[id]) => Event::Free { id },
+        ("free", &[id]) => Event::Free { id, side: None },
+        ("free", &[id, side]) => Event::Free { id, side: Some(side) },
         ("done", &[id]) => Event::Done { id },
         ("order", &[to, from]) => Event::Order { to, from, before: sequence },
         ("order", &[to, from, before]) => Event::Order { to, from, before: sequence.min(before) },

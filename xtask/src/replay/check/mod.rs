@@ -63,6 +63,8 @@ struct Block {
     pieces: Vec<Piece>,
     /// The number of the event that freed it.
     freed: Option<u64>,
+    /// The stream beside its own that used it then, as the log has it: the trace does not name it.
+    side: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -123,7 +125,7 @@ impl Checker {
                 Ok(())
             }
             Event::Alloc { id, address, bytes, stream } => self.alloc(id, address, bytes, stream),
-            Event::Free { id } => self.free(id, sequence),
+            Event::Free { id, side } => self.free(id, side, sequence),
             Event::Done { id } => self.done(id),
             Event::Order { to, from, before } => {
                 self.order.wait(sequence, to, from, before);
@@ -151,7 +153,8 @@ impl Checker {
         for user in self.space.users(&pieces) {
             let Some(other) = self.blocks.get(&user) else { continue };
             let Some(freed) = other.freed else { bail!("block {id} overlaps the live block {user}") };
-            if self.program.as_ref().is_some_and(|program| program.is_pending(user)) {
+            let is_after = other.side.is_some_and(|side| self.order.covers(stream, side, freed));
+            if !is_after && self.program.as_ref().is_some_and(|program| program.is_pending(user)) {
                 bail!("block {id} overlaps block {user}, which another stream still uses");
             }
             if !self.order.covers(stream, other.stream, freed) {
@@ -162,7 +165,7 @@ impl Checker {
             }
         }
         self.space.add_user(id, &pieces);
-        let block = Block { stream, bytes: size, pieces, freed: None };
+        let block = Block { stream, bytes: size, pieces, freed: None, side: None };
         ensure!(self.blocks.insert(id, block).is_none(), "block {id} is there already");
         self.allocations += 1;
         self.live += size;
@@ -171,13 +174,13 @@ impl Checker {
         Ok(())
     }
 
-    fn free(&mut self, id: u64, sequence: u64) -> Result<()> {
+    fn free(&mut self, id: u64, side: Option<u64>, sequence: u64) -> Result<()> {
         if let Some(program) = &mut self.program {
-            program.free(id)?;
+            program.free(id, side)?;
         }
         let block = self.blocks.get_mut(&id).with_context(|| format!("there is no block {id}"))?;
         ensure!(block.freed.is_none(), "block {id} is freed already");
-        block.freed = Some(sequence);
+        (block.freed, block.side) = (Some(sequence), side);
         self.live -= block.bytes;
         if let Some(until) = self.program.as_ref().and_then(|program| program.end(id)) {
             self.pending.push((until, block.bytes));

@@ -18,6 +18,8 @@ pub(super) struct Program {
     steps: Vec<Step>,
     /// The step before which a freed block's other uses ended.
     ends: HashMap<u64, usize>,
+    /// The streams that blocks are of.
+    streams: HashSet<u64>,
     next: usize,
     /// Blocks that the allocator had no memory for.
     refused: HashSet<u64>,
@@ -27,12 +29,14 @@ pub(super) struct Program {
     freed: HashMap<u64, usize>,
     /// Blocks that were called done since the last step; whether that was in time shows with the next one.
     done: Vec<u64>,
-    waited: bool,
+    /// How many steps there had been at the last wait of the host.
+    waited: Option<usize>,
 }
 
 impl Program {
     pub(super) fn new(trace: &Trace, lag: Option<u64>) -> Self {
         let (mut steps, mut ends, mut empty) = (Vec::new(), HashMap::new(), HashSet::new());
+        let streams = trace.events().iter().map(|event| event.stream).collect();
         for event in trace.events() {
             let (id, stream) = (event.id, event.stream);
             match event.action {
@@ -50,12 +54,13 @@ impl Program {
         Self {
             steps,
             ends,
+            streams,
             next: 0,
             refused: HashSet::new(),
             lag,
             freed: HashMap::new(),
             done: Vec::new(),
-            waited: false,
+            waited: None,
         }
     }
 
@@ -103,27 +108,33 @@ impl Program {
         Ok(())
     }
 
-    pub(super) fn free(&mut self, id: u64) -> Result<()> {
+    /// `side` stands for the stream that the trace does not name, if it tells of one.
+    pub(super) fn free(&mut self, id: u64, side: Option<u64>) -> Result<()> {
         self.come_to(|step| *step == Step::Free { id })?;
+        let foreign = side.is_none_or(|side| self.ends.contains_key(&id) && !self.streams.contains(&side));
+        ensure!(foreign, "block {id} is used by stream {side:?}, which is not what the trace tells");
         self.freed.insert(id, self.next);
         self.next += 1;
         Ok(())
     }
 
     pub(super) fn wait(&mut self) {
-        self.waited = true;
+        self.waited = Some(self.next);
     }
 
     pub(super) fn done(&mut self, id: u64) {
-        // Who waits for the device may find anything done.
-        if !self.waited {
+        // Who waits for the device may find anything done; a real device may tell that later than at once.
+        let excused = self.waited.is_some_and(|step| match self.lag {
+            Some(_) => step == self.next,
+            None => self.freed.get(&id).is_some_and(|freed| *freed <= step),
+        });
+        if !excused {
             self.done.push(id);
         }
     }
 
     /// The host has come to the next step: was what was called done due by then?
     fn settle(&mut self) -> Result<()> {
-        self.waited = false;
         for id in self.done.drain(..) {
             let freed =
                 self.freed.get(&id).map_or(0, |step| (*step as u64).saturating_add(self.lag.unwrap_or(0)));

@@ -168,6 +168,25 @@ fn a_pending_block_is_nobodys_until_it_is_done() {
 }
 
 #[test]
+fn a_pending_block_may_be_reused_behind_the_stream_that_uses_it() {
+    let trace = "a,7,1,0 f,7,,0 a,8,1,0 c,7,,0";
+    let reused = |free: &str, order: &str| {
+        against(trace, 0, &format!("{PAGE} alloc,7,0,1,0 {free} {order} alloc,8,0,1,0"))
+    };
+    reused("free,7,1", "order,0,1").unwrap();
+    let still_used =
+        |free, order| reused(free, order).unwrap_err().contains("which another stream still uses");
+    assert!(still_used("free,7,1", ""), "nothing waits");
+    assert!(still_used("free,7,1", "order,0,1,4"), "only for what came before the free");
+    assert!(still_used("free,7,1", "order,0,2"), "for another stream");
+    assert!(still_used("free,7", "order,0,1"), "the log does not say who uses it");
+    let told = reused("free,7,0", "").unwrap_err();
+    assert!(told.ends_with("which is not what the trace tells"), "a stream of the trace: {told}");
+    let told = against("a,7,1,0 f,7,,0", 0, &format!("{PAGE} alloc,7,0,1,0 free,7,1")).unwrap_err();
+    assert!(told.ends_with("which is not what the trace tells"), "no other stream used it: {told}");
+}
+
+#[test]
 fn active_counts_what_is_pending() {
     let trace = "a,7,1,0 a,1,1,0 f,7,,0 a,8,1,0 c,7,,0 a,9,1,0";
     let log = format!("{PAGE} alloc,7,0,1,0 alloc,1,512,1,0 free,7 alloc,8,1024,1,0 done,7 alloc,9,0,1,0");
@@ -198,6 +217,21 @@ fn nothing_is_done_before_the_device_has_come_to_it() {
     assert!(against(trace, 4, &log("3")).unwrap_err().contains("at the end of the log"));
     let waited = log("0").replace("done", "wait,event done");
     against(trace, 2, &waited).unwrap();
+}
+
+#[test]
+fn a_real_device_that_was_waited_for_may_be_found_done_later() {
+    let found = |order: &str, lag| {
+        let trace =
+            Trace::read("op,id,size,stream\na,7,1,0\nf,7,,0\na,8,1,0\na,9,1,0\na,6,1,0\nc,7,,0\n".as_bytes());
+        let log = format!("{PAGE} alloc,7,0,1,0 {order} alloc,9,1024,1,0 alloc,6,1536,1,0");
+        let lines = log.split_whitespace().enumerate().map(|(number, event)| format!("{number},{event}\n"));
+        check(lines.collect::<String>().as_bytes(), Some(&trace.unwrap()), lag).is_ok()
+    };
+    let late = "free,7,1 wait,device alloc,8,512,1,0 done,7";
+    assert!(found(late, None));
+    assert!(!found(late, Some(0)), "the model tells at once");
+    assert!(!found("free,7,1 alloc,8,512,1,0 done,7", None), "nobody waited");
 }
 
 #[test]

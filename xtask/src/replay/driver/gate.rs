@@ -24,7 +24,7 @@ use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, PinnedBuffer, Stream};
 
 /// A host that stands still for so long waits for the device, which then catches up.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Wakes every wait there is.
 const OPEN: u64 = i64::MAX as u64;
@@ -91,14 +91,16 @@ impl Gate {
         Ok(())
     }
 
-    /// Lets the device catch up whenever the host stands still, until the replay is over. For a thread of its own.
-    pub(super) fn watch(&self) {
+    /// Lets the device catch up whenever the host stands still, until the replay is over; tells before it does. For a thread of
+    /// its own.
+    pub(super) fn watch(&self, tell: impl Fn()) {
         let mut seen = u64::MAX;
         while !self.over.load(Ordering::SeqCst) {
             thread::park_timeout(PATIENCE);
             let now = self.now.load(Ordering::SeqCst);
             let word = self.word().load(Ordering::SeqCst);
             if now == seen && word <= now {
+                tell();
                 self.word().fetch_max(now + 1, Ordering::SeqCst);
                 let mut caught = self.caught_up.lock().unwrap_or_else(PoisonError::into_inner);
                 caught.times += 1;

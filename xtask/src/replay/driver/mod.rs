@@ -2,7 +2,7 @@
 //!
 //! Here is what any allocator on a real device needs from a replay: streams by the trace's numbers, a device that lags behind
 //! ([`gate`]), and the books. An allocator's own file beside [`pool`] makes its driver calls through [`Device::time`], so that
-//! they are counted and measured; tells the most it had with [`Device::note_peaks`]; and notes what it creates, maps and waits
+//! they are counted and measured, or tells of them with [`Device::count`]; tells the most it had with [`Device::note_peaks`]; and notes what it creates, maps and waits
 //! for in [`Device::log`], with [`Device::tell_done`] before each unmap and after each wait.
 
 mod done;
@@ -12,15 +12,16 @@ mod pool;
 mod tests;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use cuda_mem_core::{Context, Driver, Stream};
+use cuda_mem_core::{Context, Driver, Stream, StreamId};
 use cuda_mem_sim::Sim;
 
-use super::calls::{Call, CallLog};
+use super::calls::{Call, CallLog, Wait};
 use super::costs::{Calls, Costs, Kind};
 use super::machine::{Machine, Peaks};
 use super::plan::{Block, Plan};
@@ -43,7 +44,9 @@ pub(crate) struct Device {
     streams: HashMap<u64, Stream>,
     gate: Arc<Gate>,
     watcher: Option<JoinHandle<()>>,
-    log: CallLog,
+    log: Arc<CallLog>,
+    /// Whether an allocator has asked the device since the host came to its operation.
+    asked: AtomicBool,
     books: Mutex<Books>,
     freed: Mutex<Freed>,
     seconds_per_operation: f64,
@@ -56,6 +59,7 @@ struct Books {
     calls: Calls,
     driver: Duration,
     peaks: Peaks,
+    inside: Duration,
 }
 
 impl Device {
@@ -87,7 +91,8 @@ impl Device {
             streams,
             gate,
             watcher: None,
-            log,
+            log: Arc::new(log),
+            asked: AtomicBool::new(false),
             books: Mutex::default(),
             freed: Mutex::default(),
             seconds_per_operation: plan.seconds_per_operation(),
@@ -97,14 +102,22 @@ impl Device {
 
     /// Lets the device catch up while the host stands still: the host may be waiting for it.
     fn watched(mut self) -> Self {
-        let gate = Arc::clone(&self.gate);
-        self.watcher = Some(std::thread::spawn(move || gate.watch()));
+        let (gate, log) = (Arc::clone(&self.gate), Arc::clone(&self.log));
+        let tell = move || {
+            log.note(&Call::Wait { kind: Wait::Device });
+        };
+        self.watcher = Some(std::thread::spawn(move || gate.watch(tell)));
         self
     }
 
     /// The stream of a number of the trace.
     pub(crate) fn stream(&self, number: u64) -> Result<&Stream> {
         self.streams.get(&number).with_context(|| format!("the trace has no stream {number}"))
+    }
+
+    /// The number that the trace has for a stream.
+    pub(crate) fn number(&self, stream: StreamId) -> Option<u64> {
+        self.streams.iter().find(|(_, own)| own.id() == stream).map(|(number, _)| *number)
     }
 
     pub(crate) fn context(&self) -> &Context {
@@ -126,11 +139,23 @@ impl Device {
         result
     }
 
-    /// Notes how much there is.
-    pub(crate) fn note_peaks(&self, reserved: u64, mappings: u64) {
+    /// Notes a call that an allocator made itself, how long it took, and since when it has been dealt with: neither is the
+    /// allocator's own time.
+    pub(crate) fn count(&self, kind: Kind, modelled: Duration, took: Duration, since: Instant) {
+        if kind == Kind::Query {
+            self.asked.store(true, Ordering::SeqCst);
+        }
         let mut books = self.books();
-        books.peaks.reserved = books.peaks.reserved.max(reserved);
-        books.peaks.mappings = books.peaks.mappings.max(mappings);
+        books.calls.add(kind);
+        books.driver += if self.simulator.is_some() { modelled } else { took };
+        books.inside += took + since.elapsed();
+    }
+
+    /// Notes how much there was.
+    pub(crate) fn note_peaks(&self, peaks: Peaks) {
+        let mut books = self.books();
+        books.peaks.reserved = books.peaks.reserved.max(peaks.reserved);
+        books.peaks.mappings = books.peaks.mappings.max(peaks.mappings);
     }
 
     /// Notes the blocks whose work is done by now, if there is a log.
@@ -149,17 +174,23 @@ impl Device {
 impl Machine for Device {
     fn begin(&self, operation: u64) -> Result<()> {
         self.gate.begin(operation);
+        self.asked.store(false, Ordering::SeqCst);
         self.tell_done()
     }
 
     fn allocated(&self, block: &Block, address: u64) -> Result<()> {
         let Block { id, size, stream, .. } = *block;
+        // It may have found done what was not when the host came here.
+        if self.asked.swap(false, Ordering::SeqCst) {
+            self.tell_done()?;
+        }
         self.log.note(&Call::Alloc { id, address, bytes: size, stream });
         Ok(())
     }
 
     fn freeing(&self, block: &Block) -> Result<()> {
-        self.log.note(&Call::Free { id: block.id });
+        let side = block.side.map(|side| side.stream);
+        self.log.note(&Call::Free { id: block.id, side });
         let own = self.stream(block.stream)?;
         self.gate.hold(own, 0)?;
         let side = block.side.map(|side| Ok::<_, anyhow::Error>((self.stream(side.stream)?, side.until)));
@@ -193,7 +224,7 @@ impl Machine for Device {
             driver: books.driver,
             host_wait: Duration::from_secs_f64(caught.operations as f64 * self.seconds_per_operation),
             syncs: caught.times,
-            inside: Duration::ZERO,
+            inside: books.inside,
         }
     }
 }

@@ -17,6 +17,7 @@ use cuda_mem_core::sys::{CUmemPool_attribute, CUresult};
 use super::super::calls::Call;
 use super::super::candidate::{Candidate, Refused, Tally};
 use super::super::costs::Kind;
+use super::super::machine::Peaks;
 use super::Device;
 
 /// Half of what a free and an allocation took together on an H200; what it takes to grow is not in it.
@@ -86,7 +87,7 @@ impl Candidate for DriverPool {
 
     fn tally(&self) -> Result<Tally> {
         let reserved = self.pool.number(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?;
-        self.device.note_peaks(reserved, 0);
+        self.device.note_peaks(Peaks { reserved, mappings: 0 });
         Ok(Tally::default())
     }
 }

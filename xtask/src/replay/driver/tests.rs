@@ -94,7 +94,7 @@ fn a_block_is_told_done_when_all_its_streams_are() {
     device.begin(3).unwrap();
     synchronize(0);
     device.tell_done().unwrap();
-    assert_eq!(taken(), "0,free,0\n", "the other stream is not done");
+    assert_eq!(taken(), "0,free,0,1\n", "the other stream is not done");
     device.begin(4).unwrap();
     synchronize(plan.blocks[0].side.unwrap().stream);
     device.freeing(&plan.blocks[1]).unwrap();

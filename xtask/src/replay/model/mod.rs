@@ -4,7 +4,7 @@
 //! refused; whether memory is used rightly is the business of the checker of `--calls`, which shares nothing with this.
 
 mod clock;
-mod cost;
+pub(crate) mod cost;
 mod memory;
 #[cfg(test)]
 mod tests;
@@ -203,10 +203,6 @@ impl Model {
     }
 
     /// Has a stream's later work wait for the point: `cuStreamWaitEvent`.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for the caching allocator, which is not plugged in yet")
-    )]
     pub(crate) fn hold_up(&self, stream: u64, fence: &Fence) {
         self.call(|state, log| {
             state.calls.add(Kind::StreamWait);
@@ -229,10 +225,7 @@ impl Model {
     }
 
     /// Has the host wait for all of the device: `cuCtxSynchronize`.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for the caching allocator, which is not plugged in yet")
-    )]
+    #[cfg(test)]
     pub(crate) fn synchronize(&self) {
         self.call(|state, log| {
             state.calls.add(Kind::Synchronize);
@@ -276,7 +269,8 @@ impl Machine for Model {
 
     fn freeing(&self, block: &Block) -> Result<()> {
         let mut state = self.state();
-        state.last_free = Some(self.log.note(&Call::Free { id: block.id }));
+        let side = block.side.map(|side| side.stream);
+        state.last_free = Some(self.log.note(&Call::Free { id: block.id, side }));
         let mut due = state.clock.due(block.stream);
         if let Some(side) = block.side {
             state.clock.hold_up(side.stream, side.until);

@@ -75,7 +75,7 @@ impl Candidate for Careless {
     }
 
     fn tally(&self) -> Result<Tally> {
-        Ok(Tally { retries: 0, metadata_bytes: self.handle })
+        Ok(Tally { retries: 0, metadata_bytes: self.handle, unconfirmed: None })
     }
 }
 

@@ -8,9 +8,9 @@ use anyhow::Result;
 use super::super::candidate::{Candidate, Refused, Tally};
 use super::super::model::{Model, Refusal};
 use super::super::plan::rounded;
+use super::super::uses::Uses;
 use super::blocks::{Block, Pool, State};
 use super::cache::Cache;
-use super::uses::Uses;
 
 /// The largest block of the small pool.
 const SMALL_SIZE: u64 = 1 << 20;
@@ -214,6 +214,6 @@ impl Candidate for Expandable {
 
     fn tally(&self) -> Result<Tally> {
         let inner = self.inner();
-        Ok(Tally { retries: inner.retries, metadata_bytes: inner.metadata })
+        Ok(Tally { retries: inner.retries, metadata_bytes: inner.metadata, unconfirmed: None })
     }
 }

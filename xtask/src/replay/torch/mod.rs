@@ -11,7 +11,6 @@ mod expandable;
 mod native;
 #[cfg(test)]
 mod tests;
-mod uses;
 
 pub(crate) use expandable::Expandable;
 pub(crate) use native::Native;

@@ -8,7 +8,7 @@ use cuda_mem_pool::segments::{Allocation, Block, BlockId, Options, SegmentHeap, 
 
 use super::super::candidate::{Candidate, Refused, Tally};
 use super::super::model::{Model, Refusal};
-use super::uses::Uses;
+use super::super::uses::Uses;
 
 /// The model of it.
 pub(crate) struct Native {
@@ -90,6 +90,6 @@ impl Candidate for Native {
         // Blocks stay where they once were: at the end there are about as many as ever.
         let blocks = inner.heap.segments().map(|segment| segment.blocks().count()).sum::<usize>();
         let bytes = blocks * size_of::<Block>() + inner.live.capacity() * size_of::<(u64, BlockId)>();
-        Ok(Tally { retries: inner.retries, metadata_bytes: bytes as u64 })
+        Ok(Tally { retries: inner.retries, metadata_bytes: bytes as u64, unconfirmed: None })
     }
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::super::{Arguments, draw};
-use super::{CALLS, Files, TRACE};
+use super::{CALLS, Files, TRACE, ours};
 use crate::chromium;
 
 /// The elements of a page after its scripts ran; an error if they said anything on the console.
@@ -78,6 +78,22 @@ fn a_snapshot_shows_its_figures_in_a_browser() {
     ]);
     let dom = open(&files.arguments("snapshot.pickle"), &figures, 100);
     assert!(dom.contains("main (/opt/train.py:7)") && dom.contains("Largest free range"));
+}
+
+#[test]
+#[ignore = "needs Chromium; cargo xtask ci runs it"]
+fn our_snapshot_shows_its_statistics_in_a_browser() {
+    let files = Files::new("browse-ours");
+    let statistics = ours::run(&files);
+    let figures = HashMap::from([
+        ("peak-live", statistics["allocated_bytes.all.peak"]),
+        ("peak-reserved", statistics["reserved_bytes.all.peak"]),
+        ("allocations", statistics["allocation.all.allocated"]),
+        ("out-of-memory", 1),
+    ]);
+    let rows = statistics["allocation.all.allocated"] as usize;
+    let dom = open(&files.arguments("snapshot.pickle"), &figures, rows);
+    assert!(dom.contains("snapshot::main"));
 }
 
 #[test]

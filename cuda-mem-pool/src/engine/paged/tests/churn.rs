@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::model::{Model, NoIndex, Others};
-use crate::engine::paged::{Block, Load, PageSource, Policy, StreamHeap, block_size};
+use super::model::{Model, Others};
+use crate::engine::paged::{Block, Load, NoIndex, PageSource, Policy, StreamHeap, block_size};
 
 const LIVE: usize = 64;
 
@@ -58,10 +58,11 @@ fn churn(heaps: u32, doublings: f64, rounds: usize) -> Outcome {
 }
 
 #[test]
-fn what_repeats_costs_nothing_in_the_end() {
-    for (heaps, doublings) in [(1, 10.0), (1, 16.0), (4, 16.0), (16, 16.0)] {
-        let Outcome { ratio, late_calls } = churn(heaps, doublings, 16 << 10);
+fn random_blocks_are_held_in_little_more_than_they_are() {
+    for (heaps, doublings, most) in [(1, 10.0, 2.0), (1, 16.0, 1.11), (4, 16.0, 1.2)] {
+        let Outcome { ratio, late_calls } = churn(heaps, doublings, 8 << 10);
         println!("{heaps} heaps, {doublings} doublings: held {ratio:.3}, {late_calls} calls");
-        assert!(doublings < 16.0 || ratio <= 1.10, "{heaps} heaps hold {ratio}");
+        assert!(ratio <= most, "{heaps} heaps hold {ratio}");
+        assert!(doublings > 10.0 || late_calls == 0, "{late_calls} calls");
     }
 }

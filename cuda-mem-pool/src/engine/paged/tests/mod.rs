@@ -2,6 +2,7 @@
 
 mod churn;
 mod device;
+mod failing;
 mod machine;
 mod model;
 mod traces;

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::engine::paged::index::{BlockIndex, PageKind};
 use crate::engine::paged::{Backend, Heaps, StreamHeap};
 
 /// Moves forward with every operation of the trace; the device is `lag` of them behind.
@@ -113,24 +112,6 @@ impl Backend for Model {
         self.waits += 1;
         Ok(true)
     }
-}
-
-/// An index that nobody asks.
-pub(super) struct NoIndex;
-
-impl BlockIndex for NoIndex {
-    fn set_large(&self, _: u64, _: u32) -> bool {
-        true
-    }
-    fn clear_large(&self, _: u64, _: u32) {}
-    fn add_page(&self, _: u64, _: PageKind) -> bool {
-        true
-    }
-    fn remove_page(&self, _: u64) {}
-    fn set_in_page(&self, _: u64, _: PageKind, _: u32, _: usize) -> bool {
-        true
-    }
-    fn clear_in_page(&self, _: u64, _: PageKind) {}
 }
 
 /// All heaps but the one at work.

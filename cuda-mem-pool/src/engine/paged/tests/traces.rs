@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
 
-use super::model::{Model, NoIndex, Others};
-use crate::engine::paged::{Block, GrowError, Load, PageSource, Policy, StreamHeap, block_size};
+use super::model::{Model, Others};
+use crate::engine::paged::{Block, GrowError, Load, NoIndex, PageSource, Policy, StreamHeap, block_size};
 
 struct Figures {
     ratio: f64,

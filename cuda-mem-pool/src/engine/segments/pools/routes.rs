@@ -71,7 +71,9 @@ impl Routes {
         self.0.is_empty()
     }
 
-    pub(super) fn has(&self, id: MempoolId) -> bool {
+    /// Whether allocations go to the pool.
+    #[must_use]
+    pub fn has(&self, id: MempoolId) -> bool {
         self.0.iter().any(|&(routed, _)| routed == id)
     }
 

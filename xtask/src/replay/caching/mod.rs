@@ -1,8 +1,13 @@
-//! Ours. Not there yet: this file is where it is plugged in.
+//! Ours: the pages' engine over the model, the allocator itself over a device.
+
+mod modelled;
+mod on_device;
+mod pages;
+mod watcher;
 
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::candidate::Candidate;
 use super::driver::Device;
@@ -12,18 +17,16 @@ use super::setting::Backend;
 /// What it runs on.
 pub(super) const BACKENDS: &[Backend] = &[Backend::Gpu, Backend::Sim, Backend::Model];
 
-const MISSING: &str = "the caching allocator is not there yet; there are native, expandable and driver-pool";
-
 /// Over the model; without moving pages if they are to stay.
-pub(super) fn over_model(_model: Arc<Model>, _moves: bool) -> Result<Box<dyn Candidate>> {
-    bail!(MISSING)
+pub(super) fn over_model(model: Arc<Model>, moves: bool) -> Box<dyn Candidate> {
+    Box::new(modelled::Modelled::new(model, moves))
 }
 
 /// Over a device of a driver, of which it may have so many bytes.
 pub(super) fn over_device(
-    _device: Arc<Device>,
-    _capacity: Option<u64>,
-    _moves: bool,
+    device: Arc<Device>,
+    capacity: Option<u64>,
+    moves: bool,
 ) -> Result<Box<dyn Candidate>> {
-    bail!(MISSING)
+    Ok(Box::new(on_device::OnDevice::new(device, capacity, moves)?))
 }

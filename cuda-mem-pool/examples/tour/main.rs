@@ -1,16 +1,19 @@
 //! A first job on a real file: its pages pinned where they are, copied to the device and back, verified byte by byte, with the
-//! rates.
+//! rates. Then the memory of a training run: its allocations replayed, what the caching allocator reserves for them beside what
+//! PyTorch did, and a page that shows it.
 //!
 //! ```text
 //! cargo run --release --example tour -- [FILE]
 //! ```
 //!
-//! Without FILE it writes one of 256 MiB first. It takes a GPU if there is one and the simulated driver if not, and says which.
+//! Without FILE it writes one of 256 MiB first, and draws the page in the end; with FILE it names the command that does. It takes a GPU if there is one and the simulated driver if not, and says which.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
 mod input;
 mod job;
+mod memory;
+mod page;
 mod pool;
 mod report;
 
@@ -37,9 +40,10 @@ fn run() -> Result<()> {
     if arguments.next().is_some() {
         return Err("usage: tour [FILE]".into());
     }
-    let driver = open_driver()?;
+    let (driver, simulated) = open_driver()?;
     let device = driver.device(0)?;
     println!("device    {}, {} of memory", device.name()?, report::bytes(device.total_memory()?));
+    let whole = path.is_none();
     let input = match path {
         Some(path) => input::Input::open(path.as_ref())?,
         None => input::Input::written()?,
@@ -47,20 +51,23 @@ fn run() -> Result<()> {
     println!("file      {}, {}", input.name(), report::bytes(input.len()));
     let outcome = job::run(device, &input)?;
     report::print(&outcome);
+    println!();
+    let snapshot = if simulated { memory::replay_without_bytes() } else { memory::replay(device) };
+    page::show(&snapshot?, whole);
     Ok(())
 }
 
-/// The system's driver, or the simulated one where there is none.
-fn open_driver() -> Result<Driver> {
+/// The system's driver, or the simulated one where there is none, and which it is.
+fn open_driver() -> Result<(Driver, bool)> {
     match Driver::system() {
         Ok(driver) => {
             println!("driver    CUDA {}.{}", driver.version() / 1000, driver.version() % 1000 / 10);
-            Ok(driver)
+            Ok((driver, false))
         }
         // No library, or no device behind it: the tour shows the same steps without a GPU.
         Err(reason @ (Error::Load(_) | Error::Driver(_))) => {
             println!("driver    simulated, rates mean nothing ({reason})");
-            Ok(Driver::over(cuda_mem_sim::table())?)
+            Ok((Driver::over(cuda_mem_sim::table())?, true))
         }
         Err(error) => Err(error.into()),
     }

@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::super::model::{Fence, Model};
+use super::model::{Fence, Model};
 
 /// By the stream that uses them, in the order of their frees.
 #[derive(Debug)]
-pub(super) struct Uses<B> {
+pub(crate) struct Uses<B> {
     queues: HashMap<u64, VecDeque<(Fence, B)>>,
 }
 
@@ -18,21 +18,26 @@ impl<B> Default for Uses<B> {
 
 impl<B> Uses<B> {
     /// The block is in use until the fence.
-    pub(super) fn add(&mut self, fence: Fence, block: B) {
+    pub(crate) fn add(&mut self, fence: Fence, block: B) {
         self.queues.entry(fence.stream).or_default().push_back((fence, block));
     }
 
     /// The blocks whose other streams are done. Each stream is asked until it is not.
-    pub(super) fn take_done(&mut self, model: &Model) -> Vec<B> {
+    pub(crate) fn take_done(&mut self, model: &Model) -> Vec<B> {
         self.take_while(|fence| model.is_complete(fence))
     }
 
     /// All of them, once the host has waited for their streams.
-    pub(super) fn wait(&mut self, model: &Model) -> Vec<B> {
+    pub(crate) fn wait(&mut self, model: &Model) -> Vec<B> {
         self.take_while(|fence| {
             model.wait(fence);
             true
         })
+    }
+
+    /// All of them, each with the point until which it is used.
+    pub(crate) fn take_all(&mut self) -> Vec<(Fence, B)> {
+        self.queues.values_mut().flat_map(std::mem::take).collect()
     }
 
     fn take_while(&mut self, mut is_done: impl FnMut(&Fence) -> bool) -> Vec<B> {

@@ -33,7 +33,7 @@ impl Drop for Scratch {
 /// The tour, built as cargo would for a newcomer.
 fn tour(file: &Path, simulator: &str) -> Command {
     let mut command = Command::new(env!("CARGO"));
-    command.args(["run", "--quiet", "--package", "cuda-mem-core", "--example", "tour", "--"]).arg(file);
+    command.args(["run", "--quiet", "--package", "cuda-mem-pool", "--example", "tour", "--"]).arg(file);
     command.current_dir(env!("CARGO_MANIFEST_DIR"));
     // No library of that name: the simulated driver in the program itself is what runs.
     command.env("CUDA_MEM_DRIVER", "/nonexistent/libcuda.so").env("CUDA_MEM_SIM", simulator);
@@ -57,6 +57,24 @@ fn a_file_that_ends_just_behind_a_window_is_verified() {
     assert!(out.contains("pinned    in place"), "{out}");
     assert!(out.contains("pageable, staged") && out.contains("staged    "), "{out}");
     assert!(out.contains(&format!("verified  {} bytes", WINDOW + 17)), "{out}");
+}
+
+#[test]
+fn a_training_run_is_replayed_beside_what_pytorch_reserved() {
+    let file = Scratch::new("replay", 1000);
+    let (output, out, err) = run(&file.0, "");
+    assert!(output.status.success(), "{err}");
+    assert!(out.contains("trace     gnn_sampling, 11823 events"), "{out}");
+    // The simulated memory has no bytes, so the run is as it was.
+    assert!(!out.contains("divided"), "{out}");
+    let (_, reserved) = out.split_once("\nreserved  ").unwrap();
+    let ours: f64 = reserved.split_whitespace().next().unwrap().parse().unwrap();
+    assert!((1.0..1.1).contains(&ours), "{out}");
+    assert!(out.contains("3.406 times by PyTorch's own"), "{out}");
+    let (_, path) = out.split_once("\nsnapshot  ").unwrap();
+    let pickle = fs::read(path.lines().next().unwrap()).unwrap();
+    assert!(pickle.starts_with(b"\x80\x02") && pickle.ends_with(b"."));
+    assert!(out.contains("cargo xtask report"), "{out}");
 }
 
 #[test]

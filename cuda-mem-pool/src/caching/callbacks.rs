@@ -1,0 +1,143 @@
+//! What the program asked to be called for.
+
+use std::cell::Cell;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::out_of_memory::OutOfMemoryReport;
+use super::segment::BackingChange;
+use crate::error::{Error, Result};
+use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
+
+/// Names a callback of an allocator; no two in a process have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CallbackId(u64);
+
+pub(super) type Reclaimer = dyn Fn(usize) -> bool + Send + Sync;
+pub(super) type Observer = dyn Fn(&OutOfMemoryReport) + Send + Sync;
+pub(super) type Watcher = dyn Fn(&BackingChange) + Send + Sync;
+
+#[derive(Debug)]
+pub(super) struct Callbacks {
+    pub(super) reclaimers: List<Reclaimer>,
+    pub(super) observers: List<Observer>,
+    /// The backend has them too: it is told of changes.
+    pub(super) watchers: Arc<List<Watcher>>,
+}
+
+/// Callbacks of one kind, in the order in which they came.
+pub(super) struct List<F: ?Sized>(Mutex<Arc<Entries<F>>>);
+
+type Entries<F> = Vec<(CallbackId, Arc<F>)>;
+
+thread_local! {
+    /// The thread is in a reclaimer or an observer.
+    static OUT_OF_MEMORY: Cell<bool> = const { Cell::new(false) };
+    /// The thread is in a watcher, and has the page source and a heap.
+    static WATCHING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Sets a flag of the thread until it is dropped, also when a panic passes.
+struct Inside {
+    flag: &'static std::thread::LocalKey<Cell<bool>>,
+    before: bool,
+}
+
+impl Inside {
+    fn new(flag: &'static std::thread::LocalKey<Cell<bool>>) -> Self {
+        let before = flag.try_with(|flag| flag.replace(true)).unwrap_or(false);
+        Self { flag, before }
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // A thread at its end has no flag.
+        let _ = self.flag.try_with(|flag| flag.set(self.before));
+    }
+}
+
+fn is_set(flag: &'static std::thread::LocalKey<Cell<bool>>) -> bool {
+    flag.try_with(Cell::get).unwrap_or(false)
+}
+
+/// Refuses what would wait for locks that the calling thread has, because it is in a watcher.
+pub(super) fn refuse_watchers() -> Result<()> {
+    if is_set(&WATCHING) { Err(Error::InCallback) } else { Ok(()) }
+}
+
+impl<F: ?Sized> List<F> {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(Arc::default()))
+    }
+
+    pub(super) fn add(&self, callback: Arc<F>) -> CallbackId {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = CallbackId(NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut list = lock(&self.0);
+        *list = Arc::new(list.iter().cloned().chain([(id, callback)]).collect());
+        id
+    }
+
+    fn remove(&self, id: CallbackId) -> bool {
+        let mut list = lock(&self.0);
+        let left: Vec<_> = list.iter().filter(|(known, _)| *known != id).cloned().collect();
+        let found = left.len() < list.len();
+        let before = std::mem::replace(&mut *list, Arc::new(left));
+        drop(list);
+        // What a callback does when it is dropped, it does without our lock.
+        drop(before);
+        found
+    }
+
+    fn all(&self) -> Arc<Entries<F>> {
+        Arc::clone(&lock(&self.0))
+    }
+}
+
+impl List<Watcher> {
+    /// Tells everybody, with the page source's lock held, which a panic must not leave behind.
+    pub(super) fn tell(&self, change: &BackingChange) {
+        let _inside = Inside::new(&WATCHING);
+        let watchers = self.all();
+        for (_, watcher) in watchers.iter() {
+            // The panic hook has reported it.
+            let _ = catch_unwind(AssertUnwindSafe(|| watcher(change)));
+        }
+    }
+}
+
+impl Callbacks {
+    pub(super) fn new() -> Self {
+        Self { reclaimers: List::new(), observers: List::new(), watchers: Arc::new(List::new()) }
+    }
+
+    pub(super) fn remove(&self, id: CallbackId) -> bool {
+        self.reclaimers.remove(id) || self.observers.remove(id) || self.watchers.remove(id)
+    }
+
+    /// Has everybody free what they can; whether anybody did. Not when one of them asks.
+    pub(super) fn reclaim(&self, requested: usize) -> bool {
+        if is_set(&OUT_OF_MEMORY) {
+            return false;
+        }
+        let _inside = Inside::new(&OUT_OF_MEMORY);
+        self.reclaimers.all().iter().fold(false, |freed, (_, reclaimer)| reclaimer(requested) || freed)
+    }
+
+    /// Tells everybody of a request that failed. Not when one of them made it.
+    pub(super) fn observe(&self, report: &OutOfMemoryReport) {
+        if is_set(&OUT_OF_MEMORY) {
+            return;
+        }
+        let _inside = Inside::new(&OUT_OF_MEMORY);
+        self.observers.all().iter().for_each(|(_, observer)| observer(report));
+    }
+}
+
+impl<F: ?Sized> fmt::Debug for List<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.all().iter().map(|(id, _)| id)).finish()
+    }
+}

@@ -1,0 +1,87 @@
+//! Where the figures come from.
+
+use cuda_mem_core::nvml;
+
+use super::{CachePool, CachedMemory, OutOfMemoryReport, advice};
+use crate::caching::allocate::Request;
+use crate::caching::shared::Shared;
+use crate::caching::slot::StreamSlot;
+use crate::engine::paged::{PAGE, StreamHeap};
+use crate::error::Result;
+use crate::history::Event;
+use crate::snapshot::Action;
+
+/// The free memory of all heaps, as a request of one of them sees it.
+#[derive(Default)]
+struct Free {
+    cached: Vec<CachedMemory>,
+    /// What can be put together to one block.
+    movable: usize,
+    /// The largest that the heap has in one piece.
+    own: usize,
+}
+
+impl Shared {
+    /// All that is known about a request that failed. Holds no lock when it asks the driver and the management library.
+    pub(in crate::caching) fn report(
+        &self,
+        slot: &StreamSlot,
+        request: Request,
+    ) -> Result<OutOfMemoryReport> {
+        let live = self.ledger.read();
+        let bytes = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+        let (in_blocks, active) =
+            (bytes(live.allocated_bytes.all.current), bytes(live.active_bytes.all.current));
+        let (free, limit, reserved, pinned) = {
+            let source = self.source()?;
+            let free = self.free_memory(slot, |other, heap| source.movable(other.number, heap));
+            let reserved = source.reserved().saturating_add(self.private.reserved());
+            (free, self.private.limit(), reserved, source.pinned())
+        };
+        let device_free = self.context.memory_info().ok().map(|memory| memory.free);
+        let room = device_free.unwrap_or(0).min(limit.saturating_sub(reserved)) / PAGE * PAGE;
+        let movable = if self.moves { free.movable } else { 0 };
+        let mut report = OutOfMemoryReport {
+            device: self.context.device(),
+            requested: request.requested,
+            free: device_free,
+            total: self.total,
+            limit: (limit != usize::MAX).then_some(limit),
+            reserved,
+            live: in_blocks,
+            pending: active.saturating_sub(in_blocks),
+            cached: free.cached,
+            pinned,
+            largest: free.own.max(movable.saturating_add(room)),
+            processes: nvml::processes(self.context.device()).ok(),
+            advice: Vec::new(),
+        };
+        report.advice = advice::choose(&report, self.moves);
+        if self.history.is_listening() {
+            let stream = slot.stream.as_raw() as usize as u64;
+            let (address, size) = (device_free.unwrap_or(0) as u64, request.size as u64);
+            self.history.record(Event { action: Action::Oom, address, size, stream }, None);
+        }
+        Ok(report)
+    }
+
+    fn free_memory(&self, slot: &StreamSlot, movable: impl Fn(&StreamSlot, &StreamHeap) -> usize) -> Free {
+        let mut free = Free::default();
+        for other in self.slots.iter() {
+            let (cached, moves) = other.heap.with(|heap, guard| {
+                guard.disarm();
+                let pool = CachePool::Stream(other.stream.id());
+                let cached = CachedMemory { pool, bytes: heap.free_bytes(), largest: heap.largest_free() };
+                (cached, movable(other, heap))
+            });
+            free.movable = free.movable.saturating_add(moves);
+            if other.number == slot.number {
+                free.own = cached.largest;
+            }
+            if cached.bytes > 0 {
+                free.cached.push(cached);
+            }
+        }
+        free
+    }
+}

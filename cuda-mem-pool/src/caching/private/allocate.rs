@@ -1,0 +1,184 @@
+//! How a block of a private pool is handed out.
+
+use std::sync::Arc;
+
+use cuda_mem_core::{Error as CoreError, Stream};
+
+use super::State;
+use super::handed_out::Entry;
+use crate::caching::shared::Shared;
+use crate::error::{Error, Result};
+use crate::history::Event;
+use crate::mempool_id::MempoolId;
+use crate::primitive::{Ordering, lock};
+use crate::resource::RawResource;
+use crate::segments::{Allocation, Block, BlockId, SegmentError, SegmentKind, SegmentRequest};
+use crate::snapshot::Action;
+use crate::statistics::PoolSize;
+
+/// A request that goes to a private pool.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Routed<'s> {
+    pub(super) pool: MempoolId,
+    pub(super) stream: &'s Stream,
+    pub(super) requested: usize,
+}
+
+/// What a look into a pool gave.
+#[derive(Debug)]
+pub(super) enum Found {
+    Block(u64),
+    /// Nothing that is free fits. The segment that is needed, and where it comes from.
+    Miss(SegmentRequest, Option<Arc<dyn RawResource>>),
+    /// The pool was released meanwhile.
+    Gone,
+}
+
+/// Which of the statistics' pools a segment and its blocks count in.
+pub(super) fn pool_of(kind: SegmentKind) -> PoolSize {
+    match kind {
+        SegmentKind::Small => PoolSize::Small,
+        SegmentKind::Large => PoolSize::Large,
+    }
+}
+
+impl Shared {
+    /// A block of the private pool that the allocation goes to, if it goes to one.
+    #[cold]
+    pub(in crate::caching) fn allocate_routed(
+        &self,
+        requested: usize,
+        stream: &Stream,
+    ) -> Result<Option<u64>> {
+        while let Some(pool) = self.private.route(stream.id().as_raw()) {
+            if stream.context() != &self.context {
+                return Err(CoreError::ForeignContext { what: "the stream" }.into());
+            }
+            self.private.note_capture(pool, stream)?;
+            let routed = Routed { pool, stream, requested };
+            let block = match self.look(routed)? {
+                Found::Miss(..) => self.climb_private(routed)?,
+                found => found,
+            };
+            if let Found::Block(address) = block {
+                return Ok(Some(address));
+            }
+            // The pool was released while it was asked, and its route ended before: others are asked.
+        }
+        Ok(None)
+    }
+
+    /// Looks for a block in the pool as it is.
+    pub(super) fn look(&self, routed: Routed<'_>) -> Result<Found> {
+        let Routed { pool: id, stream, requested } = routed;
+        let mut state = lock(&self.private.state);
+        let Some(pool) = state.pools.get_mut(id).ok().filter(|pool| !pool.is_freeable()) else {
+            return Ok(Found::Gone);
+        };
+        let found = pool.heap_mut().allocate(stream.id().as_raw(), requested as u64);
+        match found.map_err(|error| refused(error, requested))? {
+            Allocation::Miss(wanted) => Ok(Found::Miss(wanted, pool.source().cloned())),
+            Allocation::Hit(block) => {
+                let address = self.hand_out_private(&mut state, id, block, stream);
+                drop(state);
+                self.tell_private(Action::Alloc, address, requested, Some(stream));
+                Ok(Found::Block(address))
+            }
+        }
+    }
+
+    /// Gives the pool a new segment, and a block of it out. None if there is no memory for it.
+    pub(super) fn extend(
+        &self,
+        routed: Routed<'_>,
+        wanted: &SegmentRequest,
+        source: Option<&Arc<dyn RawResource>>,
+    ) -> Result<Option<Found>> {
+        let Routed { pool: id, stream, requested } = routed;
+        let bytes = usize::try_from(wanted.bytes()).map_err(|_| Error::TooLarge { bytes: requested })?;
+        let Some(claim) = self.claim(bytes)? else { return Ok(None) };
+        let Some(address) = self.private.memory.acquire(bytes, source)? else { return Ok(None) };
+        if self.map.find(address).is_some() {
+            // The address is a block's of this allocator, and stands for that block.
+            self.private.memory.release(address)?;
+            return Err(Error::OwnSource { id });
+        }
+        let mut state = lock(&self.private.state);
+        let in_use = state.pools.get_mut(id).ok().filter(|pool| !pool.is_freeable());
+        let added = in_use.map(|pool| pool.heap_mut().add_segment(wanted, address));
+        let block = match added {
+            Some(Ok(block)) => block,
+            refusal => {
+                drop(state);
+                self.private.memory.release(address)?;
+                return match refusal {
+                    Some(Err(error)) => Err(refused(error, requested)),
+                    _ => Ok(Some(Found::Gone)),
+                };
+            }
+        };
+        let address = self.hand_out_private(&mut state, id, block, stream);
+        let kind = state.pools.get(id).ok().and_then(|pool| pool.heap().get(block)).map(|block| block.kind);
+        drop(state);
+        claim.keep();
+        self.count_segment(kind.unwrap_or(SegmentKind::Large), bytes as u64, true);
+        self.tell_private(Action::SegmentAlloc, address, bytes, Some(stream));
+        self.tell_private(Action::Alloc, address, requested, Some(stream));
+        Ok(Some(Found::Block(address)))
+    }
+
+    /// Enters and counts a block that is handed out.
+    pub(super) fn hand_out_private(
+        &self,
+        state: &mut State,
+        pool: MempoolId,
+        block: BlockId,
+        stream: &Stream,
+    ) -> u64 {
+        let key = stream.id().as_raw();
+        state.streams.entry(key).or_insert_with(|| stream.clone());
+        state.blocks.add(Entry { pool, block, stream: key });
+        if let Some(block) = state.pools.get(pool).ok().and_then(|pool| pool.heap().get(block)) {
+            self.count_allocated(&block);
+        }
+        block.address()
+    }
+
+    pub(super) fn count_allocated(&self, block: &Block) {
+        let (size, requested) = sizes(block);
+        self.private.shard.hold().allocate(pool_of(block.kind), size, requested);
+        self.private.active.fetch_add(size, Ordering::Relaxed);
+    }
+
+    pub(super) fn tell_private(&self, action: Action, address: u64, size: usize, stream: Option<&Stream>) {
+        if self.history.is_listening() {
+            let stream = stream.map_or(0, |stream| stream.as_raw() as usize as u64);
+            self.history.record(Event { action, address, size: size as u64, stream }, None);
+        }
+    }
+}
+
+impl super::Private {
+    /// Notes whether graphs may use what the pool hands out from now on.
+    fn note_capture(&self, id: MempoolId, stream: &Stream) -> Result<()> {
+        let known = |state: &State| state.notes.get(&id).is_some_and(|notes| notes.captured);
+        if !known(&lock(&self.state)) && stream.is_capturing()? {
+            lock(&self.state).notes.entry(id).or_default().captured = true;
+        }
+        Ok(())
+    }
+}
+
+/// A block's bytes, and those that were asked for. Blocks are of this machine's memory, so they fit.
+pub(super) fn sizes(block: &Block) -> (usize, usize) {
+    (block.size as usize, block.requested as usize)
+}
+
+/// What a pool's books refused, for who asked for memory.
+pub(super) fn refused(error: SegmentError, requested: usize) -> Error {
+    match error {
+        SegmentError::TooLarge { .. } => Error::TooLarge { bytes: requested },
+        SegmentError::Full => Error::TooManyBlocks,
+        error => Error::Pool(error.into()),
+    }
+}

@@ -1,0 +1,128 @@
+//! What is tried when a private pool has nothing free, and what private pools do for others that are out of memory.
+
+use std::sync::Arc;
+
+use cuda_mem_core::Stream;
+
+use super::allocate::{Found, Routed, refused};
+use super::reclaim::{Leaving, Patience};
+use crate::caching::allocate::Request;
+use crate::caching::shared::Shared;
+use crate::error::Result;
+use crate::mempool_id::MempoolId;
+use crate::primitive::lock;
+use crate::resource::RawResource;
+use crate::segments::{SegmentRequest, TakenSegment};
+use crate::snapshot::Action;
+
+impl Shared {
+    /// A block after everything that helps. Nobody waits on the host before the last step.
+    #[cold]
+    pub(super) fn climb_private(&self, routed: Routed<'_>) -> Result<Found> {
+        self.poll();
+        self.collect_garbage();
+        if let Some(found) = self.look_or_extend(routed)? {
+            return Ok(found);
+        }
+        lock(&self.counts).num_alloc_retries += 1;
+        for patience in [Patience::None, Patience::Wait] {
+            if patience == Patience::Wait {
+                self.wait_for_streams();
+                self.wait_for_uses();
+            }
+            let (wanted, source) = match self.look(routed)? {
+                Found::Miss(wanted, source) => (wanted, source),
+                found => return Ok(found),
+            };
+            let leaving = self.take_available(routed.pool, &wanted, source.as_ref());
+            self.give_back(leaving, patience)?;
+            // What the driver refuses stays, and the request may do without.
+            let _ = self.empty_cache();
+            let _ = self.reclaim(MempoolId::NONE, patience);
+            if let Some(found) = self.look_or_extend(routed)? {
+                return Ok(found);
+            }
+        }
+        let slot = self.slot(routed.stream)?;
+        self.give_up(slot, Request::new(routed.requested)?).map(Found::Block)
+    }
+
+    /// A block that is free by now, else one of a new segment. None if there is no memory for it.
+    fn look_or_extend(&self, routed: Routed<'_>) -> Result<Option<Found>> {
+        match self.look(routed)? {
+            Found::Miss(wanted, source) => self.extend(routed, &wanted, source.as_ref()),
+            found => Ok(Some(found)),
+        }
+    }
+
+    /// Takes segments out of the pool that are too large to be cut for the request, so that there is room for one that is not.
+    /// Not those of graphs: a graph goes on using what was freed while it was captured.
+    fn take_available(
+        &self,
+        id: MempoolId,
+        wanted: &SegmentRequest,
+        source: Option<&Arc<dyn RawResource>>,
+    ) -> Vec<Leaving> {
+        let mut state = lock(&self.private.state);
+        if state.notes.get(&id).is_some_and(|notes| notes.captured) {
+            return Vec::new();
+        }
+        let Ok(pool) = state.pools.get_mut(id) else { return Vec::new() };
+        let available = pool.heap_mut().release_available(wanted).segments.into_iter();
+        let taken = available.map(|segment| TakenSegment { id, source: source.cloned(), segment });
+        taken.map(|taken| state.leaving(taken)).collect()
+    }
+
+    /// Waits for all streams but those that capture, which nobody can wait for.
+    fn wait_for_streams(&self) {
+        lock(&self.counts).num_sync_all_streams += 1;
+        for slot in self.slots.iter() {
+            if !slot.stream.is_capturing().unwrap_or(true) {
+                // Whatever it fails with, the events tell what is done.
+                let _ = slot.stream.synchronize();
+            }
+        }
+        self.poll();
+    }
+
+    /// Waits for the streams that still use freed blocks, but for pools that a graph may be captured from now.
+    fn wait_for_uses(&self) {
+        for pending in self.quiet_pools() {
+            for waiting in pending.take_marked() {
+                if waiting.wait().is_ok() {
+                    self.complete_private(waiting.address);
+                } else {
+                    pending.put_back(waiting);
+                }
+            }
+        }
+    }
+
+    /// As [`Shared::reclaim_released`], after a wait on the host for what may use the memory: whether any went.
+    pub(in crate::caching) fn reclaim_waiting(&self) -> bool {
+        if self.private.reserved() == 0 {
+            return false;
+        }
+        self.wait_for_uses();
+        self.reclaim(MempoolId::NONE, Patience::Wait).is_ok_and(|bytes| bytes > 0)
+    }
+
+    /// What released pools have and nothing uses goes back; how many bytes.
+    pub(in crate::caching) fn reclaim_released(&self) -> Result<usize> {
+        self.reclaim(MempoolId::NONE, Patience::None)
+    }
+
+    /// A free block of a private pool that lends in need.
+    pub(in crate::caching) fn borrow_on_oom(&self, requested: usize, stream: &Stream) -> Result<Option<u64>> {
+        if self.private.reserved() == 0 {
+            return Ok(None);
+        }
+        let mut state = lock(&self.private.state);
+        let lent = state.pools.allocate_on_oom(stream.id().as_raw(), requested as u64);
+        let Some((id, block)) = lent.map_err(|error| refused(error, requested))? else { return Ok(None) };
+        let address = self.hand_out_private(&mut state, id, block, stream);
+        drop(state);
+        self.tell_private(Action::Alloc, address, requested, Some(stream));
+        Ok(Some(address))
+    }
+}

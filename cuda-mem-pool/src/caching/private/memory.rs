@@ -1,0 +1,159 @@
+//! What segments are made of: memory of the device that is mapped once, or an upstream's.
+//!
+//! # Safety
+//!
+//! Relies on the callers' word that nothing uses a segment any more that they give back: it is wholly free, so that by the
+//! contract of `free_by_address` what used it came before that free on its stream, which was seen idle since, and so was every
+//! stream of the allocator if a graph may use it.
+
+#![allow(unsafe_code, reason = "unmaps memory, and gives memory back to upstreams")]
+
+use std::alloc::Layout;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::vmm::{Access, AddressRange, CreateOptions, PhysicalMemory};
+use cuda_mem_core::{Context, Device, Error as CoreError, Stream};
+
+use super::routes::Unrouted;
+use crate::engine::paged::PAGE;
+use crate::error::{Error, Result};
+use crate::primitive::{Mutex, lock};
+use crate::resource::{DEFAULT_ALIGNMENT, Home, RawResource};
+
+/// The memory of all segments.
+#[derive(Debug)]
+pub(super) struct Memory {
+    device: Device,
+    /// Where upstreams work: a stream that never captures.
+    home: Home,
+    mapped: Mutex<Mapped>,
+}
+
+#[derive(Debug, Default)]
+struct Mapped {
+    /// Asked for at the first segment.
+    options: Option<CreateOptions>,
+    peers: Vec<Device>,
+    segments: BTreeMap<u64, Segment>,
+}
+
+#[derive(Debug)]
+enum Segment {
+    Device { range: AddressRange, memory: PhysicalMemory },
+    Upstream { source: Arc<dyn RawResource>, layout: Layout, stream: Stream },
+}
+
+impl Memory {
+    pub(super) fn new(context: &Context) -> Self {
+        Self { device: context.device(), home: Home::new(context), mapped: Mutex::default() }
+    }
+
+    /// Memory of `bytes` bytes; None if there is not as much.
+    pub(super) fn acquire(&self, bytes: usize, source: Option<&Arc<dyn RawResource>>) -> Result<Option<u64>> {
+        let acquired = match source {
+            None => self.map(bytes).map_err(Error::Core),
+            Some(source) => self.ask(bytes, source),
+        };
+        match acquired {
+            Ok(address) => Ok(Some(address)),
+            Err(Error::OutOfMemory { .. }) => Ok(None),
+            Err(error) if is_out_of_memory(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn map(&self, bytes: usize) -> cuda_mem_core::Result<u64> {
+        let bytes = bytes.next_multiple_of(PAGE);
+        let mut mapped = lock(&self.mapped);
+        let options = match mapped.options {
+            Some(options) => options,
+            None => *mapped.options.insert(CreateOptions::supported_by(self.device)?),
+        };
+        let range = AddressRange::reserve(self.device, bytes, PAGE)?;
+        let memory = PhysicalMemory::create(self.device, bytes, &options)?;
+        range.map(0, &memory)?;
+        if let Err(error) = range.set_access(0, bytes, &mapped.all(self.device), Access::ReadWrite) {
+            // SAFETY: nobody was told of it yet.
+            unsafe { range.unmap(0, bytes) }?;
+            return Err(error);
+        }
+        let address = range.address();
+        mapped.segments.insert(address, Segment::Device { range, memory });
+        Ok(address)
+    }
+
+    /// Every resource aligns as much as is asked for here; the books refuse what is not aligned as they need it.
+    ///
+    /// The host waits for the upstream's stream, which has nothing else to do: the memory is for all streams, and one that
+    /// captures could not wait.
+    fn ask(&self, bytes: usize, source: &Arc<dyn RawResource>) -> Result<u64> {
+        let layout =
+            Layout::from_size_align(bytes, DEFAULT_ALIGNMENT).map_err(|_| Error::TooLarge { bytes })?;
+        let stream = self.home.stream()?;
+        let address = {
+            let _unrouted = Unrouted::enter();
+            source.allocate(layout, stream)?
+        };
+        let segment = Segment::Upstream { source: Arc::clone(source), layout, stream: stream.clone() };
+        lock(&self.mapped).segments.insert(address, segment);
+        if let Err(error) = stream.synchronize() {
+            // If it is refused, it stays until the allocator ends.
+            let _ = self.release(address);
+            return Err(error.into());
+        }
+        Ok(address)
+    }
+
+    /// Gives a segment back that nothing uses any more. After an error it is still there.
+    pub(super) fn release(&self, address: u64) -> cuda_mem_core::Result<()> {
+        let Some(segment) = lock(&self.mapped).segments.remove(&address) else {
+            return Err(CoreError::NotAllocated { address });
+        };
+        let released = match &segment {
+            // SAFETY: the caller's promise.
+            Segment::Device { range, memory } => unsafe { range.unmap(0, memory.bytes()) },
+            Segment::Upstream { source, layout, stream } => {
+                let _unrouted = Unrouted::enter();
+                // SAFETY: of this source with this layout, taken out of the books and so given back once; nothing uses it.
+                unsafe { source.deallocate(address, *layout, stream) }
+            }
+        };
+        if released.is_err() {
+            lock(&self.mapped).segments.insert(address, segment);
+        }
+        // Unmapped, the addresses and the handle go with their owners.
+        released
+    }
+
+    /// Lets a peer reach all that the device's own segments have, and will have.
+    pub(super) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
+        let mut mapped = lock(&self.mapped);
+        for segment in mapped.segments.values() {
+            if let Segment::Device { range, memory } = segment {
+                range.set_access(0, memory.bytes(), &[peer], Access::ReadWrite)?;
+            }
+        }
+        mapped.peers.push(peer);
+        Ok(())
+    }
+
+    pub(super) fn close(&self) {
+        let addresses: Vec<u64> = lock(&self.mapped).segments.keys().copied().collect();
+        for address in addresses {
+            // What is refused stays: the driver's calls are counted there, an upstream knows its own.
+            let _ = self.release(address);
+        }
+    }
+}
+
+impl Mapped {
+    fn all(&self, device: Device) -> Vec<Device> {
+        std::iter::once(device).chain(self.peers.iter().copied()).collect()
+    }
+}
+
+fn is_out_of_memory(error: &Error) -> bool {
+    error.driver_error().is_some_and(|error| error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+}

@@ -1,0 +1,121 @@
+//! Private pools: memory that serves nobody else, in PyTorch's segment layout, which never moves.
+//!
+//! The books are those of [`crate::segments`], behind one lock that nobody has while the driver, an upstream, a filter or a
+//! tracker is called.
+
+mod allocate;
+mod api;
+mod free;
+mod handed_out;
+mod ladder;
+mod limit;
+mod memory;
+mod peers;
+mod reclaim;
+mod routes;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cuda_mem_core::{Context, Stream};
+
+use self::handed_out::HandedOut;
+use self::memory::Memory;
+use super::pending::Pending;
+use crate::mempool_id::MempoolId;
+use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
+use crate::resource::RawResource;
+use crate::segments::{Options, PrivatePools};
+use crate::statistics::Shard;
+
+/// The private pools of an allocator.
+#[derive(Debug)]
+pub(super) struct Private {
+    /// How many routes there are, so that the usual allocation costs one load.
+    routes: AtomicUsize,
+    /// How many freed blocks wait for streams that still use them.
+    waiting: AtomicUsize,
+    /// The bytes of all blocks that are not free, which the ledger has among the others'.
+    active: AtomicUsize,
+    /// The bytes of all segments.
+    reserved: AtomicUsize,
+    /// The most that may be held, with the default pool's.
+    limit: AtomicUsize,
+    /// From how many bytes on garbage is collected; the largest number for never.
+    garbage: AtomicUsize,
+    state: Mutex<State>,
+    memory: Memory,
+    shard: Shard,
+}
+
+#[derive(Debug)]
+struct State {
+    options: Options,
+    pools: PrivatePools<Arc<dyn RawResource>>,
+    /// What the books do not know of a pool.
+    notes: HashMap<MempoolId, Notes>,
+    blocks: HandedOut,
+    /// The streams that blocks belong to, by id.
+    streams: HashMap<u64, Stream>,
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    /// A stream captured when a block was handed out: graphs may use the memory, wherever they are launched.
+    captured: bool,
+    pending: Arc<Pending>,
+}
+
+impl Private {
+    pub(super) fn new(context: &Context, shard: Shard, options: Options) -> Self {
+        let state = State {
+            options,
+            pools: PrivatePools::new(options),
+            notes: HashMap::new(),
+            blocks: HandedOut::default(),
+            streams: HashMap::new(),
+        };
+        Self {
+            routes: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            active: AtomicUsize::new(0),
+            reserved: AtomicUsize::new(0),
+            limit: AtomicUsize::new(usize::MAX),
+            garbage: AtomicUsize::new(usize::MAX),
+            state: Mutex::new(state),
+            memory: Memory::new(context),
+            shard,
+        }
+    }
+
+    /// Whether any allocations go to a private pool.
+    #[inline]
+    pub(super) fn is_routed(&self) -> bool {
+        self.routes.load(Ordering::Relaxed) != 0
+    }
+
+    /// The bytes of all blocks that are not free.
+    pub(super) fn active(&self) -> usize {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// The bytes of all segments.
+    pub(super) fn reserved(&self) -> usize {
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// The most that may be held, with the default pool's.
+    pub(super) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Host memory that the books take.
+    pub(super) fn metadata_bytes(&self) -> usize {
+        lock(&self.state).blocks.metadata_bytes()
+    }
+
+    /// Gives all memory back, at the end: nobody has a block and the device is done. What a call refuses stays.
+    pub(super) fn close(&self) {
+        self.memory.close();
+    }
+}

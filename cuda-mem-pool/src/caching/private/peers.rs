@@ -1,0 +1,55 @@
+//! What peers reach, and what a block lies in.
+
+use cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_core::{Device, forked};
+
+use crate::caching::index::number_of;
+use crate::caching::shared::Shared;
+use crate::engine::paged::PAGE;
+use crate::error::{Error, Result};
+use crate::primitive::lock;
+
+impl Shared {
+    pub(super) fn enable_peer_access(&self, peer: Device) -> Result<()> {
+        if forked() {
+            return Err(cuda_mem_core::Error::Forked.into());
+        }
+        let owner = self.context.device();
+        if peer.driver() != owner.driver() {
+            return Err(cuda_mem_core::Error::ForeignContext { what: "the peer device" }.into());
+        }
+        let mut source = self.source()?;
+        if source.backend().reached_by().contains(&peer) {
+            return Ok(());
+        }
+        if !peer.can_access_peer(owner)? {
+            return Err(Error::NoPeerAccess { device: peer, owner });
+        }
+        for (address, bytes) in source.mapped() {
+            source.backend_mut().set_access_of(peer, address, bytes)?;
+        }
+        // Before the default pool's are told, which is what says that all is done.
+        self.private.memory.add_peer(peer)?;
+        source.backend_mut().add_peer(peer);
+        Ok(())
+    }
+
+    pub(super) fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
+        let unknown = || Error::UnknownAddress { address };
+        let Some(found) = self.map.find(address) else {
+            let state = lock(&self.private.state);
+            let entry = state.blocks.get(address).ok_or_else(unknown)?;
+            let heap = state.pools.get(entry.pool)?.heap();
+            let segment = heap.segment_at(address).ok_or_else(unknown)?;
+            return Ok((segment.address(), segment.bytes() as usize));
+        };
+        let slot = self.slots.get(found.owner).ok_or_else(unknown)?;
+        let block = slot.heap.with(|heap, guard| {
+            guard.disarm();
+            heap.block(number_of(found))
+        });
+        let size = block.ok_or_else(unknown)?.size;
+        let before = (address % PAGE as u64) as usize;
+        Ok((address - before as u64, before.saturating_add(size).next_multiple_of(PAGE)))
+    }
+}

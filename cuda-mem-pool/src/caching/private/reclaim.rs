@@ -1,0 +1,141 @@
+//! What pools that were released had goes back to where it came from.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cuda_mem_core::Stream;
+
+use super::State;
+use super::allocate::pool_of;
+use crate::caching::shared::Shared;
+use crate::error::Result;
+use crate::mempool_id::MempoolId;
+use crate::primitive::lock;
+use crate::resource::RawResource;
+use crate::segments::{FreeSegment, PoolError, SegmentKind, TakenSegment};
+use crate::snapshot::Action;
+
+/// A segment that was taken out of its pool, which may be forgotten by now.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    taken: TakenSegment<Arc<dyn RawResource>>,
+    captured: bool,
+    /// The stream of its blocks.
+    owner: Option<Stream>,
+}
+
+/// Whether to wait on the host for work that may use a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    None,
+    Wait,
+}
+
+impl Shared {
+    /// Gives the segments back that nothing is in and nothing uses, of one released pool or, for [`MempoolId::NONE`], of
+    /// all; how many bytes.
+    pub(super) fn reclaim(&self, id: MempoolId, patience: Patience) -> Result<usize> {
+        if self.private.reserved() == 0 {
+            return Ok(0);
+        }
+        let mut state = lock(&self.private.state);
+        // Kept until the lock is gone: the last handle to an upstream is somebody else's code.
+        let upstreams: Vec<_> = state.pools.iter().filter_map(|(_, pool)| pool.source().cloned()).collect();
+        let taken = state.pools.take_cached(id).into_iter();
+        let leaving = taken.map(|taken| state.leaving(taken)).collect();
+        drop(state);
+        let released = self.give_back(leaving, patience);
+        drop(upstreams);
+        let forgotten = lock(&self.private.state).forget();
+        drop(forgotten);
+        released
+    }
+
+    /// Gives segments back. What is used yet, or is not taken, is put back.
+    pub(super) fn give_back(&self, leaving: Vec<Leaving>, patience: Patience) -> Result<usize> {
+        let mut asked = HashMap::new();
+        let (mut bytes, mut result) = (0usize, Ok(()));
+        for leaving in leaving {
+            let FreeSegment { address, bytes: size, kind, .. } = leaving.taken.segment;
+            let users = self.users(&leaving);
+            let quiet = !users.is_empty()
+                && users
+                    .iter()
+                    .all(|user| *asked.entry(user.id()).or_insert_with(|| Self::is_quiet(user, patience)));
+            let refusal = if quiet { self.private.memory.release(address).err() } else { None };
+            if !quiet || refusal.is_some() {
+                let kept = lock(&self.private.state).put_back(leaving);
+                result = result.and(refusal.map_or(Ok(()), |error| Err(error.into()))).and(kept);
+                continue;
+            }
+            self.unclaim(size as usize);
+            self.count_segment(kind, size, false);
+            self.tell_private(Action::SegmentFree, address, size as usize, leaving.owner.as_ref());
+            bytes = bytes.saturating_add(size as usize);
+        }
+        result.map(|()| bytes)
+    }
+
+    /// The streams whose work may use a segment. A graph may have been launched on any.
+    fn users(&self, leaving: &Leaving) -> Vec<Stream> {
+        let mut users: Vec<Stream> = leaving.owner.iter().cloned().collect();
+        if leaving.captured {
+            users.extend(lock(&self.private.state).streams.values().cloned());
+            users.extend(self.slots.iter().map(|slot| slot.stream.clone()));
+        }
+        users
+    }
+
+    /// Whether a stream runs nothing. Of one that captures nothing can be asked.
+    fn is_quiet(stream: &Stream, patience: Patience) -> bool {
+        if stream.is_capturing().unwrap_or(true) {
+            return false;
+        }
+        match patience {
+            Patience::None => stream.is_idle().unwrap_or(false),
+            Patience::Wait => stream.synchronize().is_ok(),
+        }
+    }
+
+    pub(super) fn count_segment(&self, kind: SegmentKind, bytes: u64, came: bool) {
+        let mut counts = lock(&self.counts);
+        let pool = pool_of(kind);
+        if came {
+            counts.segment.increase(pool, 1);
+            counts.reserved_bytes.increase(pool, bytes);
+            counts.num_device_alloc += 1;
+        } else {
+            counts.segment.decrease(pool, 1);
+            counts.reserved_bytes.decrease(pool, bytes);
+            counts.num_device_free += 1;
+        }
+    }
+}
+
+impl State {
+    pub(super) fn leaving(&self, taken: TakenSegment<Arc<dyn RawResource>>) -> Leaving {
+        let captured = self.notes.get(&taken.id).is_some_and(|notes| notes.captured);
+        let owner = self.streams.get(&taken.segment.stream).cloned();
+        Leaving { taken, captured, owner }
+    }
+
+    fn put_back(&mut self, leaving: Leaving) -> Result<()> {
+        let Leaving { taken, captured, owner } = leaving;
+        self.notes.entry(taken.id).or_default().captured |= captured;
+        if let Some(owner) = owner {
+            self.streams.entry(taken.segment.stream).or_insert(owner);
+        }
+        Ok(self.pools.put_back(taken).map_err(PoolError::from)?)
+    }
+
+    /// Forgets the notes of pools that are no more, and the streams when there are none: to be dropped without the lock.
+    fn forget(&mut self) -> (Vec<super::Notes>, Vec<Stream>) {
+        let gone: Vec<MempoolId> =
+            self.notes.keys().copied().filter(|id| self.pools.get(*id).is_err()).collect();
+        let notes = gone.into_iter().filter_map(|id| self.notes.remove(&id)).collect();
+        let none = self.pools.iter().next().is_none();
+        let streams =
+            if none { self.streams.drain().map(|(_, stream)| stream).collect() } else { Vec::new() };
+        (notes, streams)
+    }
+}

@@ -1,0 +1,80 @@
+//! All that there is, as a snapshot.
+
+use std::collections::{HashMap, HashSet};
+
+use super::shared::Shared;
+use super::slot::StreamSlot;
+use crate::engine::paged::Piece;
+use crate::primitive::lock;
+use crate::snapshot::{AllocatorSettings, BlockInfo, BlockState, Frames, SegmentInfo, Snapshot};
+use crate::statistics::PoolSize;
+
+/// What is known of blocks beside their heaps.
+struct Known {
+    device: u32,
+    /// Blocks that were freed and are still in use by a stream.
+    pending: HashSet<u64>,
+    stacks: HashMap<u64, Frames>,
+}
+
+impl Shared {
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let active = self.ledger.read().active_bytes.all.current;
+        self.tell_snapshot(active);
+        self.tell_moves();
+        // While it is held no memory comes, goes or moves.
+        let source = lock(&self.source);
+        let device = u32::try_from(self.context.device().as_raw()).unwrap_or_default();
+        let known = Known { device, pending: self.pending.freed(), stacks: self.stacks() };
+        let segments = self.slots.iter().flat_map(|slot| self.segments(slot, &known)).collect();
+        let mut device_traces = vec![Vec::new(); device as usize];
+        device_traces.push(self.history.entries());
+        drop(source);
+        Snapshot {
+            segments,
+            device_traces,
+            allocator_settings: AllocatorSettings {
+                expandable_segments: true,
+                ..AllocatorSettings::default()
+            },
+            external_annotations: Vec::new(),
+        }
+    }
+
+    /// The ranges of addresses that a stream has, each without a gap.
+    fn segments(&self, slot: &StreamSlot, known: &Known) -> Vec<SegmentInfo> {
+        let pieces = slot.heap.with(|heap, guard| {
+            self.drain(slot, heap, guard);
+            guard.disarm();
+            heap.pieces()
+        });
+        let runs = pieces.chunk_by(|one, next| one.address + one.size as u64 == next.address);
+        runs.map(|run| {
+            let is_small = run.iter().all(|piece| piece.in_page);
+            let pool = if is_small { PoolSize::Small } else { PoolSize::Large };
+            let blocks = run.iter().map(|piece| known.block(piece)).collect();
+            SegmentInfo {
+                stream: slot.stream.as_raw() as usize as u64,
+                is_expandable: true,
+                ..SegmentInfo::of(known.device, pool, blocks)
+            }
+        })
+        .collect()
+    }
+}
+
+impl Known {
+    fn block(&self, piece: &Piece) -> BlockInfo {
+        let state = match piece.requested {
+            None => BlockState::Inactive,
+            Some(_) if self.pending.contains(&piece.address) => BlockState::ActivePendingFree,
+            Some(_) => BlockState::ActiveAllocated,
+        };
+        let frames = match state {
+            BlockState::Inactive => None,
+            _ => self.stacks.get(&piece.address).cloned(),
+        };
+        let requested_size = piece.requested.unwrap_or(0) as u64;
+        BlockInfo { address: piece.address, size: piece.size as u64, requested_size, state, frames }
+    }
+}

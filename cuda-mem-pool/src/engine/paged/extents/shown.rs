@@ -1,0 +1,86 @@
+//! What there is, for those who show it.
+
+use super::{Extents, NONE};
+
+/// A piece of a heap's addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) address: u64,
+    pub(crate) size: usize,
+    /// What was asked for of a block; none of what is free.
+    pub(crate) requested: Option<usize>,
+    /// Whether it lies in a page that is cut up for small or medium blocks.
+    pub(crate) in_page: bool,
+}
+
+/// Memory that a heap got or lost: its addresses are as good as mapped, or as good as not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) address: u64,
+    pub(crate) size: usize,
+    /// Got, not lost.
+    pub(crate) here: bool,
+}
+
+/// Free pieces beside others in one run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Splits {
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Splits {
+    pub(crate) fn add(&mut self, count: u64, bytes: u64) {
+        self.count = self.count.saturating_add(count);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+impl Extents {
+    /// Remembers from now on what is offered and withdrawn.
+    pub(in crate::engine::paged) fn watch(&mut self) {
+        self.moved.get_or_insert_default();
+    }
+
+    /// What was offered and withdrawn since this was asked last, in order.
+    pub(in crate::engine::paged) fn take_moved(&mut self) -> Vec<Moved> {
+        self.moved.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    pub(super) fn note(&mut self, address: u64, size: usize, here: bool) {
+        if let Some(moved) = &mut self.moved {
+            moved.push(Moved { address, size, here });
+        }
+    }
+
+    /// The bytes that were asked for of a used extent.
+    pub(in crate::engine::paged) fn requested(&self, number: u32) -> Option<usize> {
+        let extent = self.records.get(number).filter(|extent| !extent.is_free)?;
+        Some(extent.size.saturating_sub(extent.unused.into()))
+    }
+
+    /// All extents, in no order.
+    pub(in crate::engine::paged) fn pieces(&self, in_page: bool) -> impl Iterator<Item = Piece> {
+        self.records.iter().map(move |(_, extent)| {
+            let requested = extent.size.saturating_sub(extent.unused.into());
+            let requested = (!extent.is_free).then_some(requested);
+            Piece { address: extent.address, size: extent.size, requested, in_page }
+        })
+    }
+
+    /// The free extents that are not a run of their own.
+    pub(in crate::engine::paged) fn splits(&self) -> Splits {
+        let mut splits = Splits::default();
+        for (_, extent) in self.records.iter() {
+            if extent.is_free && (extent.before != NONE || extent.after != NONE) {
+                splits.add(1, extent.size as u64);
+            }
+        }
+        splits
+    }
+
+    /// Whether an extent is all of its run.
+    pub(in crate::engine::paged) fn is_alone(&self, number: u32) -> bool {
+        self.records.get(number).is_some_and(|extent| extent.before == NONE && extent.after == NONE)
+    }
+}

@@ -1,0 +1,87 @@
+//! Takes handles from other heaps, and has none be lost when a call fails.
+
+use super::backend::{Backend, Change};
+use super::heap::StreamHeap;
+use super::source::{GrowError, Heaps, PageSource};
+
+impl<B: Backend> PageSource<B> {
+    /// Takes a wholly free handle from another heap, whose stream this one's waits for.
+    pub(super) fn steal(
+        &mut self,
+        heap: u32,
+        others: &mut impl Heaps,
+        left: usize,
+    ) -> Result<Option<u32>, GrowError<B::Error>> {
+        for other in others.others() {
+            let taken = others.with(other, |theirs| {
+                let free = theirs.free_ranges();
+                let whole = self.wholly_free(other, &free);
+                let fits = whole.iter().filter(|whole| whole.bytes <= left);
+                let whole = *fits.max_by_key(|whole| whole.bytes)?;
+                self.announce(whole.chunk, 0);
+                self.leave(other, theirs, whole.chunk);
+                Some((whole, theirs.now()))
+            });
+            let Some(Some((whole, now))) = taken else { continue };
+            let handed_over = self.hand_over(heap, other, whole.freed_at, now);
+            if !matches!(handed_over, Ok(true)) {
+                others.with(other, |theirs| self.shelter(other, theirs, whole.chunk));
+                handed_over?;
+                continue;
+            }
+            if let Some(chunk) = self.ground.chunk_mut(whole.chunk) {
+                chunk.heap = heap;
+            }
+            return Ok(Some(whole.chunk));
+        }
+        Ok(None)
+    }
+
+    /// Lets a heap's stream wait for what another has freed up to a count. False if there is no point to wait for.
+    fn hand_over(&mut self, heap: u32, other: u32, freed_at: u64, now: u64) -> Result<bool, B::Error> {
+        let marks = self.marks.entry(other).or_default();
+        marks.make(other, now, &mut self.backend)?;
+        if marks.is_done(freed_at, &mut self.backend)? {
+            return Ok(true);
+        }
+        let Some(mark) = marks.behind(freed_at) else { return Ok(false) };
+        self.backend.wait(heap, other, mark)
+    }
+
+    /// Finds a place for a wholly free handle of a heap with which something failed: where it is offered, where it is mapped,
+    /// or among those without a home, if the driver does not take it back.
+    pub(super) fn shelter(&mut self, heap: u32, mine: &mut StreamHeap, chunk: u32) {
+        let Some(record) = self.ground.chunk(chunk) else { return };
+        let (memory, bytes) = (record.memory, record.bytes);
+        let is_offered = |at: &u64| self.ground.at(*at).is_some_and(|map| !map.is_stale());
+        if record.maps.iter().any(is_offered) {
+            return;
+        }
+        if let Some(address) = record.maps.last().copied() {
+            if let Some(map) = self.ground.at_mut(address) {
+                (map.from, map.to, map.heap) = (0, bytes, heap);
+            }
+            let now = mine.tick();
+            mine.large.offer(address, bytes, now);
+        } else if self.backend.release(memory, bytes).is_ok() {
+            self.ground.remove(chunk);
+        } else {
+            self.homeless.push(chunk);
+        }
+    }
+
+    /// What is behind a handle's addresses, from this byte of it on, is about to change.
+    pub(super) fn announce(&mut self, chunk: u32, from: usize) {
+        let Some(record) = self.ground.chunk(chunk) else { return };
+        let id = record.id;
+        let offered = record.maps.iter().filter_map(|address| {
+            let map = self.ground.at(*address)?;
+            let from = map.from.max(from);
+            let bytes = map.to.checked_sub(from).filter(|bytes| *bytes > 0)?;
+            Some(Change { id, address: *address + from as u64, bytes })
+        });
+        let changes: Vec<Change> = offered.collect();
+        self.ground.renew(chunk);
+        changes.into_iter().for_each(|change| self.backend.before(change));
+    }
+}

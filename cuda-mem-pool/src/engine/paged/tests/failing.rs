@@ -1,0 +1,208 @@
+//! Random work while calls fail, one or many: no handle is lost, and what is pinned stays.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::model::{Model, Others};
+use crate::engine::paged::NoIndex;
+use crate::engine::paged::{Backend, Block, Load, PageSource, Policy, StreamHeap, block_size};
+
+const MIB: usize = 1 << 20;
+const HEAPS: u32 = 3;
+
+/// Fails the call of this number from now, and if told all that follow.
+#[derive(Debug)]
+struct Failing {
+    model: Model,
+    fails_in: Option<u32>,
+    for_good: bool,
+}
+
+impl Failing {
+    fn call<R>(
+        &mut self,
+        call: impl FnOnce(&mut Model) -> Result<R, &'static str>,
+    ) -> Result<R, &'static str> {
+        match self.fails_in {
+            Some(0) => {
+                self.fails_in = self.for_good.then_some(0);
+                Err("it fails")
+            }
+            left => {
+                self.fails_in = left.map(|left| left - 1);
+                call(&mut self.model)
+            }
+        }
+    }
+}
+
+impl Backend for Failing {
+    type Error = &'static str;
+    type Mark = u64;
+
+    fn reserve(&mut self, bytes: u64) -> Result<u64, &'static str> {
+        self.call(|model| model.reserve(bytes))
+    }
+    fn create(&mut self, bytes: usize) -> Result<Option<u64>, &'static str> {
+        self.call(|model| model.create(bytes))
+    }
+    fn map(&mut self, address: u64, bytes: usize, memory: u64) -> Result<(), &'static str> {
+        self.call(|model| model.map(address, bytes, memory))
+    }
+    fn unmap(&mut self, address: u64, bytes: usize) -> Result<(), &'static str> {
+        self.call(|model| model.unmap(address, bytes))
+    }
+    fn release(&mut self, memory: u64, bytes: usize) -> Result<(), &'static str> {
+        self.call(|model| model.release(memory, bytes))
+    }
+    fn mark(&mut self, heap: u32) -> Result<Option<u64>, &'static str> {
+        self.call(|model| model.mark(heap))
+    }
+    fn is_done(&mut self, mark: &u64) -> Result<bool, &'static str> {
+        self.call(|model| model.is_done(mark))
+    }
+    fn wait(&mut self, waiter: u32, of: u32, mark: &u64) -> Result<bool, &'static str> {
+        self.call(|model| model.wait(waiter, of, mark))
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Allocate(u32, usize),
+    Free(usize),
+    Trim(u32),
+    Pin(usize),
+    Unpin(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let sizes = [1000, 200 << 10, 3 * MIB / 2, 3 * MIB, 8 * MIB, 21 * MIB, 40 * MIB];
+    prop_oneof![
+        5 => (0..HEAPS, prop::sample::select(sizes.to_vec())).prop_map(|(heap, size)| Step::Allocate(heap, size)),
+        4 => any::<usize>().prop_map(Step::Free),
+        1 => (0..HEAPS).prop_map(Step::Trim),
+        1 => any::<usize>().prop_map(Step::Pin),
+        1 => any::<usize>().prop_map(Step::Unpin),
+    ]
+}
+
+/// A pinned block: where it is, the handles behind it, and what they were when it was pinned.
+struct Pinned {
+    address: u64,
+    chunks: Vec<u32>,
+    id: u64,
+    generation: u64,
+    memory: u64,
+}
+
+struct World {
+    source: PageSource<Failing>,
+    heaps: HashMap<u32, StreamHeap>,
+    live: Vec<(u32, Block)>,
+    pinned: Vec<Pinned>,
+}
+
+impl World {
+    fn new(lag: u64) -> Self {
+        let model = Model::new(lag, 96 * MIB);
+        let backend = Failing { model, fails_in: None, for_good: false };
+        // Small handles at the tail of blocks are moved too.
+        let policy = Policy { smallest_tail: 2 * MIB, ..Policy::DEFAULT };
+        let heaps = (0..HEAPS).map(|heap| (heap, StreamHeap::new())).collect();
+        Self {
+            source: PageSource::new(backend, policy, 1 << 40),
+            heaps,
+            live: Vec::new(),
+            pinned: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Allocate(number, size) => {
+                let size = block_size(size).unwrap();
+                let active = self.live.iter().map(|(_, block)| block.size).sum();
+                let load = Load { active, peak: active };
+                let mut heap = self.heaps.remove(&number).unwrap();
+                let block = heap.allocate(size, 0, &NoIndex).or_else(|| {
+                    let mut others = Others(&mut self.heaps);
+                    self.source.grow(number, &mut heap, &mut others, size, 0, load, &NoIndex).ok()
+                });
+                self.heaps.insert(number, heap);
+                self.live.extend(block.map(|block| (number, block)));
+            }
+            Step::Free(at) if !self.live.is_empty() => {
+                let (heap, block) = self.live.swap_remove(at % self.live.len());
+                self.heaps.get_mut(&heap).unwrap().free(block.number, &NoIndex).unwrap();
+            }
+            Step::Trim(heap) => {
+                let mine = self.heaps.get_mut(&heap).unwrap();
+                mine.release_spare_pages(&NoIndex);
+                let _ = self.source.release_free(heap, mine);
+            }
+            Step::Pin(at) if !self.live.is_empty() => {
+                let (_, block) = self.live[at % self.live.len()];
+                let chunks = self.source.pin(block.address, block.address + block.size as u64).unwrap();
+                let backing = self.source.backing(block.address).unwrap();
+                let (id, generation, memory) = (backing.id, backing.generation, backing.memory);
+                self.pinned.push(Pinned { address: block.address, chunks, id, generation, memory });
+            }
+            Step::Unpin(at) if !self.pinned.is_empty() => {
+                let pinned = self.pinned.swap_remove(at % self.pinned.len());
+                self.source.unpin(&pinned.chunks);
+            }
+            Step::Free(_) | Step::Pin(_) | Step::Unpin(_) => {}
+        }
+    }
+
+    fn check(&self) {
+        let in_heaps: usize = self.heaps.values().map(|heap| heap.used_bytes() + heap.free_bytes()).sum();
+        let homeless = self.source.homeless.iter().filter_map(|chunk| self.source.ground.chunk(*chunk));
+        let homeless: usize = homeless.map(|chunk| chunk.bytes).sum();
+        assert_eq!(self.source.reserved(), in_heaps + homeless, "bytes were lost");
+        assert_eq!(self.source.reserved(), self.source.backend.model.held);
+        let live: usize = self.live.iter().map(|(_, block)| block.size).sum();
+        assert_eq!(live, self.heaps.values().map(StreamHeap::used_bytes).sum::<usize>());
+        for pinned in &self.pinned {
+            let backing = self.source.backing(pinned.address).unwrap();
+            assert_eq!(
+                (backing.id, backing.generation),
+                (pinned.id, pinned.generation),
+                "a pinned page moved"
+            );
+            assert_eq!(self.source.backend.model.translate(pinned.address).0, pinned.memory);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_lost(
+        lag in 0..3u64,
+        steps in prop::collection::vec((step(), 0..40u32, any::<bool>()), 1..80),
+    ) {
+        let mut world = World::new(lag);
+        for (step, fails_in, for_good) in steps {
+            world.source.backend.model.now += 1;
+            world.source.backend.fails_in = Some(fails_in);
+            world.source.backend.for_good = for_good;
+            world.take(step);
+            world.source.backend.fails_in = None;
+            world.check();
+        }
+        while !world.live.is_empty() {
+            world.take(Step::Free(0));
+        }
+        while !world.pinned.is_empty() {
+            world.take(Step::Unpin(0));
+        }
+        for _ in 0..2 {
+            world.source.backend.model.now += 3;
+            (0..HEAPS).for_each(|heap| world.take(Step::Trim(heap)));
+        }
+        world.check();
+        prop_assert_eq!(world.source.reserved(), 0);
+        prop_assert!(world.source.backend.model.mapped.is_empty());
+    }
+}

@@ -1,0 +1,177 @@
+//! The caching allocator when there is no memory, and memory that has to stay.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use cuda_mem_pool::caching::{Advice, CachePool, CachingAllocator, CachingOptions, OutOfMemoryReport, Pin};
+use cuda_mem_pool::{Error, MemoryResource};
+
+use crate::common::World;
+
+const MIB: usize = 1 << 20;
+
+fn allocator(world: &World) -> CachingAllocator {
+    CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap()
+}
+
+/// An allocator that may hold so many bytes, give or take a page.
+fn limited(world: &World, bytes: usize) -> CachingAllocator {
+    let total = world.context.device().total_memory().unwrap();
+    let options = CachingOptions::default().with_memory_fraction(bytes as f64 / total as f64);
+    CachingAllocator::new(&world.context, &options).unwrap()
+}
+
+fn report(allocator: &CachingAllocator, bytes: usize, world: &World) -> Box<OutOfMemoryReport> {
+    match allocator.allocate(bytes, &world.stream) {
+        Err(Error::DeviceOutOfMemory(report)) => report,
+        other => panic!("{bytes} bytes: {other:?}"),
+    }
+}
+
+#[test]
+fn more_than_the_device_has_is_said_to_be_so() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let total = world.context.device().total_memory().unwrap();
+    let kept = allocator.allocate(3 * MIB, &world.stream).unwrap();
+    let report = report(&allocator, total + MIB, &world);
+    assert_eq!((report.requested, report.total, report.limit), (total + MIB, total, None));
+    assert_eq!((report.live, report.pending), (3 * MIB, 0));
+    assert_eq!(report.advice, [Advice::LargerThanDevice { total }]);
+    assert!(report.largest < total);
+    assert!(report.reserved >= report.live + report.cached_bytes());
+    assert_eq!(allocator.statistics().num_ooms, 1);
+    drop(kept);
+    drop(allocator.allocate(5 * MIB, &world.stream).unwrap());
+}
+
+#[test]
+fn a_limit_is_told_from_a_full_device() {
+    let world = World::new();
+    let allocator = limited(&world, 40 * MIB);
+    let kept = allocator.allocate(20 * MIB, &world.stream).unwrap();
+    let report = report(&allocator, 30 * MIB, &world);
+    let limit = report.limit.unwrap();
+    assert!((39 * MIB..=40 * MIB).contains(&limit));
+    assert_eq!(report.advice.first(), Some(&Advice::RaiseMemoryFraction { limit }));
+    assert!(report.reserved <= limit);
+    // What the report says fits does.
+    assert!(report.largest >= 16 * MIB);
+    drop(allocator.allocate(report.largest, &world.stream).unwrap());
+    allocator.set_memory_fraction(1.0).unwrap();
+    drop(allocator.allocate(30 * MIB, &world.stream).unwrap());
+    drop(kept);
+}
+
+#[test]
+fn a_lower_limit_leaves_what_is_held() {
+    let world = World::new();
+    let allocator = limited(&world, 64 * MIB);
+    let kept = allocator.allocate(32 * MIB, &world.stream).unwrap();
+    allocator.set_memory_fraction(0.0).unwrap();
+    assert!(allocator.allocate(8 * MIB, &world.stream).unwrap_err().is_out_of_memory());
+    assert!(allocator.reserved_bytes() >= 32 * MIB);
+    drop(kept);
+    drop(allocator.allocate(8 * MIB, &world.stream).unwrap());
+    let fraction = f64::NAN;
+    assert!(matches!(allocator.set_memory_fraction(fraction), Err(Error::InvalidFraction { .. })));
+    assert_eq!(allocator.memory_fraction(), 0.0);
+}
+
+#[test]
+fn streams_are_told_apart_in_what_is_free() {
+    let world = World::new();
+    let (allocator, other) = (limited(&world, 64 * MIB), world.new_stream());
+    let kept = allocator.allocate(MIB / 2, &other).unwrap();
+    let small = allocator.allocate(MIB / 4, &world.stream).unwrap();
+    let report = report(&allocator, 80 * MIB, &world);
+    for (stream, block) in [(&other, &kept), (&world.stream, &small)] {
+        let pool = CachePool::Stream(stream.id());
+        let cached = report.cached.iter().find(|cached| cached.pool == pool).unwrap();
+        // The rest of a page, at least.
+        assert!(cached.bytes >= 2 * MIB - block.len() && cached.largest <= cached.bytes);
+    }
+    assert_eq!(report.reserved, report.live + report.cached_bytes());
+}
+
+#[test]
+fn reclaimers_and_observers_may_use_the_allocator() {
+    let world = World::new();
+    let allocator = limited(&world, 64 * MIB);
+    let cache = Arc::new(Mutex::new(vec![allocator.allocate(40 * MIB, &world.stream).unwrap()]));
+    let (asked, told) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let reclaimer = {
+        let (allocator, stream, cache, asked) =
+            (allocator.clone(), world.stream.clone(), Arc::clone(&cache), Arc::clone(&asked));
+        allocator.clone().attach_oom_reclaimer(move |bytes| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(bytes, 50 * MIB);
+            // A request that fails in here asks nobody.
+            assert!(allocator.allocate(60 * MIB, &stream).is_err());
+            drop(allocator.allocate(MIB, &stream).unwrap());
+            !std::mem::take(&mut *cache.lock().unwrap()).is_empty()
+        })
+    };
+    let observer = {
+        let (allocator, stream, told) = (allocator.clone(), world.stream.clone(), Arc::clone(&told));
+        allocator.clone().attach_oom_observer(move |report| {
+            assert_eq!(report.requested, 50 * MIB);
+            drop(allocator.allocate(MIB, &stream).unwrap());
+            assert!(allocator.allocate(60 * MIB, &stream).is_err());
+            told.fetch_add(1, Ordering::Relaxed);
+        })
+    };
+    let counts = || (asked.load(Ordering::Relaxed), told.load(Ordering::Relaxed));
+    let block = allocator.allocate(50 * MIB, &world.stream).unwrap();
+    assert_eq!(counts(), (1, 0));
+    assert!(allocator.allocate(50 * MIB, &world.stream).is_err());
+    assert_eq!(counts(), (2, 1));
+    assert!(allocator.detach(reclaimer) && allocator.detach(observer) && !allocator.detach(observer));
+    assert!(allocator.allocate(50 * MIB, &world.stream).is_err());
+    assert_eq!(counts(), (2, 1));
+    drop(block);
+}
+
+#[test]
+fn pinned_memory_stays_when_the_cache_goes() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let block = allocator.allocate(10 * MIB, &world.stream).unwrap();
+    let (address, len) = (block.address(), block.len());
+    let pinned = allocator.pin(address, len, Pin::Registered).unwrap();
+    let again = allocator.pin(address, 0, Pin::Graph).unwrap();
+    assert_eq!(
+        allocator.pins().iter().map(|range| range.pin).collect::<Vec<_>>(),
+        [Pin::Registered, Pin::Graph]
+    );
+    let (segments, generation) = (pinned.segments().unwrap(), allocator.generation(address, len).unwrap());
+    assert_eq!(segments[0].pins, 2);
+    assert!(segments.windows(2).all(|two| two[0].address + two[0].bytes as u64 == two[1].address));
+    drop(block);
+    world.stream.synchronize().unwrap();
+    allocator.empty_cache().unwrap();
+    assert_eq!(pinned.segments().unwrap(), segments);
+    drop(pinned);
+    allocator.empty_cache().unwrap();
+    assert!(allocator.segment(address).is_ok());
+    assert_eq!(allocator.generation(address, 1).unwrap(), segments[0].generation);
+    assert!(generation >= segments[0].generation);
+    drop(again);
+    assert!(allocator.pins().is_empty());
+    while allocator.empty_cache().unwrap() > 0 {}
+    assert_eq!(allocator.reserved_bytes(), 0);
+    assert!(matches!(allocator.segment(address), Err(Error::UnknownAddress { .. })));
+    assert!(matches!(allocator.pin(address, 1, Pin::DlPack), Err(Error::UnknownAddress { .. })));
+    assert!(matches!(allocator.pin(u64::MAX, 2, Pin::DlPack), Err(Error::TooLarge { bytes: 2 })));
+}
+
+#[test]
+fn a_forgotten_pin_keeps_the_allocator() {
+    let world = World::new();
+    let allocator = limited(&world, 64 * MIB);
+    let address = allocator.allocate_by_address(10 * MIB, &world.stream).unwrap();
+    let pinned = allocator.pin(address, 10 * MIB, Pin::Exported).unwrap();
+    drop(allocator);
+    assert_eq!(pinned.segments().unwrap()[0].pins, 1);
+    assert_eq!(pinned.export_posix_fds().unwrap().len(), pinned.segments().unwrap().len());
+}

@@ -1,0 +1,146 @@
+//! Where the memory of `CachingAllocator`'s private pools comes from and goes, who reaches it, and how it counts.
+
+use cuda_mem_core::Stream;
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::segments::Filter;
+use cuda_mem_pool::{Error, MemoryResource, MempoolId, StatisticsAdaptor};
+
+use crate::common::World;
+use crate::common::gate::Gate;
+use crate::common::kernels::Kernels;
+use crate::support::device;
+
+const MIB: usize = 1 << 20;
+
+fn allocator(world: &World) -> CachingAllocator {
+    CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap()
+}
+
+fn on(stream: &Stream) -> Filter {
+    Filter::stream(stream.id().as_raw())
+}
+
+fn free(allocator: &CachingAllocator, address: u64) {
+    // SAFETY: tests free what they allocated, once, and nothing uses it.
+    unsafe { allocator.free_by_address(address) }.unwrap();
+}
+
+#[test]
+fn memory_stays_while_its_stream_runs() {
+    let world = World::new();
+    let (allocator, id) = (allocator(&world), MempoolId::for_user());
+    let (stream, other) = (world.new_stream(), world.new_stream());
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    let block = allocator.allocate_by_address(MIB, &stream).unwrap();
+    allocator.end_allocate_to_pool(id).unwrap();
+    let gate = Gate::before(&stream);
+    free(&allocator, block);
+    allocator.release_pool(id).unwrap();
+    assert_eq!(allocator.empty_cache().unwrap(), 0);
+    assert_eq!(allocator.reserved_bytes(), 2 * MIB);
+    gate.open();
+    stream.synchronize().unwrap();
+    let elsewhere = Gate::before(&other);
+    assert_eq!(allocator.empty_cache().unwrap(), 2 * MIB, "what others run does not matter");
+    elsewhere.open();
+    assert_eq!(allocator.reserved_bytes(), 0);
+}
+
+#[test]
+fn segments_come_from_a_pools_own_source_and_go_back_to_it() {
+    let world = World::new();
+    let (allocator, id, stream) = (allocator(&world), MempoolId::for_user(), world.stream.clone());
+    let upstream = StatisticsAdaptor::new(device(&world));
+    allocator.create_or_incref_pool(id, Some(upstream.raw())).unwrap();
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    let mut block = allocator.allocate(100_000, &stream).unwrap();
+    assert_eq!(upstream.counters().bytes.current, 2 << 20);
+    block.as_device_range().fill_bytes(&stream, 9).unwrap();
+    assert_eq!(block.buffer().to_vec(&stream).unwrap(), vec![9; 100_000]);
+    drop(block);
+    allocator.end_allocate_to_pool(id).unwrap();
+    [(), ()].into_iter().for_each(|()| allocator.release_pool(id).unwrap());
+    stream.synchronize().unwrap();
+    assert_eq!(allocator.empty_cache().unwrap(), 2 * MIB);
+    assert_eq!(upstream.counters().bytes.current, 0);
+}
+
+#[test]
+fn an_allocator_is_no_source_of_its_own() {
+    let world = World::new();
+    let (allocator, id) = (allocator(&world), MempoolId::for_user());
+    let refused = allocator.create_or_incref_pool(id, Some(allocator.raw())).unwrap_err();
+    assert!(matches!(refused, Error::OwnSource { .. }), "{refused}");
+    // An adaptor hides it until it is asked.
+    let hidden = StatisticsAdaptor::new(allocator.clone());
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    allocator.end_allocate_to_pool(id).unwrap();
+    let other = MempoolId::for_user();
+    allocator.create_or_incref_pool(other, Some(hidden.raw())).unwrap();
+    allocator.begin_allocate_to_pool(other, Filter::this_thread()).unwrap();
+    let refused = allocator.allocate_by_address(512, &world.stream).unwrap_err();
+    assert!(matches!(refused, Error::OwnSource { id } if id == other), "{refused}");
+    assert_eq!(allocator.statistics().allocation.all.current, 0, "the source has its memory again");
+    allocator.end_allocate_to_pool(other).unwrap();
+    [other, other, id].into_iter().for_each(|id| allocator.release_pool(id).unwrap());
+    allocator.empty_cache().unwrap();
+}
+
+#[test]
+fn private_blocks_count_with_the_others() {
+    let world = World::new();
+    let (allocator, id, stream) = (allocator(&world), MempoolId::for_user(), world.stream.clone());
+    let common = allocator.allocate_by_address(MIB, &stream).unwrap();
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    let [small, large] = [1000, 3 * MIB].map(|bytes| allocator.allocate_by_address(bytes, &stream).unwrap());
+    let statistics = allocator.statistics();
+    assert_eq!(statistics.allocation.small_pool.current, 2);
+    assert_eq!(statistics.allocated_bytes.all.current, (MIB + 1024 + 3 * MIB) as u64);
+    assert_eq!(statistics.requested_bytes.all.current, (MIB + 1000 + 3 * MIB) as u64);
+    assert_eq!(statistics.reserved_bytes.small_pool.current, 2 << 20);
+    [common, small, large].into_iter().for_each(|block| free(&allocator, block));
+    let statistics = allocator.statistics();
+    assert_eq!((statistics.active.all.current, statistics.active.all.peak), (0, 3));
+    allocator.end_allocate_to_pool(id).unwrap();
+    allocator.release_pool(id).unwrap();
+}
+
+#[test]
+fn peers_reach_what_there_is_and_what_comes() {
+    let world = World::new();
+    let (allocator, id, stream) = (allocator(&world), MempoolId::for_user(), world.stream.clone());
+    allocator.begin_allocate_to_pool(id, on(&stream)).unwrap();
+    let others = world.new_stream();
+    let blocks = |seed: u8| {
+        [&stream, &others].map(|stream| {
+            let mut block = allocator.allocate(4096, stream).unwrap();
+            block.as_device_range().fill_bytes(stream, seed).unwrap();
+            stream.synchronize().unwrap();
+            block
+        })
+    };
+    allocator.enable_peer_access(world.context.device()).unwrap();
+    for peer in world.driver.devices().unwrap().into_iter().skip(1) {
+        let before = blocks(1);
+        if !peer.can_access_peer(world.context.device()).unwrap() {
+            let refused = allocator.enable_peer_access(peer).unwrap_err();
+            assert!(matches!(refused, Error::NoPeerAccess { device, .. } if device == peer), "{refused}");
+            continue;
+        }
+        allocator.enable_peer_access(peer).unwrap();
+        allocator.enable_peer_access(peer).unwrap();
+        let context = peer.primary_context().unwrap();
+        let kernels = Kernels::load(&context);
+        let remote = Stream::new(&context).unwrap();
+        for block in before.iter().chain(&blocks(2)) {
+            {
+                let words = block.on(&remote).unwrap();
+                // SAFETY: the allocation knows that this stream uses it.
+                unsafe { kernels.fill_u32(&remote, words.address(), 1024, 0x0707_0707) };
+            }
+            assert_eq!(block.buffer().to_vec(block.stream()).unwrap(), vec![7; 4096]);
+        }
+    }
+    allocator.end_allocate_to_pool(id).unwrap();
+    allocator.release_pool(id).unwrap();
+}

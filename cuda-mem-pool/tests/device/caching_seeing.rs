@@ -1,0 +1,515 @@
+//! What the caching allocator tells of itself: statistics, history, snapshots, traces.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use cuda_mem_core::Stream;
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::history::{HistoryOptions, RecordContext, TraceTracker, backtrace};
+use cuda_mem_pool::snapshot::{Action, BlockState, Snapshot, TraceEntry};
+use cuda_mem_pool::statistics::{DeviceStatistics, PoolSize, Stat};
+use cuda_mem_pool::trace::{self, Header, Trace};
+use cuda_mem_pool::{Error, MemoryResource};
+use proptest::prelude::*;
+
+use crate::common::World;
+
+fn allocator(world: &World) -> CachingAllocator {
+    CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap()
+}
+
+fn recording(world: &World) -> CachingAllocator {
+    let allocator = allocator(world);
+    allocator.history().start(&HistoryOptions::default());
+    allocator
+}
+
+/// Blocks by address, given back with the test.
+struct Blocks<'a> {
+    allocator: &'a CachingAllocator,
+    live: Vec<u64>,
+}
+
+impl<'a> Blocks<'a> {
+    fn new(allocator: &'a CachingAllocator) -> Self {
+        Self { allocator, live: Vec::new() }
+    }
+
+    fn allocate(&mut self, bytes: usize, stream: &Stream) -> u64 {
+        let address = self.allocator.allocate_by_address(bytes, stream).unwrap();
+        self.live.push(address);
+        address
+    }
+
+    fn free(&mut self, at: usize) {
+        let address = self.live.swap_remove(at);
+        // SAFETY: allocated above, once, and no work was ever given it.
+        unsafe { self.allocator.free_by_address(address) }.unwrap();
+    }
+}
+
+/// What a snapshot holds, as statistics call it: currents of all, of small and of large blocks.
+fn recount(snapshot: &Snapshot) -> BTreeMap<&'static str, [u64; 3]> {
+    let mut counts: BTreeMap<&'static str, [u64; 3]> = BTreeMap::new();
+    let mut add = |key, small: bool, amount: u64| {
+        let entry = counts.entry(key).or_default();
+        entry[0] += amount;
+        entry[if small { 1 } else { 2 }] += amount;
+    };
+    for key in ["allocation", "active", "allocated_bytes", "active_bytes", "requested_bytes"] {
+        add(key, true, 0);
+    }
+    for block in snapshot.segments.iter().flat_map(|segment| &segment.blocks) {
+        let small = block.size <= 1 << 20;
+        if block.state == BlockState::ActiveAllocated {
+            add("allocation", small, 1);
+            add("allocated_bytes", small, block.size);
+        }
+        if block.state != BlockState::Inactive {
+            add("active", small, 1);
+            add("active_bytes", small, block.size);
+            add("requested_bytes", small, block.requested_size);
+        }
+    }
+    counts
+}
+
+fn currents(statistics: &DeviceStatistics) -> BTreeMap<&'static str, [u64; 3]> {
+    [
+        ("allocation", statistics.allocation),
+        ("active", statistics.active),
+        ("allocated_bytes", statistics.allocated_bytes),
+        ("active_bytes", statistics.active_bytes),
+        ("requested_bytes", statistics.requested_bytes),
+    ]
+    .into_iter()
+    .map(|(key, stat)| (key, [stat.all.current, stat.small_pool.current, stat.large_pool.current]))
+    .collect()
+}
+
+/// Statistics, snapshot and history of one moment, against each other and against the page source's own books.
+fn check(allocator: &CachingAllocator) {
+    let (statistics, snapshot) = (allocator.statistics(), allocator.snapshot());
+    assert_eq!(currents(&statistics), recount(&snapshot));
+    let total: u64 = snapshot.segments.iter().map(|segment| segment.total_size).sum();
+    let held = allocator.reserved_bytes() as u64;
+    assert_eq!((statistics.reserved_bytes.all.current, total), (held, held));
+    // The page source's own peak is of all times.
+    assert!(statistics.reserved_bytes.all.peak <= allocator.peak_reserved_bytes() as u64);
+    let handles = statistics.num_device_alloc - statistics.num_device_free;
+    assert_eq!(statistics.segment.all.current, handles);
+    let cut_up = snapshot.segments.iter().filter(|segment| segment.blocks.len() > 1);
+    let splits =
+        cut_up.flat_map(|segment| &segment.blocks).filter(|block| block.state == BlockState::Inactive);
+    let splits = splits.fold((0, 0), |(count, bytes), block| (count + 1, bytes + block.size));
+    let told = (statistics.inactive_split.all.current, statistics.inactive_split_bytes.all.current);
+    assert_eq!(told, splits);
+    let [small, large] = [statistics.inactive_split.small_pool, statistics.inactive_split.large_pool];
+    assert_eq!(small.current + large.current, told.0);
+    for segment in &snapshot.segments {
+        let mut at = segment.address;
+        for block in &segment.blocks {
+            assert_eq!(block.address, at);
+            at += block.size;
+        }
+        assert_eq!(at, segment.address + segment.total_size);
+    }
+    follow(&allocator.history().entries(), &snapshot);
+}
+
+/// What is mapped and what is live after all entries, each of which has to fit those before; it ends as the snapshot is.
+fn follow(entries: &[TraceEntry], snapshot: &Snapshot) {
+    // By address; the history is recorded from the beginning.
+    let mut mapped: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    let mut live: HashMap<u64, u64> = HashMap::new();
+    for entry in entries {
+        let end = entry.address + entry.size;
+        match entry.action {
+            Action::SegmentMap => {
+                let before = mapped.range(..end).next_back();
+                assert!(before.is_none_or(|(_, (end, _))| *end <= entry.address), "mapped twice: {entry:?}");
+                mapped.insert(entry.address, (end, entry.stream));
+            }
+            Action::SegmentUnmap => unmap(&mut mapped, entry),
+            Action::Alloc => {
+                assert_eq!(live.insert(entry.address, entry.size), None, "{entry:?}");
+                let mut at = entry.address;
+                while at < end {
+                    let (_, (to, stream)) = mapped.range(..=at).next_back().unwrap();
+                    assert!(*to > at && *stream == entry.stream, "not mapped: {entry:?}");
+                    at = *to;
+                }
+            }
+            Action::FreeCompleted => assert_eq!(live.remove(&entry.address), Some(entry.size), "{entry:?}"),
+            Action::FreeRequested => assert_eq!(live.get(&entry.address), Some(&entry.size), "{entry:?}"),
+            _ => {}
+        }
+    }
+    let mut runs: Vec<(u64, u64, u64)> = Vec::new();
+    for (start, (end, stream)) in mapped {
+        match runs.last_mut() {
+            Some(last) if last.1 == start && last.2 == stream => last.1 = end,
+            _ => runs.push((start, end, stream)),
+        }
+    }
+    let mut segments: Vec<(u64, u64, u64)> = snapshot
+        .segments
+        .iter()
+        .map(|segment| (segment.address, segment.address + segment.total_size, segment.stream))
+        .collect();
+    segments.sort_unstable();
+    assert_eq!(runs, segments);
+    let blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
+    let blocks: HashMap<u64, u64> = blocks
+        .filter(|block| block.state != BlockState::Inactive)
+        .map(|block| (block.address, block.requested_size))
+        .collect();
+    assert_eq!(live, blocks);
+}
+
+/// What is unmapped was mapped as a whole, perhaps in pieces or as a part.
+fn unmap(mapped: &mut BTreeMap<u64, (u64, u64)>, entry: &TraceEntry) {
+    let (from, to) = (entry.address, entry.address + entry.size);
+    let mut at = from;
+    while at < to {
+        let (start, (end, stream)) =
+            mapped.range(..=at).next_back().map(|(start, map)| (*start, *map)).unwrap();
+        assert!(end > at && stream == entry.stream, "was not mapped: {entry:?}");
+        mapped.remove(&start);
+        if start < from {
+            mapped.insert(start, (from, stream));
+        }
+        if end > to {
+            mapped.insert(to, (end, stream));
+        }
+        at = end;
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Allocate(usize, usize),
+    Free(prop::sample::Index),
+    /// Freed after another stream was entered as a user.
+    FreeUsed(prop::sample::Index, usize),
+    /// Freed by another thread.
+    FreeElsewhere(prop::sample::Index),
+    EmptyCache,
+    ResetPeaks,
+}
+
+const STREAMS: usize = 3;
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let size = prop_oneof![1usize..3000, 1usize..(1 << 20), (1usize << 20)..(40 << 20)];
+    let index = any::<prop::sample::Index>;
+    let step = prop_oneof![
+        10 => (size, 0..STREAMS).prop_map(|(size, stream)| Step::Allocate(size, stream)),
+        5 => index().prop_map(Step::Free),
+        2 => (index(), 0..STREAMS).prop_map(|(index, stream)| Step::FreeUsed(index, stream)),
+        2 => index().prop_map(Step::FreeElsewhere),
+        1 => Just(Step::EmptyCache),
+        1 => Just(Step::ResetPeaks),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn statistics_are_what_a_recount_finds(steps in steps()) {
+        let world = World::new();
+        let allocator = recording(&world);
+        let streams = [world.stream.clone(), world.new_stream(), world.new_stream()];
+        let mut blocks = Blocks::new(&allocator);
+        let mut reserved = 0;
+        for step in steps {
+            match step {
+                Step::Allocate(bytes, stream) => {
+                    blocks.allocate(bytes, &streams[stream]);
+                }
+                Step::Free(index) if !blocks.live.is_empty() => blocks.free(index.index(blocks.live.len())),
+                Step::FreeUsed(index, stream) if !blocks.live.is_empty() => {
+                    let at = index.index(blocks.live.len());
+                    allocator.record_stream(blocks.live[at], &streams[stream]).unwrap();
+                    blocks.free(at);
+                }
+                Step::FreeElsewhere(index) if !blocks.live.is_empty() => {
+                    let at = index.index(blocks.live.len());
+                    std::thread::scope(|scope| scope.spawn(|| blocks.free(at)).join().unwrap());
+                }
+                Step::EmptyCache => {
+                    allocator.empty_cache().unwrap();
+                }
+                Step::ResetPeaks => {
+                    allocator.reset_peak_statistics();
+                    let statistics = allocator.statistics();
+                    let Stat { current, peak, .. } = statistics.active_bytes.all;
+                    prop_assert_eq!(current, peak);
+                    let Stat { current, peak, .. } = statistics.reserved_bytes.all;
+                    prop_assert_eq!(current, peak);
+                    reserved = 0;
+                }
+                _ => {}
+            }
+            check(&allocator);
+            // Seen after each step, of which none both gets memory and gives it back.
+            reserved = reserved.max(allocator.reserved_bytes() as u64);
+            prop_assert_eq!(allocator.statistics().reserved_bytes.all.peak, reserved);
+        }
+        while !blocks.live.is_empty() {
+            blocks.free(0);
+        }
+    }
+}
+
+#[test]
+fn sums_start_anew_when_they_are_reset() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    drop(allocator.allocate(30 << 20, &world.stream).unwrap());
+    let before = allocator.statistics();
+    assert!(before.num_device_alloc > 0 && before.reserved_bytes.all.allocated >= 30 << 20);
+    assert_eq!(before.allocation.all, Stat { current: 0, peak: 1, allocated: 1, freed: 1 });
+    allocator.reset_accumulated_statistics();
+    let after = allocator.statistics();
+    assert_eq!((after.num_device_alloc, after.reserved_bytes.all.allocated), (0, 0));
+    assert_eq!(after.allocation.all, Stat { current: 0, peak: 1, allocated: 0, freed: 0 });
+    assert_eq!(after.reserved_bytes.all.current, allocator.reserved_bytes() as u64);
+}
+
+#[test]
+fn what_is_free_beside_blocks_is_an_inactive_split() {
+    let world = World::new();
+    let allocator = recording(&world);
+    let first = allocator.allocate(512, &world.stream).unwrap();
+    let statistics = allocator.statistics();
+    // The rest of the page, and the rest of the memory that it was cut from.
+    assert_eq!(statistics.inactive_split_bytes.small_pool.current, (2 << 20) - 512);
+    check(&allocator);
+    drop(first);
+    let statistics = allocator.statistics();
+    assert_eq!(statistics.inactive_split_bytes.small_pool.current % (2 << 20), 0);
+    assert!(statistics.inactive_split_bytes.small_pool.peak >= (2 << 20) - 512);
+    allocator.empty_cache().unwrap();
+    assert_eq!(allocator.statistics().inactive_split.all.current, 0);
+}
+
+#[test]
+fn memory_that_moves_is_unmapped_and_mapped() {
+    let world = World::new();
+    let (allocator, other) = (recording(&world), world.new_stream());
+    let reserved = |allocator: &CachingAllocator| allocator.reserved_bytes();
+    drop(allocator.allocate(64 << 20, &world.stream).unwrap());
+    let held = reserved(&allocator);
+    let seen = allocator.history().entries().len();
+    // The other stream gets what is free on the first one.
+    let block = allocator.allocate(64 << 20, &other).unwrap();
+    assert_eq!(reserved(&allocator), held);
+    let moved = allocator.history().entries().split_off(seen);
+    let of = |action: Action, stream: &Stream| -> u64 {
+        let stream = stream.as_raw() as usize as u64;
+        let entries = moved.iter().filter(|entry| entry.action == action && entry.stream == stream);
+        entries.map(|entry| entry.size).sum()
+    };
+    assert_eq!(of(Action::SegmentUnmap, &world.stream), held as u64);
+    assert_eq!(of(Action::SegmentMap, &other), held as u64);
+    assert_eq!(moved.last().unwrap().action, Action::Alloc);
+    check(&allocator);
+    drop(block);
+}
+
+#[test]
+fn a_request_that_fails_is_in_the_history() {
+    let world = World::new();
+    let options = CachingOptions::default().with_memory_fraction(0.001);
+    let allocator = CachingAllocator::new(&world.context, &options).unwrap();
+    allocator.history().start(&HistoryOptions::default());
+    let bytes = world.context.device().total_memory().unwrap() / 100;
+    let refused = allocator.allocate_by_address(bytes, &world.stream);
+    assert!(matches!(refused, Err(Error::OutOfMemory { .. })), "{refused:?}");
+    let entries = allocator.history().entries();
+    let oom = entries.iter().find(|entry| entry.action == Action::Oom).unwrap();
+    assert_eq!(oom.size, bytes.next_multiple_of(512) as u64);
+    assert!(oom.address > 0, "the device has free memory");
+    let statistics = allocator.statistics();
+    assert_eq!((statistics.num_ooms, statistics.num_alloc_retries), (1, 1));
+    check(&allocator);
+}
+
+#[test]
+fn stacks_come_with_entries_and_blocks() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let unseen = allocator.allocate(1000, &world.stream).unwrap();
+    let options = HistoryOptions::default().with_frames(RecordContext::Alloc, backtrace);
+    allocator.history().start(&options);
+    let block = allocator.allocate(2000, &world.stream).unwrap();
+    let here = |frames: Option<&cuda_mem_pool::snapshot::Frames>| {
+        frames.is_some_and(|frames| {
+            frames.iter().any(|frame| frame.name.contains("stacks_come_with_entries_and_blocks"))
+        })
+    };
+    let snapshot = allocator.snapshot();
+    let stacks: Vec<(u64, bool)> = snapshot
+        .segments
+        .iter()
+        .flat_map(|segment| &segment.blocks)
+        .filter(|known| known.state == BlockState::ActiveAllocated)
+        .map(|known| (known.requested_size, here(known.frames.as_ref())))
+        .collect();
+    assert_eq!(stacks, [(1000, false), (2000, true)]);
+    let device = usize::try_from(world.context.device().as_raw()).unwrap();
+    let entries = &snapshot.device_traces[device];
+    assert!(entries.iter().any(|entry| entry.action == Action::Alloc && here(entry.frames.as_ref())));
+    assert_eq!(entries.last().unwrap().action, Action::Snapshot);
+    // A recording that ended takes its stacks with it.
+    allocator.history().stop();
+    allocator.history().start(&options);
+    let blocks = allocator.snapshot().segments;
+    assert!(blocks.iter().flat_map(|segment| &segment.blocks).all(|block| block.frames.is_none()));
+    drop((unseen, block));
+}
+
+#[test]
+fn segments_of_pages_alone_are_small() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let small = allocator.allocate(1 << 20, &world.stream).unwrap();
+    let snapshot = allocator.snapshot();
+    assert!(snapshot.allocator_settings.expandable_segments);
+    let segment = &snapshot.segments[0];
+    assert!(segment.is_expandable);
+    assert_eq!(segment.stream, world.stream.as_raw() as usize as u64);
+    assert_eq!((segment.allocated_size, segment.active_size), (1 << 20, 1 << 20));
+    let large = allocator.allocate(3 << 20, &world.stream).unwrap();
+    let types = |of: PoolSize| {
+        let snapshot = allocator.snapshot();
+        snapshot.segments.iter().filter(|segment| segment.segment_type == of).count()
+    };
+    assert!(types(PoolSize::Large) > 0);
+    drop((small, large));
+}
+
+/// Allocates and frees on the stream of the block that it is told of.
+struct Meddler {
+    allocator: Mutex<Option<CachingAllocator>>,
+    stream: Stream,
+}
+
+impl TraceTracker for Meddler {
+    fn track(&self, _entry: &TraceEntry) {
+        let allocator = self.allocator.lock().unwrap().clone();
+        if let Some(allocator) = allocator {
+            for bytes in [700, 5 << 20] {
+                drop(allocator.allocate(bytes, &self.stream).unwrap());
+            }
+            drop(allocator.snapshot());
+        }
+    }
+}
+
+#[test]
+fn a_tracker_may_allocate() {
+    let world = World::new();
+    let allocator = recording(&world);
+    let meddler =
+        Arc::new(Meddler { allocator: Mutex::new(Some(allocator.clone())), stream: world.stream.clone() });
+    let id = allocator.history().attach(meddler.clone());
+    let other = world.new_stream();
+    std::thread::scope(|scope| {
+        for stream in [&world.stream, &other] {
+            let allocator = &allocator;
+            scope.spawn(move || {
+                for step in 1..20 {
+                    let block = allocator.allocate(step * 300_000, stream).unwrap();
+                    allocator.record_stream(block.address(), &another(stream)).unwrap();
+                    drop(block);
+                }
+                allocator.empty_cache().unwrap();
+            });
+        }
+    });
+    assert!(allocator.history().detach(id));
+    *meddler.allocator.lock().unwrap() = None;
+    assert_eq!(allocator.history().tracker_panics(), 0);
+    assert!(allocator.statistics().allocation.all.allocated > 2 * 19);
+}
+
+/// Another stream of the same context.
+fn another(stream: &Stream) -> Stream {
+    Stream::new(stream.context()).unwrap()
+}
+
+/// What was written, for the test to read.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_recorded_run_replays_as_it_was() {
+    let world = World::new();
+    let (allocator, other) = (allocator(&world), world.new_stream());
+    let before = allocator.allocate(9000, &world.stream).unwrap();
+    let written = Written::default();
+    let recording = allocator.record_trace(written.clone(), &Header::default()).unwrap();
+    let mut blocks = Blocks::new(&allocator);
+    for round in 0..40 {
+        let stream = if round % 3 == 0 { &other } else { &world.stream };
+        blocks.allocate(1 + round * 77_777, stream);
+        if round % 4 == 3 {
+            blocks.free(round / 5);
+        }
+    }
+    std::thread::scope(|scope| scope.spawn(|| blocks.free(0)).join().unwrap());
+    drop(before);
+    let recorded = allocator.statistics();
+    recording.finish().unwrap();
+    assert!(!allocator.history().is_listening());
+    // Not in the recording any more.
+    let late = blocks.allocate(123_456, &world.stream);
+
+    let text = written.0.lock().unwrap().clone();
+    let trace = Trace::read(&*text).unwrap();
+    let threads: std::collections::HashSet<_> =
+        trace.events().iter().map(|event| event.thread.unwrap()).collect();
+    assert_eq!(threads.len(), 2);
+    assert!(trace.events().iter().map(|event| event.time_us.unwrap()).is_sorted());
+
+    // The same again, on an allocator of its own.
+    let again = CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap();
+    let mut replayed: HashMap<u64, u64> = HashMap::new();
+    for event in trace.events() {
+        let stream = if event.stream == 0 { &other } else { &world.stream };
+        match event.action {
+            trace::Action::Allocate { size } => {
+                let address = again.allocate_by_address(size as usize, stream).unwrap();
+                replayed.insert(event.id, address);
+            }
+            trace::Action::Free => {
+                let address = replayed.remove(&event.id).unwrap();
+                // SAFETY: allocated above, once, and no work was ever given it.
+                unsafe { again.free_by_address(address) }.unwrap();
+            }
+            trace::Action::Complete => {}
+        }
+    }
+    let replayed = again.statistics();
+    assert_eq!(replayed.requested_bytes.all.current, recorded.requested_bytes.all.current);
+    assert_eq!(replayed.active_bytes.all.current, recorded.active_bytes.all.current);
+    // The block from before the recording was live with all the others.
+    assert_eq!(replayed.allocation.all.allocated + 1, recorded.allocation.all.allocated);
+    // SAFETY: allocated above and not used.
+    unsafe { allocator.free_by_address(late) }.unwrap();
+}

@@ -1,0 +1,353 @@
+//! The ladder of the caching allocator, step by step, and with every call on it failing.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Context, Driver, Stream};
+use cuda_mem_pool::caching::{Advice, CachePool, CachingAllocator, CachingOptions, OutOfMemoryReport, Pin};
+use cuda_mem_pool::{Error, Result};
+use cuda_mem_sim::{Builder, Sim};
+
+use crate::common::capture::{Capture, RELAXED};
+use crate::common::gate::Gate;
+use crate::rig::on;
+
+const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
+
+/// A machine with little memory.
+fn machine(bytes: usize) -> Builder {
+    Sim::builder().memory(bytes as u64).driver(13000)
+}
+
+fn allocator(context: &Context, moves: bool) -> CachingAllocator {
+    CachingAllocator::new(context, &CachingOptions::default().with_moves(moves)).unwrap()
+}
+
+fn free(allocator: &CachingAllocator, address: u64) -> Result<()> {
+    // SAFETY: each caller allocated the block and does not use it.
+    unsafe { allocator.free_by_address(address) }
+}
+
+fn report(allocator: &CachingAllocator, bytes: usize, stream: &Stream) -> Box<OutOfMemoryReport> {
+    match allocator.allocate_by_address(bytes, stream) {
+        Err(Error::DeviceOutOfMemory(report)) => report,
+        other => panic!("{bytes} bytes: {other:?}"),
+    }
+}
+
+#[test]
+fn two_gib_on_a_full_device_of_four() {
+    on(machine(4 * GIB), |_, context| {
+        let [one, other, user] = [(); 3].map(|()| Stream::new(context).unwrap());
+        let allocator = allocator(context, true);
+        let free_at_first = context.memory_info().unwrap().free;
+        let live = allocator.allocate_by_address(GIB, &one).unwrap();
+        let used = allocator.allocate_by_address(GIB, &other).unwrap();
+        let held = allocator.allocate_by_address(GIB, &other).unwrap();
+        let mut rest = Vec::new();
+        while let Ok(block) = allocator.allocate_by_address(64 * MIB, &one) {
+            rest.push(block);
+        }
+        // A pinned hole among the blocks of the first stream.
+        let hole = rest.remove(rest.len() / 2);
+        let pinned = allocator.pin(hole, 64 * MIB, Pin::Exported).unwrap();
+        free(&allocator, hole).unwrap();
+        // A stream that nobody can wait for: a graph is being captured on the block's own.
+        let gate = Gate::before(&user);
+        allocator.record_stream(used, &user).unwrap();
+        let capture = Capture::begin(&other, RELAXED);
+        free(&allocator, used).unwrap();
+        let ooms = allocator.statistics().num_ooms;
+        thread::scope(|scope| {
+            // The host waits for the user's stream in the end.
+            scope.spawn(|| {
+                while allocator.statistics().num_alloc_retries <= ooms {
+                    thread::yield_now();
+                }
+                gate.open();
+            });
+            let refused = report(&allocator, 2 * GIB, &one);
+            let text = refused.to_string();
+            assert_eq!((refused.requested, refused.total), (2 * GIB, 4 * GIB), "{text}");
+            assert!(refused.free.unwrap() < 64 * MIB, "{text}");
+            assert_eq!(refused.limit, None);
+            assert_eq!(refused.live, 2 * GIB + rest.len() * 64 * MIB, "{text}");
+            assert_eq!(refused.reserved, refused.live + refused.pending + refused.cached_bytes(), "{text}");
+            assert!(refused.reserved + 64 * MIB > free_at_first, "{text}");
+            let cached =
+                refused.cached.iter().find(|cached| cached.pool == CachePool::Stream(one.id())).unwrap();
+            assert!(cached.bytes >= 64 * MIB && refused.pinned >= 64 * MIB, "{text}");
+            assert!(refused.largest < 2 * GIB, "{text}");
+            assert!(refused.advice.iter().any(|advice| matches!(advice, Advice::FreeMore { .. })), "{text}");
+            for said in [
+                "2.00 GiB were asked for",
+                "free of 4.00 GiB",
+                "in blocks in use",
+                "in freed blocks that streams still use",
+                &format!("stream {}: ", one.id().as_raw()),
+                "Pins keep",
+                "The largest block that would have fitted",
+                "the device is not known",
+                "What would help: ",
+            ] {
+                assert!(text.contains(said), "{said:?} is not in: {text}");
+            }
+        });
+        drop(capture.end().unwrap());
+        drop(pinned);
+        for block in rest.into_iter().chain([live, held]) {
+            free(&allocator, block).unwrap();
+        }
+        let block = allocator.allocate_by_address(2 * GIB, &one).unwrap();
+        free(&allocator, block).unwrap();
+    });
+}
+
+#[test]
+fn what_is_pending_is_said() {
+    on(machine(128 * MIB), |_, context| {
+        let [one, user] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let allocator = allocator(context, true);
+        let used = allocator.allocate_by_address(64 * MIB, &one).unwrap();
+        let kept = allocator.allocate_by_address(24 * MIB, &one).unwrap();
+        allocator.record_stream(used, &user).unwrap();
+        let capture = Capture::begin(&user, RELAXED);
+        free(&allocator, used).unwrap();
+        let refused = report(&allocator, 64 * MIB, &one);
+        assert_eq!((refused.live, refused.pending), (24 * MIB, 64 * MIB));
+        assert!(refused.advice.contains(&Advice::AwaitStreams { bytes: 64 * MIB }), "{refused}");
+        drop(capture.end().unwrap());
+        let block = allocator.allocate_by_address(64 * MIB, &one).unwrap();
+        [block, kept].into_iter().for_each(|block| free(&allocator, block).unwrap());
+    });
+}
+
+#[test]
+fn a_stream_waits_rather_than_the_host() {
+    on(machine(128 * MIB), |_, context| {
+        let [one, user] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let allocator = allocator(context, true);
+        let used = allocator.allocate_by_address(64 * MIB, &one).unwrap();
+        let kept = allocator.allocate_by_address(24 * MIB, &one).unwrap();
+        let gate = Gate::before(&user);
+        allocator.record_stream(used, &user).unwrap();
+        free(&allocator, used).unwrap();
+        let block = allocator.allocate_by_address(64 * MIB, &one).unwrap();
+        // It is held up on the device.
+        let statistics = allocator.statistics();
+        assert_eq!((statistics.num_alloc_retries, statistics.num_sync_all_streams), (1, 0));
+        assert!(!one.is_idle().unwrap());
+        gate.open();
+        one.synchronize().unwrap();
+        [block, kept].into_iter().for_each(|block| free(&allocator, block).unwrap());
+    });
+}
+
+#[test]
+fn handles_that_are_too_large_for_the_gap_go_back() {
+    on(machine(64 * MIB), |_, context| {
+        let [one, other] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let allocator = allocator(context, true);
+        let mut blocks = Vec::new();
+        // Handles of 4 MiB, and then not one page more.
+        while let Ok(block) = allocator.allocate_by_address(4 * MIB, &one) {
+            blocks.push(block);
+        }
+        free(&allocator, blocks.pop().unwrap()).unwrap();
+        one.synchronize().unwrap();
+        let block = allocator.allocate_by_address(3 * MIB / 2, &other).unwrap();
+        assert_eq!(allocator.statistics().num_sync_all_streams, 0);
+        blocks.into_iter().chain([block]).for_each(|block| free(&allocator, block).unwrap());
+    });
+}
+
+#[test]
+fn without_moves_memory_goes_back_and_is_got_again() {
+    on(machine(64 * MIB), |_, context| {
+        let [one, other] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let allocator = allocator(context, false);
+        let block = allocator.allocate_by_address(40 * MIB, &one).unwrap();
+        free(&allocator, block).unwrap();
+        one.synchronize().unwrap();
+        let block = allocator.allocate_by_address(50 * MIB, &other).unwrap();
+        free(&allocator, block).unwrap();
+    });
+}
+
+#[test]
+fn the_host_waits_last_and_is_counted() {
+    on(machine(64 * MIB), |sim, context| {
+        let [one, other] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let allocator = allocator(context, false);
+        let block = allocator.allocate_by_address(40 * MIB, &one).unwrap();
+        let gate = Gate::before(&one);
+        free(&allocator, block).unwrap();
+        // Opened only when the trim, which comes before the wait, found that the device is not done.
+        let queried = || sim.log().count("cuEventQuery");
+        let before = queried();
+        let block = thread::scope(|scope| {
+            scope.spawn(|| {
+                while queried() == before {
+                    thread::yield_now();
+                }
+                gate.open();
+            });
+            allocator.allocate_by_address(50 * MIB, &other).unwrap()
+        });
+        assert!(allocator.statistics().num_sync_all_streams <= 1);
+        assert_eq!(allocator.statistics().num_ooms, 0);
+        free(&allocator, block).unwrap();
+    });
+}
+
+/// A run up the whole ladder, with what it has in `blocks` when it ends early.
+fn climb(allocator: &CachingAllocator, streams: &[Stream; 3], blocks: &RefCell<Vec<u64>>) -> Result<()> {
+    let [one, other, user] = streams;
+    let allocate = |bytes: usize, stream: &Stream| -> Result<u64> {
+        let address = allocator.allocate_by_address(bytes, stream)?;
+        blocks.borrow_mut().push(address);
+        Ok(address)
+    };
+    let give = |address: u64| {
+        blocks.borrow_mut().retain(|block| *block != address);
+        free(allocator, address)
+    };
+    let used = allocate(20 * MIB, one)?;
+    let small = allocate(3000, one)?;
+    let cached = allocate(16 * MIB, other)?;
+    let pinned = allocator.pin(small, 3000, Pin::Graph)?;
+    allocator.record_stream(used, user)?;
+    give(used)?;
+    give(cached)?;
+    // The other's free memory and what the user may still use.
+    let large = allocate(48 * MIB, one)?;
+    assert!(matches!(allocate(2 * GIB, one), Err(Error::DeviceOutOfMemory(_))));
+    give(large)?;
+    give(small)?;
+    drop(pinned);
+    // Pages of 2 MiB out of larger handles.
+    for _ in 0..5 {
+        allocate(3 * MIB / 2, user)?;
+    }
+    // What only a reclaimer has.
+    let spare = Mutex::new(Some(allocate(30 * MIB, other)?));
+    let reclaimer = {
+        let allocator = allocator.clone();
+        let reclaim =
+            move |_| spare.lock().unwrap().take().is_some_and(|block| free(&allocator, block).is_ok());
+        Arc::new(reclaim)
+    };
+    let freed = Arc::new(Mutex::new(false));
+    let id = {
+        let (reclaimer, freed) = (Arc::clone(&reclaimer), Arc::clone(&freed));
+        allocator.attach_oom_reclaimer(move |bytes| {
+            let done = reclaimer(bytes);
+            *freed.lock().unwrap() |= done;
+            done
+        })
+    };
+    let last = allocate(40 * MIB, one);
+    assert!(allocator.detach(id));
+    if *freed.lock().unwrap() {
+        // Before the last one, or where that failed at the end.
+        let at = blocks.borrow().len() - if last.is_ok() { 2 } else { 1 };
+        blocks.borrow_mut().remove(at);
+    }
+    last.map(|_| ())
+}
+
+/// Every byte is there after whatever happened: nothing is in use, all of it goes back, and all of it can be had.
+fn expect_whole(context: &Context, allocator: &CachingAllocator, stream: &Stream) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let mut reserved = usize::MAX;
+    for _ in 0..2 {
+        context.synchronize().unwrap();
+        allocator.empty_cache().unwrap();
+        reserved = allocator.reserved_bytes();
+    }
+    let statistics = allocator.statistics();
+    if reserved != 0 {
+        complaints.push(format!("{reserved} bytes are held"));
+    }
+    if (statistics.active_bytes.all.current, statistics.allocation.all.current) != (0, 0) {
+        complaints.push(format!("{} bytes are active", statistics.active_bytes.all.current));
+    }
+    match allocator.allocate_by_address(56 * MIB, stream) {
+        Ok(block) => free(allocator, block).unwrap(),
+        Err(error) => complaints.push(error.to_string()),
+    }
+    complaints
+}
+
+/// The run with a call failing: the function that was struck, if there are so many calls, and what is wrong afterwards.
+fn climb_with_fault(moves: bool, nth: u64, code: CUresult) -> (Option<&'static str>, Vec<String>) {
+    let sim = machine(64 * MIB).no_data().build();
+    let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    let streams = [(); 3].map(|()| Stream::new(&context).unwrap());
+    let allocator = allocator(&context, moves);
+    let blocks = RefCell::default();
+    sim.fail_nth_call_overall(nth, code);
+    let outcome = climb(&allocator, &streams, &blocks);
+    let struck = sim.struck().first().map(|struck| struck.function);
+    sim.clear_faults();
+    let mut complaints = Vec::new();
+    match outcome {
+        Ok(()) => {}
+        Err(Error::Core(cuda_mem_core::Error::Driver(error))) if struck.is_some() && error.code() == code => {
+        }
+        Err(error) => complaints.push(format!("{error:?}")),
+    }
+    blocks.take().into_iter().for_each(|block| free(&allocator, block).unwrap());
+    complaints.extend(expect_whole(&context, &allocator, &streams[0]));
+    drop((allocator, streams, context));
+    complaints.extend(sim.misuse().iter().map(|misuse| format!("misused: {misuse}")));
+    complaints.extend(sim.leaks().iter().map(|leak| format!("leaked: {leak}")));
+    let complaints = complaints.iter().map(|what| format!("call {nth}, {struck:?}, {code:?}: {what}"));
+    (struck, complaints.collect())
+}
+
+fn nothing_is_lost(moves: bool, expected: &[&str]) {
+    // A call meets one code; the one that the allocator explains is met by each function.
+    let codes = [CUresult::CUDA_ERROR_OUT_OF_MEMORY, CUresult::CUDA_ERROR_UNKNOWN];
+    let (mut functions, mut failures) = (BTreeSet::new(), Vec::new());
+    for nth in 1.. {
+        let (struck, complaints) = climb_with_fault(moves, nth, codes[nth as usize % codes.len()]);
+        failures.extend(complaints);
+        let Some(struck) = struck else { break };
+        functions.insert(struck);
+    }
+    assert!(failures.is_empty(), "{} complaints:\n{}", failures.len(), failures.join("\n"));
+    let missed: Vec<_> = expected.iter().filter(|function| !functions.contains(*function)).collect();
+    assert!(missed.is_empty(), "not struck: {missed:?}");
+}
+
+#[test]
+fn nothing_is_lost_wherever_a_call_fails() {
+    let ladder = [
+        "cuMemAddressReserve",
+        "cuMemCreate",
+        "cuMemMap",
+        "cuMemSetAccess",
+        "cuMemUnmap",
+        "cuMemRelease",
+        "cuEventRecord",
+        "cuEventQuery",
+        "cuMemGetInfo",
+    ];
+    nothing_is_lost(true, &ladder);
+}
+
+#[test]
+fn nothing_is_lost_wherever_a_call_fails_without_moves() {
+    nothing_is_lost(false, &["cuMemUnmap", "cuMemRelease"]);
+}
+
+#[test]
+fn a_run_up_the_ladder_leaves_nothing() {
+    let (struck, complaints) = climb_with_fault(true, u64::MAX / 2, CUresult::CUDA_ERROR_UNKNOWN);
+    assert!(struck.is_none() && complaints.is_empty(), "{complaints:#?}");
+}

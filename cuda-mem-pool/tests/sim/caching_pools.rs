@@ -1,0 +1,192 @@
+//! Private pools of `CachingAllocator` on small machines, and what they ask of the driver.
+
+use cuda_mem_core::{Context, Stream};
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::segments::{Filter, Options};
+use cuda_mem_pool::{Error, MempoolId};
+use cuda_mem_sim::Sim;
+
+use crate::common::capture::{Capture, GLOBAL};
+use crate::common::gate::Gate;
+use crate::rig::{on, on_simulator};
+
+const MIB: usize = 1 << 20;
+
+fn allocator(context: &Context) -> CachingAllocator {
+    CachingAllocator::new(context, &CachingOptions::default()).unwrap()
+}
+
+fn free(allocator: &CachingAllocator, address: u64) {
+    // SAFETY: tests free what they allocated, once, and nothing that still runs uses it but what was recorded.
+    unsafe { allocator.free_by_address(address) }.unwrap();
+}
+
+/// A block of a pool, which is in use once more.
+fn routed(allocator: &CachingAllocator, id: MempoolId, bytes: usize, stream: &Stream) -> Result<u64, Error> {
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    let block = allocator.allocate_by_address(bytes, stream);
+    allocator.end_allocate_to_pool(id).unwrap();
+    block
+}
+
+fn small(test: impl FnOnce(&Sim, &Context, &Stream)) {
+    on(Sim::builder().memory(256 << 20), |sim, context| {
+        let stream = Stream::new(context).unwrap();
+        test(sim, context, &stream);
+    });
+}
+
+#[test]
+fn what_a_released_pool_has_serves_others() {
+    small(|_, context, stream| {
+        let (allocator, id) = (allocator(context), MempoolId::for_user());
+        let block = routed(&allocator, id, 200 * MIB, stream).unwrap();
+        free(&allocator, block);
+        let refused = allocator.allocate_by_address(200 * MIB, stream).unwrap_err();
+        assert!(matches!(refused, Error::DeviceOutOfMemory(_)), "{refused}: the pool is in use");
+        allocator.release_pool(id).unwrap();
+        let block = allocator.allocate_by_address(200 * MIB, stream).unwrap();
+        assert!(allocator.reserved_bytes() < 256 << 20);
+        free(&allocator, block);
+        // And the other way round, of memory whose stream still runs.
+        let gate = Gate::new(context);
+        gate.open();
+        gate.hold(stream);
+        let block = routed(&allocator, MempoolId::for_user(), 200 * MIB, stream).unwrap();
+        free(&allocator, block);
+    });
+}
+
+#[test]
+fn a_pool_lends_in_need_if_it_may() {
+    small(|_, context, stream| {
+        let (allocator, id) = (allocator(context), MempoolId::for_user());
+        let other = Stream::new(context).unwrap();
+        let block = routed(&allocator, id, 200 * MIB, stream).unwrap();
+        free(&allocator, block);
+        allocator.set_use_on_oom(id, true).unwrap();
+        let refused = allocator.allocate_by_address(100 * MIB, &other).unwrap_err();
+        assert!(matches!(refused, Error::DeviceOutOfMemory(_)), "{refused}: another stream's");
+        let lent = allocator.allocate_by_address(100 * MIB, stream).unwrap();
+        assert_eq!(lent, block);
+        allocator.set_use_on_oom(id, false).unwrap();
+        assert!(allocator.allocate_by_address(90 * MIB, stream).is_err());
+        free(&allocator, lent);
+        assert_eq!(allocator.statistics().num_ooms, 2);
+        allocator.release_pool(id).unwrap();
+    });
+}
+
+#[test]
+fn the_fraction_is_of_all_memory_together() {
+    small(|_, context, stream| {
+        let options = CachingOptions::default().with_memory_fraction(0.5);
+        let allocator = CachingAllocator::new(context, &options).unwrap();
+        let id = MempoolId::for_user();
+        let block = routed(&allocator, id, 100 * MIB, stream).unwrap();
+        let refused = allocator.allocate_by_address(60 * MIB, stream).unwrap_err();
+        assert!(
+            matches!(&refused, Error::DeviceOutOfMemory(report) if report.limit == Some(128 << 20)),
+            "{refused}"
+        );
+        let common = allocator.allocate_by_address(20 * MIB, stream).unwrap();
+        let refused = routed(&allocator, MempoolId::for_user(), 20 * MIB, stream).unwrap_err();
+        assert!(
+            matches!(&refused, Error::DeviceOutOfMemory(report) if report.limit == Some(128 << 20) && report.requested == 20 * MIB),
+            "{refused}"
+        );
+        [block, common].into_iter().for_each(|block| free(&allocator, block));
+        allocator.release_pool(id).unwrap();
+        allocator.allocate_by_address(120 * MIB, stream).map(|block| free(&allocator, block)).unwrap();
+    });
+}
+
+#[test]
+fn garbage_goes_at_the_threshold() {
+    small(|_, context, stream| {
+        let segments = Options::builder().garbage_collection_threshold(Some(0.5)).build().unwrap();
+        let options = CachingOptions::default().with_memory_fraction(0.8).with_segments(segments);
+        let allocator = CachingAllocator::new(context, &options).unwrap();
+        let id = MempoolId::for_user();
+        let block = routed(&allocator, id, 110 * MIB, stream).unwrap();
+        free(&allocator, block);
+        allocator.release_pool(id).unwrap();
+        assert_eq!(allocator.reserved_bytes(), 110 * MIB);
+        let block = allocator.allocate_by_address(40 * MIB, stream).unwrap();
+        assert!(allocator.reserved_bytes() < 60 * MIB, "{}", allocator.reserved_bytes());
+        assert_eq!(allocator.statistics().num_alloc_retries, 0);
+        free(&allocator, block);
+    });
+}
+
+#[test]
+fn segments_that_are_not_cut_make_room() {
+    small(|_, context, stream| {
+        let segments = Options::builder().max_split_size(Some(20 << 20)).build().unwrap();
+        let allocator =
+            CachingAllocator::new(context, &CachingOptions::default().with_segments(segments)).unwrap();
+        let id = MempoolId::for_user();
+        let block = routed(&allocator, id, 200 * MIB, stream).unwrap();
+        free(&allocator, block);
+        stream.synchronize().unwrap();
+        let block = routed(&allocator, id, 100 * MIB, stream).unwrap();
+        assert_eq!(allocator.reserved_bytes(), 100 * MIB);
+        free(&allocator, block);
+    });
+}
+
+#[test]
+fn a_full_pool_looks_again_after_it_has_waited() {
+    small(|_, context, stream| {
+        let (allocator, id) = (allocator(context), MempoolId::for_user());
+        let other = Stream::new(context).unwrap();
+        let block = routed(&allocator, id, 200 * MIB, stream).unwrap();
+        let gate = Gate::before(&other);
+        allocator.record_stream(block, &other).unwrap();
+        free(&allocator, block);
+        std::thread::scope(|scope| {
+            scope.spawn(|| gate.open());
+            let again = routed(&allocator, id, 200 * MIB, stream).unwrap();
+            assert_eq!(again, block);
+            free(&allocator, again);
+        });
+        assert_eq!(allocator.statistics().num_ooms, 0);
+    });
+}
+
+#[test]
+fn nothing_is_asked_of_a_stream_that_captures() {
+    on_simulator(|sim, context| {
+        let (allocator, id) = (allocator(context), MempoolId::for_graph());
+        let (stream, other) = (Stream::new(context).unwrap(), Stream::new(context).unwrap());
+        allocator.begin_allocate_to_pool(id, Filter::stream(stream.id().as_raw())).unwrap();
+        let before = allocator.allocate_by_address(MIB, &stream).unwrap();
+        allocator.record_stream(before, &other).unwrap();
+        let capture = Capture::begin(&stream, GLOBAL);
+        let from = sim.log().records().len();
+        free(&allocator, before);
+        for bytes in [1000, MIB, 30 * MIB, 1000] {
+            let block = allocator.allocate_by_address(bytes, &stream).unwrap();
+            allocator.record_stream(block, &other).unwrap();
+            free(&allocator, block);
+        }
+        allocator.empty_cache().unwrap();
+        let records = sim.log().records();
+        for record in &records[from..] {
+            let harmless = ["cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode"];
+            let of_the_capture = record.stream == stream.id().as_raw();
+            assert!(!of_the_capture || harmless.contains(&record.function), "{record}");
+            let forbidden = ["cuEventQuery", "cuMemUnmap", "cuMemRelease", "cuMemFree", "cuCtxSynchronize"];
+            assert!(!forbidden.contains(&record.function), "{record}");
+        }
+        drop(capture.end().expect("the capture survives"));
+        allocator.end_allocate_to_pool(id).unwrap();
+        allocator.empty_cache().unwrap();
+        other.synchronize().unwrap();
+        allocator.empty_cache().unwrap();
+        assert_eq!(allocator.statistics().active.all.current, 0);
+        allocator.release_pool(id).unwrap();
+        assert!(allocator.empty_cache().unwrap() > 0);
+        assert_eq!(allocator.reserved_bytes(), 0);
+    });
+}

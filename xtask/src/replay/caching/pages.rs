@@ -1,0 +1,63 @@
+//! Where the engine gets memory: the model.
+
+use std::sync::Arc;
+
+use cuda_mem_pool::paged::Backend;
+
+use super::super::model::{Fence, Model, Refusal};
+
+/// The model as the engine sees it.
+pub(super) struct Pages {
+    pub(super) model: Arc<Model>,
+    /// The stream of each heap, by its number.
+    pub(super) streams: Vec<u64>,
+}
+
+impl Pages {
+    fn stream(&self, heap: u32) -> Result<u64, Refusal> {
+        self.streams.get(heap as usize).copied().ok_or(Refusal::Invalid("a heap without a stream"))
+    }
+}
+
+impl Backend for Pages {
+    type Error = Refusal;
+    type Mark = Fence;
+
+    fn reserve(&mut self, bytes: u64) -> Result<u64, Refusal> {
+        self.model.reserve(bytes)
+    }
+
+    fn create(&mut self, bytes: usize) -> Result<Option<u64>, Refusal> {
+        match self.model.create(bytes as u64) {
+            Ok(handle) => Ok(Some(handle)),
+            Err(Refusal::OutOfMemory) => Ok(None),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    fn map(&mut self, address: u64, bytes: usize, memory: u64) -> Result<(), Refusal> {
+        self.model.map(address, memory)?;
+        self.model.set_access(address, bytes as u64)
+    }
+
+    fn unmap(&mut self, address: u64, bytes: usize) -> Result<(), Refusal> {
+        self.model.unmap(address, bytes as u64)
+    }
+
+    fn release(&mut self, memory: u64, _bytes: usize) -> Result<(), Refusal> {
+        self.model.release(memory)
+    }
+
+    fn mark(&mut self, heap: u32) -> Result<Option<Fence>, Refusal> {
+        Ok(Some(self.model.record(self.stream(heap)?)))
+    }
+
+    fn is_done(&mut self, mark: &Fence) -> Result<bool, Refusal> {
+        Ok(self.model.is_complete(mark))
+    }
+
+    fn wait(&mut self, waiter: u32, _of: u32, mark: &Fence) -> Result<(), Refusal> {
+        self.model.hold_up(self.stream(waiter)?, mark);
+        Ok(())
+    }
+}

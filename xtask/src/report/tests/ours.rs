@@ -1,0 +1,46 @@
+//! Snapshots and traces that the caching allocator wrote, against its own statistics.
+
+use std::collections::HashMap;
+use std::process::Command;
+
+use super::super::history::Figures;
+use super::super::read;
+use super::Files;
+
+/// Runs the pool crate's example, which writes `snapshot.pickle` and `trace.csv`; what it says of itself.
+pub(super) fn run(files: &Files) -> HashMap<String, u64> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["run", "--quiet", "--package", "cuda-mem-pool", "--example", "snapshot", "--"]);
+    command.args(["snapshot.pickle", "trace.csv"].map(|name| files.0.join(name)));
+    command.current_dir(env!("CARGO_MANIFEST_DIR"));
+    // No library of that name: the simulated driver in the program itself is what runs.
+    command.env("CUDA_MEM_DRIVER", "/nonexistent/libcuda.so");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let pairs = text.lines().filter_map(|line| line.split_once('='));
+    pairs.filter_map(|(key, value)| Some((key.to_owned(), value.parse().ok()?))).collect()
+}
+
+fn figures(files: &Files, input: &str) -> Figures {
+    let (history, _) = read(&files.arguments(input)).unwrap();
+    assert_eq!(history.notes, Vec::<String>::new(), "{input}");
+    history.figures(&history.series().unwrap())
+}
+
+#[test]
+fn our_snapshots_and_traces_show_what_the_statistics_say() {
+    let files = Files::new("ours");
+    let statistics = run(&files);
+    let of = |key: &str| statistics[key];
+    for input in ["snapshot.pickle", "trace.csv"] {
+        let figures = figures(&files, input);
+        assert_eq!(figures.peak_live, of("allocated_bytes.all.peak"), "{input}");
+        assert_eq!(figures.peak_active, of("active_bytes.all.peak"), "{input}");
+        assert_eq!(figures.allocations as u64, of("allocation.all.allocated"), "{input}");
+    }
+    let figures = figures(&files, "snapshot.pickle");
+    assert_eq!(figures.peak_reserved, Some(of("reserved_bytes.all.peak")));
+    assert_eq!(figures.out_of_memory as u64, of("num_ooms"));
+    assert_eq!(figures.out_of_memory, 1);
+}
