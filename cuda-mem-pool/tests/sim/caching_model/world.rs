@@ -155,6 +155,10 @@ impl World {
 
     fn allocate(&mut self, stream: Index, bytes: usize, by_address: bool) {
         let stream = stream.get(&self.streams).clone();
+        if self.allocator.reserved_bytes() + bytes + (64 << 20) > self.most as usize {
+            // Without more memory the host may have to wait.
+            self.let_go();
+        }
         let allocated = if by_address {
             self.allocator.allocate_by_address(bytes, &stream).map(|address| (Memory::Raw(address), address))
         } else {
