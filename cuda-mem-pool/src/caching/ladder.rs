@@ -124,7 +124,9 @@ impl Shared {
             self.slots.iter().filter(is_busy).collect()
         };
         for slot in busy {
-            waited |= slot.stream.synchronize().is_ok();
+            // Waited for, a stream that captures would lose its capture.
+            let captures = !matches!(slot.stream.is_capturing(), Ok(false));
+            waited |= !captures && slot.stream.synchronize().is_ok();
         }
         if waited {
             lock(&self.counts).num_sync_all_streams += 1;
