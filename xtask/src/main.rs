@@ -12,6 +12,7 @@ mod ci;
 mod dependencies;
 mod gpu_test;
 mod nightly;
+mod planted_faults;
 mod process;
 #[cfg(feature = "replay")]
 mod replay;
@@ -68,6 +69,8 @@ enum Task {
         #[arg(long)]
         quick: bool,
     },
+    /// Plant faults in a copy of the workspace, each of which a test has to find.
+    PlantedFaults,
     #[cfg(feature = "replay")]
     Replay(replay::Arguments),
     /// Replay allocation traces: what an allocator reserves for them, and what that takes.
@@ -121,6 +124,7 @@ fn run(arguments: Arguments) -> Result<bool> {
         }
         Task::Ci => ci::run(&root()?),
         Task::Nightly { quick } => nightly::run(&root()?, quick),
+        Task::PlantedFaults => planted_faults::run(&root()?),
         Task::GpuTest(arguments) => match bundle_folder() {
             Some(folder) => gpu_test::run(gpu_test::Home::Bundle(&folder), &arguments),
             None => gpu_test::run(gpu_test::Home::Workspace(&root()?), &arguments),

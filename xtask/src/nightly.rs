@@ -30,6 +30,10 @@ const FUZZED: &[&str] = &["trace"];
 const CASES: &str = "100000";
 const CASES_QUICK: &str = "2000";
 
+/// Operations that the engine of the caching allocator is tried with; the seeds are printed.
+const MACHINE: &str = "10000000";
+const MACHINE_QUICK: &str = "500000";
+
 /// Runs all of it, or with `quick` so much of it as a change can wait for; whether nothing failed.
 pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
     let workspace = Workspace::read(root)?;
@@ -46,6 +50,14 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
     let mut soak = cargo("test --release --package cuda-mem-pool --test sim soak");
     soak.env("CUDA_MEM_SOAK_SECONDS", if quick { "30" } else { "600" });
     steps.command("soak", &mut soak);
+    let mut machine = cargo("test --release --package cuda-mem-pool --lib random_work -- --nocapture");
+    machine.env("CUDA_MEM_MACHINE_OPERATIONS", if quick { MACHINE_QUICK } else { MACHINE });
+    steps.command("caching engine", limit_tests(&mut machine, LIMIT, ""));
+    if !quick {
+        steps.check("planted faults", "cargo xtask planted-faults", || {
+            Ok(if crate::planted_faults::run(root)? { Ok(()) } else { Err("not all were found".to_owned()) })
+        });
+    }
     sanitizers(&mut steps, &workspace, &tests);
     loom(&mut steps, &workspace);
     miri(&mut steps, quick);

@@ -90,7 +90,10 @@ impl Shared {
     fn hold_up(&self, _slot: &StreamSlot, _request: Request) -> Result<bool> {
         let mut helped = false;
         for waiting in self.pending.take_marked() {
-            match self.slots.get(waiting.heap).map(|owner| waiting.hold_up(&owner.stream, &self.observer)) {
+            let owner = self.slots.get(waiting.heap).map(|owner| &owner.stream);
+            // Made to wait, a stream that captures would lose its capture.
+            let owner = owner.filter(|stream| matches!(stream.is_capturing(), Ok(false)));
+            match owner.map(|stream| waiting.hold_up(stream, &self.observer)) {
                 Some(Ok(())) => {
                     self.complete(&waiting);
                     helped = true;
@@ -121,7 +124,9 @@ impl Shared {
             self.slots.iter().filter(is_busy).collect()
         };
         for slot in busy {
-            waited |= slot.stream.synchronize().is_ok();
+            // Waited for, a stream that captures would lose its capture.
+            let captures = !matches!(slot.stream.is_capturing(), Ok(false));
+            waited |= !captures && slot.stream.synchronize().is_ok();
         }
         if waited {
             lock(&self.counts).num_sync_all_streams += 1;
@@ -164,6 +169,16 @@ impl Shared {
         refuse_watchers()?;
         self.poll();
         self.settle();
+        // Handles were mapped for other heaps before: each needs its point before any of them gives memory back.
+        for slot in self.slots.iter() {
+            let mut source = self.source()?;
+            slot.heap
+                .with(|heap, guard| {
+                    guard.disarm();
+                    source.mark_free(slot.number, heap)
+                })
+                .map_err(grow_error)?;
+        }
         let mut released = self.slots.iter().map(|slot| self.release_free(slot));
         let bytes: usize =
             released.try_fold(0, |sum: usize, bytes| Ok::<_, Error>(sum.saturating_add(bytes?)))?;

@@ -111,6 +111,13 @@ impl Pending {
         marked
     }
 
+    /// Waits for all uses; what each wait said.
+    pub(super) fn wait(&self) -> Vec<cuda_mem_core::Result<()>> {
+        let used = lock(&self.used).values().map(Uses::wait).collect::<Vec<_>>();
+        let freed = lock(&self.freed).iter().map(|waiting| waiting.uses.wait()).collect::<Vec<_>>();
+        used.into_iter().chain(freed).collect()
+    }
+
     /// The addresses of all freed blocks.
     pub(super) fn freed(&self) -> HashSet<u64> {
         lock(&self.freed).iter().map(|waiting| waiting.address).collect()

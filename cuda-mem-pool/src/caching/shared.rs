@@ -156,6 +156,30 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Waits until nothing uses the memory. Not for the whole context if that can be helped, which would fail every capture.
+    /// False if a stream that uses it captures.
+    fn wait(&self) -> bool {
+        let wait = |slot: &StreamSlot| match slot.stream.is_capturing()? {
+            true => Err(cuda_mem_core::Error::Capturing { call: "waiting for the users of memory" }),
+            false => slot.stream.synchronize(),
+        };
+        let mut streams: Vec<_> = self.slots.iter().map(|slot| wait(slot).or_else(|_| wait(slot))).collect();
+        streams.extend(self.pending.wait());
+        let captures =
+            |ended: &cuda_mem_core::Result<()>| matches!(ended, Err(cuda_mem_core::Error::Capturing { .. }));
+        if streams.iter().any(captures) {
+            return false;
+        }
+        if streams.iter().any(|ended| matches!(ended, Err(cuda_mem_core::Error::WrongThread))) {
+            // Another thread's default stream, which nobody else can name. Whatever this says: after an error of the device
+            // nothing runs any more.
+            let _ = self.context.synchronize();
+        }
+        true
+    }
+}
+
 impl Drop for Shared {
     /// The last handle is gone, and so is all that was handed out by owner. Blocks that somebody only has the address of end
     /// here too.
@@ -164,8 +188,10 @@ impl Drop for Shared {
             // All of it is the parent's.
             return;
         }
-        // Whatever this says: after an error of the device nothing runs any more.
-        let _ = self.context.synchronize();
+        if !self.wait() {
+            // Work of a capture may use it yet: it stays mapped.
+            return;
+        }
         self.private.close();
         let mut source = lock(&self.source);
         // What the driver refuses is counted there.

@@ -221,8 +221,11 @@ impl Backend for Vmm {
 
     fn mark(&mut self, heap: u32) -> Result<Option<Event>> {
         let Some(slot) = self.slots.get(heap) else { return Ok(None) };
-        if slot.stream.is_capturing()? {
-            return Ok(None);
+        match slot.stream.is_capturing() {
+            Ok(false) => {}
+            // Another thread's default stream, which nobody else can name.
+            Ok(true) | Err(Error::WrongThread) => return Ok(None),
+            Err(error) => return Err(error),
         }
         let event = Event::new(&self.context)?;
         let told = Some(event.as_raw() as usize as u64);
@@ -239,15 +242,16 @@ impl Backend for Vmm {
         self.observer.watch(|| mark.is_complete(), |_| DriverCall::Query)
     }
 
-    fn wait(&mut self, waiter: u32, of: u32, mark: &Event) -> Result<()> {
-        if let (Some(slot), Some(of)) = (self.slots.get(waiter), self.slots.get(of)) {
-            let (stream, of) = (slot.stream.id(), of.stream.id());
-            let event = Some(mark.as_raw() as usize as u64);
-            self.observer
-                .watch(|| slot.stream.wait(mark), |()| DriverCall::StreamWait { stream, of, event })?;
-            self.calls.wait += 1;
+    fn wait(&mut self, waiter: u32, of: u32, mark: &Event) -> Result<bool> {
+        let (Some(slot), Some(of)) = (self.slots.get(waiter), self.slots.get(of)) else { return Ok(false) };
+        if slot.stream.is_capturing()? {
+            return Ok(false);
         }
-        Ok(())
+        let (stream, of) = (slot.stream.id(), of.stream.id());
+        let event = Some(mark.as_raw() as usize as u64);
+        self.observer.watch(|| slot.stream.wait(mark), |()| DriverCall::StreamWait { stream, of, event })?;
+        self.calls.wait += 1;
+        Ok(true)
     }
 
     fn before(&mut self, change: Change) {

@@ -7,6 +7,8 @@ mod common;
 
 mod access;
 mod bench_sequences;
+mod caching;
+mod caching_model;
 mod caching_oom;
 mod caching_pins;
 mod caching_pools;

@@ -3,6 +3,7 @@
 //! They are run as they are and with each of their driver calls failing in turn. What the machine lacks is an error that they
 //! return; wrong bytes and wrong books panic.
 
+mod caching;
 mod caching_pools;
 mod pinned_cache;
 
@@ -59,6 +60,9 @@ pub(crate) const ALL: &[Scenario] = &[
     scenario("a pinned cache", pinned_cache::owned, |_| true),
     scenario("a pinned cache by address", pinned_cache::freed_by_address, |_| true),
     scenario("a pinned cache beside a capture", pinned_cache::beside_a_capture, |_| true),
+    scenario("a caching allocator", caching::owned, |_| true),
+    scenario("a caching allocator without free memory", caching::full, |_| true),
+    scenario("a caching allocator beside a capture", caching::beside_a_capture, |_| true),
     scenario("private pools", caching_pools::pools, |_| true),
     scenario("a private pool beside a capture", caching_pools::beside_a_capture, |_| true),
     scenario("adaptors over a pinned cache", pinned_cache::under_adaptors, |_| true),

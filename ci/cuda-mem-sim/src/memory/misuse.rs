@@ -122,7 +122,7 @@ impl State {
     }
 
     /// Remembers a use of `range` by work that was just put in order, and reports it if it is not in order.
-    pub(crate) fn note_use(&mut self, range: &Range<u64>, by: &Act) {
+    pub(crate) fn note_use(&mut self, range: &Range<u64>, writes: bool, by: &Act) {
         if range.is_empty() {
             return;
         }
@@ -134,6 +134,15 @@ impl State {
                 self.reports.add(MisuseKind::UseBeforeAllocation, &block.range(), born, &by.site);
             }
             block.history.record(by);
+            if let Kind::Mapped(id) = block.kind
+                && let Some(physical) = self.handles.get_mut(&id)
+            {
+                let (mapping, from) = (block.range(), range.start.max(block.start));
+                let bytes = from - block.start..range.end.min(mapping.end) - block.start;
+                if let Some(earlier) = physical.races.enter(bytes, writes, by) {
+                    self.reports.add(MisuseKind::Race, &mapping, &earlier.site, &by.site);
+                }
+            }
         }
         // Beside what is there as well: work may reach from one mapping into where the next one was.
         if let Some((freed, act)) = self.reports.who_freed(range) {

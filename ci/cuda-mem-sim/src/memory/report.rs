@@ -21,6 +21,8 @@ pub enum MisuseKind {
     UnregisteredInUse,
     /// It was unmapped while work that uses it was not known to be complete.
     UnmappedInUse,
+    /// Two pieces of work use the same bytes of mapped memory, at least one writes them, and nothing orders the two.
+    Race,
 }
 
 impl fmt::Display for MisuseKind {
@@ -32,6 +34,7 @@ impl fmt::Display for MisuseKind {
             Self::DoubleFree => "was freed twice",
             Self::UnregisteredInUse => "was unregistered while a use was not known to be complete",
             Self::UnmappedInUse => "was unmapped while a use was not known to be complete",
+            Self::Race => "was used twice in no order",
         })
     }
 }

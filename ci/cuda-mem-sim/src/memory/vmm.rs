@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use super::races::Races;
 use super::space::Space;
 use crate::site::Site;
 
@@ -40,6 +41,7 @@ pub(crate) struct Physical {
     /// Whether it is counted at its location: not if it came from another process.
     pub(crate) counted: bool,
     pub(crate) made_by: Site,
+    pub(crate) races: Races,
 }
 
 /// Where the bytes of a handle are.
@@ -74,6 +76,7 @@ impl Physical {
             mappings: 0,
             counted: true,
             made_by,
+            races: Races::default(),
         }
     }
 

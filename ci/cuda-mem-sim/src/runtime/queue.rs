@@ -112,8 +112,9 @@ impl Runtime {
         }
         let act = Act { clock, site: site.clone() };
         let mut memory = call.memory().lock();
-        for range in reads.iter().chain(writes) {
-            memory.note_use(range, &act);
+        let reads = reads.iter().map(|range| (range, false));
+        for (range, writes) in reads.chain(writes.iter().map(|range| (range, true))) {
+            memory.note_use(range, writes, &act);
         }
     }
 

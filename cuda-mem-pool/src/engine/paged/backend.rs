@@ -59,12 +59,13 @@ pub trait Backend {
     /// Those of the driver or of the model.
     fn is_done(&mut self, mark: &Self::Mark) -> Result<bool, Self::Error>;
 
-    /// Lets the work that the stream of heap `waiter` is given from now on wait for a point of another's.
+    /// Lets the work that the stream of heap `waiter` is given from now on wait for a point of another's. False if it cannot
+    /// now, because the stream captures.
     ///
     /// # Errors
     ///
     /// Those of the driver or of the model.
-    fn wait(&mut self, waiter: u32, of: u32, mark: &Self::Mark) -> Result<(), Self::Error>;
+    fn wait(&mut self, waiter: u32, of: u32, mark: &Self::Mark) -> Result<bool, Self::Error>;
 
     /// Free memory is about to leave addresses. Whether it does is not certain yet: calls may fail.
     fn before(&mut self, _change: Change) {}

@@ -33,7 +33,7 @@
 //!     # fn release(&mut self, _: u64, _: usize) -> Result<(), Self::Error> { Ok(()) }
 //!     # fn mark(&mut self, _: u32) -> Result<Option<()>, Self::Error> { Ok(Some(())) }
 //!     # fn is_done(&mut self, _: &()) -> Result<bool, Self::Error> { Ok(true) }
-//!     # fn wait(&mut self, _: u32, _: u32, _: &()) -> Result<(), Self::Error> { Ok(()) }
+//!     # fn wait(&mut self, _: u32, _: u32, _: &()) -> Result<bool, Self::Error> { Ok(true) }
 //!     // and the rest
 //! }
 //!

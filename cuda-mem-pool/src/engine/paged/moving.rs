@@ -45,8 +45,7 @@ impl<B: Backend> PageSource<B> {
             return Ok(true);
         }
         let Some(mark) = marks.behind(freed_at) else { return Ok(false) };
-        self.backend.wait(heap, other, mark)?;
-        Ok(true)
+        self.backend.wait(heap, other, mark)
     }
 
     /// Finds a place for a wholly free handle of a heap with which something failed: where it is offered, where it is mapped,

@@ -5,6 +5,12 @@ use super::heap::StreamHeap;
 use super::source::{GrowError, PageSource};
 
 impl<B: Backend> PageSource<B> {
+    /// Makes a point behind all that is free in a heap.
+    pub(crate) fn mark_free(&mut self, heap: u32, mine: &StreamHeap) -> Result<(), GrowError<B::Error>> {
+        let now = mine.now();
+        Ok(self.marks.entry(heap).or_default().make(heap, now, &mut self.backend)?)
+    }
+
     /// Gives the handles of a heap back that nothing is in, and that all work is done with; how many bytes they were. What the
     /// device may still use stays, and so does what a call refuses.
     pub(crate) fn release_free(
@@ -13,8 +19,7 @@ impl<B: Backend> PageSource<B> {
         mine: &mut StreamHeap,
     ) -> Result<usize, GrowError<B::Error>> {
         let free = mine.free_ranges();
-        let now = mine.now();
-        self.marks.entry(heap).or_default().make(heap, now, &mut self.backend)?;
+        self.mark_free(heap, mine)?;
         let mut bytes = self.release_homeless()?;
         for whole in self.wholly_free(heap, &free) {
             if self.is_quiet(heap, whole.chunk, whole.freed_at)? {

@@ -62,7 +62,7 @@ impl Backend for Failing {
     fn is_done(&mut self, mark: &u64) -> Result<bool, &'static str> {
         self.call(|model| model.is_done(mark))
     }
-    fn wait(&mut self, waiter: u32, of: u32, mark: &u64) -> Result<(), &'static str> {
+    fn wait(&mut self, waiter: u32, of: u32, mark: &u64) -> Result<bool, &'static str> {
         self.call(|model| model.wait(waiter, of, mark))
     }
 }

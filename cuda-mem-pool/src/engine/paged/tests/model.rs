@@ -108,9 +108,9 @@ impl Backend for Model {
         Ok(*mark <= self.now)
     }
 
-    fn wait(&mut self, _waiter: u32, _of: u32, _mark: &u64) -> Result<(), &'static str> {
+    fn wait(&mut self, _waiter: u32, _of: u32, _mark: &u64) -> Result<bool, &'static str> {
         self.waits += 1;
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -1,0 +1,325 @@
+//! Random work against a model of what is where: no byte belongs to two blocks or is used against the order of streams, none is
+//! lost, and what is pinned stays.
+//!
+//! `CUDA_MEM_MACHINE_OPERATIONS` says how many operations there are in all, `CUDA_MEM_MACHINE_SEED` which; the seed is printed.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+
+use super::device::Device;
+use super::model::Others;
+use crate::engine::paged::{
+    Block, BlockIndex, BlockNumber, GrowError, Load, PAGE, PageKind, PageSource, Policy, StreamHeap, Tier,
+    block_size,
+};
+
+/// How many operations each machine has before the next one begins.
+const RUN: u64 = 4000;
+
+/// The same numbers for the same seed (xorshift64*).
+#[derive(Debug)]
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn one_in(&mut self, of: u64) -> bool {
+        self.below(of) == 0
+    }
+}
+
+/// Where blocks begin, as the heaps say.
+#[derive(Debug, Default)]
+struct Index(RefCell<BTreeMap<u64, BlockNumber>>, RefCell<BTreeMap<u64, PageKind>>);
+
+impl Index {
+    fn set(&self, address: u64, number: BlockNumber) -> bool {
+        assert_eq!(self.0.borrow_mut().insert(address, number), None, "two blocks begin at {address:#x}");
+        true
+    }
+}
+
+impl BlockIndex for Index {
+    fn set_large(&self, address: u64, number: u32) -> bool {
+        self.set(address, BlockNumber::new(Tier::Large, number))
+    }
+    fn clear_large(&self, address: u64, number: u32) {
+        // The block of a page has no entry.
+        let gone = self.0.borrow_mut().remove(&address);
+        assert_eq!(gone, Some(BlockNumber::new(Tier::Large, number)));
+    }
+    fn add_page(&self, address: u64, kind: PageKind) -> bool {
+        assert_eq!(self.1.borrow_mut().insert(address, kind), None);
+        true
+    }
+    fn remove_page(&self, address: u64) {
+        assert!(self.1.borrow_mut().remove(&address).is_some());
+    }
+    fn set_in_page(&self, address: u64, kind: PageKind, number: u32, _: usize) -> bool {
+        assert_eq!(self.1.borrow().get(&(address & !(PAGE as u64 - 1))), Some(&kind));
+        let tier = if kind == PageKind::Small { Tier::Small } else { Tier::Medium };
+        self.set(address, BlockNumber::new(tier, number))
+    }
+    fn clear_in_page(&self, address: u64, _: PageKind) {
+        assert!(self.0.borrow_mut().remove(&address).is_some());
+    }
+}
+
+/// One device, its page source, its heaps, and what is known of them.
+struct Machine {
+    chance: Chance,
+    source: PageSource<Device>,
+    heaps: HashMap<u32, StreamHeap>,
+    index: Index,
+    live: Vec<(u32, Block)>,
+    /// The bytes of live blocks, by handle and offset.
+    bytes: BTreeMap<(u64, u64), u64>,
+    active: usize,
+    peak: usize,
+    /// Pinned handles, and how often they had moved when they were pinned.
+    pinned: Vec<(u32, u64)>,
+    largest: u64,
+}
+
+impl Machine {
+    fn new(seed: u64) -> Self {
+        let mut chance = Chance(seed | 1);
+        let streams = 1 + chance.below(4) as u32;
+        let capacity = [64, 256, 1024, 1 << 20][chance.below(4) as usize] << 20;
+        let mut device = Device::new(streams, capacity);
+        device.refuses = if chance.one_in(3) { 7 + chance.below(200) } else { 0 };
+        let most_mappings = if chance.one_in(3) { 20 } else { Policy::DEFAULT.most_mappings };
+        let policy = Policy { moves: !chance.one_in(6), most_mappings, ..Policy::DEFAULT };
+        let range = [1u64 << 30, 4 << 30, 1 << 40][chance.below(3) as usize];
+        Self {
+            largest: 1 + chance.below(200),
+            source: PageSource::new(device, policy, range),
+            heaps: (0..streams).map(|heap| (heap, StreamHeap::new())).collect(),
+            chance,
+            index: Index::default(),
+            live: Vec::new(),
+            bytes: BTreeMap::new(),
+            active: 0,
+            peak: 0,
+            pinned: Vec::new(),
+        }
+    }
+
+    fn stream(&mut self) -> u32 {
+        self.chance.below(self.heaps.len() as u64) as u32
+    }
+
+    fn step(&mut self) {
+        match self.chance.below(100) {
+            0..38 => self.allocate(),
+            38..72 => self.free(),
+            72..78 => self.work(),
+            78..94 => {
+                let stream = self.stream();
+                for _ in 0..self.chance.below(40) {
+                    self.source.backend_mut().advance(stream);
+                }
+            }
+            94 => self.trim(),
+            95 => self.capture(),
+            96 => self.pin(),
+            97 => self.unpin(),
+            98 => {
+                let (stream, index) = (self.stream(), &self.index);
+                self.heaps.get_mut(&stream).unwrap().release_spare_pages(index);
+            }
+            _ => self.limit(),
+        }
+    }
+
+    fn size(&mut self) -> usize {
+        let bytes = match self.chance.below(10) {
+            0..3 => self.chance.below(16 << 10),
+            3..5 => self.chance.below(1 << 20),
+            5 => self.chance.below(64) << 20,
+            _ => self.chance.below(self.largest << 20),
+        };
+        block_size(bytes as usize).unwrap()
+    }
+
+    fn allocate(&mut self) {
+        let (stream, size) = (self.stream(), self.size());
+        let mut heap = self.heaps.remove(&stream).unwrap();
+        let mut block = heap.allocate(size, 1, &self.index);
+        if block.is_none() {
+            let load = Load { active: self.active, peak: self.peak };
+            let others = &mut Others(&mut self.heaps);
+            block = match self.source.grow(stream, &mut heap, others, size, 1, load, &self.index) {
+                Ok(block) => Some(block),
+                Err(GrowError::OutOfMemory | GrowError::Backend("refused")) => None,
+                Err(error) => panic!("{error:?}"),
+            };
+            assert!(self.source.backend().held <= self.source.backend().capacity);
+        }
+        self.heaps.insert(stream, heap);
+        let Some(block) = block else { return };
+        assert_eq!((block.size, block.address % 512), (size, 0));
+        assert_eq!(self.heaps[&stream].block(block.number), Some(block));
+        assert_eq!(self.index.0.borrow().get(&block.address), Some(&block.number));
+        self.enter(block);
+        self.active += size;
+        self.peak = self.peak.max(self.active);
+        self.source.backend_mut().work(stream, block.address, size);
+        self.live.push((stream, block));
+    }
+
+    /// The bytes of a block belong to nobody else.
+    fn enter(&mut self, block: Block) {
+        for (memory, offset, bytes) in self.source.backend().pieces(block.address, block.size) {
+            let before = self.bytes.range(..(memory, offset + bytes)).next_back();
+            let free = before.is_none_or(|((of, start), held)| *of != memory || start + held <= offset);
+            assert!(free, "two blocks have the same bytes");
+            self.bytes.insert((memory, offset), bytes);
+        }
+    }
+
+    fn free(&mut self) {
+        if self.live.is_empty() {
+            return;
+        }
+        let at = self.chance.below(self.live.len() as u64) as usize;
+        let (stream, block) = self.live.swap_remove(at);
+        // What was behind it when it was handed out still is.
+        for (memory, offset, bytes) in self.source.backend().pieces(block.address, block.size) {
+            assert_eq!(self.bytes.remove(&(memory, offset)), Some(bytes), "it moved while it was in use");
+        }
+        self.active -= block.size;
+        let heap = self.heaps.get_mut(&stream).unwrap();
+        let freed = heap.free(block.number, &self.index).unwrap();
+        assert_eq!((freed.size, freed.unused), (block.size, 1));
+        assert_eq!(heap.free(block.number, &self.index), None, "it was freed twice");
+    }
+
+    fn work(&mut self) {
+        if !self.live.is_empty() {
+            let at = self.chance.below(self.live.len() as u64) as usize;
+            let (stream, block) = self.live[at];
+            self.source.backend_mut().work(stream, block.address, block.size);
+        }
+    }
+
+    fn trim(&mut self) {
+        for (stream, heap) in &mut self.heaps {
+            let before = self.source.reserved();
+            match self.source.release_free(*stream, heap) {
+                Ok(bytes) => assert_eq!(self.source.reserved(), before - bytes),
+                Err(error) => assert_eq!(error, GrowError::Backend("refused")),
+            }
+        }
+    }
+
+    fn capture(&mut self) {
+        let stream = self.stream();
+        let capturing = &mut self.source.backend_mut().capturing;
+        if !capturing.remove(&stream) {
+            capturing.insert(stream);
+        }
+    }
+
+    fn pin(&mut self) {
+        let mapped = self.source.ground.chunks().filter(|(_, chunk)| !chunk.maps.is_empty());
+        let chunks: Vec<u32> = mapped.map(|(number, _)| number).collect();
+        if !chunks.is_empty() && self.pinned.len() < 3 {
+            let chunk = chunks[self.chance.below(chunks.len() as u64) as usize];
+            let record = self.source.ground.chunk_mut(chunk).unwrap();
+            record.pins += 1;
+            self.pinned.push((chunk, record.generation));
+        }
+    }
+
+    fn unpin(&mut self) {
+        if let Some((chunk, generation)) = self.pinned.pop() {
+            let record = self.source.ground.chunk_mut(chunk).expect("a pinned handle is not given back");
+            assert_eq!(record.generation, generation, "a pinned handle moved");
+            record.pins -= 1;
+        }
+    }
+
+    fn limit(&mut self) {
+        let limit = if self.chance.one_in(2) { usize::MAX } else { self.source.reserved() };
+        self.source.set_limit(limit);
+    }
+
+    /// Every byte is in a block or free, in one heap, and the heaps' books agree with ours.
+    fn check(&self) {
+        let mut all = 0;
+        for (stream, heap) in &self.heaps {
+            let layout = heap.layout();
+            all += layout.iter().map(|(_, size, _)| size).sum::<usize>();
+            assert!(layout.windows(2).all(|pair| pair[0].0 + pair[0].1 as u64 <= pair[1].0));
+            let used = layout.iter().filter(|(_, _, free)| !free).map(|(_, size, _)| size).sum();
+            assert_eq!(heap.used_bytes(), used);
+            let live = self.live.iter().filter(|(of, _)| of == stream).map(|(_, block)| block.size).sum();
+            assert_eq!(used, live);
+        }
+        // Handles that the driver did not take back.
+        let unmapped = self.source.ground.chunks().filter(|(_, chunk)| chunk.maps.is_empty());
+        let refused: usize = unmapped.map(|(_, chunk)| chunk.bytes).sum();
+        assert_eq!(all + refused, self.source.reserved(), "bytes were lost");
+        assert_eq!(self.source.reserved(), self.source.backend().held);
+        assert_eq!(self.index.0.borrow().len(), self.live.len());
+    }
+
+    /// Everything goes back.
+    fn end(mut self) {
+        self.source.backend_mut().refuses = 0;
+        self.source.backend_mut().capturing.clear();
+        while !self.pinned.is_empty() {
+            self.unpin();
+        }
+        while !self.live.is_empty() {
+            self.free();
+        }
+        self.check();
+        for heap in self.heaps.values_mut() {
+            heap.release_spare_pages(&self.index);
+        }
+        // The first time points are made.
+        self.trim();
+        self.source.backend_mut().finish();
+        self.trim();
+        self.check();
+        assert!(self.source.backend().is_empty(), "something was kept: {:?}", self.source.backend());
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is {value:?}")))
+}
+
+fn run(seed: u64, operations: u64) {
+    println!("CUDA_MEM_MACHINE_SEED={seed}");
+    let mut machine = Machine::new(seed);
+    for operation in 0..operations {
+        machine.step();
+        if operation % 16 == 0 {
+            machine.check();
+        }
+    }
+    machine.end();
+}
+
+#[test]
+fn random_work_loses_nothing_and_breaks_no_order() {
+    let operations = number("CUDA_MEM_MACHINE_OPERATIONS").unwrap_or(120_000);
+    if let Some(seed) = number("CUDA_MEM_MACHINE_SEED") {
+        return run(seed, RUN);
+    }
+    for seed in 1..=operations.div_ceil(RUN) {
+        run(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15), RUN);
+    }
+}

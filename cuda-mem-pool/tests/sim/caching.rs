@@ -1,0 +1,223 @@
+//! The caching allocator where others went wrong: order over three streams, captures, devices, threads, streams that are gone.
+
+use std::sync::mpsc;
+use std::thread;
+
+use cuda_mem_core::{Context, Driver, Error as CoreError, Stream};
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::statistics::Peaks;
+use cuda_mem_pool::{Error, MemoryResource};
+use cuda_mem_sim::Sim;
+
+use crate::common::capture::{Capture, GLOBAL};
+use crate::common::child;
+use crate::common::gate::Gate;
+use crate::rig::{expect_clean, on};
+
+const MIB: usize = 1 << 20;
+
+fn allocator(context: &Context) -> CachingAllocator {
+    CachingAllocator::new(context, &CachingOptions::default()).unwrap()
+}
+
+/// A device with room for one large block at a time.
+fn on_small(test: impl FnOnce(&Sim, &Context)) {
+    on(Sim::builder().memory(64 << 20).workers(2), test);
+}
+
+/// RMM gave a third stream memory that the first one still wrote, because the second had taken it without using it.
+#[test]
+fn a_third_stream_waits_for_the_first() {
+    on_small(|_, context| {
+        let allocator = allocator(context);
+        let [a, b, c] = [(); 3].map(|()| Stream::new(context).unwrap());
+        let gate = Gate::before(&a);
+        let mut block = allocator.allocate(40 * MIB, &a).unwrap();
+        block.as_device_range().fill_bytes(&a, 1).unwrap();
+        drop(block);
+        drop(allocator.allocate(60 * MIB, &b).unwrap());
+        let mut block = allocator.allocate(40 * MIB, &c).unwrap();
+        block.as_device_range().fill_bytes(&c, 3).unwrap();
+        assert!(!c.is_idle().unwrap(), "its work waits for that of the first stream");
+        gate.open();
+        assert!(block.buffer().to_vec(&c).unwrap().iter().all(|byte| *byte == 3));
+    });
+}
+
+#[test]
+fn a_block_freed_behind_another_stream_comes_back_when_that_is_done() {
+    on_small(|_, context| {
+        let allocator = allocator(context);
+        let [home, other] = [(); 2].map(|()| Stream::new(context).unwrap());
+        for _ in 0..3 {
+            let address = allocator.allocate_by_address(40 * MIB, &home).unwrap();
+            let layout = std::alloc::Layout::from_size_align(40 * MIB, 256).unwrap();
+            // SAFETY: allocated above, and not used.
+            unsafe { allocator.raw().deallocate(address, layout, &other) }.unwrap();
+        }
+        other.synchronize().unwrap();
+        allocator.empty_cache().unwrap();
+        let statistics = allocator.statistics();
+        assert_eq!((statistics.active.all.current, allocator.reserved_bytes()), (0, 0));
+    });
+}
+
+#[test]
+fn a_capture_survives_reclaim_on_another_thread() {
+    on_small(|_, context| {
+        let (allocator, going) = (allocator(context), allocator(context));
+        let [captured, other] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let inside = allocator.allocate(4 * MIB, &captured).unwrap();
+        drop(going.allocate(4 * MIB, &other).unwrap());
+        drop(allocator.allocate(20 * MIB, &other).unwrap());
+        let capture = Capture::begin(&captured, GLOBAL);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                drop(going);
+                drop(allocator.allocate(50 * MIB, &other).unwrap());
+                let full = allocator.allocate(100 * MIB, &other);
+                assert!(matches!(full, Err(Error::DeviceOutOfMemory(_))), "{full:?}");
+                allocator.empty_cache().unwrap();
+            });
+        });
+        // The stream that captures gets memory, but none that it would have to wait for.
+        drop(allocator.allocate(50 * MIB, &other).unwrap());
+        let gate = allocator.allocate(50 * MIB, &captured);
+        assert!(matches!(gate, Ok(_) | Err(Error::DeviceOutOfMemory(_))), "{gate:?}");
+        drop(gate);
+        assert_eq!(capture.end().expect("the capture is lost").len(), 0);
+        drop(inside);
+    });
+}
+
+#[test]
+fn another_threads_default_stream_is_in_nobodys_way() {
+    on_small(|_, context| {
+        let allocator = allocator(context);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let own = Stream::per_thread(context).unwrap();
+                drop(allocator.allocate(40 * MIB, &own).unwrap());
+            });
+        });
+        let stream = Stream::new(context).unwrap();
+        drop(allocator.allocate(20 * MIB, &stream).unwrap());
+        allocator.empty_cache().unwrap();
+        let full = allocator.allocate(60 * MIB, &stream);
+        assert!(matches!(full, Ok(_) | Err(Error::DeviceOutOfMemory(_))), "{full:?}");
+    });
+}
+
+#[test]
+fn another_devices_context_may_be_current() {
+    on(Sim::builder().devices(2).memory(64 << 20), |sim, context| {
+        let other = Driver::over(sim.table()).unwrap().device(1).unwrap().primary_context().unwrap();
+        let (allocator, stream) = (allocator(context), Stream::new(context).unwrap());
+        let foreign = Stream::new(&other).unwrap();
+        let block = allocator.allocate(40 * MIB, &stream).unwrap();
+        let run = || {
+            drop(block);
+            drop(allocator.allocate(60 * MIB, &stream).unwrap());
+            allocator.empty_cache().unwrap();
+            let refused = allocator.allocate(512, &foreign).unwrap_err();
+            assert!(matches!(refused, Error::Core(CoreError::ForeignContext { .. })), "{refused}");
+        };
+        other.with_current(run).unwrap();
+        assert_eq!(context.memory_info().unwrap().free, 64 << 20);
+    });
+}
+
+#[test]
+fn blocks_of_a_stream_that_nobody_has_serve_others() {
+    on_small(|_, context| {
+        let allocator = allocator(context);
+        let gone = Stream::new(context).unwrap();
+        let gate = Gate::before(&gone);
+        let mut block = allocator.allocate(50 * MIB, &gone).unwrap();
+        block.as_device_range().fill_bytes(&gone, 1).unwrap();
+        drop(gone);
+        drop(block);
+        let stream = Stream::new(context).unwrap();
+        let mut block = allocator.allocate(50 * MIB, &stream).unwrap();
+        block.as_device_range().fill_bytes(&stream, 2).unwrap();
+        gate.open();
+        assert!(block.buffer().to_vec(&stream).unwrap().iter().all(|byte| *byte == 2));
+    });
+}
+
+/// Each thread frees what the one before it has allocated, and ends with frees of others on the way.
+fn threads_free_for_each_other(streams: usize, peaks: Peaks) {
+    const THREADS: usize = 16;
+    const ROUNDS: usize = 150;
+    on(Sim::builder().memory(4 << 30), |_, context| {
+        let options = CachingOptions::default().with_statistics(peaks);
+        let allocator = CachingAllocator::new(context, &options).unwrap();
+        let streams: Vec<_> = (0..streams).map(|_| Stream::new(context).unwrap()).collect();
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel::<u64>()).unzip();
+        thread::scope(|scope| {
+            for (number, receiver) in receivers.into_iter().enumerate() {
+                let sender = senders[(number + 1) % THREADS].clone();
+                let (allocator, stream) = (&allocator, &streams[number % streams.len()]);
+                scope.spawn(move || {
+                    // SAFETY: sent by whoever allocated it, and not used.
+                    let free = |address| unsafe { allocator.free_by_address(address) }.unwrap();
+                    for round in 0..ROUNDS {
+                        let bytes = [700, 20 << 10, 300 << 10, 3 << 20][(number + round) % 4] + round * 512;
+                        sender.send(allocator.allocate_by_address(bytes, stream).unwrap()).unwrap();
+                        receiver.try_iter().for_each(free);
+                    }
+                    drop(sender);
+                    receiver.iter().for_each(free);
+                });
+            }
+            drop(senders);
+        });
+        context.synchronize().unwrap();
+        allocator.empty_cache().unwrap();
+        let statistics = allocator.statistics();
+        assert_eq!((statistics.active.all.current, allocator.reserved_bytes()), (0, 0), "frees were lost");
+        assert_eq!(statistics.allocation.all.allocated, (THREADS * ROUNDS) as u64);
+    });
+}
+
+#[test]
+fn sixteen_threads_on_one_stream() {
+    threads_free_for_each_other(1, Peaks::Exact);
+    threads_free_for_each_other(1, Peaks::Sharded);
+}
+
+#[test]
+fn sixteen_threads_on_sixteen_streams() {
+    threads_free_for_each_other(16, Peaks::Exact);
+    threads_free_for_each_other(16, Peaks::Sharded);
+}
+
+#[test]
+fn a_forked_child_is_told_so_and_frees_nothing() {
+    let sim = Sim::builder().build();
+    {
+        let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+        let (allocator, stream) = (allocator(&context), Stream::new(&context).unwrap());
+        let block = allocator.allocate(MIB, &stream).unwrap();
+        let address = allocator.allocate_by_address(MIB, &stream).unwrap();
+        child::forked(|| {
+            let forked = |error: Error| matches!(error, Error::Core(CoreError::Forked));
+            if !allocator.allocate_by_address(MIB, &stream).is_err_and(forked) {
+                return Err("memory in a forked child".to_owned());
+            }
+            // SAFETY: it is refused.
+            if !unsafe { allocator.free_by_address(address) }.is_err_and(forked) {
+                return Err("a free in a forked child".to_owned());
+            }
+            if !allocator.empty_cache().is_err_and(forked) {
+                return Err("memory given back in a forked child".to_owned());
+            }
+            Ok(())
+        });
+        drop(block);
+        // SAFETY: allocated above, and not used.
+        unsafe { allocator.free_by_address(address) }.unwrap();
+        assert_eq!(allocator.statistics().active.all.current, 0);
+    }
+    expect_clean(&sim);
+}
