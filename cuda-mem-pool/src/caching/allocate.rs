@@ -5,7 +5,7 @@ use cuda_mem_core::{Stream, forked};
 use super::callbacks::refuse_watchers;
 use super::shared::{OtherHeaps, Shared};
 use super::slot::StreamSlot;
-use crate::engine::paged::{Block, GrowError, Load, MEDIUM, StreamHeap, block_size};
+use crate::engine::paged::{Block, GrowError, Load, MEDIUM, StreamHeap, Wanted, block_size};
 use crate::error::{Error, Result};
 use crate::statistics::{PoolSize, ShardGuard};
 
@@ -134,7 +134,7 @@ impl Shared {
             let mut others = OtherHeaps { shared: self, but: slot.number };
             let (number, index) = (slot.number, self.index(slot.number));
             let (size, unused) = (request.size, request.unused());
-            let grown = source.grow(number, heap, &mut others, size, unused, load, &index);
+            let grown = source.grow(number, heap, &mut others, Wanted { size, unused, load }, &index);
             self.note_moves(slot, heap);
             match grown {
                 Ok(block) => {

@@ -49,10 +49,6 @@ impl<T> ByHeap<T> {
     pub(super) fn retain(&mut self, mut keep: impl FnMut(&mut T) -> bool) {
         self.entries.retain_mut(|entry| keep(&mut entry.value));
     }
-
-    pub(super) fn take_all(&mut self) -> impl Iterator<Item = T> + use<T> {
-        std::mem::take(&mut self.entries).into_iter().map(|entry| entry.value)
-    }
 }
 
 #[cfg(test)]
@@ -73,8 +69,6 @@ mod tests {
         values.retain(|value| *value != 'a');
         assert_eq!(values.get(1), None);
         assert_eq!(values.get(3).copied(), Some('c'));
-        assert_eq!(values.take_all().collect::<Vec<_>>(), ['b', 'c']);
-        assert_eq!(values.get(2), None);
     }
 
     #[test]

@@ -2,21 +2,14 @@
 
 mod allocate;
 mod allocator;
-#[allow(dead_code, reason = "the allocator is being built on it")]
-mod barrier;
-#[allow(dead_code, reason = "the allocator is being built on it")]
 mod by_heap;
 mod callbacks;
 mod free;
 mod index;
 mod ladder;
-#[allow(dead_code, reason = "the allocator is being built on it")]
-mod magazine;
 mod observer;
 mod options;
 mod out_of_memory;
-#[allow(dead_code, reason = "the allocator is being built on it")]
-mod owner_cell;
 mod page_map;
 mod pending;
 mod pins;

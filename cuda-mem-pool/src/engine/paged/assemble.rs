@@ -8,6 +8,9 @@ use super::source::{GrowError, Heaps, Load, PageSource};
 use super::window::{self, Kind, Search, Slot, Supply, Window, whole_pages};
 use crate::engine::slab::NONE;
 
+/// A line of slots, and a window in it.
+type Found = (Vec<Slot>, Window);
+
 /// A handle that nothing is in.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Whole {
@@ -190,7 +193,7 @@ impl<B: Backend> PageSource<B> {
         size: usize,
         supply: &Supply,
         limit: i64,
-    ) -> Result<Option<(Vec<Slot>, Window)>, GrowError<B::Error>> {
+    ) -> Result<Option<Found>, GrowError<B::Error>> {
         let slots = self.slots(heap, free, whole)?;
         let waste = self.policy.waste(self.ground.bytes());
         let largest = self.policy.largest_handle as u64;
@@ -447,10 +450,9 @@ impl Stock {
                 None => stock.0.push((one.bytes, vec![*one])),
             }
         }
-        stock.0.sort_unstable_by(|one, other| other.0.cmp(&one.0));
+        stock.0.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         for (_, shelf) in &mut stock.0 {
-            shelf
-                .sort_unstable_by(|one, other| (other.freed_at, other.chunk).cmp(&(one.freed_at, one.chunk)));
+            shelf.sort_unstable_by_key(|whole| std::cmp::Reverse((whole.freed_at, whole.chunk)));
         }
         stock
     }

@@ -285,6 +285,7 @@ impl Extents {
     }
 
     /// Address, size and freedom of all extents, in order.
+    #[cfg(test)]
     pub(super) fn layout(&self) -> Vec<(u64, usize, bool)> {
         let mut layout: Vec<_> =
             self.records.iter().map(|(_, extent)| (extent.address, extent.size, extent.is_free)).collect();

@@ -168,6 +168,7 @@ impl StreamHeap {
     }
 
     /// Address, size and freedom of everything here, in the order of addresses: blocks, and what is free beside them.
+    #[cfg(test)]
     pub(crate) fn layout(&self) -> Vec<(u64, usize, bool)> {
         let mut layout: Vec<_> = self
             .large

@@ -1,6 +1,6 @@
 //! Where a block is found by its address.
 
-use super::sizes::{GRANULE, SMALL};
+use super::sizes::GRANULE;
 
 /// What a page is cut into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,3 @@ impl BlockIndex for NoIndex {
 pub(crate) const fn small_class(size: usize) -> usize {
     size.div_ceil(GRANULE)
 }
-
-/// How many classes of small blocks there are.
-pub(crate) const SMALL_CLASSES: usize = SMALL / GRANULE;

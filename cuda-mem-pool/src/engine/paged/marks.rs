@@ -10,11 +10,13 @@ pub(super) struct Marks<M> {
     made: VecDeque<(u64, M)>,
     /// The frees up to this count are done.
     done: u64,
+    /// The round in which the first point was found not to be reached: within one nobody asks twice.
+    asked: u64,
 }
 
 impl<M> Default for Marks<M> {
     fn default() -> Self {
-        Self { made: VecDeque::new(), done: 0 }
+        Self { made: VecDeque::new(), done: 0, asked: 0 }
     }
 }
 
@@ -32,16 +34,22 @@ impl<M> Marks<M> {
         Ok(())
     }
 
-    /// Whether the device has come past the free of that count.
+    /// Whether the device has come past the free of that count, as far as is known in this round: thousands of mappings may be
+    /// looked at in one, and a question costs a driver call.
     pub(super) fn is_done<B: Backend<Mark = M>>(
         &mut self,
         freed_at: u64,
+        round: u64,
         backend: &mut B,
     ) -> Result<bool, B::Error> {
         while self.done < freed_at
+            && self.asked != round
             && let Some((count, mark)) = self.made.front()
-            && backend.is_done(mark)?
         {
+            if !backend.is_done(mark)? {
+                self.asked = round;
+                break;
+            }
             self.done = *count;
             self.made.pop_front();
         }

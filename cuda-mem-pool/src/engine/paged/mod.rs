@@ -50,7 +50,7 @@
 //! let size = block_size(100_000_000).unwrap_or_default();
 //! assert_eq!(heap.allocate(size, 0, &NoIndex), None);
 //! let load = Load { active: 0, peak: 0 };
-//! let block = source.grow(0, &mut heap, &mut NoOthers, size, 0, load, &NoIndex).map_err(|_| "no memory")?;
+//! let block = source.grow(0, &mut heap, &mut NoOthers, Wanted { size, unused: 0, load }, &NoIndex).map_err(|_| "no memory")?;
 //! let calls = source.backend().calls;
 //! heap.free(block.number, &NoIndex);
 //! assert!(heap.allocate(size, 0, &NoIndex).is_some());
@@ -78,13 +78,13 @@ mod window;
 pub use backend::{Backend, Change};
 pub(crate) use extents::{Piece, Splits};
 pub use heap::{Block, BlockNumber, Freed, StreamHeap};
+pub(crate) use index::small_class;
 pub use index::{BlockIndex, NoIndex, PageKind};
-pub(crate) use index::{SMALL_CLASSES, small_class};
 pub(crate) use pins::Backing;
 pub use policy::Policy;
 pub use sizes::block_size;
-pub(crate) use sizes::{GRANULE, MEDIUM, PAGE, SMALL, Tier};
-pub use source::{GrowError, Heaps, Load, PageSource};
+pub(crate) use sizes::{MEDIUM, PAGE, Tier};
+pub use source::{GrowError, Heaps, Load, PageSource, Wanted};
 
 #[cfg(test)]
 mod tests;

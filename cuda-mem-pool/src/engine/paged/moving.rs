@@ -41,7 +41,7 @@ impl<B: Backend> PageSource<B> {
     fn hand_over(&mut self, heap: u32, other: u32, freed_at: u64, now: u64) -> Result<bool, B::Error> {
         let marks = self.marks.entry(other).or_default();
         marks.make(other, now, &mut self.backend)?;
-        if marks.is_done(freed_at, &mut self.backend)? {
+        if marks.is_done(freed_at, self.round, &mut self.backend)? {
             return Ok(true);
         }
         let Some(mark) = marks.behind(freed_at) else { return Ok(false) };

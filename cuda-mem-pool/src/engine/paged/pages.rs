@@ -113,6 +113,7 @@ impl Pages {
         splits
     }
 
+    #[cfg(test)]
     pub(super) fn layout(&self) -> Vec<(u64, usize, bool)> {
         self.blocks.layout()
     }

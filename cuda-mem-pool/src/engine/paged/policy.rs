@@ -6,12 +6,16 @@ use super::sizes::PAGE;
 const LEAST_HELD: usize = 1 << 30;
 
 /// What may be held beyond need where little is held at all: so many thousandths of it, up to so many bytes.
-const LITTLE_SHARE: usize = 70;
+const LITTLE_SHARE: usize = 150;
 const LITTLE: usize = 24 << 20;
 
-/// So many thousandths for each heap after the first, up to so many bytes, and all of them up to the share above.
+/// So many thousandths for each heap after the first, up to so many bytes.
 const FURTHER: usize = 4;
 const MOST_FURTHER: usize = 32 << 20;
+
+/// With more heaps than these, so many thousandths each: they take from each other all the time otherwise.
+const FEW: usize = 4;
+const MANY_FURTHER: usize = 12;
 
 /// How memory is got and moved. [`Policy::DEFAULT`] is what ships; `docs/allocator.md` has the measurements that chose them.
 #[derive(Debug, Clone, Copy)]
@@ -74,10 +78,9 @@ impl Policy {
         let share = most / 1000 * self.slack as usize;
         let little = most / 1000 * LITTLE_SHARE;
         let little = if little < LITTLE { little } else { LITTLE };
-        let further = most / 1000 * FURTHER;
-        let further = if further < MOST_FURTHER { further } else { MOST_FURTHER } * heaps.saturating_sub(1);
-        let most_further = most / 1000 * LITTLE_SHARE;
-        let further = if further < most_further { further } else { most_further };
+        let each = most / 1000 * if heaps > FEW { MANY_FURTHER } else { FURTHER };
+        let each = if each < MOST_FURTHER { each } else { MOST_FURTHER };
+        let further = each * heaps.saturating_sub(1);
         if share > little { share + further } else { little + further }
     }
 

@@ -21,6 +21,8 @@ pub struct PageSource<B: Backend> {
     pub(super) ground: Ground,
     pub(super) policy: Policy,
     pub(super) marks: HashMap<u32, Marks<B::Mark>>,
+    /// Counts what is asked of the source: in one round no point is asked for twice.
+    pub(super) round: u64,
     /// How many addresses are reserved at once.
     range: u64,
     most_bytes: usize,
@@ -28,6 +30,9 @@ pub struct PageSource<B: Backend> {
     /// Handles that are nowhere mapped, because the driver refused to take them back.
     pub(super) homeless: Vec<u32>,
 }
+
+/// Below this, blocks are not placed with care: the few bytes that it saves are not worth the time.
+const LITTLE_HELD: usize = 1 << 30;
 
 /// The other heaps of the device, each of which can be had for a moment.
 pub trait Heaps {
@@ -45,6 +50,17 @@ pub struct Load {
     pub active: usize,
     /// The most that they ever were.
     pub peak: usize,
+}
+
+/// What a heap asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// The bytes of the block, a multiple of the granule.
+    pub size: usize,
+    /// How many of them were not asked for.
+    pub unused: u16,
+    /// What is in use without it.
+    pub load: Load,
 }
 
 /// Why there is no block.
@@ -73,6 +89,7 @@ impl<B: Backend> PageSource<B> {
             ground: Ground::new(),
             policy,
             marks: HashMap::new(),
+            round: 0,
             range,
             most_bytes: 0,
             limit: usize::MAX,
@@ -92,11 +109,9 @@ impl<B: Backend> PageSource<B> {
         self.most_bytes
     }
 
-    pub(crate) fn mappings(&self) -> usize {
-        self.ground.mappings()
-    }
-
-    pub(crate) fn most_mappings(&self) -> usize {
+    /// The most mappings that there were at once.
+    #[must_use]
+    pub fn most_mappings(&self) -> usize {
         self.ground.most_mappings()
     }
 
@@ -121,11 +136,6 @@ impl<B: Backend> PageSource<B> {
         self.limit = limit;
     }
 
-    /// The most that may be held.
-    pub(crate) fn limit(&self) -> usize {
-        self.limit
-    }
-
     /// Host memory that the books take, in bytes.
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
@@ -144,11 +154,11 @@ impl<B: Backend> PageSource<B> {
         heap: u32,
         mine: &mut StreamHeap,
         others: &mut impl Heaps,
-        size: usize,
-        unused: u16,
-        load: Load,
+        wanted: Wanted,
         index: &impl BlockIndex,
     ) -> Result<Block, GrowError<B::Error>> {
+        let Wanted { size, unused, load } = wanted;
+        self.round += 1;
         let small = size <= MEDIUM;
         // A small block lies in a page, which begins at a multiple of its size: that fits into these bytes wherever they begin.
         let wanted = if small { 2 * PAGE - GRANULE } else { size };
@@ -177,7 +187,8 @@ impl<B: Backend> PageSource<B> {
     /// Whether large blocks of the heap are placed by [`PageSource::place`] from now on: while more is held than should be.
     fn set_care(&self, mine: &mut StreamHeap, size: usize, load: Load) {
         let most = load.peak.max(load.active.saturating_add(size));
-        let tight = self.ground.bytes() > thousandths(most, self.policy.tight);
+        // Where little is held, more of it may be: see the policy's slack.
+        let tight = most > LITTLE_HELD && self.ground.bytes() > thousandths(most, self.policy.tight);
         mine.placed = if tight { self.policy.placed } else { usize::MAX };
     }
 
@@ -227,7 +238,7 @@ impl<B: Backend> PageSource<B> {
     /// Whether the device has come past a count of a heap.
     pub(super) fn is_done(&mut self, heap: u32, count: u64) -> Result<bool, B::Error> {
         match self.marks.get_mut(&heap) {
-            Some(marks) => marks.is_done(count, &mut self.backend),
+            Some(marks) => marks.is_done(count, self.round, &mut self.backend),
             None => Ok(count == 0),
         }
     }

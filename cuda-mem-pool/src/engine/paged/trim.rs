@@ -18,6 +18,7 @@ impl<B: Backend> PageSource<B> {
         heap: u32,
         mine: &mut StreamHeap,
     ) -> Result<usize, GrowError<B::Error>> {
+        self.round += 1;
         let free = mine.free_ranges();
         self.mark_free(heap, mine)?;
         let mut bytes = self.release_homeless()?;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::model::{Model, Others};
-use crate::engine::paged::{Block, Load, NoIndex, PageSource, Policy, StreamHeap, block_size};
+use crate::engine::paged::{Block, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size};
 
 const LIVE: usize = 64;
 
@@ -46,7 +46,9 @@ fn churn(heaps: u32, doublings: f64, rounds: usize) -> Outcome {
             let size = block_size(sizes[heap as usize][round % 1024]).unwrap();
             let block = mine.allocate(size, 0, &NoIndex).unwrap_or_else(|| {
                 let load = Load { active, peak };
-                source.grow(heap, &mut mine, &mut Others(&mut all), size, 0, load, &NoIndex).unwrap()
+                source
+                    .grow(heap, &mut mine, &mut Others(&mut all), Wanted { size, unused: 0, load }, &NoIndex)
+                    .unwrap()
             });
             *place = Some(block);
             active += size;

@@ -103,7 +103,8 @@ impl Device {
     /// Lets all streams do all of their work.
     pub(super) fn finish(&mut self) {
         let streams = self.queues.len() as u32;
-        while (0..streams).fold(false, |any, stream| self.advance(stream) || any) {}
+        // Each of them, also after one has come further.
+        while (0..streams).filter(|stream| self.advance(*stream)).count() > 0 {}
         assert!(self.queues.iter().all(|queue| queue.done == queue.given), "streams wait for each other");
     }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::model::{Model, Others};
 use crate::engine::paged::NoIndex;
-use crate::engine::paged::{Backend, Block, Load, PageSource, Policy, StreamHeap, block_size};
+use crate::engine::paged::{Backend, Block, Load, PageSource, Policy, StreamHeap, Wanted, block_size};
 
 const MIB: usize = 1 << 20;
 const HEAPS: u32 = 3;
@@ -127,7 +127,9 @@ impl World {
                 let mut heap = self.heaps.remove(&number).unwrap();
                 let block = heap.allocate(size, 0, &NoIndex).or_else(|| {
                     let mut others = Others(&mut self.heaps);
-                    self.source.grow(number, &mut heap, &mut others, size, 0, load, &NoIndex).ok()
+                    self.source
+                        .grow(number, &mut heap, &mut others, Wanted { size, unused: 0, load }, &NoIndex)
+                        .ok()
                 });
                 self.heaps.insert(number, heap);
                 self.live.extend(block.map(|block| (number, block)));

@@ -10,7 +10,7 @@ use super::device::Device;
 use super::model::Others;
 use crate::engine::paged::{
     Block, BlockIndex, BlockNumber, GrowError, Load, PAGE, PageKind, PageSource, Policy, StreamHeap, Tier,
-    block_size,
+    Wanted, block_size,
 };
 
 /// How many operations each machine has before the next one begins.
@@ -158,7 +158,13 @@ impl Machine {
         if block.is_none() {
             let load = Load { active: self.active, peak: self.peak };
             let others = &mut Others(&mut self.heaps);
-            block = match self.source.grow(stream, &mut heap, others, size, 1, load, &self.index) {
+            block = match self.source.grow(
+                stream,
+                &mut heap,
+                others,
+                Wanted { size, unused: 1, load },
+                &self.index,
+            ) {
                 Ok(block) => Some(block),
                 Err(GrowError::OutOfMemory | GrowError::Backend("refused")) => None,
                 Err(error) => panic!("{error:?}"),

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
 
 use super::model::{Model, Others};
-use crate::engine::paged::{Block, GrowError, Load, NoIndex, PageSource, Policy, StreamHeap, block_size};
+use crate::engine::paged::{
+    Block, GrowError, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size,
+};
 
 struct Figures {
     ratio: f64,
@@ -42,14 +44,19 @@ fn replay(name: &str, lag: u64, policy: Policy, capacity: usize, check: bool) ->
                 count += 1;
                 let stream: u32 = fields[3].parse().unwrap();
                 let size = block_size(fields[2].parse().unwrap()).unwrap();
-                let mut heap = heaps.remove(&stream).unwrap_or_else(StreamHeap::new);
+                let mut heap = heaps.remove(&stream).unwrap_or_default();
                 let begun = std::time::Instant::now();
                 let mut block = heap.allocate(size, 0, &NoIndex);
                 if block.is_none() {
                     grows += 1;
                     let load = Load { active, peak };
-                    let grown =
-                        source.grow(stream, &mut heap, &mut Others(&mut heaps), size, 0, load, &NoIndex);
+                    let grown = source.grow(
+                        stream,
+                        &mut heap,
+                        &mut Others(&mut heaps),
+                        Wanted { size, unused: 0, load },
+                        &NoIndex,
+                    );
                     block = match grown {
                         Ok(block) => Some(block),
                         Err(GrowError::OutOfMemory) => None,
