@@ -146,7 +146,7 @@ impl World {
         }
         self.streams.clear();
         while !self.live.is_empty() {
-            self.free(0, self.live.len() % 3 == 0);
+            self.free(0, self.live.len().is_multiple_of(3));
         }
         self.synchronise();
         assert_eq!(self.allocator.reserved_bytes(), 0, "nothing is in use and the cache is empty");
