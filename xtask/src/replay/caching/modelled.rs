@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
 use cuda_mem_pool::paged::{
-    Block, GrowError, Heaps, Load, NoIndex, PageSource, Policy, StreamHeap, block_size,
+    Block, GrowError, Heaps, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size,
 };
 
 use super::super::candidate::{Candidate, Refused, Tally};
@@ -111,7 +111,8 @@ impl Inner {
             return Ok(Some(block));
         }
         let mut others = Others { before, after };
-        match self.source.grow(number as u32, mine, &mut others, size, unused, self.load, &NoIndex) {
+        let wanted = Wanted { size, unused, load: self.load };
+        match self.source.grow(number as u32, mine, &mut others, wanted, &NoIndex) {
             Ok(block) => Ok(Some(block)),
             Err(GrowError::OutOfMemory | GrowError::Backend(Refusal::OutOfMemory)) => Ok(None),
             Err(GrowError::Backend(refusal)) => Err(refusal.into()),

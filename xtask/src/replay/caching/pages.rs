@@ -56,8 +56,8 @@ impl Backend for Pages {
         Ok(self.model.is_complete(mark))
     }
 
-    fn wait(&mut self, waiter: u32, _of: u32, mark: &Fence) -> Result<(), Refusal> {
+    fn wait(&mut self, waiter: u32, _of: u32, mark: &Fence) -> Result<bool, Refusal> {
         self.model.hold_up(self.stream(waiter)?, mark);
-        Ok(())
+        Ok(true)
     }
 }
