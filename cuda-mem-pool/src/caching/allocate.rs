@@ -67,11 +67,15 @@ impl Shared {
 
     #[inline]
     pub(super) fn obtain(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
-        // Whoever else has the heap is through in a moment: nobody calls the driver with it but to get more for it.
-        let block = slot
-            .heap
-            .try_with(|heap, guard| self.take_free(slot, heap, guard, request))
-            .unwrap_or_else(|| slot.heap.with(|heap, guard| self.take_free(slot, heap, guard, request)));
+        let block = match slot.heap.try_with(|heap, guard| self.take_free(slot, heap, guard, request)) {
+            Some(block) => block,
+            None => {
+                // It may be this thread that has it, in a watcher. Whoever else has it is through in a moment: nobody calls the
+                // driver with it but to get more for it.
+                refuse_watchers()?;
+                slot.heap.with(|heap, guard| self.take_free(slot, heap, guard, request))
+            }
+        };
         match block {
             Some(block) => Ok(block.address),
             None => self.grow(slot, request),

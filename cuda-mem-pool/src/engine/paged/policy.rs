@@ -6,7 +6,7 @@ use super::sizes::PAGE;
 const LEAST_HELD: usize = 1 << 30;
 
 /// What may be held beyond need where little is held at all: so many thousandths of it, up to so many bytes.
-const LITTLE_SHARE: usize = 150;
+const LITTLE_SHARE: usize = 70;
 const LITTLE: usize = 24 << 20;
 
 /// So many thousandths for each heap after the first, up to so many bytes.

@@ -31,9 +31,6 @@ pub struct PageSource<B: Backend> {
     pub(super) homeless: Vec<u32>,
 }
 
-/// Below this, blocks are not placed with care: the few bytes that it saves are not worth the time.
-const LITTLE_HELD: usize = 1 << 30;
-
 /// The other heaps of the device, each of which can be had for a moment.
 pub trait Heaps {
     /// The numbers of all but the one that grows.
@@ -187,8 +184,7 @@ impl<B: Backend> PageSource<B> {
     /// Whether large blocks of the heap are placed by [`PageSource::place`] from now on: while more is held than should be.
     fn set_care(&self, mine: &mut StreamHeap, size: usize, load: Load) {
         let most = load.peak.max(load.active.saturating_add(size));
-        // Where little is held, more of it may be: see the policy's slack.
-        let tight = most > LITTLE_HELD && self.ground.bytes() > thousandths(most, self.policy.tight);
+        let tight = self.ground.bytes() > thousandths(most, self.policy.tight);
         mine.placed = if tight { self.policy.placed } else { usize::MAX };
     }
 
