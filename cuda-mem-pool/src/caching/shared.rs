@@ -160,11 +160,13 @@ impl Shared {
     /// Waits until nothing uses the memory. Not for the whole context if that can be helped, which would fail every capture.
     /// False if a stream that uses it captures.
     fn wait(&self) -> bool {
-        let wait = |slot: &StreamSlot| match slot.stream.is_capturing()? {
+        let wait = |stream: &Stream| match stream.is_capturing()? {
             true => Err(cuda_mem_core::Error::Capturing { call: "waiting for the users of memory" }),
-            false => slot.stream.synchronize(),
+            false => stream.synchronize(),
         };
-        let mut streams: Vec<_> = self.slots.iter().map(|slot| wait(slot).or_else(|_| wait(slot))).collect();
+        let private = self.private.streams();
+        let users = self.slots.iter().map(|slot| &slot.stream).chain(&private);
+        let mut streams: Vec<_> = users.map(|stream| wait(stream).or_else(|_| wait(stream))).collect();
         streams.extend(self.pending.wait());
         let captures =
             |ended: &cuda_mem_core::Result<()>| matches!(ended, Err(cuda_mem_core::Error::Capturing { .. }));

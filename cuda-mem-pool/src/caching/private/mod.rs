@@ -114,6 +114,11 @@ impl Private {
         lock(&self.state).blocks.metadata_bytes()
     }
 
+    /// The streams that blocks belong to: not all of them have a heap of the default pool.
+    pub(super) fn streams(&self) -> Vec<Stream> {
+        lock(&self.state).streams.values().cloned().collect()
+    }
+
     /// Gives all memory back, at the end: nobody has a block and the device is done. What a call refuses stays.
     pub(super) fn close(&self) {
         self.memory.close();
