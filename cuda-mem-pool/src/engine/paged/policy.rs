@@ -45,7 +45,7 @@ pub struct Policy {
 impl Policy {
     /// What ships.
     pub const DEFAULT: Self = Self {
-        slack: 9,
+        slack: 10,
         tight: 12,
         handles_per_block: 8,
         price_of_waste: 20,
