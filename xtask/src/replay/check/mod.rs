@@ -40,6 +40,8 @@ pub(crate) struct Sums {
     pub(crate) peak_reserved: u64,
     pub(crate) peak_mappings: u64,
     pub(crate) waits: u64,
+    /// Handles that were made. Those that the driver refused stand in no log.
+    pub(crate) creates: u64,
     /// What the driver calls would have taken.
     pub(crate) driver_seconds: f64,
 }
@@ -79,6 +81,7 @@ struct Checker {
     events: u64,
     allocations: u64,
     waits: u64,
+    creates: u64,
     live: u64,
     peak_live: u64,
     /// Freed blocks that another stream uses: bytes and the step until which.
@@ -94,6 +97,7 @@ impl Checker {
         match event {
             Event::Create { handle, bytes } => {
                 self.bill.create();
+                self.creates += 1;
                 self.space.create(Name::Handle(handle), bytes)
             }
             Event::Map { address, handle, bytes } => {
@@ -225,6 +229,7 @@ impl Checker {
             peak_reserved: self.space.peak_reserved,
             peak_mappings: self.space.peak_mappings as u64,
             waits: self.waits,
+            creates: self.creates,
             driver_seconds: self.bill.seconds(),
         })
     }
