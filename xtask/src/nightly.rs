@@ -23,7 +23,7 @@ const MIRI: &[&str] = &["cuda-mem-sys", "cuda-mem-core"];
 const NOT_FOR_THREADS: &[&str] =
     &["without_data_any_size_can_be_had", "the_driver_answers_as_measured", "the_shared_library_is_a_driver"];
 
-/// The targets of `fuzz/`.
+/// The targets of `ci/fuzz/`.
 const FUZZED: &[&str] = &["trace"];
 
 /// Cases that a property test tries, where it tries 256 by itself.
@@ -169,14 +169,14 @@ fn miri(steps: &mut Steps, quick: bool) {
     }
 }
 
-/// The targets of `fuzz/`, what they find being kept there.
+/// The targets of `ci/fuzz/`, what they find being kept there.
 fn fuzz(steps: &mut Steps, quick: bool) {
     if !succeeds(&mut cargo("+nightly fuzz --version"), Duration::from_secs(60)) {
         return steps.skip("fuzz", "there is no nightly toolchain with cargo-fuzz");
     }
     for target in FUZZED {
         let seconds = if quick { 30 } else { 1800 };
-        let mut command = cargo("+nightly fuzz run");
+        let mut command = cargo("+nightly fuzz run --fuzz-dir ci/fuzz");
         command.arg(target).args(["--", &format!("-max_total_time={seconds}")]);
         steps.command(&format!("fuzz {target}"), &mut command);
     }
