@@ -311,8 +311,7 @@ impl<B: Backend> PageSource<B> {
         if let Some(map) = self.ground.at_mut(address) {
             (map.from, map.to, map.heap) = (0, bytes, heap);
         }
-        let now = mine.tick();
-        if mine.large.offer(address, bytes, now) { Ok(()) } else { Err(GrowError::NoNumbers) }
+        mine.offer(address, bytes).ok_or(GrowError::NoNumbers)
     }
 
     /// Maps a handle, which is wholly free or new, at an address and offers it there.
@@ -335,8 +334,7 @@ impl<B: Backend> PageSource<B> {
         }
         self.leave(heap, mine, chunk);
         self.ground.map(address, chunk, 0, bytes);
-        let now = mine.tick();
-        if mine.large.offer(address, bytes, now) { Ok(()) } else { Err(GrowError::NoNumbers) }
+        mine.offer(address, bytes).ok_or(GrowError::NoNumbers)
     }
 
     /// Maps a handle whose last bytes are free a second time, and offers those at the new address alone.

@@ -229,6 +229,12 @@ impl StreamHeap {
         self.now
     }
 
+    /// Adds a free range, which becomes free now. None if there are no more numbers for it.
+    pub(super) fn offer(&mut self, address: u64, bytes: usize) -> Option<()> {
+        let now = self.tick();
+        self.large.offer(address, bytes, now).then_some(())
+    }
+
     pub(super) fn now(&self) -> u64 {
         self.now
     }
