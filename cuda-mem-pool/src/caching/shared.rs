@@ -52,7 +52,8 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+        // Not one of a model's: its value goes on from one to the next.
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let total = context.device().total_memory()?;
         let slots = Arc::new(Slots::new());
         let policy = Policy { moves: options.moves, ..Policy::DEFAULT };

@@ -278,6 +278,14 @@ impl StreamHeap {
         self.large.offer(address, bytes, now).then_some(())
     }
 
+    /// A heap with a free range, for tests of those who share one.
+    #[cfg(all(loom, test))]
+    pub(crate) fn with_free(address: u64, bytes: usize) -> Self {
+        let mut heap = Self::new();
+        assert!(heap.offer(address, bytes).is_some());
+        heap
+    }
+
     pub(super) fn now(&self) -> u64 {
         self.now
     }
