@@ -129,8 +129,15 @@ fn a_process_that_may_not_be_traced_keeps_its_descriptors() {
         return;
     }
     let (other, connection) = Other::start(NAME);
-    drop_capabilities();
-    match connection.recv(LIMIT) {
+    // In a thread of its own: root's rights go with it.
+    let refused = thread::scope(|scope| {
+        let without_rights = || {
+            drop_capabilities();
+            connection.recv(LIMIT)
+        };
+        scope.spawn(without_rights).join().unwrap()
+    });
+    match refused {
         Err(Error::DescriptorNotTaken { pid, source, .. }) => {
             assert_eq!(pid, connection.peer().pid());
             assert_eq!(Errno::from_io_error(&source), Some(Errno::PERM));

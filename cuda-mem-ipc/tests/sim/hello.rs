@@ -71,13 +71,14 @@ fn a_hello_of_a_later_release_is_understood() {
 #[test]
 fn a_user_that_the_policy_does_not_name_is_refused_at_either_end() {
     let (own, other) = (geteuid().as_raw(), geteuid().as_raw() + 1);
-    let refusing = PeerPolicy::default().with_uids([other]);
+    let [refusing, admitting] = [other, own].map(|uid| PeerPolicy::default().with_uids([uid]));
     for refuses_here in [true, false] {
         let (here, there) = pair().unwrap();
-        let policy = if refuses_here { PeerPolicy::default() } else { refusing.clone() };
-        let far = thread::spawn(move || Pending::inherited(there).unwrap().complete(&policy, LIMIT));
-        let near = here.complete(if refuses_here { &refusing } else { &policy_of(own) }, LIMIT);
-        let far = far.join().unwrap();
+        let (near, far) = if refuses_here { (&refusing, &admitting) } else { (&admitting, &refusing) };
+        let (near, far) = thread::scope(|scope| {
+            let far = scope.spawn(|| Pending::inherited(there).unwrap().complete(far, LIMIT));
+            (here.complete(near, LIMIT), far.join().unwrap())
+        });
         let (refused, closed) = if refuses_here { (near, far) } else { (far, near) };
         match refused {
             Err(Error::PeerRefused { uid, pid, accepted, .. }) => {
@@ -91,10 +92,6 @@ fn a_user_that_the_policy_does_not_name_is_refused_at_either_end() {
             Ok(connection) => assert!(connection.recv(LIMIT).unwrap_err().is_gone()),
         }
     }
-}
-
-fn policy_of(uid: u32) -> PeerPolicy {
-    PeerPolicy::default().with_uids([uid])
 }
 
 #[test]

@@ -85,7 +85,6 @@ fn a_directory_that_others_enter_or_that_is_none_is_refused() {
         let place = Place::made(&format!("mode-{mode:o}"), mode);
         match Listener::bind(&place.address(), LIMIT) {
             Err(Error::WrongMode { path, mode: found }) => assert_eq!((path, found), (place.0.clone(), mode)),
-            // Its owner cannot even read it, unless that is root.
             other => panic!("{mode:o}: {other:?}"),
         }
         assert!(!place.file().exists());

@@ -13,3 +13,4 @@ mod listener;
 mod other;
 mod polling;
 mod raw;
+mod sharing;

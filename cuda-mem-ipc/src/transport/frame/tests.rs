@@ -28,7 +28,7 @@ fn the_encoding_is_as_documented() {
         &[1, 0, 0x22, 0x11][..],
         &[8, 7, 6, 5, 4, 3, 2, 1],
         &[2, 0, 0, 0, 2, 0, 1, 0],
-        &0xb1aa_d1ca_u32.to_le_bytes(),
+        &0xc9ae_3318_u32.to_le_bytes(),
         b"ab",
         &[3, 0, 0, 0, 2, 1, 0, 0],
     ];
