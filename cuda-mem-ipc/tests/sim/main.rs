@@ -3,7 +3,7 @@
 
 #[path = "../../../cuda-mem-core/tests/common/child.rs"]
 mod child;
-// mod corpus;
+mod corpus;
 mod death;
 mod descriptors;
 mod fork;
