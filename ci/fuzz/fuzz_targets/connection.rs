@@ -8,6 +8,7 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../../cuda-mem-ipc/tests/sim/corpus/connection.rs"]
 mod connection;
 #[path = "../../../cuda-mem-ipc/tests/sim/corpus/frame.rs"]
+#[allow(dead_code, reason = "one function of it is used")]
 mod frame;
 #[path = "../../../cuda-mem-ipc/tests/sim/raw.rs"]
 #[allow(dead_code, reason = "shared with tests that use all of it")]

@@ -102,7 +102,7 @@ impl Channel {
         mut attempt: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
         check_process(self.made_in)?;
-        let mut exited = None;
+        let (mut exited, mut has_waited) = (None, false);
         loop {
             if self.is_broken.load(Ordering::Acquire) {
                 return Err(Error::Broken);
@@ -115,9 +115,11 @@ impl Channel {
             }
             let mut descriptors = vec![PollFd::new(&self.socket, flags)];
             descriptors.extend(peer.map(|peer| PollFd::new(peer, PollFlags::IN)));
-            if !wait(&mut descriptors, deadline)? {
+            // Another thread may have been faster, again and again.
+            if has_waited && deadline.has_passed() || !wait(&mut descriptors, deadline)? {
                 return Err(Error::Timeout { what });
             }
+            has_waited = true;
             let has_ended = descriptors.get(1).is_some_and(|pidfd| !pidfd.revents().is_empty());
             exited = peer.filter(|_| has_ended).map(Peer::pid);
         }

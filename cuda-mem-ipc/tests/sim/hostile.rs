@@ -134,7 +134,10 @@ fn packets() -> impl Strategy<Value = Vec<(Vec<u8>, usize)>> {
     let noise = (vec(any::<u8>(), 1..100), 0..6_usize);
     let long =
         (MAX_FRAME - 2..MAX_FRAME + 3, 0..3_usize).prop_map(|(length, count)| (vec![b'C'; length], count));
-    vec(prop_oneof![4 => honest, 1 => changed, 1 => cut, 1 => miscounted, 1 => named, 1 => noise, 1 => long], 1..6)
+    vec(
+        prop_oneof![4 => honest, 1 => changed, 1 => cut, 1 => miscounted, 1 => named, 1 => noise, 1 => long],
+        1..6,
+    )
 }
 
 proptest! {
@@ -142,8 +145,7 @@ proptest! {
     fn whatever_comes_is_a_message_or_an_error_and_leaves_nothing_open(packets in packets()) {
         let (raw, connection) = Raw::connected();
         let watched = Watched::new();
-        let mut next = 1;
-        for (bytes, count) in packets {
+        for (next, (bytes, count)) in (1..).zip(packets) {
             raw.send(&bytes, &vec![watched.descriptor(); count]);
             match connection.recv(LIMIT) {
                 // Then it was the next message, whole.
@@ -158,7 +160,6 @@ proptest! {
                     break;
                 }
             }
-            next += 1;
         }
         watched.expect_closed();
     }

@@ -10,7 +10,8 @@ use crate::other::{LIMIT, SHORT};
 
 fn both_ends() -> (Connection, Connection) {
     let (here, there) = pair().unwrap();
-    let other = thread::spawn(|| Pending::inherited(there).unwrap().complete(&PeerPolicy::default(), LIMIT).unwrap());
+    let other =
+        thread::spawn(|| Pending::inherited(there).unwrap().complete(&PeerPolicy::default(), LIMIT).unwrap());
     (here.complete(&PeerPolicy::default(), LIMIT).unwrap(), other.join().unwrap())
 }
 
