@@ -7,13 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::{Errno, IoSlice};
-use rustix::net::{
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, sendmsg, shutdown, sockopt,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
 
 use super::deadline::{Deadline, wait};
 use super::frame::{Frame, FrameError, MAX_DESCRIPTORS, MAX_FRAME};
 use super::peer::Peer;
+use super::socket::Socket;
 use super::system::{self, Credentials, Received};
 use crate::error::{Error, Result};
 
@@ -22,9 +21,7 @@ const SEND_BUFFER: usize = 2 * MAX_FRAME;
 
 #[derive(Debug)]
 pub(super) struct Channel {
-    socket: OwnedFd,
-    /// The process that made it: a forked child has it too and may not use it.
-    made_in: u32,
+    socket: Socket,
     is_broken: AtomicBool,
     sending: Mutex<Sending>,
     receiving: Mutex<Receiving>,
@@ -55,7 +52,7 @@ pub(super) struct Packet {
 }
 
 impl Channel {
-    pub(super) fn new(socket: OwnedFd) -> Result<Self> {
+    pub(super) fn new(socket: Socket) -> Result<Self> {
         let size =
             || sockopt::socket_send_buffer_size(&socket).map_err(Error::system("getsockopt(SO_SNDBUF)"));
         if size()? < SEND_BUFFER {
@@ -69,7 +66,6 @@ impl Channel {
         let receiving = Receiving { next: 0, buffer: vec![0; MAX_FRAME].into_boxed_slice() };
         Ok(Self {
             socket,
-            made_in: std::process::id(),
             is_broken: AtomicBool::new(false),
             sending: Mutex::default(),
             receiving: Mutex::new(receiving),
@@ -101,7 +97,7 @@ impl Channel {
         deadline: Deadline,
         mut attempt: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
-        check_process(self.made_in)?;
+        self.socket.check_process()?;
         let (mut exited, mut has_waited) = (None, false);
         loop {
             if self.is_broken.load(Ordering::Acquire) {
@@ -175,8 +171,7 @@ impl Channel {
     /// Ends the connection for both sides because of what came, which is handed back.
     pub(super) fn breaks(&self, error: Error) -> Error {
         self.is_broken.store(true, Ordering::Release);
-        // It fails when the peer has closed already.
-        let _ = shutdown(&self.socket, Shutdown::Both);
+        self.socket.end();
         error
     }
 }
@@ -185,12 +180,6 @@ impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-/// A child that was forked has its parent's descriptors and its numbers, and would use them twice.
-pub(super) fn check_process(made_in: u32) -> Result<()> {
-    let here = std::process::id();
-    if here == made_in { Ok(()) } else { Err(Error::Forked { made_in, here }) }
 }
 
 /// The packet, if all of it is as it must be.

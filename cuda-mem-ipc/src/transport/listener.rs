@@ -1,16 +1,16 @@
 //! Where clients come in.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{SocketFlags, accept_with, bind, listen};
 
 use super::address::{Address, new_socket};
-use super::channel::check_process;
 use super::deadline::{Deadline, wait};
 use super::directory::{Directory, SocketFile};
 use super::pending::Pending;
+use super::socket::Socket;
 use crate::error::{Error, Result};
 
 /// How many clients may wait to be accepted; more wait in [`Connection::connect`](super::Connection::connect).
@@ -46,9 +46,8 @@ const QUEUE: i32 = 128;
 pub struct Listener {
     // Removed before the socket is closed: while it is there, somebody answers.
     _file: Option<SocketFile>,
-    socket: OwnedFd,
+    socket: Socket,
     address: Address,
-    made_in: u32,
 }
 
 impl Listener {
@@ -61,7 +60,7 @@ impl Listener {
     /// The C functions are [`bind`](https://man7.org/linux/man-pages/man2/bind.2.html) and
     /// [`listen`](https://man7.org/linux/man-pages/man2/listen.2.html).
     pub fn bind(address: &Address, deadline: impl Into<Deadline>) -> Result<Self> {
-        let socket = new_socket()?;
+        let socket = Socket::new(new_socket()?);
         ioctl_fionbio(&socket, true).map_err(Error::system("ioctl(FIONBIO)"))?;
         let start = |directory: Option<BorrowedFd<'_>>| {
             bind(&socket, &address.of_system(directory)?).map_err(|errno| match errno {
@@ -81,7 +80,7 @@ impl Listener {
                 Some(SocketFile::new(directory, address.name())?)
             }
         };
-        Ok(Self { _file: file, socket, address: address.clone(), made_in: std::process::id() })
+        Ok(Self { _file: file, socket, address: address.clone() })
     }
 
     /// Where it listens.
@@ -97,7 +96,7 @@ impl Listener {
     /// [`Error::Timeout`] when none comes, [`Error::System`] when too many descriptors are open, [`Error::Forked`] in a forked
     /// child. The C function is [`accept4`](https://man7.org/linux/man-pages/man2/accept.2.html).
     pub fn accept(&self, deadline: impl Into<Deadline>) -> Result<Pending> {
-        check_process(self.made_in)?;
+        self.socket.check_process()?;
         let deadline = deadline.into();
         loop {
             match accept_with(&self.socket, SocketFlags::CLOEXEC) {

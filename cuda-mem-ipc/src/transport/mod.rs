@@ -24,6 +24,7 @@ mod peer;
 mod pending;
 mod policy;
 mod poller;
+mod socket;
 mod system;
 
 pub use address::{Address, MAX_NAME};

@@ -5,13 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
-use super::channel::{Channel, Packet, check_process};
+use super::channel::{Channel, Packet};
 use super::connection::Connection;
 use super::deadline::Deadline;
 use super::frame::{Frame, MIN_VERSION};
 use super::hello::{self, Hello};
 use super::peer::Peer;
 use super::policy::PeerPolicy;
+use super::socket::Socket;
 use crate::error::{Error, Result};
 
 /// One end of something that becomes a [`Connection`] when both sides have admitted each other.
@@ -21,9 +22,8 @@ use crate::error::{Error, Result};
 /// only then does not wait for a client that says nothing.
 #[derive(Debug)]
 pub struct Pending {
-    socket: OwnedFd,
+    socket: Socket,
     end: End,
-    made_in: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub fn pair() -> Result<(Pending, OwnedFd)> {
 
 impl Pending {
     fn new(socket: OwnedFd, end: End) -> Self {
-        Self { socket, end, made_in: std::process::id() }
+        Self { socket: Socket::new(socket), end }
     }
 
     /// From a socket that has connected or was accepted.
@@ -113,7 +113,7 @@ impl Pending {
     /// [`Error::Timeout`] when it says nothing.
     pub fn complete(self, policy: &PeerPolicy, deadline: impl Into<Deadline>) -> Result<Connection> {
         let deadline = deadline.into();
-        check_process(self.made_in)?;
+        self.socket.check_process()?;
         let (peer, channel, first) = match self.end {
             End::Known => {
                 let peer = Peer::of_socket(self.socket.as_fd())?;

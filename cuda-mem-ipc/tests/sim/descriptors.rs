@@ -7,24 +7,14 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::transport::{
-    Connection, FIRST_KIND, MAX_DESCRIPTORS, MAX_PAYLOAD, PeerPolicy, Pending, pair,
-};
+use cuda_mem_ipc::transport::{FIRST_KIND, MAX_DESCRIPTORS, MAX_PAYLOAD, pair};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{Errno, FdFlags, fcntl_getfd};
 use rustix::process::{DumpableBehavior, Resource, getrlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::child;
-use crate::other::{LIMIT, Other, connected, open_descriptors};
-
-/// A connection with both ends in this process.
-fn both_ends() -> (Connection, Connection) {
-    let (here, there) = pair().unwrap();
-    let other =
-        thread::spawn(|| Pending::inherited(there).unwrap().complete(&PeerPolicy::default(), LIMIT).unwrap());
-    (here.complete(&PeerPolicy::default(), LIMIT).unwrap(), other.join().unwrap())
-}
+use crate::other::{LIMIT, Other, both_ends, connected, open_descriptors};
 
 fn files(count: usize) -> Vec<File> {
     let file = |index: usize| {

@@ -1,12 +1,10 @@
 //! A forked child has its parent's objects and may only drop them.
 
-use std::thread;
-
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::transport::{Address, FIRST_KIND, Listener, PeerPolicy, Pending, pair};
+use cuda_mem_ipc::transport::{Address, Connection, FIRST_KIND, Listener, PeerPolicy, Pending, pair};
 
 use crate::child;
-use crate::other::LIMIT;
+use crate::other::{LIMIT, both_ends};
 
 #[test]
 fn a_forked_child_gets_an_error_and_harms_nobody() {
@@ -16,10 +14,7 @@ fn a_forked_child_gets_an_error_and_harms_nobody() {
     let directory = std::env::temp_dir().join(format!("cuda-mem-fork-{}", std::process::id()));
     let address = Address::in_directory(&directory, "name").unwrap();
     let listener = Listener::bind(&address, LIMIT).unwrap();
-    let (here, there) = pair().unwrap();
-    let other = thread::spawn(|| Pending::inherited(there).unwrap().complete(&PeerPolicy::default(), LIMIT));
-    let here = here.complete(&PeerPolicy::default(), LIMIT).unwrap();
-    let there = other.join().unwrap().unwrap();
+    let (here, there) = both_ends();
     let (pending, _end) = pair().unwrap();
     here.send(FIRST_KIND, b"for the parent", &[], LIMIT).unwrap();
 
@@ -50,4 +45,38 @@ fn a_forked_child_gets_an_error_and_harms_nobody() {
     assert!(directory.join("name").exists());
     drop(listener);
     std::fs::remove_dir(directory).unwrap();
+}
+
+/// Data loaders are forked and live on, with copies of everything.
+#[test]
+fn what_is_dropped_has_ended_though_a_forked_child_has_it() {
+    if let Some(output) = child::again("fork::what_is_dropped_has_ended_though_a_forked_child_has_it", &[]) {
+        return child::expect_silent_success(&output);
+    }
+    let address = Address::abstract_name(&format!("cuda-mem-forked-{}", std::process::id())).unwrap();
+    let listener = Listener::bind(&address, LIMIT).unwrap();
+    let (here, there) = both_ends();
+    let (pending, raw) = pair().unwrap();
+    // SAFETY: the child does nothing but wait for its end, in its only thread.
+    let loader = unsafe { libc::fork() };
+    if loader == 0 {
+        loop {
+            // SAFETY: has no arguments.
+            unsafe { libc::pause() };
+        }
+    }
+    here.send(FIRST_KIND, b"last", &[], LIMIT).unwrap();
+    drop((here, pending, listener));
+    assert_eq!(there.recv(LIMIT).unwrap().payload, b"last");
+    assert!(matches!(there.recv(LIMIT), Err(Error::Closed { .. })));
+    assert!(matches!(there.send(FIRST_KIND, b"", &[], LIMIT), Err(Error::Closed { .. })));
+    let waiting = Pending::inherited(raw).unwrap().complete(&PeerPolicy::default(), LIMIT);
+    assert!(matches!(waiting, Err(Error::Closed { .. })), "{waiting:?}");
+    let connecting = Connection::connect(&address, &PeerPolicy::default(), LIMIT);
+    assert!(matches!(connecting, Err(Error::NotListening { .. })), "{connecting:?}");
+    // SAFETY: the child, which nobody has waited for yet.
+    unsafe { libc::kill(loader, libc::SIGKILL) };
+    let mut status = 0;
+    // SAFETY: one status to write.
+    assert_eq!(unsafe { libc::waitpid(loader, &raw mut status, 0) }, loader);
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use cuda_mem_ipc::transport::{Connection, PeerPolicy, Pending, pair};
@@ -25,6 +26,13 @@ pub(crate) fn inherited() -> Option<Pending> {
 /// As `inherited`, connected.
 pub(crate) fn connected() -> Option<Connection> {
     Some(inherited()?.complete(&PeerPolicy::default(), LIMIT).unwrap())
+}
+
+/// A connection with both ends in this process.
+pub(crate) fn both_ends() -> (Connection, Connection) {
+    let (here, there) = pair().unwrap();
+    let other = thread::spawn(|| Pending::inherited(there).unwrap().complete(&PeerPolicy::default(), LIMIT));
+    (here.complete(&PeerPolicy::default(), LIMIT).unwrap(), other.join().unwrap().unwrap())
 }
 
 /// The other process, killed when it is dropped.

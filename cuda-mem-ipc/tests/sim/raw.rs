@@ -4,7 +4,7 @@ use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use cuda_mem_ipc::transport::{Connection, Frame, PeerPolicy, pair};
+use cuda_mem_ipc::transport::{Connection, Frame, PeerPolicy, Poller, pair};
 use rustix::io::IoSlice;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
 
@@ -75,7 +75,6 @@ pub(crate) struct Watched {
 impl Watched {
     pub(crate) fn new() -> Self {
         let (reader, writer) = std::io::pipe().unwrap();
-        rustix::io::ioctl_fionbio(&reader, true).unwrap();
         Self { reader, writer: Some(writer) }
     }
 
@@ -83,10 +82,13 @@ impl Watched {
         self.writer.as_ref().unwrap().as_fd()
     }
 
-    /// Closes this one; every other one must be closed already.
+    /// Closes this one; every other one must be closed already. A process that another test is starting has copies of all until
+    /// its program begins.
     pub(crate) fn expect_closed(mut self) {
         self.writer = None;
-        let end = self.reader.read(&mut [0]);
-        assert!(matches!(end, Ok(0)), "a descriptor is still open: {end:?}");
+        let mut poller = Poller::new();
+        poller.readable((), &self.reader);
+        assert_eq!(poller.wait(LIMIT).unwrap(), [()], "a descriptor is still open");
+        assert_eq!(self.reader.read(&mut [0]).unwrap(), 0);
     }
 }

@@ -3,17 +3,10 @@
 use std::os::unix::thread::JoinHandleExt;
 use std::thread;
 
-use cuda_mem_ipc::transport::{Connection, FIRST_KIND, PeerPolicy, Pending, pair};
+use cuda_mem_ipc::transport::FIRST_KIND;
 
 use crate::child;
-use crate::other::{LIMIT, SHORT};
-
-fn both_ends() -> (Connection, Connection) {
-    let (here, there) = pair().unwrap();
-    let other =
-        thread::spawn(|| Pending::inherited(there).unwrap().complete(&PeerPolicy::default(), LIMIT).unwrap());
-    (here.complete(&PeerPolicy::default(), LIMIT).unwrap(), other.join().unwrap())
-}
+use crate::other::{LIMIT, SHORT, both_ends};
 
 #[test]
 fn threads_send_and_receive_at_once_and_lose_nothing() {
