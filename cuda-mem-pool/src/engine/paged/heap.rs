@@ -80,7 +80,7 @@ impl StreamHeap {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            large: Extents::new(),
+            large: Extents::keeping(0),
             medium: Pages::new(PageKind::Medium),
             small: Pages::new(PageKind::Small),
             now: 0,
@@ -93,8 +93,8 @@ impl StreamHeap {
     #[inline]
     pub fn allocate(&mut self, size: usize, unused: u16, index: &impl BlockIndex) -> Option<Block> {
         match Tier::of(size) {
-            Tier::Small => self.small.allocate(size, unused, &mut self.large, index),
-            Tier::Medium => self.medium.allocate(size, unused, &mut self.large, index),
+            Tier::Small => self.small.allocate(size, unused, self.now, &mut self.large, index),
+            Tier::Medium => self.medium.allocate(size, unused, self.now, &mut self.large, index),
             Tier::Large if size >= self.placed => None,
             Tier::Large => {
                 let number = self.large.find(size)?;
@@ -133,7 +133,32 @@ impl StreamHeap {
         Some(Block { number, address, size })
     }
 
-    /// Gives pages back that nothing is in, so that they can serve anybody.
+    /// The address of a block of exactly `size` bytes that was freed here and kept whole, as it is in the index.
+    #[inline]
+    pub(crate) fn take_kept(&mut self, size: usize, unused: u16) -> Option<u64> {
+        match Tier::of(size) {
+            Tier::Small => self.small.take_kept(size, unused),
+            Tier::Medium => self.medium.take_kept(size, unused),
+            Tier::Large => None,
+        }
+    }
+
+    /// As [`StreamHeap::allocate`], once all that is kept for later requests of its size may serve this one.
+    #[cold]
+    pub(super) fn allocate_of_kept(
+        &mut self,
+        size: usize,
+        unused: u16,
+        index: &impl BlockIndex,
+    ) -> Option<Block> {
+        if self.small.kept_bytes() + self.medium.kept_bytes() == 0 {
+            return None;
+        }
+        self.release_spare_pages(index);
+        self.allocate(size, unused, index)
+    }
+
+    /// Gives pages back that nothing is in, so that they can serve anybody, and joins the blocks of others that nobody has.
     pub fn release_spare_pages(&mut self, index: &impl BlockIndex) {
         self.now += 1;
         self.small.release_spare(self.now, &mut self.large, index);
