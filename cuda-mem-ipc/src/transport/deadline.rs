@@ -73,3 +73,30 @@ pub(super) fn wait(descriptors: &mut [PollFd<'_>], deadline: Deadline) -> Result
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::PollFlags;
+
+    use super::*;
+
+    #[test]
+    fn any_time_is_a_deadline() {
+        assert!(Deadline::after(Duration::MAX).remaining() > Duration::from_secs(1 << 29));
+        assert!(Deadline::from(Instant::now()).has_passed());
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(writer);
+        let mut ended = [PollFd::new(&reader, PollFlags::IN)];
+        for time in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
+            assert!(wait(&mut ended, Deadline::after(time)).unwrap(), "what is there is seen at once");
+        }
+    }
+
+    #[test]
+    fn nothing_is_waited_for_until_the_deadline_and_no_longer() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let deadline = Deadline::after(Duration::from_millis(5));
+        assert!(!wait(&mut [PollFd::new(&reader, PollFlags::IN)], deadline).unwrap());
+        assert!(deadline.has_passed());
+    }
+}
