@@ -149,7 +149,12 @@ impl Channel {
     fn try_receive(&self) -> Result<Option<Packet>> {
         let mut receiving = lock(&self.receiving);
         let Receiving { next, buffer } = &mut *receiving;
-        let received = match system::receive(self.socket.as_fd(), buffer) {
+        let mut result = system::receive(self.socket.as_fd(), buffer);
+        if matches!(result, Err(Errno::CONNRESET)) {
+            // The peer ended with something unread, which the system says once and first; what it had sent comes behind that.
+            result = system::receive(self.socket.as_fd(), buffer);
+        }
+        let received = match result {
             Ok(received) => received,
             Err(Errno::AGAIN) => return Ok(None),
             Err(Errno::CONNRESET | Errno::NOTCONN) => return Err(Error::Closed { doing: "receiving" }),

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::transport::{FIRST_KIND, MAX_PAYLOAD};
+use cuda_mem_ipc::transport::{FIRST_KIND, MAX_PAYLOAD, Poller};
 use rustix::process::{Signal, WaitOptions, waitpid};
 
 use crate::child;
@@ -13,6 +13,10 @@ use crate::other::{LIMIT, Other, SHORT, connected, open_descriptors};
 fn what_a_killed_peer_had_sent_arrives_and_then_its_end() {
     const NAME: &str = "death::what_a_killed_peer_had_sent_arrives_and_then_its_end";
     if let Some(connection) = connected() {
+        // There is something to receive, and it never will: the system calls that a reset.
+        let mut poller = Poller::new();
+        poller.readable((), &connection);
+        assert_eq!(poller.wait(LIMIT).unwrap(), [()]);
         for index in 0..3 {
             connection.send(FIRST_KIND + index, b"", &[], LIMIT).unwrap();
         }
@@ -24,6 +28,7 @@ fn what_a_killed_peer_had_sent_arrives_and_then_its_end() {
     let before = open_descriptors();
     {
         let (_other, connection) = Other::start(NAME);
+        connection.send(FIRST_KIND, b"not received", &[], LIMIT).unwrap();
         connection.peer().wait_for_exit(LIMIT).unwrap();
         assert!(!connection.peer().is_alive().unwrap());
         for index in 0..3 {
