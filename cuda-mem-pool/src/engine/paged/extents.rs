@@ -91,8 +91,8 @@ pub(super) struct Released {
 }
 
 impl Extents {
-    /// Extents of which those of up to `most` bytes may be kept.
-    pub(super) fn keeping(most: usize) -> Self {
+    /// Extents of pages for blocks of up to `most` bytes, or of anything.
+    pub(super) fn new(most: Option<usize>) -> Self {
         Self {
             records: Slab::new(),
             free: FreeLists::new(),

@@ -11,10 +11,10 @@ use super::sizes::{MEDIUM, PAGE, SMALL, Tier};
 const SPARE: usize = 1;
 
 /// The most bytes of blocks that are kept whole; those of one page do not get there.
-const KEPT: usize = 32 << 20;
+const KEPT: usize = 80 << 20;
 
 /// A heap with less memory than this takes more of it before it gives up what is kept: speed is worth more than that little.
-pub(super) const ROOMY: usize = 64 << 20;
+pub(super) const ROOMY: usize = 96 << 20;
 
 #[derive(Debug)]
 pub(super) struct Pages {
@@ -32,7 +32,7 @@ impl Pages {
             PageKind::Small => SMALL,
             PageKind::Medium => MEDIUM,
         };
-        Self { kind, blocks: Extents::keeping(most), numbers: BTreeMap::new(), spare: Vec::new() }
+        Self { kind, blocks: Extents::new(Some(most)), numbers: BTreeMap::new(), spare: Vec::new() }
     }
 
     /// A block that is kept, as it is in the index, or one that is cut from a page.
