@@ -1,7 +1,8 @@
 //! GPU and pinned memory across processes.
 //!
-//! This release has the crate's place in the stack and nothing of its own yet. The layer below is re-exported, so that this
-//! crate serves as a project's only dependency:
+//! [`transport`] is how two processes of a host talk: it passes descriptors, checks who is at the other end, bounds every
+//! message and notices the death of a peer. The layer below is re-exported, so that this crate serves as a project's only
+//! dependency:
 //!
 //! ```
 //! use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};
@@ -15,4 +16,8 @@
 
 #![deny(unsafe_code)]
 
+mod error;
+pub mod transport;
+
 pub use cuda_mem_pool;
+pub use error::{Error, Result};

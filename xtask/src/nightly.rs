@@ -1,5 +1,6 @@
 //! `cargo xtask nightly`: what takes too long for every change, or needs the nightly toolchain.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -24,7 +25,7 @@ const NOT_FOR_THREADS: &[&str] =
     &["without_data_any_size_can_be_had", "the_driver_answers_as_measured", "the_shared_library_is_a_driver"];
 
 /// The targets of `ci/fuzz/`.
-const FUZZED: &[&str] = &["trace"];
+const FUZZED: &[&str] = &["trace", "frame", "connection"];
 
 /// Cases that a property test tries, where it tries 256 by itself.
 const CASES: &str = "100000";
@@ -61,7 +62,7 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
     sanitizers(&mut steps, &workspace, &tests);
     loom(&mut steps, &workspace);
     miri(&mut steps, quick);
-    fuzz(&mut steps, quick);
+    fuzz(&mut steps, root, quick)?;
     Ok(steps.finish())
 }
 
@@ -170,14 +171,32 @@ fn miri(steps: &mut Steps, quick: bool) {
 }
 
 /// The targets of `ci/fuzz/`, what they find being kept there.
-fn fuzz(steps: &mut Steps, quick: bool) {
+fn fuzz(steps: &mut Steps, root: &Path, quick: bool) -> Result<()> {
     if !succeeds(&mut cargo("+nightly fuzz --version"), Duration::from_secs(60)) {
-        return steps.skip("fuzz", "there is no nightly toolchain with cargo-fuzz");
+        steps.skip("fuzz", "there is no nightly toolchain with cargo-fuzz");
+        return Ok(());
     }
     for target in FUZZED {
+        unpack_seeds(&root.join("ci/fuzz"), target)?;
         let seconds = if quick { 30 } else { 1800 };
         let mut command = cargo("+nightly fuzz run --fuzz-dir ci/fuzz");
         command.arg(target).args(["--", &format!("-max_total_time={seconds}")]);
         steps.command(&format!("fuzz {target}"), &mut command);
     }
+    Ok(())
+}
+
+/// Makes a file of each line of hexadecimal digits in `seeds/`, where the fuzzer looks for inputs.
+fn unpack_seeds(folder: &Path, target: &str) -> Result<()> {
+    let Ok(text) = fs::read_to_string(folder.join("seeds").join(target).with_extension("txt")) else {
+        return Ok(());
+    };
+    let corpus = folder.join("corpus").join(target);
+    fs::create_dir_all(&corpus)?;
+    for (index, line) in text.lines().filter(|line| !line.starts_with('#')).enumerate() {
+        let (pairs, _) = line.as_bytes().as_chunks::<2>();
+        let byte = |pair: &[u8; 2]| Ok(u8::from_str_radix(str::from_utf8(pair)?, 16)?);
+        fs::write(corpus.join(format!("seed-{index}")), pairs.iter().map(byte).collect::<Result<Vec<_>>>()?)?;
+    }
+    Ok(())
 }

@@ -2,6 +2,7 @@
 //!
 //! They are planted in a copy of the workspace, so that nothing has to be restored, however this ends.
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,8 +31,19 @@ struct Fault {
     /// What is in the file once, and what is put in its place.
     text: String,
     fault: String,
-    /// Words for `cargo test` of the pool crate, each of which has to fail.
+    /// Words for `cargo test` of the file's crate, each of which has to fail.
     tests: Vec<String>,
+}
+
+impl Fault {
+    /// The crate: its folder has its name.
+    fn package(&self) -> Cow<'_, str> {
+        self.file.iter().next().unwrap_or_default().to_string_lossy()
+    }
+
+    fn tests_with_package(&self) -> impl Iterator<Item = (Cow<'_, str>, &String)> {
+        self.tests.iter().map(|test| (self.package(), test))
+    }
 }
 
 /// Whether each fault is found by each of its tests, which pass without it.
@@ -41,12 +53,12 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     let copy = folder.join("workspace");
     copy_sources(root, &copy)?;
     let mut steps = Steps::new(&copy);
-    let mut tests: Vec<&String> = faults.iter().flat_map(|fault| &fault.tests).collect();
+    let mut tests: Vec<_> = faults.iter().flat_map(Fault::tests_with_package).collect();
     tests.sort_unstable();
     tests.dedup();
-    for test in tests {
+    for (package, test) in tests {
         steps.check(test, "without a fault", || {
-            Ok(if passes(&copy, test)? { Ok(()) } else { Err("it fails".into()) })
+            Ok(if passes(&copy, &package, test)? { Ok(()) } else { Err("it fails".into()) })
         });
     }
     for fault in &faults {
@@ -77,19 +89,20 @@ fn read(root: &Path) -> Result<Vec<Fault>> {
 
 fn found(copy: &Path, fault: &Fault) -> Result<Result<(), String>> {
     // A fault that does not compile is found by nobody.
-    let mut build = cargo("test --quiet --no-run --package cuda-mem-pool --lib --test sim");
+    let mut build = cargo("test --quiet --no-run --lib --test sim --package");
+    build.arg(&*fault.package());
     ensure!(build.current_dir(copy).status()?.success(), "it does not compile");
     for test in &fault.tests {
-        if passes(copy, test)? {
+        if passes(copy, &fault.package(), test)? {
             return Ok(Err(format!("{test} passes all the same")));
         }
     }
     Ok(Ok(()))
 }
 
-fn passes(copy: &Path, test: &str) -> Result<bool> {
-    let mut command = cargo("test --quiet --package cuda-mem-pool");
-    command.args(test.split(' ')).current_dir(copy);
+fn passes(copy: &Path, package: &str, test: &str) -> Result<bool> {
+    let mut command = cargo("test --quiet --package");
+    command.arg(package).args(test.split(' ')).current_dir(copy);
     let output = limit_tests(&mut command, LIMIT, "").output().context("cannot start cargo")?;
     let ran = String::from_utf8_lossy(&output.stdout);
     ensure!(!ran.contains("running 0 tests"), "no test is called {test}");

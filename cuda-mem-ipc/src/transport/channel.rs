@@ -1,0 +1,220 @@
+//! A socket that carries frames: numbers them, checks what comes, and never waits past a deadline.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
+
+use super::deadline::{Deadline, wait};
+use super::frame::{Frame, FrameError, MAX_DESCRIPTORS, MAX_FRAME};
+use super::peer::Peer;
+use super::socket::Socket;
+use super::system::{self, Credentials, Received};
+use crate::error::{Error, Result};
+
+/// What the system counts against a socket's buffer for the longest frame, with its own books.
+const SEND_BUFFER: usize = 2 * MAX_FRAME;
+
+#[derive(Debug)]
+pub(super) struct Channel {
+    socket: Socket,
+    is_broken: AtomicBool,
+    sending: Mutex<Sending>,
+    receiving: Mutex<Receiving>,
+}
+
+#[derive(Debug, Default)]
+struct Sending {
+    next: u64,
+    frame: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Receiving {
+    next: u64,
+    buffer: Box<[u8]>,
+}
+
+/// A message as it came, believed so far as the frame goes.
+#[derive(Debug)]
+pub(super) struct Packet {
+    pub(super) version: u16,
+    pub(super) kind: u16,
+    pub(super) payload: Vec<u8>,
+    pub(super) descriptors: Vec<OwnedFd>,
+    /// Of descriptors that did not travel.
+    pub(super) numbers: Vec<i32>,
+    pub(super) sender: Option<Credentials>,
+}
+
+impl Channel {
+    pub(super) fn new(socket: Socket) -> Result<Self> {
+        let size =
+            || sockopt::socket_send_buffer_size(&socket).map_err(Error::system("getsockopt(SO_SNDBUF)"));
+        if size()? < SEND_BUFFER {
+            // Best effort: what counts is what the system made of it.
+            let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
+            let bytes = size()?;
+            if bytes < SEND_BUFFER {
+                return Err(Error::SendBuffer { bytes, needed: SEND_BUFFER });
+            }
+        }
+        let receiving = Receiving { next: 0, buffer: vec![0; MAX_FRAME].into_boxed_slice() };
+        Ok(Self {
+            socket,
+            is_broken: AtomicBool::new(false),
+            sending: Mutex::default(),
+            receiving: Mutex::new(receiving),
+        })
+    }
+
+    /// Sends a frame, which gets its number here, with descriptors beside it.
+    pub(super) fn send(
+        &self,
+        frame: Frame<'_>,
+        descriptors: &[BorrowedFd<'_>],
+        peer: Option<&Peer>,
+        deadline: Deadline,
+    ) -> Result<()> {
+        const WHAT: &str = "the peer had taken enough messages for another one";
+        self.until(PollFlags::OUT, WHAT, peer, deadline, || self.try_send(frame, descriptors))
+    }
+
+    pub(super) fn receive(&self, peer: Option<&Peer>, deadline: Deadline) -> Result<Packet> {
+        self.until(PollFlags::IN, "a message came", peer, deadline, || self.try_receive())
+    }
+
+    /// Tries until it is done, the deadline has passed or the peer has ended. What a peer sent before it ended is received.
+    fn until<T>(
+        &self,
+        flags: PollFlags,
+        what: &'static str,
+        peer: Option<&Peer>,
+        deadline: Deadline,
+        mut attempt: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        self.socket.check_process()?;
+        let (mut exited, mut has_waited) = (None, false);
+        loop {
+            if self.is_broken.load(Ordering::Acquire) {
+                return Err(Error::Broken);
+            }
+            if let Some(done) = attempt()? {
+                return Ok(done);
+            }
+            if let Some(pid) = exited {
+                return Err(Error::PeerExited { pid });
+            }
+            let mut descriptors = vec![PollFd::new(&self.socket, flags)];
+            descriptors.extend(peer.map(|peer| PollFd::new(peer, PollFlags::IN)));
+            // Another thread may have been faster, again and again.
+            if has_waited && deadline.has_passed() || !wait(&mut descriptors, deadline)? {
+                return Err(Error::Timeout { what });
+            }
+            has_waited = true;
+            let has_ended = descriptors.get(1).is_some_and(|pidfd| !pidfd.revents().is_empty());
+            exited = peer.filter(|_| has_ended).map(Peer::pid);
+        }
+    }
+
+    /// `None` if the peer's queue is full. The lock is not held while anybody waits.
+    fn try_send(&self, frame: Frame<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<Option<()>> {
+        let mut sending = lock(&self.sending);
+        let Sending { next, frame: bytes } = &mut *sending;
+        frame.with_sequence(*next).encode(bytes);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(Error::TooManyDescriptors { asked: descriptors.len(), most: MAX_DESCRIPTORS });
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent =
+            rustix::io::retry_on_intr(|| sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags));
+        match sent {
+            Ok(_) => {
+                *next = next.wrapping_add(1);
+                Ok(Some(()))
+            }
+            Err(Errno::AGAIN) => Ok(None),
+            Err(Errno::TOOMANYREFS) => Err(Error::TooManyInFlight),
+            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(Error::Closed { doing: "sending" }),
+            Err(errno) => Err(Error::system("sendmsg")(errno)),
+        }
+    }
+
+    fn try_receive(&self) -> Result<Option<Packet>> {
+        let mut receiving = lock(&self.receiving);
+        let Receiving { next, buffer } = &mut *receiving;
+        let mut result = system::receive(self.socket.as_fd(), buffer);
+        if matches!(result, Err(Errno::CONNRESET)) {
+            // The peer ended with something unread, which the system says once and first; what it had sent comes behind that.
+            result = system::receive(self.socket.as_fd(), buffer);
+        }
+        let received = match result {
+            Ok(received) => received,
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::CONNRESET | Errno::NOTCONN) => return Err(Error::Closed { doing: "receiving" }),
+            Err(errno) => return Err(Error::system("recvmsg")(errno)),
+        };
+        if received.bytes == 0 {
+            return Err(Error::Closed { doing: "receiving" });
+        }
+        // What is refused is dropped here, and its descriptors are closed with it.
+        match check(received, buffer, *next) {
+            Ok(packet) => {
+                *next = next.wrapping_add(1);
+                Ok(Some(packet))
+            }
+            Err(error) => Err(self.breaks(error)),
+        }
+    }
+
+    /// Ends the connection for both sides because of what came, which is handed back.
+    pub(super) fn breaks(&self, error: Error) -> Error {
+        self.is_broken.store(true, Ordering::Release);
+        self.socket.end();
+        error
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The packet, if all of it is as it must be.
+fn check(received: Received, buffer: &[u8], next: u64) -> Result<Packet> {
+    let Received { bytes, is_cut, is_control_cut, descriptors, sender } = received;
+    if is_control_cut {
+        return Err(Error::ControlTruncated { received: descriptors.len() });
+    }
+    if is_cut {
+        return Err(FrameError::TooLong { bytes: bytes.saturating_add(1) }.into());
+    }
+    let frame = Frame::parse(buffer.get(..bytes).unwrap_or_default())?;
+    if frame.sequence() != next {
+        return Err(Error::OutOfOrder { found: frame.sequence(), expected: next });
+    }
+    let declared = if frame.is_by_number() { 0 } else { frame.descriptors() };
+    if descriptors.len() != declared {
+        return Err(Error::DescriptorCount { declared, received: descriptors.len() });
+    }
+    Ok(Packet {
+        version: frame.version(),
+        kind: frame.kind(),
+        payload: frame.payload().to_vec(),
+        descriptors,
+        numbers: frame.numbers().collect(),
+        sender,
+    })
+}
+
+/// Nothing panics while it holds one; a lock says so all the same.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

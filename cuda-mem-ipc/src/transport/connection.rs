@@ -1,0 +1,205 @@
+//! A connection to a checked peer: messages with descriptors, in order, until a deadline.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
+
+use super::address::Address;
+use super::channel::{Channel, Packet};
+use super::deadline::Deadline;
+use super::frame::{Frame, FrameError, MAX_DESCRIPTORS, MAX_PAYLOAD};
+use super::peer::Peer;
+use super::pending::Pending;
+use super::policy::PeerPolicy;
+use crate::error::{Error, Result, shared};
+
+/// The first kind that is not the transport's own.
+pub const FIRST_KIND: u16 = 16;
+
+/// A connection to a process that the policy admitted.
+///
+/// Messages arrive whole and in order. A send waits while the peer's queue is full, which holds a few hundred KiB, so a peer that
+/// stops to receive costs the sender a [`Timeout`](Error::Timeout) and never memory. A message that is not of the protocol breaks
+/// the connection for both sides, and what came with it is closed. When the peer's process ends, who waits gets an error at once,
+/// also if somebody else still has the socket; what it had sent before is received first.
+///
+/// All methods take `&self`: threads may send and receive at the same time, and each message goes to one receiver. [`AsFd`]
+/// gives the socket, readable when a message is there, for a [`Poller`](super::Poller). A forked child can only drop it, which its
+/// parent does not notice.
+///
+/// ```
+/// use std::os::fd::AsFd;
+/// use std::thread;
+/// use std::time::Duration;
+///
+/// use cuda_mem_ipc::transport::{FIRST_KIND, PeerPolicy, Pending, pair};
+///
+/// const LIMIT: Duration = Duration::from_secs(10);
+/// let (here, there) = pair()?;
+/// // In the other process; here a thread.
+/// let other = thread::spawn(move || {
+///     let connection = Pending::inherited(there)?.complete(&PeerPolicy::default(), LIMIT)?;
+///     let message = connection.recv(LIMIT)?;
+///     connection.send(message.kind + 1, b"thanks", &[], LIMIT)
+/// });
+///
+/// let connection = here.complete(&PeerPolicy::default(), LIMIT)?;
+/// let file = std::fs::File::open("/dev/null")?;
+/// connection.send(FIRST_KIND, b"have this", &[file.as_fd()], LIMIT)?;
+/// let answer = connection.recv(LIMIT)?;
+/// assert_eq!((answer.kind, &*answer.payload), (FIRST_KIND + 1, &b"thanks"[..]));
+/// # other.join().map_err(|_| "panicked")??;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Connection {
+    channel: Channel,
+    peer: Arc<Peer>,
+    version: u16,
+}
+
+/// What came from the peer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Message {
+    /// What it is about, from [`FIRST_KIND`] on.
+    pub kind: u16,
+    /// At most [`MAX_PAYLOAD`] bytes, whatever they are: the peer wrote them.
+    pub payload: Vec<u8>,
+    /// Descriptors of this process now, with close-on-exec. What they are of is the peer's choice.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+impl Connection {
+    /// Connects to a [`Listener`](super::Listener), and is done when both sides have admitted each other.
+    ///
+    /// It waits while the listener's queue is full, and does not wait for a listener that is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotListening`] if nobody does, otherwise as [`Pending::complete`]. The C function is
+    /// [`connect`](https://man7.org/linux/man-pages/man2/connect.2.html).
+    pub fn connect(address: &Address, policy: &PeerPolicy, deadline: impl Into<Deadline>) -> Result<Self> {
+        let deadline = deadline.into();
+        Pending::connected(address.connect(deadline)?).complete(policy, deadline)
+    }
+
+    pub(super) fn new(channel: Channel, peer: Peer, version: u16) -> Self {
+        Self { channel, peer: Arc::new(peer), version }
+    }
+
+    /// The process at the other end. It may be kept longer than the connection.
+    #[must_use]
+    pub fn peer(&self) -> &Arc<Peer> {
+        &self.peer
+    }
+
+    /// The version of the protocol that both sides agreed on.
+    #[must_use]
+    pub fn version(&self) -> u16 {
+        self.version
+    }
+
+    /// Sends a message, with duplicates of the descriptors (`SCM_RIGHTS`), which may be closed here as soon as it returns.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was sent when it fails. [`Error::Timeout`] when the peer's queue stays full; [`Error::PayloadTooLong`],
+    /// [`Error::TooManyDescriptors`] and [`Error::ReservedKind`] for what no message carries; [`Error::TooManyInFlight`] when
+    /// more descriptors of this user are under way than it may have open; [`Error::Closed`], [`Error::PeerExited`],
+    /// [`Error::Broken`] when nobody is there or believed any more; [`Error::Forked`] in a forked child. The C function is
+    /// [`sendmsg`](https://man7.org/linux/man-pages/man2/sendmsg.2.html).
+    pub fn send(
+        &self,
+        kind: u16,
+        payload: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+        deadline: impl Into<Deadline>,
+    ) -> Result<()> {
+        let frame = self.frame(kind, payload)?.with_descriptors(descriptors.len()).map_err(refused)?;
+        self.channel.send(frame, descriptors, Some(&self.peer), deadline.into())
+    }
+
+    /// Sends a message that names the descriptors, which the peer takes from this process when it receives the message.
+    ///
+    /// They must stay open until the peer has answered: a number that is closed, or used again, is an error there or another
+    /// file. It takes fewer resources while messages are under way, and the peer needs the right to trace this process:
+    /// [`send`](Self::send) is the default.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send); that the peer may not take them is its error, [`Error::DescriptorNotTaken`]. The C function is
+    /// [`pidfd_getfd`](https://man7.org/linux/man-pages/man2/pidfd_getfd.2.html), which the peer calls.
+    pub fn send_by_number(
+        &self,
+        kind: u16,
+        payload: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+        deadline: impl Into<Deadline>,
+    ) -> Result<()> {
+        let number = |descriptor: &BorrowedFd<'_>| descriptor.as_raw_fd().to_le_bytes();
+        let numbers = descriptors.iter().flat_map(number).collect::<Vec<_>>();
+        let frame = self.frame(kind, payload)?.with_numbers(&numbers).map_err(refused)?;
+        self.channel.send(frame, &[], Some(&self.peer), deadline.into())
+    }
+
+    fn frame<'a>(&self, kind: u16, payload: &'a [u8]) -> Result<Frame<'a>> {
+        if kind < FIRST_KIND {
+            return Err(Error::ReservedKind { kind, first: FIRST_KIND });
+        }
+        Ok(Frame::new(kind, 0, payload).map_err(refused)?.with_version(self.version))
+    }
+
+    /// Receives the next message.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`] when none comes; [`Error::Closed`] and [`Error::PeerExited`] when none can come any more;
+    /// [`Error::DescriptorNotTaken`] when descriptors that the peer named cannot be taken, after which the connection goes on;
+    /// [`Error::Forked`] in a forked child. What is not of the protocol breaks the connection, and everything that came with it
+    /// is closed: [`Error::Frame`], [`Error::OutOfOrder`], [`Error::DescriptorCount`], [`Error::ControlTruncated`],
+    /// [`Error::ReservedKind`], and [`Error::Broken`] from then on. The C function is
+    /// [`recvmsg`](https://man7.org/linux/man-pages/man2/recvmsg.2.html).
+    pub fn recv(&self, deadline: impl Into<Deadline>) -> Result<Message> {
+        let packet = self.channel.receive(Some(&self.peer), deadline.into())?;
+        let Packet { version, kind, payload, mut descriptors, numbers, sender: _ } = packet;
+        if version != self.version {
+            return Err(self.channel.breaks(FrameError::Version { found: version }.into()));
+        }
+        if kind < FIRST_KIND {
+            return Err(self.channel.breaks(Error::ReservedKind { kind, first: FIRST_KIND }));
+        }
+        for number in numbers {
+            descriptors.push(self.take(number)?);
+        }
+        Ok(Message { kind, payload, descriptors })
+    }
+
+    /// One of the peer's descriptors, duplicated with close-on-exec.
+    fn take(&self, number: i32) -> Result<OwnedFd> {
+        let pid = self.peer.pid();
+        pidfd_getfd(&*self.peer, number, PidfdGetfdFlags::empty()).map_err(|errno| match errno {
+            Errno::SRCH => Error::PeerExited { pid },
+            errno => Error::DescriptorNotTaken { pid, number, source: shared(errno) },
+        })
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+/// A frame's refusal as that of an argument.
+fn refused(error: FrameError) -> Error {
+    match error {
+        FrameError::Payload { bytes } => Error::PayloadTooLong { bytes, most: MAX_PAYLOAD },
+        FrameError::Descriptors { count } => {
+            Error::TooManyDescriptors { asked: count, most: MAX_DESCRIPTORS }
+        }
+        error => error.into(),
+    }
+}

@@ -1,0 +1,145 @@
+//! The directory of socket files: only its owner enters it, and one process at a time changes it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, mkdirat, openat, statat,
+    unlinkat,
+};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::geteuid;
+
+use super::address::Address;
+use super::deadline::Deadline;
+use crate::error::{Error, Result, shared};
+
+/// How long until a lock is tried again: the system has no deadline for it.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// An open directory of this user that others may not enter.
+#[derive(Debug)]
+pub(super) struct Directory {
+    descriptor: OwnedFd,
+    path: PathBuf,
+}
+
+impl Directory {
+    /// Makes it if it is not there, and checks what was opened, not what the path may lead to later.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let refused = |errno| Error::Directory { path: path.to_owned(), source: shared(errno) };
+        match mkdirat(CWD, path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(refused(errno)),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = openat(CWD, path, flags, Mode::empty()).map_err(|errno| match errno {
+            Errno::NOTDIR | Errno::LOOP => Error::NotADirectory { path: path.to_owned() },
+            errno => refused(errno),
+        })?;
+        let found = fstat(&descriptor).map_err(refused)?;
+        owned(&found, path)?;
+        let mode = found.st_mode & 0o7777;
+        if mode != Mode::RWXU.as_raw_mode() {
+            return Err(Error::WrongMode { path: path.to_owned(), mode });
+        }
+        Ok(Self { descriptor, path: path.to_owned() })
+    }
+
+    /// Keeps other processes from changing it.
+    pub(super) fn lock(&self, deadline: Deadline) -> Result<Locked<'_>> {
+        loop {
+            match flock(&self.descriptor, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Locked { directory: self }),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => {}
+                Err(errno) => return Err(Error::system("flock")(errno)),
+            }
+            if deadline.has_passed() {
+                return Err(Error::Timeout { what: "another process was done with the directory" });
+            }
+            thread::sleep(PAUSE.min(deadline.remaining()));
+        }
+    }
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// Unlocked when it is dropped.
+pub(super) struct Locked<'a> {
+    directory: &'a Directory,
+}
+
+impl Locked<'_> {
+    /// Removes a socket file that nobody listens at any more; anything else under the name is an error.
+    pub(super) fn clear(&self, address: &Address) -> Result<()> {
+        let Directory { descriptor, path } = self.directory;
+        let file = path.join(address.name());
+        let found = match statat(descriptor, address.name(), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => found,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(Error::system("fstatat")(errno)),
+        };
+        owned(&found, &file)?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
+            return Err(Error::NotASocket { path: file });
+        }
+        if address.answers(descriptor.as_fd())? {
+            return Err(Error::InUse { address: address.clone() });
+        }
+        match unlinkat(descriptor, address.name(), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(Error::system("unlinkat")(errno)),
+        }
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // Fails only for what is no lock.
+        let _ = retry_on_intr(|| flock(&self.directory.descriptor, FlockOperation::Unlock));
+    }
+}
+
+/// A socket's file, removed with it.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    directory: Directory,
+    name: String,
+    identity: (u64, u64),
+    made_in: u32,
+}
+
+impl SocketFile {
+    /// Of the socket that was bound just now, which nobody replaces while it listens.
+    pub(super) fn new(directory: Directory, name: &str) -> Result<Self> {
+        let found = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(Error::system("fstatat"))?;
+        let identity = (found.st_dev, found.st_ino);
+        Ok(Self { directory, name: name.to_owned(), identity, made_in: std::process::id() })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // A forked child's copy is not the one that ends the listener.
+        if std::process::id() != self.made_in {
+            return;
+        }
+        let found = statat(&self.directory, &*self.name, AtFlags::SYMLINK_NOFOLLOW);
+        if found.is_ok_and(|found| (found.st_dev, found.st_ino) == self.identity) {
+            // Whoever removed it first did what is wanted.
+            let _ = unlinkat(&self.directory, &*self.name, AtFlags::empty());
+        }
+    }
+}
+
+fn owned(found: &Stat, path: &Path) -> Result<()> {
+    let (owner, accepted) = (found.st_uid, geteuid().as_raw());
+    if owner == accepted { Ok(()) } else { Err(Error::WrongOwner { path: path.to_owned(), owner, accepted }) }
+}

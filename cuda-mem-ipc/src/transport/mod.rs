@@ -1,0 +1,40 @@
+//! How two processes of a host talk: checked peers, bounded messages, descriptors, deadlines.
+//!
+//! A server has a [`Listener`], a client calls [`Connection::connect`]; a parent and its child use a [`pair`]. Either way both
+//! sides look at who is there by what the system says, ask their [`PeerPolicy`], and exchange a hello with the versions that they
+//! speak, before anything else is accepted. Then they have a [`Connection`] each, with a [`Peer`] that tells when the
+//! other process ends.
+//!
+//! A [`Message`] is a kind, at most [`MAX_PAYLOAD`] bytes and at most [`MAX_DESCRIPTORS`] descriptors, in a [`Frame`] that is
+//! checked whole. Descriptors travel with the message ([`Connection::send`]), or the receiver takes them from the sender where it
+//! may ([`Connection::send_by_number`]). Every operation that may wait has a [`Deadline`].
+//!
+//! Both processes must be on one host, in the same PID namespace, with `/proc` mounted, on Linux 5.6 or newer. `docs/ipc.md` has
+//! the trust model.
+
+mod address;
+mod channel;
+mod connection;
+mod deadline;
+mod directory;
+mod frame;
+mod hello;
+mod listener;
+mod peer;
+mod pending;
+mod policy;
+mod poller;
+mod socket;
+mod system;
+
+pub use address::{Address, MAX_NAME};
+pub use connection::{Connection, FIRST_KIND, Message};
+pub use deadline::Deadline;
+pub use frame::{
+    Frame, FrameError, HEADER, MAGIC, MAX_DESCRIPTORS, MAX_FRAME, MAX_PAYLOAD, MAX_VERSION, MIN_VERSION,
+};
+pub use listener::Listener;
+pub use peer::Peer;
+pub use pending::{Pending, pair};
+pub use policy::PeerPolicy;
+pub use poller::Poller;

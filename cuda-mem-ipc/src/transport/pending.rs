@@ -1,0 +1,160 @@
+//! A socket whose other end is not known yet.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+
+use super::channel::{Channel, Packet};
+use super::connection::Connection;
+use super::deadline::Deadline;
+use super::frame::{Frame, MIN_VERSION};
+use super::hello::{self, Hello};
+use super::peer::Peer;
+use super::policy::PeerPolicy;
+use super::socket::Socket;
+use crate::error::{Error, Result};
+
+/// One end of something that becomes a [`Connection`] when both sides have admitted each other.
+///
+/// A server gets it from [`Listener::accept`](super::Listener::accept), a parent from [`pair`], a child from
+/// [`inherited`](Self::inherited). [`AsFd`] gives the socket, readable when the peer has said hello: a server that completes it
+/// only then does not wait for a client that says nothing.
+#[derive(Debug)]
+pub struct Pending {
+    socket: Socket,
+    end: End,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The system knows who connected, listens, or made the pair.
+    Known,
+    /// The end that the maker of a pair keeps: the system would name the maker itself.
+    Maker,
+}
+
+/// Two connected ends: one to keep, and a descriptor for a child.
+///
+/// The descriptor has close-on-exec; the standard library gives it to a child as one of its standard streams. Nothing else needs to be
+/// agreed on, no name exists, and both sides still check each other: whoever holds the child's end says hello, and the system
+/// tells the parent who that is.
+///
+/// ```no_run
+/// use std::os::fd::AsFd;
+/// use std::process::{Command, Stdio};
+/// use std::time::Duration;
+///
+/// use cuda_mem_ipc::transport::{PeerPolicy, Pending, pair};
+///
+/// const LIMIT: Duration = Duration::from_secs(10);
+/// // The parent. Its copy of the child's end goes with the `Command`.
+/// let (here, there) = pair()?;
+/// let child = Command::new("worker").stdin(Stdio::from(there)).spawn()?;
+/// let policy = PeerPolicy::default().with_predicate(move |peer| peer.pid() == child.id());
+/// let connection = here.complete(&policy, LIMIT)?;
+///
+/// // The child.
+/// let there = std::io::stdin().as_fd().try_clone_to_owned()?;
+/// let connection = Pending::inherited(there)?.complete(&PeerPolicy::default(), LIMIT)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`Error::System`], for instance when too many descriptors are open. The C function is
+/// [`socketpair`](https://man7.org/linux/man-pages/man2/socketpair.2.html).
+pub fn pair() -> Result<(Pending, OwnedFd)> {
+    let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(Error::system("socketpair"))?;
+    // Before the child can send: the system notes senders only for who has asked.
+    sockopt::set_socket_passcred(&here, true).map_err(Error::system("setsockopt(SO_PASSCRED)"))?;
+    Ok((Pending::new(here, End::Maker), there))
+}
+
+impl Pending {
+    fn new(socket: OwnedFd, end: End) -> Self {
+        Self { socket: Socket::new(socket), end }
+    }
+
+    /// From a socket that has connected or was accepted.
+    pub(super) fn connected(socket: OwnedFd) -> Self {
+        Self::new(socket, End::Known)
+    }
+
+    /// In a child: from the descriptor that the parent made by [`pair`]. It gets close-on-exec.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAnEnd`] if it is another kind of descriptor.
+    pub fn inherited(socket: OwnedFd) -> Result<Self> {
+        let domain = sockopt::socket_domain(&socket);
+        let kind = sockopt::socket_type(&socket);
+        if (domain, kind) != (Ok(AddressFamily::UNIX), Ok(SocketType::SEQPACKET))
+            || sockopt::socket_acceptconn(&socket) != Ok(false)
+        {
+            return Err(Error::NotAnEnd);
+        }
+        fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(Error::system("fcntl(F_SETFD)"))?;
+        Ok(Self::new(socket, End::Known))
+    }
+
+    /// Finds out who is there, checks it against the policy, and exchanges hellos.
+    ///
+    /// Nothing is sent to a peer that is not admitted, and it finds the connection closed. The end that [`pair`] kept is the one
+    /// exception to "who is it" before "what does it say": only the sender of the first message is told by the system, so that
+    /// message, which may have no descriptors, is read first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerRefused`] by the policy here; [`Error::Closed`] also when the peer's policy refused; [`Error::PeerExited`],
+    /// [`Error::PeerUnknown`], [`Error::PeerMismatch`] when it is not clear who the peer is; [`Error::NoHello`],
+    /// [`Error::NoCommonVersion`] and the errors of [`Connection::recv`] for what is no peer of this protocol;
+    /// [`Error::Timeout`] when it says nothing.
+    pub fn complete(self, policy: &PeerPolicy, deadline: impl Into<Deadline>) -> Result<Connection> {
+        let deadline = deadline.into();
+        self.socket.check_process()?;
+        let (peer, channel, first) = match self.end {
+            End::Known => {
+                let peer = Peer::of_socket(self.socket.as_fd())?;
+                policy.check(&peer)?;
+                let channel = Channel::new(self.socket)?;
+                say_hello(&channel, &peer, deadline)?;
+                let first = channel.receive(Some(&peer), deadline)?;
+                (peer, channel, first)
+            }
+            End::Maker => {
+                let channel = Channel::new(self.socket)?;
+                let first = channel.receive(None, deadline)?;
+                let peer = Peer::of_credentials(first.sender.ok_or(Error::PeerUnknown)?)?;
+                policy.check(&peer)?;
+                // A socket that asks for senders also gets a name when it sends, which nobody needs.
+                sockopt::set_socket_passcred(&channel, false)
+                    .map_err(Error::system("setsockopt(SO_PASSCRED)"))?;
+                say_hello(&channel, &peer, deadline)?;
+                (peer, channel, first)
+            }
+        };
+        let version = heard(&first)?.agree(&peer)?;
+        Ok(Connection::new(channel, peer, version))
+    }
+}
+
+impl AsFd for Pending {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn say_hello(channel: &Channel, peer: &Peer, deadline: Deadline) -> Result<()> {
+    let payload = Hello::own()?.encode();
+    channel.send(Frame::new(hello::KIND, 0, &payload)?.with_version(MIN_VERSION), &[], Some(peer), deadline)
+}
+
+/// The hello, if it is one.
+fn heard(packet: &Packet) -> Result<Hello> {
+    let no_hello = || Error::NoHello { kind: packet.kind, bytes: packet.payload.len() };
+    let alone = packet.descriptors.is_empty() && packet.numbers.is_empty();
+    let hello = Hello::parse(&packet.payload).filter(|_| packet.kind == hello::KIND && alone);
+    hello.filter(|_| packet.version == MIN_VERSION).ok_or_else(no_hello)
+}

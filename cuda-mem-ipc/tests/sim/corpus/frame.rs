@@ -1,0 +1,32 @@
+//! Any bytes are a frame or an error, and a frame is written as it is read.
+
+use cuda_mem_ipc::transport::{Frame, HEADER, MAGIC, MAX_DESCRIPTORS, MAX_PAYLOAD, MAX_VERSION};
+
+/// Whether the bytes are a frame, or are one with what a fuzzer does not guess.
+pub(crate) fn check(bytes: &[u8]) -> bool {
+    let mut repaired = bytes.to_vec();
+    repair(&mut repaired);
+    is_read(bytes) | is_read(&repaired)
+}
+
+fn is_read(bytes: &[u8]) -> bool {
+    let Ok(frame) = Frame::parse(bytes) else { return false };
+    assert!(frame.payload().len() <= MAX_PAYLOAD && frame.descriptors() <= MAX_DESCRIPTORS);
+    assert!(frame.numbers().all(|number| number >= 0));
+    assert_eq!(frame.numbers().count(), if frame.is_by_number() { frame.descriptors() } else { 0 });
+    let mut again = Vec::new();
+    frame.encode(&mut again);
+    assert_eq!(again, bytes);
+    true
+}
+
+/// Magic, version and checksum as they must be.
+pub(crate) fn repair(bytes: &mut [u8]) {
+    let Some((header, body)) = bytes.split_first_chunk_mut::<HEADER>() else { return };
+    header[..4].copy_from_slice(&MAGIC);
+    header[4..6].copy_from_slice(&MAX_VERSION.to_le_bytes());
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&header[..24]);
+    hasher.update(body);
+    header[24..].copy_from_slice(&hasher.finalize().to_le_bytes());
+}

@@ -1,0 +1,231 @@
+//! Descriptors arrive as what they were, with close-on-exec, all or none, and none is lost or left open.
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use cuda_mem_ipc::Error;
+use cuda_mem_ipc::transport::{FIRST_KIND, MAX_DESCRIPTORS, MAX_PAYLOAD, pair};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::{Errno, FdFlags, fcntl_getfd};
+use rustix::process::{DumpableBehavior, Resource, getrlimit, set_dumpable_behavior, setrlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+use crate::child;
+use crate::other::{LIMIT, Other, both_ends, connected, open_descriptors};
+
+fn files(count: usize) -> Vec<File> {
+    let file = |index: usize| {
+        let mut file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
+        write!(file, "file {index}").unwrap();
+        file
+    };
+    (0..count).map(file).collect()
+}
+
+fn borrowed(files: &[File]) -> Vec<BorrowedFd<'_>> {
+    files.iter().map(AsFd::as_fd).collect()
+}
+
+fn expect_files(descriptors: Vec<OwnedFd>, count: usize) {
+    assert_eq!(descriptors.len(), count);
+    for (index, descriptor) in descriptors.into_iter().enumerate() {
+        assert_eq!(fcntl_getfd(&descriptor).unwrap(), FdFlags::CLOEXEC);
+        let mut file = File::from(descriptor);
+        let mut text = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, format!("file {index}"));
+    }
+}
+
+#[test]
+fn a_message_carries_253_descriptors_to_another_process_and_no_more() {
+    const NAME: &str = "descriptors::a_message_carries_253_descriptors_to_another_process_and_no_more";
+    if let Some(connection) = connected() {
+        let before = open_descriptors();
+        for count in [1, MAX_DESCRIPTORS, 0] {
+            expect_files(connection.recv(LIMIT).unwrap().descriptors, count);
+        }
+        assert_eq!(open_descriptors(), before);
+        connection.send(FIRST_KIND, b"all were right", &[], LIMIT).unwrap();
+        return;
+    }
+    // Counted in a process where nobody else opens any.
+    if let Some(output) = child::again(NAME, &[]) {
+        return child::expect_silent_success(&output);
+    }
+    let before = open_descriptors();
+    {
+        let (other, connection) = Other::start(NAME);
+        let files = files(MAX_DESCRIPTORS + 1);
+        let all = borrowed(&files);
+        connection.send(FIRST_KIND, b"", &all[..1], LIMIT).unwrap();
+        connection.send(FIRST_KIND, b"", &all[..MAX_DESCRIPTORS], LIMIT).unwrap();
+        let asked = |result| match result {
+            Err(Error::TooManyDescriptors { asked, most: MAX_DESCRIPTORS }) => asked,
+            result => panic!("{result:?}"),
+        };
+        assert_eq!(asked(connection.send(FIRST_KIND, b"", &all, LIMIT)), 254);
+        assert_eq!(asked(connection.send_by_number(FIRST_KIND, b"", &all, LIMIT)), 254);
+        let long = vec![0; MAX_PAYLOAD + 1];
+        let refused = connection.send(FIRST_KIND, &long, &all[..1], LIMIT);
+        assert!(
+            matches!(refused, Err(Error::PayloadTooLong { bytes, most: MAX_PAYLOAD }) if bytes == long.len())
+        );
+        // What was refused used up no number: the next one arrives.
+        connection.send(FIRST_KIND, &long[1..], &[], LIMIT).unwrap();
+        assert_eq!(connection.recv(LIMIT).unwrap().payload, b"all were right");
+        other.finish();
+    }
+    assert_eq!(open_descriptors(), before);
+}
+
+#[test]
+fn descriptors_are_taken_from_the_process_that_names_them() {
+    const NAME: &str = "descriptors::descriptors_are_taken_from_the_process_that_names_them";
+    if let Some(connection) = connected() {
+        let files = files(MAX_DESCRIPTORS);
+        connection.send_by_number(FIRST_KIND, b"these", &borrowed(&files), LIMIT).unwrap();
+        assert_eq!(connection.recv(LIMIT).unwrap().payload, b"have them");
+        return;
+    }
+    if let Some(output) = child::again(NAME, &[]) {
+        return child::expect_silent_success(&output);
+    }
+    let before = open_descriptors();
+    {
+        let (other, connection) = Other::start(NAME);
+        let message = connection.recv(LIMIT).unwrap();
+        assert_eq!(message.payload, b"these");
+        expect_files(message.descriptors, MAX_DESCRIPTORS);
+        connection.send(FIRST_KIND, b"have them", &[], LIMIT).unwrap();
+        other.finish();
+    }
+    assert_eq!(open_descriptors(), before);
+}
+
+#[test]
+fn a_process_that_may_not_be_traced_keeps_its_descriptors() {
+    const NAME: &str = "descriptors::a_process_that_may_not_be_traced_keeps_its_descriptors";
+    if let Some(connection) = connected() {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap();
+        let files = files(2);
+        connection.send_by_number(FIRST_KIND, b"", &borrowed(&files), LIMIT).unwrap();
+        connection.send(FIRST_KIND, b"", &borrowed(&files), LIMIT).unwrap();
+        assert_eq!(connection.recv(LIMIT).unwrap().payload, b"have them");
+        return;
+    }
+    let (other, connection) = Other::start(NAME);
+    // In a thread of its own: root's rights go with it.
+    let refused = thread::scope(|scope| {
+        let without_rights = || {
+            drop_capabilities();
+            connection.recv(LIMIT)
+        };
+        scope.spawn(without_rights).join().unwrap()
+    });
+    match refused {
+        Err(Error::DescriptorNotTaken { pid, source, .. }) => {
+            assert_eq!(pid, connection.peer().pid());
+            assert_eq!(Errno::from_io_error(&source), Some(Errno::PERM));
+        }
+        other => panic!("{other:?}"),
+    }
+    // The connection goes on, with the way that is always there.
+    expect_files(connection.recv(LIMIT).unwrap().descriptors, 2);
+    connection.send(FIRST_KIND, b"have them", &[], LIMIT).unwrap();
+    other.finish();
+}
+
+/// Those of the calling thread, which may be root's.
+fn drop_capabilities() {
+    let mut sets = capabilities(None).unwrap();
+    sets.effective = CapabilitySet::empty();
+    sets.permitted = CapabilitySet::empty();
+    sets.inheritable = CapabilitySet::empty();
+    set_capabilities(None, sets).unwrap();
+}
+
+fn limit_descriptors(to: usize) {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = Some(to as u64);
+    setrlimit(Resource::Nofile, limit).unwrap();
+}
+
+#[test]
+fn descriptors_that_find_no_room_are_all_closed() {
+    if let Some(output) = child::again("descriptors::descriptors_that_find_no_room_are_all_closed", &[]) {
+        return child::expect_silent_success(&output);
+    }
+    let (here, there) = both_ends();
+    let files = files(50);
+    here.send(FIRST_KIND, b"", &borrowed(&files), LIMIT).unwrap();
+    let before = open_descriptors();
+    // One is that of the count itself.
+    limit_descriptors(before + 9);
+    match there.recv(LIMIT) {
+        Err(Error::ControlTruncated { received }) => assert!((1..50).contains(&received), "{received}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(open_descriptors(), before);
+    assert!(matches!(there.recv(LIMIT), Err(Error::Broken)));
+    assert!(here.recv(LIMIT).unwrap_err().is_gone());
+}
+
+#[test]
+fn too_many_descriptors_under_way_are_an_error_of_their_own() {
+    if let Some(output) =
+        child::again("descriptors::too_many_descriptors_under_way_are_an_error_of_their_own", &[])
+    {
+        return child::expect_silent_success(&output);
+    }
+    let (here, there) = both_ends();
+    let files = files(100);
+    drop_capabilities();
+    limit_descriptors(open_descriptors() + 150);
+    let mut sent = 0;
+    let error = loop {
+        match here.send(FIRST_KIND, b"", &borrowed(&files), LIMIT) {
+            Ok(()) => sent += 1,
+            Err(error) => break error,
+        }
+        assert!(sent < 100, "the system allows any number");
+    };
+    assert!(matches!(error, Error::TooManyInFlight), "{error}");
+    // Nothing was lost and no number used up.
+    for _ in 0..sent {
+        expect_files(there.recv(LIMIT).unwrap().descriptors, 100);
+    }
+    here.send(FIRST_KIND, b"again", &borrowed(&files), LIMIT).unwrap();
+    assert_eq!(there.recv(LIMIT).unwrap().payload, b"again");
+}
+
+#[test]
+fn a_new_program_inherits_nothing() {
+    let directory = std::env::temp_dir().join(format!("cuda-mem-exec-{}", std::process::id()));
+    let address = cuda_mem_ipc::transport::Address::in_directory(&directory, "name").unwrap();
+    let listener = cuda_mem_ipc::transport::Listener::bind(&address, LIMIT).unwrap();
+    let (here, there) = both_ends();
+    let files = files(3);
+    here.send(FIRST_KIND, b"", &borrowed(&files), LIMIT).unwrap();
+    here.send_by_number(FIRST_KIND, b"", &borrowed(&files), LIMIT).unwrap();
+    let (sent, named) = (there.recv(LIMIT).unwrap(), there.recv(LIMIT).unwrap());
+    let (_pending, _end) = pair().unwrap();
+    let ours = [listener.as_fd(), here.as_fd(), there.as_fd(), here.peer().as_fd(), there.peer().as_fd()];
+    let received = sent.descriptors.iter().chain(&named.descriptors).map(AsFd::as_fd);
+    for descriptor in ours.into_iter().chain(received) {
+        assert_eq!(fcntl_getfd(descriptor).unwrap(), FdFlags::CLOEXEC, "{}", descriptor.as_raw_fd());
+    }
+    let mut list = Command::new("ls");
+    list.args(["-l", "/proc/self/fd"]).stdin(Stdio::null()).stderr(Stdio::null());
+    let output = String::from_utf8(list.output().unwrap().stdout).unwrap();
+    assert!(output.contains("/dev/null"), "{output}");
+    for kind in ["socket:", "pidfd", "memfd", "cuda-mem-exec"] {
+        assert!(!output.contains(kind), "{output}");
+    }
+    drop(listener);
+    std::fs::remove_dir(directory).unwrap();
+}

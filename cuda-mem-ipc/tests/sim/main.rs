@@ -1,0 +1,16 @@
+//! What the transport promises, shown with real sockets and real processes: no device is needed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+#[path = "../../../cuda-mem-core/tests/common/child.rs"]
+mod child;
+mod corpus;
+mod death;
+mod descriptors;
+mod fork;
+mod hello;
+mod hostile;
+mod listener;
+mod other;
+mod polling;
+mod raw;
+mod sharing;
