@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::driver::{Driver, refuse_forked};
 use crate::error::{Error, Result};
 use crate::fork;
-use crate::host::{RegisterFlags, Registered, SharedMapping, device_address};
+use crate::host::{HostMemory, RegisterFlags, Registered, SharedMapping, device_address};
 use crate::stream::Stream;
 use crate::stream_mem;
 use crate::uses::OpenUse;
@@ -62,8 +62,8 @@ pub struct SharedWords {
 
 /// The slots of one mapping.
 pub(super) struct Page {
-    registered: Registered<Arc<SharedMapping>>,
-    mapping: Arc<SharedMapping>,
+    registered: Registered<SharedMapping>,
+    mapping: SharedMapping,
     address: CUdeviceptr,
     states: Vec<State>,
 }
@@ -101,10 +101,9 @@ impl SharedWords {
 
     fn over(context: &Context, mapping: SharedMapping) -> Result<Self> {
         stream_mem::expect_supported(context.device())?;
-        let mapping = Arc::new(mapping);
         let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
-        let registered = Registered::new(context, Arc::clone(&mapping), flags)?;
-        let address = device_address(context, mapping.address())?;
+        let registered = Registered::new(context, mapping.clone(), flags)?;
+        let address = device_address(context, mapping.as_ptr())?;
         let states = (0..mapping.bytes() / SLOT).map(|_| State::default()).collect();
         Ok(Self { page: Arc::new(Page { registered, mapping, address, states }) })
     }

@@ -10,6 +10,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::memory::HostMemory;
@@ -23,7 +24,8 @@ const WORD: usize = 8;
 /// The seals that keep a file as long as it is.
 const LENGTH: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-/// Plain host memory that other processes map too: a file in memory whose length nobody can change.
+/// Plain host memory that other processes map too: a file in memory whose length nobody can change. Clones are handles to the
+/// same mapping.
 ///
 /// It travels as a descriptor ([`AsFd`]), and is registered like any host memory
 /// ([`Registered`](super::Registered)). Its bytes are copied in and out, word by word; other processes may change them meanwhile.
@@ -43,7 +45,12 @@ const LENGTH: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 /// assert_eq!(&bytes, b"hello");
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
+#[derive(Clone)]
 pub struct SharedMapping {
+    mapped: Arc<Mapped>,
+}
+
+struct Mapped {
     file: OwnedFd,
     address: Handle<u8>,
     bytes: usize,
@@ -129,7 +136,8 @@ impl SharedMapping {
         if address == libc::MAP_FAILED {
             return Err(Error::last_os("mmap"));
         }
-        Ok(Self { file, address: Handle::new(address.cast::<u8>()), bytes })
+        let address = Handle::new(address.cast::<u8>());
+        Ok(Self { mapped: Arc::new(Mapped { file, address, bytes }) })
     }
 
     /// Keeps everybody from mapping the memory for writing anew, and from taking pages out of it. Those that have it mapped go
@@ -144,13 +152,13 @@ impl SharedMapping {
     ///
     /// [`Error::Io`] on Linux before 5.1.
     pub fn seal(&self) -> Result<()> {
-        add_seals(self.file.as_fd(), libc::F_SEAL_FUTURE_WRITE)
+        add_seals(self.mapped.file.as_fd(), libc::F_SEAL_FUTURE_WRITE)
     }
 
     /// How many bytes there are: a multiple of the page size.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.mapped.bytes
     }
 
     /// Copies bytes out, from `offset` on.
@@ -208,15 +216,11 @@ impl SharedMapping {
 
     /// As [`SharedMapping::word`], of an offset that is known to be one's. Any other gives the first word.
     pub(crate) fn word_inside(&self, offset: usize) -> &AtomicU64 {
-        let is_one = offset.is_multiple_of(WORD) && offset < self.bytes;
-        let word = self.address.raw().wrapping_add(if is_one { offset } else { 0 });
+        let is_one = offset.is_multiple_of(WORD) && offset < self.bytes();
+        let word = self.mapped.address.raw().wrapping_add(if is_one { offset } else { 0 });
         // SAFETY: eight bytes inside the mapping, which is a whole number of pages and starts with one, so they are aligned;
         // they stay as long as `self`, and nobody in this process touches them but through such words.
         unsafe { AtomicU64::from_ptr(word.cast::<u64>()) }
-    }
-
-    pub(crate) fn address(&self) -> *const u8 {
-        self.address.raw()
     }
 
     /// Calls `each` for every word of a range, with the bytes in the word and those in the range that are the same.
@@ -238,7 +242,8 @@ impl SharedMapping {
 
     fn expect_inside(&self, offset: usize, len: usize) -> Result<()> {
         let end = offset.saturating_add(len);
-        if end > self.bytes { Err(Error::OutOfRange { range: offset..end, len: self.bytes }) } else { Ok(()) }
+        let len = self.bytes();
+        if end > len { Err(Error::OutOfRange { range: offset..end, len }) } else { Ok(()) }
     }
 }
 
@@ -252,19 +257,19 @@ fn add_seals(file: BorrowedFd<'_>, seals: libc::c_int) -> Result<()> {
 
 impl AsFd for SharedMapping {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.mapped.file.as_fd()
     }
 }
 
-// SAFETY: the pages stay mapped, and stay there, until the drop below. In this process they are only touched as atomic words,
+// SAFETY: the pages stay mapped, and stay there, until the last handle is dropped. In this process they are only touched as atomic words,
 // as devices and other processes may change them at any time anyway.
 unsafe impl HostMemory for SharedMapping {
     fn as_ptr(&self) -> *const u8 {
-        self.address.raw()
+        self.mapped.address.raw()
     }
 
     fn byte_len(&self) -> usize {
-        self.bytes
+        self.mapped.bytes
     }
 
     fn is_writable(&self) -> bool {
@@ -272,9 +277,9 @@ unsafe impl HostMemory for SharedMapping {
     }
 }
 
-impl Drop for SharedMapping {
+impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `map` made, unmapped once; references to its words borrow from `self`.
+        // SAFETY: the mapping that `map` made, unmapped once; references to its words borrow from a handle.
         let result = unsafe { libc::munmap(self.address.raw().cast(), self.bytes) };
         // It fails only for arguments that are no mapping.
         debug_assert_eq!(result, 0);
@@ -284,8 +289,8 @@ impl Drop for SharedMapping {
 impl fmt::Debug for SharedMapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedMapping")
-            .field("address", &self.address.raw())
-            .field("bytes", &self.bytes)
+            .field("address", &self.mapped.address.raw())
+            .field("bytes", &self.mapped.bytes)
             .finish_non_exhaustive()
     }
 }

@@ -83,7 +83,10 @@ impl State {
         let align = if request.access.host { os::page_size() as u64 } else { DEVICE_ALIGN };
         let room = request.len.checked_next_multiple_of(align).ok_or(out_of_memory)?;
         let location = home(request.kind, request.device);
-        self.charge(location, room)?;
+        if self.charge(location, room).is_err() {
+            self.give_back_given_up();
+            self.charge(location, room)?;
+        }
         let taken = self.space.take(room, align, None).and_then(|start| {
             if request.access.host {
                 self.space.show(start, room, true).inspect_err(|_| self.space.give_back(start, room))?;

@@ -15,6 +15,7 @@ pub(crate) mod os;
 pub(crate) mod pool_file;
 pub(crate) mod pool_state;
 pub(crate) mod pools;
+mod process;
 mod races;
 mod ranges;
 pub(crate) mod report;

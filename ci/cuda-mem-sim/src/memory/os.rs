@@ -128,6 +128,11 @@ pub(super) fn is_sealed(file: BorrowedFd<'_>) -> bool {
     found >= 0 && found & seals == seals
 }
 
+/// How long a file is.
+pub(super) fn len(file: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(std::fs::metadata(format!("/proc/self/fd/{}", file.as_raw_fd()))?.len())
+}
+
 /// Gives the pages of a range of a memory file back to the system: they read as zeros then.
 pub(super) fn punch(file: BorrowedFd<'_>, offset: u64, len: u64) {
     let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into()) else { return };

@@ -1,0 +1,136 @@
+//! Memory of `cuMemCreate` by descriptors.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use cuda_mem_core::vmm::{
+    self, Access, AddressRange, CreateOptions, FabricHandle, HandleTypes, PhysicalMemory, ShareableMemory,
+};
+use cuda_mem_core::{Device, Error};
+
+use crate::common::outcome::record;
+use crate::common::pair::{self, Channel, checksum, test_name};
+use crate::common::{World, pattern};
+use crate::{download, upload};
+
+/// Memory at an address, for as long as this lives.
+pub(crate) struct Mapped {
+    range: AddressRange,
+    bytes: usize,
+}
+
+impl Mapped {
+    pub(crate) fn new(device: Device, memory: &PhysicalMemory) -> Self {
+        let range = AddressRange::reserve(device, memory.bytes(), 0).unwrap();
+        range.map(0, memory).unwrap();
+        range.set_access(0, memory.bytes(), &[device], Access::ReadWrite).unwrap();
+        Self { range, bytes: memory.bytes() }
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.range.address()
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: tests wait for their streams before they end.
+        let _ = unsafe { self.range.unmap(0, self.bytes) };
+    }
+}
+
+/// Memory of two pages that other processes may have.
+pub(crate) fn shareable(world: &World) -> ShareableMemory {
+    let device = world.context.device();
+    let page = vmm::granularity(device).unwrap();
+    ShareableMemory::create(device, 2 * page, &CreateOptions::supported_by(device).unwrap()).unwrap()
+}
+
+pub(crate) fn only(descriptors: Vec<OwnedFd>) -> OwnedFd {
+    let [descriptor] = <[OwnedFd; 1]>::try_from(descriptors).unwrap();
+    descriptor
+}
+
+fn importer(first: &Channel) {
+    let world = World::new();
+    let device = world.context.device();
+    let message = first.receive();
+    let bytes = usize::try_from(message.words()[0]).unwrap();
+    let descriptor = only(message.descriptors);
+    for wrong in [bytes / 2, bytes * 2] {
+        let refused = PhysicalMemory::import_posix_fd(device, descriptor.as_fd(), wrong);
+        assert!(matches!(refused, Err(Error::NotWhole { bytes }) if bytes == wrong), "{refused:?}");
+    }
+    let memory = PhysicalMemory::import_posix_fd(device, descriptor.as_fd(), bytes).unwrap();
+    drop(descriptor);
+    assert!(memory.properties().unwrap().handle_types.contains(HandleTypes::POSIX_FD));
+    let mapped = Mapped::new(device, &memory);
+    memory.close().unwrap();
+    first.send_words(&[checksum(&download(&world.stream, mapped.address() + 5, bytes - 5))]);
+    assert_eq!(first.receive().bytes, b"let go");
+    // The exporter has neither the handle nor a mapping any more.
+    upload(&world.stream, mapped.address(), &pattern(10_000, 4));
+    assert_eq!(download(&world.stream, mapped.address(), 10_000), pattern(10_000, 4));
+    drop(mapped);
+    assert_eq!(world.driver.release_failures(), 0);
+}
+
+#[test]
+fn memory_of_another_process_is_imported_whole() {
+    pair::play(test_name!(), &[("importer", importer)], |cast| {
+        let world = World::new();
+        let memory = shareable(&world);
+        let len = memory.memory().bytes();
+        let mapped = Mapped::new(world.context.device(), memory.memory());
+        let bytes = pattern(len, 3);
+        upload(&world.stream, mapped.address(), &bytes);
+        let importer = cast.start("importer");
+        let descriptor = memory.export_posix_fd().unwrap();
+        importer.send(&(len as u64).to_le_bytes(), &[descriptor.as_fd()]);
+        let seen = importer.receive().words();
+        record!("what was exported", &bytes);
+        assert_eq!(seen, [checksum(&bytes[5..])]);
+        drop((mapped, descriptor));
+        memory.into_memory().close().unwrap();
+        importer.send(b"let go", &[]);
+        importer.finish();
+    });
+}
+
+#[test]
+fn descriptors_of_something_else_are_refused() {
+    let world = World::new();
+    let device = world.context.device();
+    let page = vmm::granularity(device).unwrap();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let refused = PhysicalMemory::import_posix_fd(device, null.as_fd(), page);
+    record!("/dev/null", &refused);
+    assert_eq!(refused.unwrap_err().code().map(|code| code.0), Some(999));
+    let odd = PhysicalMemory::import_posix_fd(device, null.as_fd(), page + 1);
+    assert!(matches!(odd, Err(Error::NotGranular { .. })), "{odd:?}");
+    if world.driver.device_count().unwrap() > 1 {
+        let other = world.driver.device(1).unwrap();
+        let memory = shareable(&world);
+        let descriptor = memory.export_posix_fd().unwrap();
+        let refused = PhysicalMemory::import_posix_fd(other, descriptor.as_fd(), 2 * page);
+        let expected = matches!(refused, Err(Error::NotAsDeclared { declared: 1, found: 0, .. }));
+        assert!(expected, "{refused:?}");
+    }
+}
+
+#[test]
+fn fabric_handles_are_there_or_said_not_to_be() {
+    let world = World::new();
+    let device = world.context.device();
+    let page = vmm::granularity(device).unwrap();
+    let options = CreateOptions { fabric: true, ..CreateOptions::supported_by(device).unwrap() };
+    match ShareableMemory::create(device, page, &options) {
+        Ok(memory) => {
+            assert!(memory.handle_types().contains(HandleTypes::FABRIC | HandleTypes::POSIX_FD));
+            memory.export_fabric().unwrap();
+        }
+        Err(error) => assert!(matches!(error, Error::Unsupported { .. }), "{error}"),
+    }
+    let without = shareable(&world).export_fabric();
+    assert!(matches!(without, Err(Error::NotShareable { .. })), "{without:?}");
+    PhysicalMemory::import_fabric(device, &FabricHandle::from_bytes([0; 64]), page).unwrap_err();
+}
