@@ -15,4 +15,8 @@
 
 #![deny(unsafe_code)]
 
+mod import;
+mod primitive;
+
 pub use cuda_mem_pool;
+pub use import::{Departure, ImportError, ImportKey, Imported, Imports};

@@ -132,6 +132,7 @@ pub struct OpenedMemory {
     opened: ManuallyDrop<Opened>,
     offset: u64,
     len: usize,
+    allocation: usize,
 }
 
 /// What there is to close.
@@ -175,8 +176,10 @@ impl OpenedMemory {
         // From here on it is closed if anything is wrong.
         let (uses, companion) = (Uses::new(), Companion::NONE);
         let opened = Opened { base, context: context.clone(), uses, companion };
-        let mut memory = Self { opened: ManuallyDrop::new(opened), offset: handle.offset, len: 0 };
+        let mut memory =
+            Self { opened: ManuallyDrop::new(opened), offset: handle.offset, len: 0, allocation: 0 };
         let (_, bytes) = range_around(context, base)?;
+        memory.allocation = bytes;
         memory.len = expect_inside(handle.offset, handle.len, bytes)?;
         Ok(memory)
     }
@@ -191,6 +194,12 @@ impl OpenedMemory {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.len
+    }
+
+    /// How many bytes the whole allocation has that the memory is a part of.
+    #[must_use]
+    pub fn allocation_bytes(&self) -> usize {
+        self.allocation
     }
 
     /// The context it was opened in.
@@ -218,7 +227,7 @@ impl OpenedMemory {
 
     /// Has `guard` dropped once the memory is closed, which may be after this value's own end: a stream that captures is waited
     /// for later. If the driver refuses to close the memory, `guard` is never dropped.
-    pub fn drop_after_close(&mut self, guard: impl Send + 'static) {
+    pub fn drop_after_close(&mut self, guard: impl Send + Sync + 'static) {
         self.opened.companion.add(guard);
     }
 

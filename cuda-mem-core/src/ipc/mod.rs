@@ -4,7 +4,7 @@
 //! | memory | made for it as | travels as | opened as |
 //! |---|---|---|---|
 //! | device memory of `cuMemAlloc` | [`DeviceAllocation`] | [`MemoryHandle`], any channel | [`OpenedMemory`] |
-//! | device memory of `cuMemCreate` | [`ShareableMemory`](crate::vmm::ShareableMemory) | a descriptor, or a [`FabricHandle`](crate::vmm::FabricHandle) over any channel | [`PhysicalMemory`](crate::vmm::PhysicalMemory) |
+//! | device memory of `cuMemCreate` | [`ShareableMemory`](crate::vmm::ShareableMemory) | a descriptor, or a [`FabricHandle`](crate::vmm::FabricHandle) over any channel | [`ImportedMapping`], or [`PhysicalMemory`](crate::vmm::PhysicalMemory) to be mapped |
 //! | blocks of a pool, on a device or a node of the host | a [`MemoryPool`](crate::raw_pool::MemoryPool) that is `shareable` | a descriptor, and a [`PointerExport`](crate::raw_pool::PointerExport) a block over any channel | [`ImportedBlock`](crate::raw_pool::ImportedBlock) |
 //! | plain host memory | [`SharedMapping`](crate::host::SharedMapping) | a descriptor | [`SharedMapping`](crate::host::SharedMapping) |
 //!
@@ -22,23 +22,25 @@
 
 mod allocation;
 mod event;
+mod mapping;
 mod memory;
 
 pub use crate::fence::{SharedWords, poison_word};
 pub use allocation::DeviceAllocation;
 pub use event::{EventHandle, InterprocessEvent, OpenedEvent};
+pub use mapping::ImportedMapping;
 pub use memory::{MemoryHandle, OpenedMemory};
 
 use std::fmt;
 
 /// Something to be dropped when memory has gone back to the driver.
-pub(crate) struct Companion(Option<Box<dyn Send>>);
+pub(crate) struct Companion(Option<Box<dyn Send + Sync>>);
 
 impl Companion {
     pub(crate) const NONE: Self = Self(None);
 
     /// Adds one, which is dropped after those that are there.
-    pub(crate) fn add(&mut self, guard: impl Send + 'static) {
+    pub(crate) fn add(&mut self, guard: impl Send + Sync + 'static) {
         self.0 = Some(match self.0.take() {
             Some(first) => Box::new((first, guard)),
             None => Box::new(guard),

@@ -161,7 +161,7 @@ impl ImportedBlock {
 
     /// Has `guard` dropped once the driver was told of the free, which may be after this value's own end: memory that a
     /// stream used which captures is freed later. If the driver refuses the free, `guard` is never dropped.
-    pub fn drop_after_free(&mut self, guard: impl Send + 'static) {
+    pub fn drop_after_free(&mut self, guard: impl Send + Sync + 'static) {
         self.block.companion.add(guard);
     }
 

@@ -193,6 +193,13 @@ impl PhysicalMemory {
     /// [`Error::NotWhole`], [`Error::NotAsDeclared`], [`Error::NotGranular`]; [`Error::Driver`]: code 999 if the descriptor is no
     /// memory; [`Error::Forked`]. Nothing is imported then.
     pub fn import_posix_fd(device: Device, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
+        let memory = Self::import_unchecked(device, descriptor, bytes)?;
+        memory.expect_whole(device)?;
+        Ok(memory)
+    }
+
+    /// As [`PhysicalMemory::import_posix_fd`], for callers who map it and so find out whether it has `bytes` bytes.
+    pub(crate) fn import_unchecked(device: Device, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
         let number = usize::try_from(descriptor.as_raw_fd()).unwrap_or(usize::MAX);
         // The driver takes the number of the descriptor in place of a pointer.
         let handle = ptr::without_provenance_mut(number);
@@ -213,7 +220,30 @@ impl PhysicalMemory {
         let mut raw = handle.bytes;
         // SAFETY: 64 bytes that live until the call returns, as this kind of handle is given.
         let imported = unsafe { import(device, raw.as_mut_ptr().cast(), FABRIC, bytes) };
-        imported.map_err(|error| without_fabric(device, error))
+        let memory = imported.map_err(|error| without_fabric(device, error))?;
+        memory.expect_whole(device)?;
+        Ok(memory)
+    }
+
+    /// Maps the memory at the start of a range that nothing is mapped in: [`Error::NotWhole`] if it has another size.
+    pub(crate) fn map_whole(&self, range: &AddressRange) -> Result<()> {
+        let bytes = self.bytes();
+        range.map(0, self).map_err(|error| match error.code() {
+            Some(CUresult::CUDA_ERROR_NOT_SUPPORTED | CUresult::CUDA_ERROR_INVALID_VALUE) => {
+                Error::NotWhole { bytes }
+            }
+            _ => error,
+        })
+    }
+
+    /// Memory is as large as was said if it can be mapped so.
+    fn expect_whole(&self, device: Device) -> Result<()> {
+        let range = AddressRange::reserve(device, self.bytes(), 0)?;
+        self.map_whole(&range)?;
+        // SAFETY: the one mapping of these addresses, which nobody else knows.
+        unsafe { range.unmap(0, self.bytes()) }?;
+        range.close()?;
+        Ok(())
     }
 }
 
@@ -246,22 +276,5 @@ unsafe fn import(
             return Err(Error::NotAsDeclared { what: "the device", declared, found });
         }
     }
-    expect_whole(device, &memory)?;
     Ok(memory)
-}
-
-/// Memory is as large as was said if it can be mapped so.
-fn expect_whole(device: Device, memory: &PhysicalMemory) -> Result<()> {
-    let bytes = memory.bytes();
-    let range = AddressRange::reserve(device, bytes, 0)?;
-    range.map(0, memory).map_err(|error| match error.code() {
-        Some(CUresult::CUDA_ERROR_NOT_SUPPORTED | CUresult::CUDA_ERROR_INVALID_VALUE) => {
-            Error::NotWhole { bytes }
-        }
-        _ => error,
-    })?;
-    // SAFETY: the one mapping of these addresses, which nobody else knows.
-    unsafe { range.unmap(0, bytes) }?;
-    range.close()?;
-    Ok(())
 }
