@@ -1,7 +1,7 @@
 //! GPU and pinned memory across processes.
 //!
-//! This release has the crate's place in the stack and nothing of its own yet. The layer below is re-exported, so that this
-//! crate serves as a project's only dependency:
+//! [`Imports`] maps memory of other processes once, however often it is asked for; the handles are those of `cuda_mem_core::ipc`.
+//! The layer below is re-exported, so that this crate serves as a project's only dependency:
 //!
 //! ```
 //! use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};

@@ -240,8 +240,10 @@ impl PhysicalMemory {
     fn expect_whole(&self, device: Device) -> Result<()> {
         let range = AddressRange::reserve(device, self.bytes(), 0)?;
         self.map_whole(&range)?;
-        // SAFETY: the one mapping of these addresses, which nobody else knows.
-        unsafe { range.unmap(0, self.bytes()) }?;
+        device.driver().attempt(|| {
+            // SAFETY: the one mapping of these addresses, which nobody else knows.
+            unsafe { range.unmap(0, self.bytes()) }
+        })?;
         range.close()?;
         Ok(())
     }

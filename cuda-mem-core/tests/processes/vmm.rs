@@ -50,6 +50,38 @@ pub(crate) fn only(descriptors: Vec<OwnedFd>) -> OwnedFd {
     descriptor
 }
 
+fn importer_of_much(first: &Channel) {
+    let world = World::new();
+    let (device, message) = (world.context.device(), first.receive());
+    let bytes = usize::try_from(message.words()[0]).unwrap();
+    let before = world.context.memory_info().unwrap().free;
+    let memory = PhysicalMemory::import_posix_fd(device, only(message.descriptors).as_fd(), bytes).unwrap();
+    let mapped = Mapped::new(device, &memory);
+    upload(&world.stream, mapped.address(), &pattern(10_000, 1));
+    let after = world.context.memory_info().unwrap().free;
+    // What a context keeps for itself may have grown, but not by that much.
+    assert!(after + bytes / 2 > before, "{before} bytes were free, now {after}");
+}
+
+#[test]
+fn imported_memory_is_counted_once() {
+    pair::play(test_name!(), &[("importer", importer_of_much)], |cast| {
+        let world = World::new();
+        let device = world.context.device();
+        let before = world.context.memory_info().unwrap().free;
+        let options = CreateOptions::supported_by(device).unwrap();
+        let memory = ShareableMemory::create(device, 256 << 20, &options).unwrap();
+        assert!(world.context.memory_info().unwrap().free + (128 << 20) < before);
+        let importer = cast.start("importer");
+        let descriptor = memory.export_posix_fd().unwrap();
+        importer.send(&(256u64 << 20).to_le_bytes(), &[descriptor.as_fd()]);
+        importer.finish();
+        drop(descriptor);
+        memory.into_memory().close().unwrap();
+        assert!(world.context.memory_info().unwrap().free + (128 << 20) > before);
+    });
+}
+
 fn importer(first: &Channel) {
     let world = World::new();
     let device = world.context.device();
