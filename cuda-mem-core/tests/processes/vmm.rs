@@ -2,14 +2,17 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use cuda_mem_core::ipc::{DeviceAllocation, ImportedMapping, OpenedMemory};
 use cuda_mem_core::vmm::{
     self, Access, AddressRange, CreateOptions, FabricHandle, HandleTypes, PhysicalMemory, ShareableMemory,
 };
-use cuda_mem_core::{Device, Error};
+use cuda_mem_core::{Device, Error, Stream};
 
+use crate::common::kernels::Kernels;
 use crate::common::outcome::record;
 use crate::common::pair::{self, Channel, checksum, test_name};
 use crate::common::{World, pattern};
+use crate::legacy::{decode, encode};
 use crate::{download, upload};
 
 /// Memory at an address, for as long as this lives.
@@ -165,4 +168,56 @@ fn fabric_handles_are_there_or_said_not_to_be() {
     let without = shareable(&world).export_fabric();
     assert!(matches!(without, Err(Error::NotShareable { .. })), "{without:?}");
     PhysicalMemory::import_fabric(device, &FabricHandle::from_bytes([0; 64]), page).unwrap_err();
+}
+
+fn second_device(first: &Channel) {
+    let world = World::new();
+    let devices = world.driver.devices().unwrap();
+    let context = devices[1].primary_context().unwrap();
+    let stream = Stream::new(&context).unwrap();
+    let message = first.receive();
+    let bytes = usize::try_from(message.words()[0]).unwrap();
+    let descriptor = only(message.descriptors);
+    let mapping =
+        ImportedMapping::import_posix_fd(devices[0], descriptor.as_fd(), bytes, &devices[..2]).unwrap();
+    let kernels = Kernels::load(&context);
+    let address = mapping.on(&stream).unwrap().address();
+    // SAFETY: mapped memory that knows that the stream uses it.
+    unsafe { kernels.add_one_u32(&stream, address, 1000) };
+    stream.synchronize().unwrap();
+    let opened = OpenedMemory::open(&context, &decode(&first.receive())).unwrap();
+    let address = opened.on(&stream).unwrap().address();
+    // SAFETY: as above.
+    unsafe { kernels.add_one_u32(&stream, address, 1000) };
+    mapping.close().unwrap();
+    opened.close().unwrap();
+    assert_eq!(world.driver.release_failures(), 0);
+}
+
+#[test]
+fn another_device_of_another_process_reaches_the_memory() {
+    pair::play(test_name!(), &[("second", second_device)], |cast| {
+        let world = World::new();
+        let device = world.context.device();
+        if world.driver.device_count().unwrap() == 1 {
+            return assert!(matches!(world.driver.device(1), Err(Error::NoSuchDevice { .. })));
+        }
+        if !world.driver.device(1).unwrap().can_access_peer(device).unwrap() {
+            return;
+        }
+        let memory = shareable(&world);
+        let mapped = Mapped::new(device, memory.memory());
+        let legacy = DeviceAllocation::new(&world.context, 4000).unwrap();
+        for address in [mapped.address(), legacy.as_raw()] {
+            upload(&world.stream, address, &[7, 0, 0, 0].repeat(1000));
+        }
+        let second = cast.start("second");
+        let descriptor = memory.export_posix_fd().unwrap();
+        second.send(&(memory.memory().bytes() as u64).to_le_bytes(), &[descriptor.as_fd()]);
+        second.send(&encode(&legacy.handle(0..4000).unwrap()), &[]);
+        second.finish();
+        for address in [mapped.address(), legacy.as_raw()] {
+            assert_eq!(download(&world.stream, address, 4000), [8, 0, 0, 0].repeat(1000));
+        }
+    });
 }
