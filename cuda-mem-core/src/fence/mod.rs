@@ -96,7 +96,7 @@ impl Fence {
         match &self.kind {
             Kind::Event(event) => stream.wait(event),
             Kind::Word { line, generation } => {
-                if line.reached(*generation)? || *generation > 0 {
+                if line.reached(*generation)? {
                     return Ok(());
                 }
                 line.note_awaited(*generation);

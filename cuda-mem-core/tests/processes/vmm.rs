@@ -64,6 +64,8 @@ fn importer_of_much(first: &Channel) {
     let after = world.context.memory_info().unwrap().free;
     // What a context keeps for itself may have grown, but not by that much.
     assert!(after + bytes / 2 > before, "{before} bytes were free, now {after}");
+    first.send(b"mapped", &[]);
+    assert_eq!(first.receive().bytes, b"end");
 }
 
 #[test]
@@ -78,9 +80,13 @@ fn imported_memory_is_counted_once() {
         let importer = cast.start("importer");
         let descriptor = memory.export_posix_fd().unwrap();
         importer.send(&(256u64 << 20).to_le_bytes(), &[descriptor.as_fd()]);
-        importer.finish();
+        assert_eq!(importer.receive().bytes, b"mapped");
         drop(descriptor);
         memory.into_memory().close().unwrap();
+        // It is the importer's yet, whose device it is on.
+        assert!(world.context.memory_info().unwrap().free + (128 << 20) < before);
+        importer.send(b"end", &[]);
+        importer.finish();
         assert!(world.context.memory_info().unwrap().free + (128 << 20) > before);
     });
 }

@@ -73,6 +73,8 @@ pub(crate) struct State {
     pub(crate) locked: u64,
     pub(crate) reservations: Reservations,
     pub(crate) handles: BTreeMap<HandleId, Physical>,
+    /// Memory whose handles are gone here, and may be elsewhere.
+    pub(crate) lent: Vec<Physical>,
     /// How many blocks are mappings of them.
     pub(crate) mappings: usize,
     most_mappings: usize,
@@ -97,6 +99,7 @@ impl Memory {
             locked: 0,
             reservations: Reservations::default(),
             handles: BTreeMap::new(),
+            lent: Vec::new(),
             mappings: 0,
             most_mappings: vmm_state::most_mappings(setup.has_data),
             pools: BTreeMap::new(),

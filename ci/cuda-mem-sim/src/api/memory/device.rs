@@ -107,8 +107,8 @@ pub(crate) fn cuMemGetInfo(call: &Call<'_>, free: *mut usize, total: *mut usize)
     let device = call.current()?.device;
     let (size, used) = {
         let mut state = call.memory().lock();
-        // Another process may have been killed that had memory open which was freed here.
-        state.give_back_given_up();
+        // Another process may have ended that had memory which was freed here.
+        state.collect();
         (state.setup.devices.get(device).copied(), state.used.get(device).copied())
     };
     let (size, used) = (size.unwrap_or(0), used.unwrap_or(0));
