@@ -45,7 +45,7 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
 
     let (cases, limit) = if quick { (CASES_QUICK, LIMIT_QUICK) } else { (CASES, LIMIT) };
     let mut properties = cargo("test --release --no-fail-fast");
-    properties.args(&tests).env("PROPTEST_CASES", cases);
+    properties.args(&tests).env("PROPTEST_CASES", cases).env("CUDA_MEM_FAULTS", "all");
     steps.command("properties", limit_tests(&mut properties, limit, ""));
     let mut soak = cargo("test --release --package cuda-mem-pool --test sim soak");
     soak.env("CUDA_MEM_SOAK_SECONDS", if quick { "30" } else { "600" });

@@ -5,7 +5,7 @@ use cuda_mem_core::{Stream, forked};
 use super::callbacks::refuse_watchers;
 use super::shared::{OtherHeaps, Shared};
 use super::slot::StreamSlot;
-use crate::engine::paged::{Block, GrowError, Load, MEDIUM, StreamHeap, Wanted, block_size};
+use crate::engine::paged::{GrowError, Load, MEDIUM, StreamHeap, Wanted, block_size};
 use crate::error::{Error, Result};
 use crate::statistics::{PoolSize, ShardGuard};
 
@@ -77,12 +77,12 @@ impl Shared {
             }
         };
         match block {
-            Some(block) => Ok(block.address),
+            Some(address) => Ok(address),
             None => self.grow(slot, request),
         }
     }
 
-    /// A block out of what the heap has free.
+    /// A block out of what the heap has free; its address.
     #[inline]
     fn take_free(
         &self,
@@ -90,19 +90,37 @@ impl Shared {
         heap: &mut StreamHeap,
         guard: &mut ShardGuard<'_>,
         request: Request,
-    ) -> Option<Block> {
+    ) -> Option<u64> {
         if !slot.remote.is_empty() {
             self.drain(slot, heap, guard);
         }
+        let Request { requested, size } = request;
+        // On its own, so that it stays in registers.
+        if let Some(address) = heap.take_kept(size, request.unused()) {
+            guard.allocate(pool_of(size), size, requested);
+            return Some(address);
+        }
+        self.cut_free(slot, heap, guard, request)
+    }
+
+    fn cut_free(
+        &self,
+        slot: &StreamSlot,
+        heap: &mut StreamHeap,
+        guard: &mut ShardGuard<'_>,
+        request: Request,
+    ) -> Option<u64> {
         let block = heap.allocate(request.size, request.unused(), &self.index(slot.number))?;
         guard.allocate(pool_of(block.size), block.size, request.requested);
-        Some(block)
+        Some(block.address)
     }
 
     /// Takes the frees in that other threads left.
     #[cold]
     pub(super) fn drain(&self, slot: &StreamSlot, heap: &mut StreamHeap, guard: &mut ShardGuard<'_>) {
-        slot.remote.drain(|number| self.put_back(slot, heap, guard, number));
+        slot.remote.drain(|number| {
+            self.put_back(slot, heap, guard, number);
+        });
     }
 
     /// A block after more memory was got, or memory that was free elsewhere.
@@ -115,13 +133,13 @@ impl Shared {
         self.poll();
         self.collect_garbage();
         match self.try_grow(slot, request)? {
-            Some(block) => Ok(block.address),
+            Some(address) => Ok(address),
             None => self.climb(slot, request),
         }
     }
 
     /// One attempt: None if there is no memory for it.
-    pub(super) fn try_grow(&self, slot: &StreamSlot, request: Request) -> Result<Option<Block>> {
+    pub(super) fn try_grow(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
         let mut source = self.source()?;
         let live = self.ledger.read().active_bytes.all;
         let bytes = |count: u64| usize::try_from(count).unwrap_or(0);
@@ -131,8 +149,8 @@ impl Shared {
         let load = Load { active, peak: bytes(live.peak).saturating_sub(others) };
         slot.heap.with(|heap, guard| {
             // Another thread may have freed or grown meanwhile.
-            if let Some(block) = self.take_free(slot, heap, guard, request) {
-                return Ok(Some(block));
+            if let Some(address) = self.take_free(slot, heap, guard, request) {
+                return Ok(Some(address));
             }
             guard.disarm();
             let mut others = OtherHeaps { shared: self, but: slot.number };
@@ -143,7 +161,7 @@ impl Shared {
             match grown {
                 Ok(block) => {
                     guard.allocate(pool_of(block.size), block.size, request.requested);
-                    Ok(Some(block))
+                    Ok(Some(block.address))
                 }
                 Err(GrowError::OutOfMemory) => Ok(None),
                 Err(error) => Err(grow_error(error)),

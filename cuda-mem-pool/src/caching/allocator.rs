@@ -78,6 +78,7 @@ impl CachingAllocator {
         Ok(Self { inner: Arc::new(Inner { shared, home: Home::new(context) }) })
     }
 
+    #[inline]
     pub(super) fn shared(&self) -> &Shared {
         &self.inner.shared
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::out_of_memory::OutOfMemoryReport;
 use super::segment::BackingChange;
 use crate::error::{Error, Result};
-use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
+use crate::primitive::{Mutex, Ordering, lock};
 
 /// Names a callback of an allocator; no two in a process have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -73,7 +73,8 @@ impl<F: ?Sized> List<F> {
     }
 
     pub(super) fn add(&self, callback: Arc<F>) -> CallbackId {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+        // Not one of a model's: its value goes on from one to the next.
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let id = CallbackId(NEXT.fetch_add(1, Ordering::Relaxed));
         let mut list = lock(&self.0);
         *list = Arc::new(list.iter().cloned().chain([(id, callback)]).collect());

@@ -35,18 +35,22 @@ impl Shared {
         if self.history.is_listening() {
             self.tell_freed(slot, address, number);
         }
-        let taken = slot.heap.try_with(|heap, guard| self.put_back(slot, heap, guard, number.0));
-        if taken.is_none() && slot.remote.push(number.0).is_err() {
-            refuse_watchers()?;
-            slot.heap.with(|heap, guard| {
-                self.drain(slot, heap, guard);
-                self.put_back(slot, heap, guard, number.0);
-            });
-        }
-        Ok(())
+        let taken = match slot.heap.try_with(|heap, guard| self.put_back(slot, heap, guard, number.0)) {
+            Some(taken) => taken,
+            None if slot.remote.push(number.0).is_ok() => true,
+            None => {
+                refuse_watchers()?;
+                slot.heap.with(|heap, guard| {
+                    self.drain(slot, heap, guard);
+                    self.put_back(slot, heap, guard, number.0)
+                })
+            }
+        };
+        // A block that is kept for the next one of its size is still found by its address.
+        if taken { Ok(()) } else { Err(Error::UnknownAddress { address }) }
     }
 
-    /// Gives a block back to its heap and counts it.
+    /// Gives a block back to its heap and counts it; whether somebody had it.
     #[inline]
     pub(super) fn put_back(
         &self,
@@ -54,10 +58,11 @@ impl Shared {
         heap: &mut StreamHeap,
         guard: &mut ShardGuard<'_>,
         number: u32,
-    ) {
-        let Some(freed) = heap.free(BlockNumber(number), &self.index(slot.number)) else { return };
+    ) -> bool {
+        let Some(freed) = heap.free(BlockNumber(number), &self.index(slot.number)) else { return false };
         let requested = freed.size - usize::from(freed.unused);
         guard.free(pool_of(freed.size), freed.size, requested);
+        true
     }
 
     /// Frees a block once the streams that used it have come past this point.

@@ -6,7 +6,7 @@ use super::allocate::{Request, grow_error};
 use super::callbacks::refuse_watchers;
 use super::shared::Shared;
 use super::slot::StreamSlot;
-use crate::engine::paged::{Block, PAGE};
+use crate::engine::paged::PAGE;
 use crate::error::{Error, Result};
 use crate::primitive::lock;
 
@@ -22,14 +22,14 @@ impl Shared {
     #[cold]
     pub(super) fn climb(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
         lock(&self.counts).num_alloc_retries += 1;
-        if let Some(block) = self.try_steps(slot, request)? {
-            return Ok(block.address);
+        if let Some(address) = self.try_steps(slot, request)? {
+            return Ok(address);
         }
         // What the program freed may need each of the steps again.
         if self.callbacks.reclaim(request.requested)
-            && let Some(block) = self.try_steps(slot, request)?
+            && let Some(address) = self.try_steps(slot, request)?
         {
-            return Ok(block.address);
+            return Ok(address);
         }
         match self.borrow_on_oom(request.requested, &slot.stream)? {
             Some(address) => Ok(address),
@@ -47,12 +47,12 @@ impl Shared {
     }
 
     /// The pool is searched again after every step that may have helped.
-    fn try_steps(&self, slot: &StreamSlot, request: Request) -> Result<Option<Block>> {
+    fn try_steps(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
         for step in STEPS {
             if step(self, slot, request)?
-                && let Some(block) = self.try_grow(slot, request)?
+                && let Some(address) = self.try_grow(slot, request)?
             {
-                return Ok(Some(block));
+                return Ok(Some(address));
             }
         }
         Ok(None)

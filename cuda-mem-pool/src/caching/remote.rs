@@ -41,7 +41,7 @@ struct Line(AtomicU32);
 
 /// The one who pushes to a ring.
 #[derive(Debug)]
-struct Pusher {
+pub(super) struct Pusher {
     ring: Arc<Ring>,
     pushed: u32,
     /// As many at least were drained.
@@ -116,7 +116,7 @@ impl RemoteFrees {
         pushed
     }
 
-    fn pusher(&self) -> Pusher {
+    pub(super) fn pusher(&self) -> Pusher {
         let ring = Arc::new(Ring::new());
         lock(&self.rings).push(Arc::clone(&ring));
         Pusher { ring, pushed: 0, drained: 0 }
@@ -125,7 +125,7 @@ impl RemoteFrees {
 
 impl Pusher {
     #[inline]
-    fn push(&mut self, record: u32) -> Result<(), Full> {
+    pub(super) fn push(&mut self, record: u32) -> Result<(), Full> {
         if self.pushed.wrapping_sub(self.drained) as usize >= DEPTH {
             // Acquire: what was drained was read before it is overwritten.
             self.drained = self.ring.drained.0.load(Ordering::Acquire);

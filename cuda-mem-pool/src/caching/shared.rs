@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cuda_mem_core::{Context, Stream, StreamId, forked};
 
+use super::by_heap;
 use super::callbacks::{Callbacks, refuse_watchers};
 use super::index::HeapIndex;
 use super::observer::Observer;
@@ -52,7 +53,6 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         let total = context.device().total_memory()?;
         let slots = Arc::new(Slots::new());
         let policy = Policy { moves: options.moves, ..Policy::DEFAULT };
@@ -70,7 +70,8 @@ impl Shared {
         let ledger = PeakLedger::new(options.statistics);
         let private = Private::new(context, ledger.shard(), options.segments);
         let shared = Self {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            // 0 names none.
+            id: by_heap::next_id() + 1,
             context: context.clone(),
             total,
             map: PageMap::new(),
@@ -224,6 +225,8 @@ impl Heaps for OtherHeaps<'_> {
         let slot = self.shared.slots.get(heap)?;
         Some(slot.heap.with(|heap, guard| {
             guard.disarm();
+            // What is kept there for later is free here.
+            heap.release_spare_pages(&self.shared.index(slot.number));
             let result = body(heap);
             self.shared.note_moves(slot, heap);
             result

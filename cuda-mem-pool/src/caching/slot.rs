@@ -27,7 +27,7 @@ pub(super) struct StreamSlot {
 
 impl StreamSlot {
     pub(super) fn new(number: u32, stream: Stream, shard: Shard) -> Self {
-        let heap = HeapCell { shard, heap: UnsafeCell::new(StreamHeap::watched()) };
+        let heap = HeapCell::new(shard, StreamHeap::watched());
         Self { number, stream, heap, remote: RemoteFrees::new() }
     }
 }
@@ -40,6 +40,10 @@ pub(super) struct HeapCell {
 }
 
 impl HeapCell {
+    fn new(shard: Shard, heap: StreamHeap) -> Self {
+        Self { shard, heap: UnsafeCell::new(heap) }
+    }
+
     /// Runs `body` on the heap, unless somebody has it.
     #[inline]
     pub(super) fn try_with<R>(
@@ -121,7 +125,10 @@ const fn place_of(number: u32) -> (usize, usize) {
     (shelf, place - (FIRST << shelf))
 }
 
-#[cfg(test)]
+#[cfg(all(loom, test))]
+mod models;
+
+#[cfg(all(not(loom), test))]
 mod tests {
     use super::*;
 

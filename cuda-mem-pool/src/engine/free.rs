@@ -19,7 +19,7 @@ pub(super) trait Listed {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Links {
     before: u32,
-    after: u32,
+    pub(super) after: u32,
 }
 
 impl Links {

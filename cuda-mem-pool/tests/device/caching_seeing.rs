@@ -415,12 +415,13 @@ impl TraceTracker for Meddler {
 fn a_tracker_may_allocate() {
     let world = World::new();
     let allocator = recording(&world);
+    // Streams that any thread may use; a thread's own default stream is not.
+    let (stream, other) = (world.new_stream(), world.new_stream());
     let meddler =
-        Arc::new(Meddler { allocator: Mutex::new(Some(allocator.clone())), stream: world.stream.clone() });
+        Arc::new(Meddler { allocator: Mutex::new(Some(allocator.clone())), stream: stream.clone() });
     let id = allocator.history().attach(meddler.clone());
-    let other = world.new_stream();
     std::thread::scope(|scope| {
-        for stream in [&world.stream, &other] {
+        for stream in [&stream, &other] {
             let allocator = &allocator;
             scope.spawn(move || {
                 for step in 1..20 {

@@ -8,8 +8,6 @@ use crate::caching::shared::Shared;
 use crate::caching::slot::StreamSlot;
 use crate::engine::paged::{PAGE, StreamHeap};
 use crate::error::Result;
-use crate::history::Event;
-use crate::snapshot::Action;
 
 /// The free memory of all heaps, as a request of one of them sees it.
 #[derive(Default)]
@@ -57,11 +55,6 @@ impl Shared {
             advice: Vec::new(),
         };
         report.advice = advice::choose(&report, self.moves);
-        if self.history.is_listening() {
-            let stream = slot.stream.as_raw() as usize as u64;
-            let (address, size) = (device_free.unwrap_or(0) as u64, request.size as u64);
-            self.history.record(Event { action: Action::Oom, address, size, stream }, None);
-        }
         Ok(report)
     }
 

@@ -115,6 +115,7 @@ impl PageMap {
     pub(super) fn clear_large(&self, address: u64) {
         if let Some(slot) = self.regions.slot(address)
             && let Content::Starts(starts) = slot.content()
+            && address.is_multiple_of(GRANULE)
             && starts.has(address)
         {
             slot.set(Content::Starts(starts.without(address)));

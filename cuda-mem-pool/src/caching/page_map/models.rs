@@ -31,12 +31,12 @@ fn a_reader_sees_what_was_entered_for_what_it_was_handed() {
             }
         });
         if handed.load(Ordering::Acquire) == 1 {
-            assert_eq!(map.find(512), Some(Found { owner: 1, record: 11, class: None }));
+            assert_eq!(map.find(512), Some(Found { owner: 1, record: 11, kind: None, class: None }));
         }
         heap.join().unwrap();
-        assert_eq!(other_heap.join().unwrap(), Some(Found { owner: 2, record: 1, class: None }));
-        assert_eq!(map.find(SLOT / 2 + 1024), Some(Found { owner: 1, record: 12, class: None }));
-        assert_eq!(map.find(4 * SLOT), Some(Found { owner: 2, record: 2, class: None }));
+        assert_eq!(other_heap.join().unwrap(), Some(Found { owner: 2, record: 1, kind: None, class: None }));
+        assert_eq!(map.find(SLOT / 2 + 1024), Some(Found { owner: 1, record: 12, kind: None, class: None }));
+        assert_eq!(map.find(4 * SLOT), Some(Found { owner: 2, record: 2, kind: None, class: None }));
     });
 }
 
@@ -63,12 +63,18 @@ fn a_leaf_that_changes_hands_says_what_was_entered_last() {
             }
         });
         if handed.load(Ordering::Acquire) == 1 {
-            assert_eq!(map.find(SLOT + 512), Some(Found { owner: 2, record: 2, class: None }));
+            assert_eq!(
+                map.find(SLOT + 512),
+                Some(Found { owner: 2, record: 2, kind: Some(PageKind::Medium), class: None })
+            );
         }
         first.join().unwrap();
         second.join().unwrap();
         assert_eq!(map.find(512), None);
         assert_eq!(map.find(SLOT + 3 * WINDOW), None, "left by the first");
-        assert_eq!(map.find(SLOT + 512), Some(Found { owner: 2, record: 2, class: None }));
+        assert_eq!(
+            map.find(SLOT + 512),
+            Some(Found { owner: 2, record: 2, kind: Some(PageKind::Medium), class: None })
+        );
     });
 }

@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 
+mod kept;
 mod shown;
 
+use self::kept::Kept;
 pub(crate) use self::shown::{Moved, Piece, Splits};
 use super::sizes::GRANULE;
 use crate::engine::free::{FreeLists, Links, Listed};
@@ -19,6 +21,7 @@ const ALIGNED_LOOKED_AT: usize = 32;
 pub(super) struct Extents {
     records: Slab<Extent>,
     free: FreeLists,
+    kept: Kept,
     runs: Slab<Run>,
     /// The runs by their first address.
     by_start: BTreeMap<u64, u32>,
@@ -28,13 +31,22 @@ pub(super) struct Extents {
     moved: Option<Vec<Moved>>,
 }
 
+/// Whether somebody has an extent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Used,
+    /// Nobody has it, and it stays what it is, for the next one who wants as much.
+    Kept,
+    Free,
+}
+
 /// A piece of a run, in use or free.
 #[derive(Debug)]
 struct Extent {
     address: u64,
     size: usize,
     run: u32,
-    is_free: bool,
+    state: State,
     /// The neighbours in the run.
     before: u32,
     after: u32,
@@ -79,10 +91,12 @@ pub(super) struct Released {
 }
 
 impl Extents {
-    pub(super) fn new() -> Self {
+    /// Extents of pages for blocks of up to `most` bytes, or of anything.
+    pub(super) fn new(most: Option<usize>) -> Self {
         Self {
             records: Slab::new(),
             free: FreeLists::new(),
+            kept: Kept::new(most),
             runs: Slab::new(),
             by_start: BTreeMap::new(),
             free_bytes: 0,
@@ -95,13 +109,18 @@ impl Extents {
         self.free_bytes
     }
 
+    /// The bytes of all that is here.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.free_bytes.saturating_add(self.used_bytes)
+    }
+
     pub(super) fn used_bytes(&self) -> usize {
         self.used_bytes
     }
 
     /// Host memory that the records take.
     pub(super) fn metadata_bytes(&self) -> usize {
-        self.records.bytes() + self.runs.bytes() + FreeLists::BYTES
+        self.records.bytes() + self.runs.bytes() + FreeLists::BYTES + self.kept.metadata_bytes()
     }
 
     /// A free extent of at least `size` bytes, about the smallest.
@@ -125,7 +144,10 @@ impl Extents {
     /// Puts the first `size` bytes of a free extent to use. Its number; what is left stays free.
     #[inline]
     pub(super) fn take(&mut self, number: u32, size: usize, unused: u16) -> Option<u64> {
-        let extent = self.records.get_mut(number).filter(|extent| extent.is_free && extent.size >= size)?;
+        let extent = self
+            .records
+            .get_mut(number)
+            .filter(|extent| extent.state == State::Free && extent.size >= size)?;
         let (address, held) = (extent.address, extent.size);
         self.free.remove(&mut self.records, number);
         if held > size
@@ -134,7 +156,7 @@ impl Extents {
             self.free.insert(&mut self.records, rest);
         }
         let extent = self.records.get_mut(number)?;
-        extent.is_free = false;
+        extent.state = State::Used;
         extent.unused = unused;
         let size = extent.size;
         self.free_bytes = self.free_bytes.saturating_sub(size);
@@ -144,7 +166,7 @@ impl Extents {
 
     /// Puts `size` bytes from `address` on, which lie in a free extent, to use. The number of what is used.
     pub(super) fn take_at(&mut self, number: u32, address: u64, size: usize, unused: u16) -> Option<u32> {
-        let extent = self.records.get(number).filter(|extent| extent.is_free)?;
+        let extent = self.records.get(number).filter(|extent| extent.state == State::Free)?;
         let head = usize::try_from(address.checked_sub(extent.address)?).ok()?;
         if extent.size.checked_sub(head)? < size {
             return None;
@@ -163,8 +185,8 @@ impl Extents {
     /// Takes a block back and joins it with its free neighbours. None if the number is not that of a used extent.
     #[inline]
     pub(super) fn release(&mut self, number: u32, now: u64) -> Option<Released> {
-        let extent = self.records.get_mut(number).filter(|extent| !extent.is_free)?;
-        extent.is_free = true;
+        let extent = self.records.get_mut(number).filter(|extent| extent.state == State::Used)?;
+        extent.state = State::Free;
         extent.freed_at = now;
         let (size, unused) = (extent.size, extent.unused);
         let (run, before, after) = (extent.run, extent.before, extent.after);
@@ -181,7 +203,7 @@ impl Extents {
     /// Address and size of a used extent.
     #[inline]
     pub(super) fn used(&self, number: u32) -> Option<(u64, usize)> {
-        let extent = self.records.get(number).filter(|extent| !extent.is_free)?;
+        let extent = self.records.get(number).filter(|extent| extent.state == State::Used)?;
         Some((extent.address, extent.size))
     }
 
@@ -218,7 +240,7 @@ impl Extents {
             address,
             size,
             run,
-            is_free: true,
+            state: State::Free,
             before: NONE,
             after: NONE,
             links,
@@ -287,8 +309,11 @@ impl Extents {
     /// Address, size and freedom of all extents, in order.
     #[cfg(test)]
     pub(super) fn layout(&self) -> Vec<(u64, usize, bool)> {
-        let mut layout: Vec<_> =
-            self.records.iter().map(|(_, extent)| (extent.address, extent.size, extent.is_free)).collect();
+        let mut layout: Vec<_> = self
+            .records
+            .iter()
+            .map(|(_, extent)| (extent.address, extent.size, extent.state != State::Used))
+            .collect();
         layout.sort_unstable();
         layout
     }
@@ -300,7 +325,7 @@ impl Extents {
         while let Some(extent) = self.records.get(number) {
             let end = extent.address.saturating_add(extent.size as u64);
             if address < end {
-                let inside = extent.is_free && address >= extent.address;
+                let inside = extent.state == State::Free && address >= extent.address;
                 return (inside && address.checked_add(size as u64)? <= end).then_some(number);
             }
             number = extent.after;
@@ -351,7 +376,7 @@ impl Extents {
     }
 
     fn is_free(&self, number: u32) -> bool {
-        self.records.get(number).is_some_and(|extent| extent.is_free)
+        self.records.get(number).is_some_and(|extent| extent.state == State::Free)
     }
 
     /// Makes one extent of two neighbours that are in no list.

@@ -19,6 +19,9 @@ pub struct StreamHeap {
     pub(super) placed: usize,
 }
 
+/// The most bytes of large blocks that are kept whole.
+const LARGE_KEPT: usize = 32 << 20;
+
 /// A block that was handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
@@ -80,7 +83,7 @@ impl StreamHeap {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            large: Extents::new(),
+            large: Extents::new(None),
             medium: Pages::new(PageKind::Medium),
             small: Pages::new(PageKind::Small),
             now: 0,
@@ -93,10 +96,15 @@ impl StreamHeap {
     #[inline]
     pub fn allocate(&mut self, size: usize, unused: u16, index: &impl BlockIndex) -> Option<Block> {
         match Tier::of(size) {
-            Tier::Small => self.small.allocate(size, unused, &mut self.large, index),
-            Tier::Medium => self.medium.allocate(size, unused, &mut self.large, index),
-            Tier::Large if size >= self.placed => None,
+            Tier::Small => self.small.allocate(size, unused, self.now, &mut self.large, index),
+            Tier::Medium => self.medium.allocate(size, unused, self.now, &mut self.large, index),
             Tier::Large => {
+                if let Some((number, address)) = self.large.take_kept(size, unused) {
+                    return Some(Block { number: BlockNumber::new(Tier::Large, number), address, size });
+                }
+                if size >= self.placed {
+                    return None;
+                }
                 let number = self.large.find(size)?;
                 let address = self.large.take(number, size, unused)?;
                 self.large_block(number, address, size, index)
@@ -113,12 +121,21 @@ impl StreamHeap {
             Tier::Small => self.small.free(number, self.now, &mut self.large, index),
             Tier::Medium => self.medium.free(number, self.now, &mut self.large, index),
             Tier::Large => {
-                let (address, _) = self.large.used(number)?;
-                index.clear_large(address, number);
-                let released = self.large.release(number, self.now)?;
-                Some(Freed { size: released.size, unused: released.unused })
+                let kept = self.large.keep(number, self.now)?;
+                while self.large.kept_bytes() > LARGE_KEPT && self.release_large_kept(index) {}
+                Some(Freed { size: kept.size, unused: kept.unused })
             }
         }
+    }
+
+    /// Joins one large block that is kept with what is free.
+    fn release_large_kept(&mut self, index: &impl BlockIndex) -> bool {
+        let Some((number, freed_at)) = self.large.take_any_kept() else { return false };
+        if let Some((address, _)) = self.large.used(number) {
+            index.clear_large(address, number);
+        }
+        self.large.release(number, freed_at);
+        true
     }
 
     /// Address and size of a block that is in use.
@@ -133,17 +150,43 @@ impl StreamHeap {
         Some(Block { number, address, size })
     }
 
-    /// Gives pages back that nothing is in, so that they can serve anybody.
+    /// The address of a block of exactly `size` bytes that was freed here and kept whole, as it is in the index.
+    #[inline]
+    pub(crate) fn take_kept(&mut self, size: usize, unused: u16) -> Option<u64> {
+        match Tier::of(size) {
+            Tier::Small => self.small.take_kept(size, unused),
+            Tier::Medium => self.medium.take_kept(size, unused),
+            Tier::Large => self.large.take_kept(size, unused).map(|(_, address)| address),
+        }
+    }
+
+    /// As [`StreamHeap::allocate`], once all that is kept for later requests of its size may serve this one.
+    #[cold]
+    pub(super) fn allocate_of_kept(
+        &mut self,
+        size: usize,
+        unused: u16,
+        index: &impl BlockIndex,
+    ) -> Option<Block> {
+        if self.small.kept_bytes() + self.medium.kept_bytes() + self.large.kept_bytes() == 0 {
+            return None;
+        }
+        self.release_spare_pages(index);
+        self.allocate(size, unused, index)
+    }
+
+    /// Gives pages back that nothing is in, so that they can serve anybody, and joins the blocks of others that nobody has.
     pub fn release_spare_pages(&mut self, index: &impl BlockIndex) {
         self.now += 1;
         self.small.release_spare(self.now, &mut self.large, index);
         self.medium.release_spare(self.now, &mut self.large, index);
+        while self.release_large_kept(index) {}
     }
 
     /// The bytes in blocks, rounded; also of those that caches hold.
     pub(crate) fn used_bytes(&self) -> usize {
         let pages = self.small.pages().saturating_add(self.medium.pages()).saturating_mul(PAGE);
-        let large = self.large.used_bytes().saturating_sub(pages);
+        let large = self.large.used_bytes().saturating_sub(self.large.kept_bytes()).saturating_sub(pages);
         large.saturating_add(self.small.used_bytes()).saturating_add(self.medium.used_bytes())
     }
 
@@ -233,6 +276,14 @@ impl StreamHeap {
     pub(super) fn offer(&mut self, address: u64, bytes: usize) -> Option<()> {
         let now = self.tick();
         self.large.offer(address, bytes, now).then_some(())
+    }
+
+    /// A heap with a free range, for tests of those who share one.
+    #[cfg(all(loom, test))]
+    pub(crate) fn with_free(address: u64, bytes: usize) -> Self {
+        let mut heap = Self::new();
+        assert!(heap.offer(address, bytes).is_some());
+        heap
     }
 
     pub(super) fn now(&self) -> u64 {

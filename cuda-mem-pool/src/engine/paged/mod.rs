@@ -8,7 +8,7 @@
 //! happen:
 //!
 //! ```
-//! use cuda_mem_pool::paged::{Backend, Heaps, Load, NoIndex, PageSource, Policy, StreamHeap, block_size};
+//! use cuda_mem_pool::paged::{Backend, Heaps, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size};
 //!
 //! /// Memory that is counted, of a device that is always done.
 //! struct Counted { next: u64, calls: usize }

@@ -5,10 +5,16 @@ use std::collections::BTreeMap;
 use super::extents::{Extents, Piece, Splits};
 use super::heap::{Block, BlockNumber, Freed};
 use super::index::{BlockIndex, PageKind};
-use super::sizes::{PAGE, Tier};
+use super::sizes::{MEDIUM, PAGE, SMALL, Tier};
 
 /// How many pages stay here when nothing is in them, so that one block at the edge does not take and give a page each time.
 const SPARE: usize = 1;
+
+/// The most bytes of blocks that are kept whole; those of one page do not get there.
+const KEPT: usize = 80 << 20;
+
+/// A heap with less memory than this takes more of it before it gives up what is kept: speed is worth more than that little.
+pub(super) const ROOMY: usize = 96 << 20;
 
 #[derive(Debug)]
 pub(super) struct Pages {
@@ -22,21 +28,52 @@ pub(super) struct Pages {
 
 impl Pages {
     pub(super) fn new(kind: PageKind) -> Self {
-        Self { kind, blocks: Extents::new(), numbers: BTreeMap::new(), spare: Vec::new() }
+        let most = match kind {
+            PageKind::Small => SMALL,
+            PageKind::Medium => MEDIUM,
+        };
+        Self { kind, blocks: Extents::new(Some(most)), numbers: BTreeMap::new(), spare: Vec::new() }
     }
 
+    /// A block that is kept, as it is in the index, or one that is cut from a page.
     #[inline]
     pub(super) fn allocate(
         &mut self,
         size: usize,
         unused: u16,
+        now: u64,
+        large: &mut Extents,
+        index: &impl BlockIndex,
+    ) -> Option<Block> {
+        match self.blocks.take_kept(size, unused) {
+            Some((number, address)) => Some(self.block(number, address, size)),
+            None => self.cut(size, unused, now, large, index),
+        }
+    }
+
+    #[inline]
+    pub(super) fn take_kept(&mut self, size: usize, unused: u16) -> Option<u64> {
+        self.blocks.take_kept(size, unused).map(|(_, address)| address)
+    }
+
+    /// A block of a page, of one more if need be.
+    fn cut(
+        &mut self,
+        size: usize,
+        unused: u16,
+        now: u64,
         large: &mut Extents,
         index: &impl BlockIndex,
     ) -> Option<Block> {
         let number = match self.blocks.find(size) {
             Some(number) => number,
             None => {
-                self.add_page(large, index)?;
+                if large.held_bytes() >= ROOMY {
+                    self.release_kept(now, large, index);
+                }
+                if self.blocks.find(size).is_none() {
+                    self.add_page(large, index)?;
+                }
                 self.blocks.find(size)?
             }
         };
@@ -49,9 +86,10 @@ impl Pages {
             self.blocks.release(number, 0);
             return None;
         }
-        Some(Block { number: BlockNumber::new(self.tier(), number), address, size })
+        Some(self.block(number, address, size))
     }
 
+    /// Takes a block back, and keeps it whole. It stays in the index: whoever frees it again is told that nobody has it.
     #[inline]
     pub(super) fn free(
         &mut self,
@@ -60,19 +98,37 @@ impl Pages {
         large: &mut Extents,
         index: &impl BlockIndex,
     ) -> Option<Freed> {
-        let (address, _) = self.blocks.used(number)?;
-        index.clear_in_page(address, self.kind);
-        let released = self.blocks.release(number, now)?;
-        if let Some(page) = released.whole_run {
+        let kept = self.blocks.keep(number, now)?;
+        if self.blocks.kept_bytes() > KEPT {
+            self.release_one_kept(now, large, index);
+        }
+        Some(Freed { size: kept.size, unused: kept.unused })
+    }
+
+    /// Joins what is kept with what is free.
+    pub(super) fn release_kept(&mut self, now: u64, large: &mut Extents, index: &impl BlockIndex) {
+        while self.release_one_kept(now, large, index) {}
+    }
+
+    #[cold]
+    fn release_one_kept(&mut self, now: u64, large: &mut Extents, index: &impl BlockIndex) -> bool {
+        let Some((number, freed_at)) = self.blocks.take_any_kept() else { return false };
+        if let Some((address, _)) = self.blocks.used(number) {
+            index.clear_in_page(address, self.kind);
+        }
+        let released = self.blocks.release(number, freed_at);
+        if let Some(page) = released.and_then(|released| released.whole_run) {
             self.spare.push(page);
             if self.spare.len() > SPARE {
                 self.release_page(page, now, large, index);
             }
         }
-        Some(Freed { size: released.size, unused: released.unused })
+        true
     }
 
+    /// Gives back all that nobody has.
     pub(super) fn release_spare(&mut self, now: u64, large: &mut Extents, index: &impl BlockIndex) {
+        self.release_kept(now, large, index);
         while let Some(page) = self.spare.last().copied() {
             self.release_page(page, now, large, index);
         }
@@ -83,8 +139,13 @@ impl Pages {
         self.blocks.used(number)
     }
 
+    /// The bytes of blocks that somebody has.
     pub(super) fn used_bytes(&self) -> usize {
-        self.blocks.used_bytes()
+        self.blocks.used_bytes().saturating_sub(self.blocks.kept_bytes())
+    }
+
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.blocks.kept_bytes()
     }
 
     pub(super) fn pages(&self) -> usize {
@@ -123,11 +184,13 @@ impl Pages {
         self.blocks.metadata_bytes().saturating_add(self.numbers.len().saturating_mul(page))
     }
 
-    fn tier(&self) -> Tier {
-        match self.kind {
+    #[inline]
+    fn block(&self, number: u32, address: u64, size: usize) -> Block {
+        let tier = match self.kind {
             PageKind::Small => Tier::Small,
             PageKind::Medium => Tier::Medium,
-        }
+        };
+        Block { number: BlockNumber::new(tier, number), address, size }
     }
 
     fn add_page(&mut self, large: &mut Extents, index: &impl BlockIndex) -> Option<()> {

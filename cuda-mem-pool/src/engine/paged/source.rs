@@ -7,6 +7,7 @@ use super::ground::Ground;
 use super::heap::{Block, StreamHeap};
 use super::index::BlockIndex;
 use super::marks::Marks;
+use super::pages::ROOMY;
 use super::policy::{Policy, cost};
 use super::sizes::{GRANULE, MEDIUM, PAGE};
 
@@ -155,6 +156,12 @@ impl<B: Backend> PageSource<B> {
         index: &impl BlockIndex,
     ) -> Result<Block, GrowError<B::Error>> {
         let Wanted { size, unused, load } = wanted;
+        // Nothing is got while what is here would do.
+        if self.ground.bytes() >= ROOMY
+            && let Some(block) = mine.allocate_of_kept(size, unused, index)
+        {
+            return Ok(block);
+        }
         self.round += 1;
         let small = size <= MEDIUM;
         // A small block lies in a page, which begins at a multiple of its size: that fits into these bytes wherever they begin.

@@ -1,6 +1,6 @@
 //! What there is, for those who show it.
 
-use super::{Extents, NONE};
+use super::{Extents, NONE, State};
 
 /// A piece of a heap's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Extents {
 
     /// The bytes that were asked for of a used extent.
     pub(in crate::engine::paged) fn requested(&self, number: u32) -> Option<usize> {
-        let extent = self.records.get(number).filter(|extent| !extent.is_free)?;
+        let extent = self.records.get(number).filter(|extent| extent.state == State::Used)?;
         Some(extent.size.saturating_sub(extent.unused.into()))
     }
 
@@ -63,7 +63,7 @@ impl Extents {
     pub(in crate::engine::paged) fn pieces(&self, in_page: bool) -> impl Iterator<Item = Piece> {
         self.records.iter().map(move |(_, extent)| {
             let requested = extent.size.saturating_sub(extent.unused.into());
-            let requested = (!extent.is_free).then_some(requested);
+            let requested = (extent.state == State::Used).then_some(requested);
             Piece { address: extent.address, size: extent.size, requested, in_page }
         })
     }
@@ -72,7 +72,7 @@ impl Extents {
     pub(in crate::engine::paged) fn splits(&self) -> Splits {
         let mut splits = Splits::default();
         for (_, extent) in self.records.iter() {
-            if extent.is_free && (extent.before != NONE || extent.after != NONE) {
+            if extent.state != State::Used && (extent.before != NONE || extent.after != NONE) {
                 splits.add(1, extent.size as u64);
             }
         }

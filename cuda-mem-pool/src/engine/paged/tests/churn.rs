@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 
 use super::model::{Model, Others};
+use crate::engine::paged::pages::ROOMY;
 use crate::engine::paged::{Block, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size};
 
 const LIVE: usize = 64;
 
 struct Outcome {
-    /// Held at most, over in use at most.
-    ratio: f64,
+    /// Held at most, and in use at most.
+    held: usize,
+    peak: usize,
     /// Calls in the second half.
     late_calls: u64,
 }
@@ -56,15 +58,16 @@ fn churn(heaps: u32, doublings: f64, rounds: usize) -> Outcome {
             all.insert(heap, mine);
         }
     }
-    Outcome { ratio: source.most_reserved() as f64 / peak as f64, late_calls: calls(source.backend()) - half }
+    Outcome { held: source.most_reserved(), peak, late_calls: calls(source.backend()) - half }
 }
 
 #[test]
 fn random_blocks_are_held_in_little_more_than_they_are() {
-    for (heaps, doublings, most) in [(1, 10.0, 2.0), (1, 16.0, 1.11), (4, 16.0, 1.2)] {
-        let Outcome { ratio, late_calls } = churn(heaps, doublings, 8 << 10);
+    for (heaps, doublings, most) in [(1, 10.0, 1.1), (1, 16.0, 1.11), (4, 16.0, 1.2)] {
+        let Outcome { held, peak, late_calls } = churn(heaps, doublings, 8 << 10);
+        let ratio = held as f64 / peak as f64;
         println!("{heaps} heaps, {doublings} doublings: held {ratio:.3}, {late_calls} calls");
-        assert!(ratio <= most, "{heaps} heaps hold {ratio}");
+        assert!(ratio <= most || held <= ROOMY, "{heaps} heaps hold {ratio}");
         assert!(doublings > 10.0 || late_calls == 0, "{late_calls} calls");
     }
 }

@@ -263,8 +263,11 @@ impl Machine {
     /// Every byte is in a block or free, in one heap, and the heaps' books agree with ours.
     fn check(&self) {
         let mut all = 0;
+        let mut kept: Vec<u64> = self.index.0.borrow().keys().copied().collect();
+        kept.retain(|address| self.live.iter().all(|(_, block)| block.address != *address));
         for (stream, heap) in &self.heaps {
             let layout = heap.layout();
+            kept.retain(|address| layout.iter().all(|(other, _, free)| !free || other != address));
             all += layout.iter().map(|(_, size, _)| size).sum::<usize>();
             assert!(layout.windows(2).all(|pair| pair[0].0 + pair[0].1 as u64 <= pair[1].0));
             let used = layout.iter().filter(|(_, _, free)| !free).map(|(_, size, _)| size).sum();
@@ -277,7 +280,10 @@ impl Machine {
         let refused: usize = unmapped.map(|(_, chunk)| chunk.bytes).sum();
         assert_eq!(all + refused, self.source.reserved(), "bytes were lost");
         assert_eq!(self.source.reserved(), self.source.backend().held);
-        assert_eq!(self.index.0.borrow().len(), self.live.len());
+        assert_eq!(kept, [], "neither in use nor free, and still in the index");
+        for (_, block) in &self.live {
+            assert!(self.index.0.borrow().contains_key(&block.address));
+        }
     }
 
     /// Everything goes back.

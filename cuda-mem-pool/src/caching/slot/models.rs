@@ -1,0 +1,102 @@
+//! Every order in which threads can pass a heap on.
+
+use super::*;
+use crate::engine::paged::{Block, BlockNumber, NoIndex, PAGE};
+use crate::primitive::Arc;
+use crate::statistics::{PeakLedger, Peaks, PoolSize};
+use loom::thread;
+
+const BASE: u64 = 1 << 30;
+const SIZE: usize = 512;
+
+struct Shared {
+    ledger: PeakLedger,
+    heap: HeapCell,
+    remote: RemoteFrees,
+}
+
+impl Shared {
+    fn new(peaks: Peaks) -> Arc<Self> {
+        let ledger = PeakLedger::new(peaks);
+        let heap = HeapCell::new(ledger.shard(), StreamHeap::with_free(BASE, PAGE));
+        Arc::new(Self { ledger, heap, remote: RemoteFrees::new() })
+    }
+
+    fn allocate(&self) -> Block {
+        self.heap.with(|heap, guard| {
+            self.drain(heap, guard);
+            let block = heap.allocate(SIZE, 0, &NoIndex).expect("the page has room for thousands");
+            guard.allocate(PoolSize::Small, SIZE, SIZE);
+            block
+        })
+    }
+
+    /// As the allocator frees: into the heap if nobody has it, else onto the way to whoever takes it next.
+    fn free(&self, block: Block) {
+        let freed = self.heap.try_with(|heap, guard| Self::put_back(heap, guard, block.number.0));
+        if freed.is_none() {
+            // Not the thread's own ring, which would outlive the model.
+            assert!(self.remote.pusher().push(block.number.0).is_ok());
+        }
+    }
+
+    fn drain(&self, heap: &mut StreamHeap, guard: &mut ShardGuard<'_>) {
+        self.remote.drain(|number| Self::put_back(heap, guard, number));
+    }
+
+    fn put_back(heap: &mut StreamHeap, guard: &mut ShardGuard<'_>, number: u32) {
+        heap.free(BlockNumber(number), &NoIndex).expect("it is freed once");
+        guard.free(PoolSize::Small, SIZE, SIZE);
+    }
+
+    /// Nothing is in use, on the heap's books and on the ledger's.
+    fn is_whole(&self) -> bool {
+        let free = self.heap.with(|heap, guard| {
+            self.drain(heap, guard);
+            guard.disarm();
+            heap.free_bytes()
+        });
+        free == PAGE && self.ledger.read().allocation.all.current == 0
+    }
+}
+
+/// Two threads take blocks from one heap and free their own: no block is handed out twice, none is lost.
+#[test]
+fn a_heap_that_is_passed_on_hands_each_block_out_once() {
+    for peaks in [Peaks::Exact, Peaks::Sharded] {
+        loom::model(move || {
+            let shared = Shared::new(peaks);
+            let other = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    let block = shared.allocate();
+                    shared.free(block);
+                    block
+                })
+            };
+            let (one, two) = (shared.allocate(), shared.allocate());
+            assert_ne!(one.address, two.address);
+            shared.free(one);
+            shared.free(two);
+            other.join().unwrap();
+            assert!(shared.is_whole());
+        });
+    }
+}
+
+/// A block goes to another thread, which frees it while its own heap is in use.
+#[test]
+fn a_block_that_another_thread_frees_comes_back() {
+    loom::model(|| {
+        let shared = Shared::new(Peaks::Exact);
+        let given = shared.allocate();
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.free(given))
+        };
+        let own = shared.allocate();
+        shared.free(own);
+        other.join().unwrap();
+        assert!(shared.is_whole());
+    });
+}

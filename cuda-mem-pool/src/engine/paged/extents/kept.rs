@@ -1,0 +1,122 @@
+//! Blocks that nobody has, kept whole for the next one who wants as many bytes: neither joined with what is free beside them
+//! nor entered among it. Most programs ask for the same sizes again and again, and then a block comes and goes in a few loads.
+
+use super::{Extents, NONE, Released, State};
+use crate::engine::paged::sizes::GRANULE;
+
+/// Kept blocks by their size. The link to the next one lies where a free block has its own.
+#[derive(Debug)]
+pub(super) struct Kept {
+    /// The first block of each list, and a bit for each list that has any. Made when the first block is kept.
+    heads: Box<[u32]>,
+    bits: Box<[u64]>,
+    /// How many lists there are, less one: sizes that have the same of these bits in granules share a list.
+    mask: usize,
+    bytes: usize,
+    /// Where the next block that has to go is looked for.
+    hand: usize,
+}
+
+impl Kept {
+    /// For blocks of up to `most` bytes, if they have pages of their own; else for any.
+    pub(super) fn new(most: Option<usize>) -> Self {
+        const LISTS_OF_ALL: usize = 64;
+        let lists = most.map_or(LISTS_OF_ALL, |most| (most / GRANULE + 1).next_power_of_two());
+        Self { heads: Box::default(), bits: Box::default(), mask: lists - 1, bytes: 0, hand: 0 }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn metadata_bytes(&self) -> usize {
+        size_of_val(&*self.heads) + size_of_val(&*self.bits)
+    }
+
+    #[inline]
+    fn list(&self, size: usize) -> usize {
+        (size / GRANULE) & self.mask
+    }
+
+    fn make_lists(&mut self) {
+        self.heads = vec![NONE; self.mask + 1].into_boxed_slice();
+        self.bits = vec![0; self.heads.len().div_ceil(64)].into_boxed_slice();
+    }
+
+    /// The first list from this one on that has a block.
+    fn next(&self, from: usize) -> Option<usize> {
+        let mut word = from / 64;
+        let mut bits = *self.bits.get(word)? & u64::MAX << (from % 64);
+        while bits == 0 {
+            word += 1;
+            bits = *self.bits.get(word)?;
+        }
+        Some(word * 64 + bits.trailing_zeros() as usize)
+    }
+}
+
+impl Extents {
+    /// The bytes of kept blocks.
+    #[inline]
+    pub(in crate::engine::paged) fn kept_bytes(&self) -> usize {
+        self.kept.bytes()
+    }
+
+    /// Keeps a block that is in use. None if the number is not that of a used extent.
+    #[inline]
+    pub(in crate::engine::paged) fn keep(&mut self, number: u32, now: u64) -> Option<Released> {
+        let extent = self.records.get_mut(number).filter(|extent| extent.state == State::Used)?;
+        let (size, unused) = (extent.size, extent.unused);
+        if self.kept.heads.is_empty() {
+            self.kept.make_lists();
+        }
+        let list = self.kept.list(size);
+        let head = self.kept.heads.get_mut(list)?;
+        extent.state = State::Kept;
+        extent.freed_at = now;
+        extent.links.after = std::mem::replace(head, number);
+        if let Some(bits) = self.kept.bits.get_mut(list / 64) {
+            *bits |= 1 << (list % 64);
+        }
+        self.kept.bytes += size;
+        Some(Released { size, unused, whole_run: None })
+    }
+
+    /// Puts a kept block of `size` bytes to use: its number and address.
+    #[inline]
+    pub(in crate::engine::paged) fn take_kept(&mut self, size: usize, unused: u16) -> Option<(u32, u64)> {
+        let list = self.kept.list(size);
+        let number = *self.kept.heads.get(list)?;
+        // Other sizes may share the list.
+        self.records.get(number).filter(|extent| extent.size == size)?;
+        self.take_head(list, unused)
+    }
+
+    /// Takes one block out of those that are kept, of each list in turn. It is in use then; with it, since when nobody has it.
+    pub(in crate::engine::paged) fn take_any_kept(&mut self) -> Option<(u32, u64)> {
+        if self.kept.bytes == 0 {
+            return None;
+        }
+        let list = self.kept.next(self.kept.hand).or_else(|| self.kept.next(0))?;
+        self.kept.hand = list;
+        let (number, _) = self.take_head(list, 0)?;
+        Some((number, self.records.get(number)?.freed_at))
+    }
+
+    #[inline]
+    fn take_head(&mut self, list: usize, unused: u16) -> Option<(u32, u64)> {
+        let head = self.kept.heads.get_mut(list)?;
+        let number = *head;
+        let extent = self.records.get_mut(number)?;
+        *head = extent.links.after;
+        if *head == NONE
+            && let Some(bits) = self.kept.bits.get_mut(list / 64)
+        {
+            *bits &= !(1 << (list % 64));
+        }
+        extent.state = State::Used;
+        extent.unused = unused;
+        self.kept.bytes -= extent.size;
+        Some((number, extent.address))
+    }
+}
