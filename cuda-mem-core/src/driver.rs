@@ -9,6 +9,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -316,6 +317,12 @@ impl PartialEq for Driver {
 }
 
 impl Eq for Driver {}
+
+impl Hash for Driver {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        ptr::hash(self.state, state);
+    }
+}
 
 impl fmt::Debug for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -181,6 +181,36 @@ pub enum Error {
         /// How many bytes are mapped.
         bytes: usize,
     },
+    /// A descriptor from another process is not memory that can be shared safely.
+    #[error(
+        "the descriptor {why}; accepted is a file in memory (memfd) of whole pages, sealed against shrinking and growing"
+    )]
+    NotShared {
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Memory of another process is not what it was said to be.
+    #[error("{what} of the imported memory is {found}, and was declared as {declared}")]
+    NotAsDeclared {
+        /// What differs.
+        what: &'static str,
+        /// What was declared.
+        declared: u64,
+        /// What the driver says.
+        found: u64,
+    },
+    /// Imported memory has another size than was declared. The driver maps a handle only as a whole, and does not tell its size.
+    #[error("the imported memory does not have the declared size of {bytes} bytes")]
+    NotWhole {
+        /// The declared size.
+        bytes: usize,
+    },
+    /// Memory was to be given to another process that was not made for it.
+    #[error("this memory cannot be exported as {what}; it has to be created for that")]
+    NotShareable {
+        /// The kind of handle.
+        what: &'static str,
+    },
     /// A copy was cancelled by its [`CancelToken`](crate::host::CancelToken).
     #[error("the copy was cancelled when {done} of its {total} bytes had been copied")]
     CopyCancelled {

@@ -50,6 +50,8 @@ pub struct Event {
 enum Kind {
     Untimed,
     Timed,
+    /// For other processes, or theirs.
+    Interprocess,
     /// From the context's pool, to which it returns.
     Pooled,
 }
@@ -87,6 +89,17 @@ impl Event {
     pub(crate) fn pooled(context: &Context) -> Result<Self> {
         let raw = context.events().take(context)?;
         Ok(Self { context: context.clone(), raw, kind: Kind::Pooled })
+    }
+
+    /// An event without a time that can be exported.
+    pub(crate) fn interprocess(context: &Context) -> Result<Self> {
+        let flags = CUevent_flags::CU_EVENT_INTERPROCESS | CUevent_flags::CU_EVENT_DISABLE_TIMING;
+        Self::create(context, flags, Kind::Interprocess)
+    }
+
+    /// An event of another process, whose handle here is destroyed with the result.
+    pub(crate) fn opened(context: &Context, raw: CUevent) -> Self {
+        Self { context: context.clone(), raw: Handle::new(raw), kind: Kind::Interprocess }
     }
 
     fn create(context: &Context, flags: CUevent_flags, kind: Kind) -> Result<Self> {
@@ -183,7 +196,7 @@ impl Drop for Event {
         }
         match self.kind {
             Kind::Pooled => self.context.events().give_back(self.raw),
-            Kind::Untimed | Kind::Timed => destroy_raw(self.context.driver(), self.raw),
+            Kind::Untimed | Kind::Timed | Kind::Interprocess => destroy_raw(self.context.driver(), self.raw),
         }
     }
 }

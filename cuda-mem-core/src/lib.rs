@@ -40,6 +40,7 @@ mod fence;
 mod fork;
 mod handle;
 pub mod host;
+pub mod ipc;
 mod marker;
 pub mod nvml;
 pub mod pointer;

@@ -150,6 +150,25 @@ impl Uses {
         synchronize_all(&entries)
     }
 
+    /// Whether no use runs any more, without waiting for one.
+    ///
+    /// [`Error::Capturing`](crate::Error::Capturing) if that cannot be known before one of the streams ends its capture.
+    pub(crate) fn are_over(&self) -> Result<bool> {
+        refuse_forked()?;
+        let entries = self.lock().iter().cloned().collect::<Vec<_>>();
+        for entry in &entries {
+            entry.refuse_capturing()?;
+            let over = match &entry.event {
+                Some(event) => event.is_complete()?,
+                None => entry.stream.is_idle()?,
+            };
+            if !over {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,8 +1,9 @@
 //! GPU and pinned memory across processes.
 //!
 //! [`transport`] is how two processes of a host talk: it passes descriptors, checks who is at the other end, bounds every
-//! message and notices the death of a peer. The layer below is re-exported, so that this crate serves as a project's only
-//! dependency:
+//! message and notices the death of a peer.
+//! [`Imports`] maps memory of other processes once, however often it is asked for; the handles are those of `cuda_mem_core::ipc`.
+//! The layer below is re-exported, so that this crate serves as a project's only dependency:
 //!
 //! ```
 //! use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};
@@ -17,7 +18,10 @@
 #![deny(unsafe_code)]
 
 mod error;
+mod import;
+mod primitive;
 pub mod transport;
 
 pub use cuda_mem_pool;
 pub use error::{Error, Result};
+pub use import::{Departure, ImportError, ImportKey, Imported, Imports};

@@ -13,6 +13,7 @@ mod registered;
 mod registration;
 pub(crate) mod registry;
 mod residency;
+mod shared;
 mod system;
 
 pub use anonymous::{HostMapping, MappingOptions, Pages};
@@ -22,5 +23,6 @@ pub use options::{CancelToken, Progress, RegisterOptions};
 pub use pinned::{PinnedBuffer, PinnedFlags};
 pub use registered::{RegisterFlags, Registered};
 pub use residency::PageReport;
+pub use shared::SharedMapping;
 
 pub(crate) use registration::{Registration, device_address};

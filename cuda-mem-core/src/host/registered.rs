@@ -235,6 +235,10 @@ impl<M: HostMemory> Registered<M> {
         StreamUse::begin(address, &parts.uses, stream, Access::Write)
     }
 
+    pub(crate) fn uses(&self) -> &Uses {
+        &self.parts.uses
+    }
+
     /// Takes over the uses of a part of the memory, whose own owner is gone: the release waits for them too.
     pub fn absorb_uses(&self, uses: Uses) {
         self.parts.uses.absorb(uses);

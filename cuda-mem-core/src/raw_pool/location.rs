@@ -2,7 +2,7 @@
 
 use cuda_mem_sys::{CUmemAllocationType, CUmemLocation, CUmemLocationType};
 
-/// Where the memory of a pool lies.
+/// Where memory lies.
 ///
 /// ```
 /// use cuda_mem_core::Driver;
@@ -29,6 +29,16 @@ pub enum MemoryLocation {
 }
 
 impl MemoryLocation {
+    /// What the driver says; none for places that are not known here.
+    pub(crate) fn from_raw(raw: CUmemLocation) -> Option<Self> {
+        match raw.type_ {
+            CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => Some(Self::Device(raw.id)),
+            CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST => Some(Self::Host),
+            CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA => Some(Self::HostNuma(raw.id)),
+            _ => None,
+        }
+    }
+
     pub(super) fn as_raw(self) -> CUmemLocation {
         let (kind, id) = match self {
             Self::None => (CUmemLocationType::CU_MEM_LOCATION_TYPE_NONE, 0),

@@ -156,7 +156,7 @@ impl MemoryPool {
     }
 
     /// The address here of an allocation of the process that this pool was imported from. It is freed with
-    /// [`free`](super::free), before the exporter's own free is done.
+    /// [`free`](super::free), before the exporter's own free is done. [`ImportedBlock`](super::ImportedBlock) does so by itself.
     ///
     /// Wraps [`cuMemPoolImportPointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Not ordered
     /// behind the allocation: that takes an event.

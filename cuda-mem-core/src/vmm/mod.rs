@@ -54,6 +54,8 @@
 
 mod physical;
 mod range;
+mod share;
+mod shareable;
 
 use cuda_mem_sys::{CUmemAccess_flags, CUmemAllocationGranularity_flags};
 
@@ -63,6 +65,8 @@ use crate::error::{Result, call};
 
 pub use physical::{CreateOptions, PhysicalMemory};
 pub use range::AddressRange;
+pub use share::{FabricHandle, HandleTypes, MemoryProperties};
+pub use shareable::ShareableMemory;
 
 /// What a device may do at mapped addresses. [`AddressRange::set_access`] takes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -2,23 +2,19 @@
 //!
 //! # Safety
 //!
-//! Relies on the driver giving each handle out once, on the contract of [`PhysicalMemory::from_raw`] for those of others, and on
-//! the driver opening a descriptor of its own for each export, as `cuMemExportToShareableHandle` documents.
+//! Relies on the driver giving each handle out once, and on the contract of [`PhysicalMemory::from_raw`] for those of others.
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-use std::ffi::c_int;
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::os::fd::{FromRawFd, OwnedFd};
 
 use cuda_mem_sys::{
-    CUdevice_attribute, CUmemAllocationHandleType, CUmemAllocationProp_v1, CUmemAllocationType,
-    CUmemGenericAllocationHandle_v1, CUmemLocation, CUmemLocationType, CUresult,
+    CUdevice_attribute, CUmemAllocationProp_v1, CUmemAllocationType, CUmemGenericAllocationHandle_v1,
+    CUmemLocation, CUmemLocationType, CUresult,
 };
 
-use super::granularity;
-use crate::capture::Relaxed;
+use super::{HandleTypes, granularity};
 use crate::device::Device;
 use crate::driver::{Driver, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
@@ -39,12 +35,15 @@ use crate::fork;
 pub struct CreateOptions {
     /// Whether other processes may be given the memory, as a POSIX file descriptor.
     pub shareable: bool,
+    /// Whether processes of this and other hosts may be given the memory, as a [`FabricHandle`](super::FabricHandle). It takes a
+    /// host that is set up for it, which no attribute of the device tells.
+    pub fabric: bool,
     /// Whether network adapters may reach it directly (`gpuDirectRDMACapable`).
     pub gpu_direct_rdma: bool,
 }
 
 impl CreateOptions {
-    /// All that a device says its memory can do.
+    /// All that a device says its memory can do, but for fabric handles.
     ///
     /// Wraps [`cuDeviceGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html): it is worth asking
     /// once.
@@ -63,6 +62,7 @@ impl CreateOptions {
             )?,
             gpu_direct_rdma: device
                 .supports(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?,
+            fabric: false,
         })
     }
 
@@ -75,10 +75,10 @@ impl CreateOptions {
             },
             ..CUmemAllocationProp_v1::default()
         };
-        if self.shareable {
-            properties.requestedHandleTypes =
-                CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        }
+        let mut types = HandleTypes::empty();
+        types.set(HandleTypes::POSIX_FD, self.shareable);
+        types.set(HandleTypes::FABRIC, self.fabric);
+        properties.requestedHandleTypes = types.as_raw();
         properties.allocFlags.gpuDirectRDMACapable = self.gpu_direct_rdma.into();
         properties
     }
@@ -104,15 +104,16 @@ impl PhysicalMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::NotGranular`] for a size that is 0 or no multiple of the [`granularity`]; [`Error::Driver`]: code 2 for more than
-    /// the device has left; [`Error::Forked`].
+    /// [`Error::NotGranular`] for a size that is 0 or no multiple of the [`granularity`]; [`Error::Unsupported`] if it is to have
+    /// fabric handles and they are not there (code 800 or 801); [`Error::Driver`]: code 2 for more than the device has left;
+    /// [`Error::Forked`].
     pub fn create(device: Device, bytes: usize, options: &CreateOptions) -> Result<Self> {
         refuse_forked()?;
         let driver = device.driver();
         let properties = options.properties(device);
         let mut raw = 0;
         // SAFETY: one handle to write; the properties are read during the call; no flags exist.
-        let created = unsafe { call!(driver, cuMemCreate(&mut raw, bytes, &properties, 0)) };
+        let mut created = unsafe { call!(driver, cuMemCreate(&mut raw, bytes, &properties, 0)) };
         // Asked only now: a size that is right costs one call.
         if let Err(Error::Driver(error)) = &created
             && error.code() == CUresult::CUDA_ERROR_INVALID_VALUE
@@ -121,6 +122,9 @@ impl PhysicalMemory {
             if bytes == 0 || !bytes.is_multiple_of(granularity) {
                 return Err(Error::NotGranular { what: "the size", value: bytes, granularity });
             }
+        }
+        if options.fabric {
+            created = created.map_err(|error| without_fabric(device, error));
         }
         created.with_bytes(bytes)?;
         Ok(Self { driver, raw, bytes })
@@ -161,42 +165,6 @@ impl PhysicalMemory {
         self.bytes
     }
 
-    /// A descriptor of the memory for other processes. Each call makes a new one, which keeps the memory as a handle does.
-    ///
-    /// Wraps [`cuMemExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
-    ///
-    /// ```
-    /// use cuda_mem_core::Driver;
-    /// use cuda_mem_core::vmm::{self, CreateOptions, PhysicalMemory};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let device = driver.device(0)?;
-    /// let options = CreateOptions::supported_by(device)?;
-    /// let memory = PhysicalMemory::create(device, vmm::granularity(device)?, &options)?;
-    /// let descriptor = memory.export_posix_fd()?; // to be sent over a Unix socket
-    /// # drop(descriptor);
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`]: code 1 if the memory was not made [shareable](CreateOptions::shareable); [`Error::Forked`].
-    pub fn export_posix_fd(&self) -> Result<OwnedFd> {
-        const DESCRIPTOR: CUmemAllocationHandleType =
-            CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        let _relaxed = Relaxed::enter(self.driver)?;
-        let mut descriptor: c_int = -1;
-        let out = (&raw mut descriptor).cast();
-        // SAFETY: for this handle type the driver writes one int; a live handle; no flags exist.
-        unsafe { call!(self.driver, cuMemExportToShareableHandle(out, self.raw, DESCRIPTOR, 0)) }?;
-        // SAFETY: a descriptor that the driver just opened for us and nobody else owns.
-        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
-    }
-
     /// Releases the handle, and tells whether the driver did. The memory goes back when it is mapped nowhere any more, in no
     /// process.
     ///
@@ -218,10 +186,28 @@ impl PhysicalMemory {
         Ok(())
     }
 
+    /// Owns a handle that the driver just gave.
+    pub(super) fn imported(driver: Driver, raw: CUmemGenericAllocationHandle_v1, bytes: usize) -> Self {
+        Self { driver, raw, bytes }
+    }
+
     fn release(&self) -> Result<()> {
         refuse_forked()?;
         // SAFETY: a handle that this value owns, released once: after a success nobody calls again.
         unsafe { call!(self.driver, cuMemRelease(self.raw)) }
+    }
+}
+
+/// Says what a refusal to make or take fabric handles means.
+pub(super) fn without_fabric(device: Device, error: Error) -> Error {
+    let absent =
+        matches!(error.code(), Some(CUresult::CUDA_ERROR_NOT_PERMITTED | CUresult::CUDA_ERROR_NOT_SUPPORTED));
+    if !absent {
+        return error;
+    }
+    match device.name() {
+        Ok(device) => Error::Unsupported { device, what: "fabric handles: this process has no IMEX channel" },
+        Err(error) => error,
     }
 }
 

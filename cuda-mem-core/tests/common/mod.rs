@@ -7,6 +7,7 @@ pub(crate) mod files;
 pub(crate) mod gate;
 pub(crate) mod kernels;
 pub(crate) mod outcome;
+pub(crate) mod pair;
 pub(crate) mod scenarios;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -22,6 +22,9 @@ use cuda_mem_core::{
 use super::files::TempFile;
 use super::pattern;
 
+#[path = "scenarios/ipc.rs"]
+mod ipc;
+
 pub(crate) type Scenario = fn(&Context) -> Result<()>;
 
 /// Those that never wait for a whole context, and so may run while a stream of it captures.
@@ -44,6 +47,10 @@ pub(crate) const ALL: &[(&str, Scenario)] = &[
     ("raw pins", raw_pins),
     ("raw pools", raw_pools),
     ("virtual memory", virtual_memory),
+    ("shareable memory", ipc::shareable_memory),
+    ("legacy handles", ipc::legacy_handles),
+    ("imported blocks", ipc::imported_blocks),
+    ("shared words", ipc::shared_words),
     ("transfers", transfers),
     ("dropped transfers", dropped_transfers),
     ("scopes", scopes),

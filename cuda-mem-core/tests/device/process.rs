@@ -1,9 +1,14 @@
 //! The two ends of a process: forked children, and exit with everything still alive.
 
+use std::os::fd::AsFd;
 use std::sync::Mutex;
 
 use cuda_mem_core::copy::Stager;
 use cuda_mem_core::host::{FileMapping, PinnedFlags, RegisterFlags, Registered};
+use cuda_mem_core::ipc::{
+    DeviceAllocation, ImportedMapping, InterprocessEvent, MemoryHandle, OpenedMemory, SharedWords,
+};
+use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
 use cuda_mem_core::{
     Context, DeviceBuffer, Driver, Error, Event, Fence, FenceLine, ManagedBuffer, PinnedBuffer, Stream,
     Transfer, pointer, scope,
@@ -25,6 +30,12 @@ struct Everything {
     registered: Registered<Vec<u8>>,
     mapping: Registered<FileMapping>,
     stager: Stager,
+    words: SharedWords,
+    shared_fence: Fence,
+    allocation: DeviceAllocation,
+    interprocess: InterprocessEvent,
+    shareable: ShareableMemory,
+    imported: ImportedMapping,
     context: Context,
 }
 
@@ -36,6 +47,13 @@ impl Everything {
         let file = TempFile::on_tmpfs(&[1; 5000]);
         let mapping = FileMapping::private(&file.open()).unwrap();
         let line = FenceLine::new(context).unwrap();
+        let words = SharedWords::create(context, 2).unwrap();
+        let device_number = context.device();
+        let page = vmm::granularity(device_number).unwrap();
+        let options = CreateOptions::supported_by(device_number).unwrap();
+        let shareable = ShareableMemory::create(device_number, page, &options).unwrap();
+        let descriptor = shareable.export_posix_fd().unwrap();
+        let devices = [device_number];
         let stager = Stager::builder(context).slots(2).slot_bytes(4096).build().unwrap();
         // Two of its slots are on their way, or were until now.
         stager.upload_from(&stream, &mut &[1; 5000][..], &device.whole()).unwrap();
@@ -49,6 +67,13 @@ impl Everything {
             registered: Registered::new(context, vec![1; 5000], RegisterFlags::default()).unwrap(),
             mapping: Registered::new(context, mapping, RegisterFlags::default()).unwrap(),
             stager,
+            shared_fence: words.line(0).unwrap().record(&stream).unwrap(),
+            words,
+            allocation: DeviceAllocation::new(context, 5000).unwrap(),
+            interprocess: InterprocessEvent::new(context).unwrap(),
+            imported: ImportedMapping::import_posix_fd(device_number, descriptor.as_fd(), page, &devices)
+                .unwrap(),
+            shareable,
             device,
             stream,
             context: context.clone(),
@@ -115,6 +140,19 @@ fn is_of_no_use(mut all: Everything, driver: Driver) -> Result<(), String> {
             Registered::new(&context, vec![0u8; 1], RegisterFlags::default()).map(drop).map_err(Error::from),
         ),
         ("Registered::as_slice", all.registered.as_slice().map(drop)),
+        ("SharedWords::line", all.words.line(0).map(drop)),
+        ("SharedWords::create", SharedWords::create(&context, 1).map(drop)),
+        ("Fence::is_complete of a shared word", all.shared_fence.is_complete().map(drop)),
+        ("DeviceAllocation::new", DeviceAllocation::new(&context, 1).map(drop)),
+        ("DeviceAllocation::handle", all.allocation.handle(0..1).map(drop)),
+        (
+            "OpenedMemory::open",
+            OpenedMemory::open(&context, &MemoryHandle::from_parts([0; 64], 0, 1)).map(drop),
+        ),
+        ("InterprocessEvent::handle", all.interprocess.handle().map(drop)),
+        ("ShareableMemory::export_posix_fd", all.shareable.export_posix_fd().map(drop)),
+        ("PhysicalMemory::properties", all.shareable.memory().properties().map(drop)),
+        ("ImportedMapping::on", all.imported.on(&stream).map(drop)),
         ("Stager::new", Stager::new(&context).map(drop)),
         ("Stager::upload", all.stager.upload(&stream, &buffer, &all.device.whole())),
         ("Stager::download", all.stager.download(&stream, &all.device.whole(), &mut buffer)),
@@ -126,13 +164,15 @@ fn is_of_no_use(mut all: Everything, driver: Driver) -> Result<(), String> {
             return Err(format!("{call} in a forked child: {result:?}"));
         }
     }
-    let Everything { device, pinned, managed, registered, mapping, transfer, .. } = all;
+    let Everything { device, pinned, managed, registered, mapping, transfer, allocation, imported, .. } = all;
     let closed = [
         ("DeviceBuffer::close", device.close().map_err(|refused| refused.error)),
         ("PinnedBuffer::close", pinned.close().map_err(|refused| refused.error)),
         ("ManagedBuffer::close", managed.close().map_err(|refused| refused.error)),
         ("Registered::close", registered.close().map(drop).map_err(|refused| refused.error)),
         ("Registered::close of a file", mapping.close().map(drop).map_err(|refused| refused.error)),
+        ("DeviceAllocation::close", allocation.close().map_err(|refused| refused.error)),
+        ("ImportedMapping::close", imported.close().map_err(|refused| refused.error)),
         ("Transfer::wait", transfer.wait().map(drop).map_err(|refused| refused.error)),
     ];
     // Those errors gave their owners back, and dropping them was as silent as dropping the rest.

@@ -88,11 +88,15 @@ pub(crate) fn cuMemCreate(
     if handle.is_null() || size == 0 || !is_granular(size as u64) || flags != 0 {
         return Err(INVALID_VALUE);
     }
+    let (posix, fabric) = (
+        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC,
+    );
     let exportable = match properties.requestedHandleTypes {
         CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE => false,
         CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => true,
         // As a host without a fabric manager answers.
-        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC => {
+        both if both == fabric || both == posix | fabric => {
             return Err(CUresult::CUDA_ERROR_NOT_PERMITTED);
         }
         CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_WIN32

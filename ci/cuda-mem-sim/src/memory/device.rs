@@ -53,6 +53,19 @@ impl From<&Block> for Retired {
 impl State {
     /// Counts memory at a location, or says that there is not enough.
     pub(crate) fn charge(&mut self, location: Location, len: u64) -> Outcome<()> {
+        self.count(location, len).or_else(|_| {
+            self.collect();
+            self.count(location, len)
+        })
+    }
+
+    /// Gives back what other processes had open or imported of memory that is gone here, and have no more.
+    pub(crate) fn collect(&mut self) {
+        self.give_back_given_up();
+        self.give_back_lent();
+    }
+
+    fn count(&mut self, location: Location, len: u64) -> Outcome<()> {
         let (used, limit) = match location {
             Location::Device(device) => {
                 let limit = self.setup.devices.get(device).copied().unwrap_or(0);

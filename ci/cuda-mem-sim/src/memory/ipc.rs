@@ -1,8 +1,8 @@
 //! Device memory of one process in another: the legacy handles.
 //!
 //! A handle names the exporting process, the file behind its memory, and a slot in a second file, the *register*, that
-//! both processes map. The importer opens both through `/proc`. A slot says whether the memory is still allocated and how
-//! often it is open elsewhere: memory that is freed meanwhile stays as it is until the last importer has closed it, and
+//! both processes map. The importer opens both through `/proc`. A slot says whether the memory is still allocated and who
+//! has it open elsewhere: memory that is freed meanwhile stays as it is until the last importer has closed it or ended, and
 //! cannot be opened anew.
 //!
 //! # Safety
@@ -23,6 +23,7 @@ use super::blocks::{Access, Block, Kind};
 use super::device::Retired;
 use super::misuse::{Act, History};
 use super::os::{self, Protection};
+use super::process;
 use crate::runtime::op::Outcome;
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -31,6 +32,9 @@ const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 const SLOTS: usize = 4096;
 
 const REGISTER_BYTES: usize = SLOTS * size_of::<Slot>();
+
+/// How many drivers may have one of them open at a time.
+const OPENERS: usize = 15;
 
 /// What handles begin with: other bytes are no handle of ours.
 const MAGIC: u64 = u64::from_le_bytes(*b"cudamsim");
@@ -41,8 +45,35 @@ const MAGIC: u64 = u64::from_le_bytes(*b"cudamsim");
 struct Slot {
     /// The block's number while it is allocated, 0 after.
     block: AtomicU64,
-    /// How often it is open in other processes.
-    opens: AtomicU64,
+    /// The processes that have it open, an entry a driver; 0 for none.
+    openers: [AtomicU64; OPENERS],
+}
+
+impl Slot {
+    /// Enters this process; none if there is no room.
+    fn enter(&self) -> Option<usize> {
+        self.openers.iter().position(|opener| {
+            let found = opener.load(Ordering::SeqCst);
+            // One that was killed has left its entry.
+            let free = found == 0 || !process::lives(found);
+            let own = process::own_identity();
+            free && opener.compare_exchange(found, own, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        })
+    }
+
+    fn leave(&self, entry: usize) {
+        if let Some(opener) = self.openers.get(entry) {
+            opener.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether a process that lives has it open.
+    fn is_open(&self) -> bool {
+        self.openers.iter().any(|opener| {
+            let found = opener.load(Ordering::SeqCst);
+            found != 0 && process::lives(found)
+        })
+    }
 }
 
 /// A mapped register.
@@ -59,6 +90,9 @@ impl Register {
     }
 
     fn map(file: OwnedFd) -> io::Result<Self> {
+        if os::len(file.as_fd())? != REGISTER_BYTES as u64 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         let register = Self { at: os::reserve(REGISTER_BYTES)?, file };
         // SAFETY: the reservation made one line above.
         unsafe {
@@ -68,10 +102,11 @@ impl Register {
     }
 
     fn slot(&self, index: usize) -> Option<&Slot> {
+        let index = Some(index).filter(|&index| index < SLOTS)?;
         let at = std::ptr::with_exposed_provenance::<Slot>(self.at + index * size_of::<Slot>());
         // SAFETY: within the mapping, which is as long as the file, aligned to a page, and unmapped only with `self`; its
         // bytes are only ever used as these atomic words, by every process that has them.
-        (index < SLOTS).then(|| unsafe { &*at })
+        Some(unsafe { &*at })
     }
 }
 
@@ -115,7 +150,13 @@ impl Ticket {
 
     fn open(self, descriptor: u64) -> Outcome<OwnedFd> {
         let path = format!("/proc/{}/fd/{descriptor}", self.process);
-        let file = File::options().read(true).write(true).open(path).map_err(|_| INVALID_VALUE)?;
+        let file = File::options().read(true).write(true).open(path).map_err(|_| {
+            if process::identity(self.process).is_some() {
+                INVALID_VALUE
+            } else {
+                CUresult::CUDA_ERROR_INVALID_HANDLE
+            }
+        })?;
         if os::is_sealed(file.as_fd()) { Ok(file.into()) } else { Err(INVALID_VALUE) }
     }
 }
@@ -137,6 +178,8 @@ struct Opened {
     start: u64,
     times: u64,
     register: Register,
+    /// This driver's entry in the slot.
+    entry: usize,
 }
 
 impl Exchange {
@@ -155,7 +198,7 @@ impl Exchange {
             free && !awaited(index)
         })?;
         let slot = register.slot(index)?;
-        slot.opens.store(0, Ordering::SeqCst);
+        slot.openers.iter().for_each(|opener| opener.store(0, Ordering::SeqCst));
         slot.block.store(block, Ordering::SeqCst);
         self.exported.insert(block, index);
         Some(index)
@@ -165,15 +208,15 @@ impl Exchange {
     fn end(&mut self, block: u64) -> Option<usize> {
         let index = self.exported.remove(&block)?;
         let slot = self.register.as_ref()?.slot(index)?;
-        // An importer first counts itself and then looks whether the block is there, so one of the two is seen.
+        // An importer first enters itself and then looks whether the block is there, so one of the two is seen.
         slot.block.store(0, Ordering::SeqCst);
-        (slot.opens.load(Ordering::SeqCst) > 0).then_some(index)
+        slot.is_open().then_some(index)
     }
 
     /// The freed allocations that nobody has open any more.
     fn given_up(&mut self) -> Vec<Retired> {
         let Some(register) = &self.register else { return Vec::new() };
-        let is_open = |index| register.slot(index).is_some_and(|slot| slot.opens.load(Ordering::SeqCst) > 0);
+        let is_open = |index| register.slot(index).is_some_and(Slot::is_open);
         let (keep, done) = self.awaited.drain(..).partition(|&(index, _)| is_open(index));
         self.awaited = keep;
         let done: Vec<(usize, Retired)> = done;
@@ -199,6 +242,11 @@ impl State {
             Some(slot) => self.exchange.awaited.push((slot, retired)),
             None => self.give_back_retired(retired),
         }
+        self.give_back_given_up();
+    }
+
+    /// Gives the memory of freed blocks back that others had open and have no more, for they closed it or ended.
+    pub(crate) fn give_back_given_up(&mut self) {
         for retired in self.exchange.given_up() {
             self.give_back_retired(retired);
         }
@@ -221,7 +269,7 @@ impl State {
         }
         let register = Register::map(ticket.open(ticket.register)?).map_err(|_| INVALID_VALUE)?;
         let slot = register.slot(ticket.slot as usize).ok_or(INVALID_VALUE)?;
-        slot.opens.fetch_add(1, Ordering::SeqCst);
+        let entry = slot.enter().ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         let start = if slot.block.load(Ordering::SeqCst) == ticket.block {
             self.map_ticket(ticket, device, context, by)
         } else {
@@ -229,11 +277,11 @@ impl State {
         };
         match start {
             Ok(start) => {
-                self.exchange.opened.insert(ticket, Opened { start, times: 1, register });
+                self.exchange.opened.insert(ticket, Opened { start, times: 1, register, entry });
                 Ok(start)
             }
             Err(error) => {
-                slot.opens.fetch_sub(1, Ordering::SeqCst);
+                slot.leave(entry);
                 Err(error)
             }
         }
@@ -281,8 +329,10 @@ impl State {
             self.space.detach(base, block.room);
             self.space.give_back(base, block.room);
         }
-        if let Some(slot) = opened.as_ref().and_then(|opened| opened.register.slot(ticket.slot as usize)) {
-            slot.opens.fetch_sub(1, Ordering::SeqCst);
+        if let Some(opened) = opened
+            && let Some(slot) = opened.register.slot(ticket.slot as usize)
+        {
+            slot.leave(opened.entry);
         }
         Ok(())
     }
@@ -292,7 +342,7 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         for (ticket, opened) in &self.opened {
             if let Some(slot) = opened.register.slot(ticket.slot as usize) {
-                slot.opens.fetch_sub(1, Ordering::SeqCst);
+                slot.leave(opened.entry);
             }
         }
     }
@@ -318,9 +368,38 @@ mod tests {
         assert_ne!(exchange.slot_for(6), Some(slot));
         let importer = exchange.register.as_ref().unwrap().file.try_clone().unwrap();
         let importer = Register::map(importer).unwrap();
-        importer.slot(slot).unwrap().opens.fetch_add(1, Ordering::SeqCst);
+        let entry = importer.slot(slot).unwrap().enter().unwrap();
         assert_eq!(exchange.end(5), Some(slot));
+        assert!(importer.slot(slot).unwrap().is_open());
+        importer.slot(slot).unwrap().leave(entry);
+        assert!(!importer.slot(slot).unwrap().is_open());
         assert_eq!(importer.slot(slot).unwrap().block.load(Ordering::SeqCst), 0);
         assert_eq!(exchange.end(6), None);
+    }
+
+    #[test]
+    fn a_process_that_was_killed_has_nothing_open() {
+        let mut exchange = Exchange::default();
+        let slot = exchange.slot_for(5).unwrap();
+        let slot = exchange.register.as_ref().unwrap().slot(slot).unwrap();
+        let mut other =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let identity = process::identity(other.id().into()).unwrap();
+        slot.openers.iter().for_each(|opener| opener.store(identity, Ordering::SeqCst));
+        assert!(slot.is_open());
+        assert_eq!(slot.enter(), None, "there is no room");
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert!(!slot.is_open());
+        assert_eq!(slot.enter(), Some(0));
+        assert!(slot.is_open());
+    }
+
+    #[test]
+    fn tickets_that_lie_are_refused() {
+        let register = Register::create().unwrap();
+        assert!(register.slot(SLOTS).is_none() && register.slot(usize::MAX).is_none());
+        let short = os::memory_file(c"short", 4096).unwrap();
+        assert!(Register::map(short).is_err());
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod os;
 pub(crate) mod pool_file;
 pub(crate) mod pool_state;
 pub(crate) mod pools;
+mod process;
 mod races;
 mod ranges;
 pub(crate) mod report;
@@ -72,6 +73,8 @@ pub(crate) struct State {
     pub(crate) locked: u64,
     pub(crate) reservations: Reservations,
     pub(crate) handles: BTreeMap<HandleId, Physical>,
+    /// Memory whose handles are gone here, and may be elsewhere.
+    pub(crate) lent: Vec<Physical>,
     /// How many blocks are mappings of them.
     pub(crate) mappings: usize,
     most_mappings: usize,
@@ -96,6 +99,7 @@ impl Memory {
             locked: 0,
             reservations: Reservations::default(),
             handles: BTreeMap::new(),
+            lent: Vec::new(),
             mappings: 0,
             most_mappings: vmm_state::most_mappings(setup.has_data),
             pools: BTreeMap::new(),

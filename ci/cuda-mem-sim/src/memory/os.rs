@@ -128,6 +128,33 @@ pub(super) fn is_sealed(file: BorrowedFd<'_>) -> bool {
     found >= 0 && found & seals == seals
 }
 
+/// A descriptor of the same file that has its own locks.
+pub(super) fn reopen(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(std::fs::File::options().read(true).write(true).open(path)?.into())
+}
+
+/// Says, until the descriptor from [`reopen`] is closed, that somebody has the file.
+pub(super) fn hold(file: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: an open descriptor and a known operation. Nobody who can hold the file ever locks it but for a moment.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH) } == 0 {
+        return Ok(());
+    }
+    Err(io::Error::last_os_error())
+}
+
+/// Whether anybody, in any process that lives, [holds](hold) the file.
+pub(super) fn is_held(file: BorrowedFd<'_>) -> bool {
+    let Ok(own) = reopen(file) else { return false };
+    // SAFETY: an open descriptor and a known operation; the lock ends with the descriptor.
+    unsafe { libc::flock(own.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) != 0 }
+}
+
+/// How long a file is.
+pub(super) fn len(file: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(std::fs::metadata(format!("/proc/self/fd/{}", file.as_raw_fd()))?.len())
+}
+
 /// Gives the pages of a range of a memory file back to the system: they read as zeros then.
 pub(super) fn punch(file: BorrowedFd<'_>, offset: u64, len: u64) {
     let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into()) else { return };

@@ -69,7 +69,7 @@ impl SharedPage {
             return Err(io::ErrorKind::NotFound.into());
         }
         let file: OwnedFd = File::options().read(true).write(true).open(&path)?.into();
-        if !os::is_sealed(file.as_fd()) || file_len(&file)? != os::page_size() as u64 {
+        if !os::is_sealed(file.as_fd()) || os::len(file.as_fd())? != os::page_size() as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Self::map(file, number)
@@ -111,10 +111,6 @@ impl Drop for SharedPage {
         // SAFETY: the mapping made in `map`; references to its words borrow from `self`.
         unsafe { os::unreserve(self.at, os::page_size()) };
     }
-}
-
-fn file_len(file: &OwnedFd) -> io::Result<u64> {
-    Ok(std::fs::metadata(format!("/proc/self/fd/{}", file.as_raw_fd()))?.len())
 }
 
 #[cfg(test)]

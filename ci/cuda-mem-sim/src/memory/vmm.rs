@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use super::os;
 use super::races::Races;
 use super::space::Space;
 use crate::site::Site;
@@ -40,6 +41,8 @@ pub(crate) struct Physical {
     pub(crate) mappings: u64,
     /// Whether it is counted at its location: not if it came from another process.
     pub(crate) counted: bool,
+    /// Whether a descriptor of it was given out.
+    pub(crate) exported: bool,
     pub(crate) made_by: Site,
     pub(crate) races: Races,
 }
@@ -75,6 +78,7 @@ impl Physical {
             handles: 1,
             mappings: 0,
             counted: true,
+            exported: false,
             made_by,
             races: Races::default(),
         }
@@ -103,7 +107,12 @@ impl Physical {
         }
     }
 
-    /// Whether nothing refers to the memory any more.
+    /// Whether somebody has imported the memory and not let go of it.
+    pub(super) fn is_imported(&self) -> bool {
+        self.exported && self.descriptor().is_some_and(os::is_held)
+    }
+
+    /// Whether nothing here refers to the memory any more.
     pub(crate) fn is_unused(&self) -> bool {
         self.handles == 0 && self.mappings == 0
     }

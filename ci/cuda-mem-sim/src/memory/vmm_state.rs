@@ -98,9 +98,24 @@ impl State {
         }
         if let Some(physical) = self.handles.remove(&id) {
             if physical.counted {
-                self.refund(physical.location, physical.size);
+                self.lent.push(physical);
+            } else {
+                physical.release(&mut self.space);
             }
-            physical.release(&mut self.space);
+            // It may have been an import of what another handle here has lent.
+            self.give_back_lent();
+        }
+    }
+
+    /// Gives memory back whose handles are gone here, once nobody who imported it has any left.
+    pub(crate) fn give_back_lent(&mut self) {
+        for physical in std::mem::take(&mut self.lent) {
+            if physical.is_imported() {
+                self.lent.push(physical);
+            } else {
+                self.refund(physical.location, physical.size);
+                physical.release(&mut self.space);
+            }
         }
     }
 
@@ -267,7 +282,9 @@ impl State {
         }
         // Without data there is nothing to send.
         let file = physical.descriptor().ok_or(CUresult::CUDA_ERROR_NOT_SUPPORTED)?;
-        file.try_clone_to_owned().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)
+        let copy = file.try_clone_to_owned().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
+        physical.exported = true;
+        Ok(copy)
     }
 
     /// A handle to the memory behind a descriptor, if it is one that a simulator exported.
@@ -278,7 +295,8 @@ impl State {
         {
             return Err(UNKNOWN);
         }
-        let file = file.as_fd().try_clone_to_owned().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
+        let held = os::reopen(file).and_then(|own| os::hold(own.as_fd()).map(|()| own));
+        let file = held.map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
         let mut physical = Physical::file(file, size, location, made_by);
         physical.rdma = rdma;
         physical.counted = false;

@@ -106,7 +106,9 @@ pub(crate) fn cuMemGetAddressRange(
 pub(crate) fn cuMemGetInfo(call: &Call<'_>, free: *mut usize, total: *mut usize) -> Outcome<()> {
     let device = call.current()?.device;
     let (size, used) = {
-        let state = call.memory().lock();
+        let mut state = call.memory().lock();
+        // Another process may have ended that had memory which was freed here.
+        state.collect();
         (state.setup.devices.get(device).copied(), state.used.get(device).copied())
     };
     let (size, used) = (size.unwrap_or(0), used.unwrap_or(0));

@@ -1,0 +1,197 @@
+//! A row of fences on one word.
+//!
+//! # Safety
+//!
+//! Relies on the words of a line staying allocated while any of its fences or any stream can still touch them: fences hold the
+//! line, and the line's words know the streams that were told of them, as any pinned buffer's do.
+
+#![allow(unsafe_code, reason = "has streams write and wait for words")]
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cuda_mem_sys::CUdeviceptr;
+
+use super::memory::{Issued, LAST, Memory, State, Word};
+use super::{Fence, Kind};
+use crate::context::Context;
+use crate::driver::refuse_forked;
+use crate::error::{Error, Result};
+use crate::fork;
+use crate::host::{HostMemory, PinnedBuffer, PinnedFlags, device_address};
+use crate::stream::Stream;
+use crate::stream_mem::{self, WaitFlags};
+
+/// A row of fences on one word in host memory, each a generation: reached when the word has come that far.
+///
+/// The word is written and waited for by stream memory operations, in pinned memory of this process
+/// ([`FenceLine::new`]) or in memory that another process maps too ([`SharedWords`](super::SharedWords)).
+///
+/// A stream that waits for a word occupies one of the device's few hardware queues; eight such waits hold up other streams too
+/// (seen on hardware). Record before you wait. [`Fence`] has an example.
+#[derive(Debug, Clone)]
+pub struct FenceLine {
+    line: Arc<Line>,
+}
+
+pub(super) struct Line {
+    memory: Memory,
+}
+
+impl FenceLine {
+    /// A line with no fence reached or open, on two words of pinned memory ([`PinnedBuffer::zeroed`]).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the device's streams cannot wait for 64-bit words; those of [`PinnedBuffer::zeroed`].
+    pub fn new(context: &Context) -> Result<Self> {
+        refuse_forked()?;
+        stream_mem::expect_supported(context.device())?;
+        let words = PinnedBuffer::zeroed(context, 2, PinnedFlags::PORTABLE | PinnedFlags::MAPPED)?;
+        let address = device_address(context, words.as_ptr())?;
+        Ok(Self::over(Memory::Own { words, address, state: State::default() }))
+    }
+
+    pub(super) fn over(memory: Memory) -> Self {
+        Self { line: Arc::new(Line { memory }) }
+    }
+
+    /// A fence that is reached when everything that `stream` was given so far is done. Fences of one line are reached in the
+    /// order in which they were recorded, whatever streams they are on.
+    ///
+    /// A line in shared memory is recorded on in one process only.
+    ///
+    /// Wraps [`cuStreamWriteValue64`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEMOP.html), before which the
+    /// device makes all earlier writes of the stream visible, to the host and to other devices too. Ordered on
+    /// `stream`, which waits for the line's last fence if that is on another stream.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if the stream captures.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`] if the line is; [`Error::ForeignContext`], [`Error::Driver`], [`Error::WrongThread`],
+    /// [`Error::Forked`].
+    pub fn record(&self, stream: &Stream) -> Result<Fence> {
+        refuse_forked()?;
+        let line = &self.line;
+        stream.refuse_capturing("FenceLine::record")?;
+        let mut issued = line.memory.issued();
+        line.refuse_poisoned()?;
+        // Shared memory may have seen a writer before this process.
+        let seen = line.memory.word(Word::Generation).load(Ordering::SeqCst);
+        let last = if seen > LAST { issued.generation } else { issued.generation.max(seen) };
+        // 2^62 fences do not come to pass; they stay below the poison.
+        let generation = last.saturating_add(1).min(LAST);
+        line.enqueue(stream, |address| {
+            if issued.writer.is_some_and(|writer| writer != stream.id()) {
+                // For the word and not for an event, so that poison lets this stream go as well.
+                // SAFETY: the line's word, which `enqueue` keeps allocated for the stream.
+                unsafe { stream_mem::wait_value64(stream, address, last, WaitFlags::empty()) }?;
+            }
+            // SAFETY: as above.
+            unsafe { stream_mem::write_value64(stream, address, generation) }
+        })?;
+        *issued = Issued { generation, writer: Some(stream.id()) };
+        Ok(Fence { kind: Kind::Word { line: Arc::clone(line), generation } })
+    }
+
+    /// The fence that the process at the other end of a shared line has recorded, by its [`Fence::generation`].
+    ///
+    /// The number is checked, but not whether the other end will ever come to it: whoever waits should be ready to
+    /// [`poison`](FenceLine::poison) the line when that end is dead.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAccepted`] for a number that no fence has; [`Error::Forked`].
+    pub fn fence(&self, generation: u64) -> Result<Fence> {
+        refuse_forked()?;
+        if generation == 0 || generation > LAST {
+            let (value, last) = (usize::try_from(generation), usize::try_from(LAST));
+            return Err(Error::NotAccepted {
+                option: "the generation of a fence",
+                value: value.unwrap_or(usize::MAX),
+                accepted: 1..=last.unwrap_or(usize::MAX),
+            });
+        }
+        Ok(Fence { kind: Kind::Word { line: Arc::clone(&self.line), generation } })
+    }
+
+    /// Completes every fence of the line, those to come too, as never reached: streams that wait go on, and whoever asks gets
+    /// [`Error::Poisoned`], in every process that has the line.
+    pub fn poison(&self) {
+        self.line.poison();
+    }
+
+    /// Whether the line was poisoned, by whichever end.
+    #[must_use]
+    pub fn is_poisoned(&self) -> bool {
+        !fork::forked() && self.line.memory.is_poisoned()
+    }
+}
+
+impl Line {
+    /// Puts what `operation` does with the word into `stream`, and has the memory outlive it.
+    pub(super) fn enqueue(
+        &self,
+        stream: &Stream,
+        operation: impl FnOnce(CUdeviceptr) -> Result<()>,
+    ) -> Result<()> {
+        if self.memory.driver() != stream.driver() {
+            return Err(Error::ForeignContext { what: "the stream" });
+        }
+        let open = self.memory.note(stream)?;
+        operation(self.memory.address())?;
+        open.end()
+    }
+
+    pub(super) fn reached(&self, generation: u64) -> Result<bool> {
+        refuse_forked()?;
+        let reached = self.memory.has_come_to(generation);
+        self.refuse_poisoned()?;
+        Ok(reached)
+    }
+
+    /// A stream is about to wait for a generation.
+    pub(super) fn note_awaited(&self, generation: u64) {
+        self.memory.state().awaited.fetch_max(generation, Ordering::SeqCst);
+    }
+
+    fn refuse_poisoned(&self) -> Result<()> {
+        if self.memory.is_poisoned() { Err(Error::Poisoned) } else { Ok(()) }
+    }
+
+    fn poison(&self) {
+        // The parent's memory is the parent's.
+        if !fork::forked() {
+            self.memory.poison();
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let Memory::Own { .. } = self.memory {
+            // Streams may still wait for a fence that nobody will reach now: let them go, so that the words' own drop, which
+            // waits for those streams, ends. Who goes with shared words does so for all lines at once.
+            self.poison();
+        }
+    }
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = self.memory.word(Word::Generation).load(Ordering::Relaxed);
+        f.debug_struct("Line").field("word", &word).finish_non_exhaustive()
+    }
+}

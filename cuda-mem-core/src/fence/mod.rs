@@ -1,0 +1,169 @@
+//! Fences: a point in one stream's work that other streams, and other parties, wait for.
+//!
+//! # Safety
+//!
+//! Relies on [`FenceLine`] for the word: its line keeps it allocated while a stream that was told of it can still touch it.
+
+#![allow(unsafe_code, reason = "has streams wait for words")]
+
+mod line;
+mod memory;
+mod words;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::stream::Stream;
+use crate::stream_mem::{self, WaitFlags};
+
+use line::Line;
+
+pub use line::FenceLine;
+pub use words::{SharedWords, poison_word};
+
+/// A point that streams and the host can wait for.
+///
+/// Made of an event, it is what [`Event`] is. Made of a generation word ([`FenceLine`]), it can also be completed from
+/// outside, with poison, when the one who was to reach it is dead: nobody waits for the dead, and everybody learns of it.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Error, Fence, FenceLine, Stream};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let (producer, consumer) = (Stream::new(&context)?, Stream::new(&context)?);
+///
+/// let fence = Fence::record(&producer)?;
+/// fence.hold_up(&consumer)?; // the consumer's later work comes after the producer's earlier work
+///
+/// let line = FenceLine::new(&context)?;
+/// let fence = line.record(&producer)?;
+/// fence.synchronize(None)?;
+/// line.poison(); // the producer has died
+/// assert!(matches!(fence.is_complete(), Err(Error::Poisoned)));
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Fence {
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Event(Event),
+    Word { line: Arc<Line>, generation: u64 },
+}
+
+impl Fence {
+    /// The point that `stream` has reached when everything it was given so far is done.
+    ///
+    /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if the stream captures.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], [`Error::WrongThread`], [`Error::Forked`].
+    pub fn record(stream: &Stream) -> Result<Self> {
+        stream.refuse_capturing("Fence::record")?;
+        let event = Event::pooled(stream.context())?;
+        stream.record(&event)?;
+        Ok(Self { kind: Kind::Event(event) })
+    }
+
+    /// Has `stream`'s later work wait for the fence. The host waits for nothing.
+    ///
+    /// Wraps [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for an event, and
+    /// [`cuStreamWaitValue64`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEMOP.html) for a word.
+    ///
+    /// Work behind a fence that is poisoned later starts all the same: ask [`Fence::is_complete`] before its results are used.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if the stream captures.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`] if it is poisoned already, [`Error::ForeignContext`], [`Error::Driver`], [`Error::WrongThread`],
+    /// [`Error::Forked`].
+    pub fn hold_up(&self, stream: &Stream) -> Result<()> {
+        stream.refuse_capturing("Fence::hold_up")?;
+        match &self.kind {
+            Kind::Event(event) => stream.wait(event),
+            Kind::Word { line, generation } => {
+                if line.reached(*generation)? {
+                    return Ok(());
+                }
+                line.note_awaited(*generation);
+                line.enqueue(stream, |address| {
+                    // SAFETY: the line's word, which `enqueue` keeps allocated for the stream.
+                    unsafe { stream_mem::wait_value64(stream, address, *generation, WaitFlags::empty()) }
+                })
+            }
+        }
+    }
+
+    /// Whether the point was reached.
+    ///
+    /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html), for a fence of an event; a word is
+    /// read without a call.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`] if it never will be; [`Error::Driver`], [`Error::Forked`].
+    pub fn is_complete(&self) -> Result<bool> {
+        match &self.kind {
+            Kind::Event(event) => event.is_complete(),
+            Kind::Word { line, generation } => line.reached(*generation),
+        }
+    }
+
+    /// Has the calling thread wait for the fence, for at most `limit` if one is given.
+    ///
+    /// Wraps [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) without a limit; otherwise
+    /// asks again and again.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`], [`Error::Poisoned`]; [`Error::Driver`], [`Error::Forked`].
+    pub fn synchronize(&self, limit: Option<Duration>) -> Result<()> {
+        if let (Kind::Event(event), None) = (&self.kind, limit) {
+            return event.synchronize();
+        }
+        let start = Instant::now();
+        let mut pause = Duration::from_micros(1);
+        while !self.is_complete()? {
+            let waited = start.elapsed();
+            if let Some(limit) = limit.filter(|limit| waited >= *limit) {
+                return Err(Error::Timeout(limit));
+            }
+            // Short waits stay fast, long ones cost little.
+            thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_micros(200));
+        }
+        Ok(())
+    }
+
+    /// Its number in its [`FenceLine`]; none for a fence of an event. The other side of a shared line makes its fence of it:
+    /// [`FenceLine::fence`].
+    #[must_use]
+    pub fn generation(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Event(_) => None,
+            Kind::Word { generation, .. } => Some(*generation),
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Words that two processes have: lines of fences between them.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use cuda_mem_sys::CUdeviceptr;
+
+use super::FenceLine;
+use super::memory::{Memory, State, Word, poison};
+use crate::context::Context;
+use crate::driver::{Driver, refuse_forked};
+use crate::error::{Error, Result};
+use crate::fork;
+use crate::host::{HostMemory, RegisterFlags, Registered, SharedMapping, device_address};
+use crate::stream::Stream;
+use crate::stream_mem;
+use crate::uses::OpenUse;
+
+/// Bytes of a slot: a cache line, so that no word is slowed by its neighbour.
+const SLOT: usize = 64;
+
+/// Slots for lines of fences in memory that other processes map too.
+///
+/// A slot is a cache line: 8 bytes of generation, 8 that are not 0 once it is poisoned, and 48 that nobody uses. The memory is
+/// a [`SharedMapping`] that is registered with the driver, so the streams of each process write and wait for the words, and
+/// each host reads them. What another process writes there is only ever read as a number. That process can still complete fences
+/// early, as it can hand over wrong bytes; it cannot keep a stream here waiting that is let go by [`FenceLine::poison`].
+///
+/// One process records on a line, the others take its fences by their numbers ([`FenceLine::fence`]). Dropped while a stream
+/// of this process waits for a fence that was not reached, the words are poisoned, and the drop waits for the stream.
+///
+/// ```
+/// use std::os::fd::AsFd;
+///
+/// use cuda_mem_core::ipc::SharedWords;
+/// use cuda_mem_core::{Driver, Error, Stream};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let (producer, consumer) = (Stream::new(&context)?, Stream::new(&context)?);
+/// let words = SharedWords::create(&context, 64)?;
+/// let generation = words.line(3)?.record(&producer)?.generation().unwrap_or_default();
+///
+/// // In the other process, which received the descriptor and the number (here the same one).
+/// let descriptor = words.as_fd().try_clone_to_owned().expect("a descriptor");
+/// let theirs = SharedWords::open(&context, descriptor)?;
+/// let line = theirs.line(3)?;
+/// line.fence(generation)?.hold_up(&consumer)?; // the consumer's later work comes after the producer's earlier work
+///
+/// line.poison(); // the producer has died
+/// assert!(matches!(line.fence(generation)?.synchronize(None), Err(Error::Poisoned)));
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct SharedWords {
+    page: Arc<Page>,
+}
+
+/// The slots of one mapping.
+pub(super) struct Page {
+    registered: Registered<SharedMapping>,
+    mapping: SharedMapping,
+    address: CUdeviceptr,
+    states: Vec<State>,
+}
+
+impl SharedWords {
+    /// New memory with at least `slots` slots, to be given to other processes by its descriptor ([`AsFd`]).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the device's streams cannot wait for 64-bit words; those of [`SharedMapping::create`] and
+    /// [`Registered::new`].
+    pub fn create(context: &Context, slots: usize) -> Result<Self> {
+        refuse_forked()?;
+        let bytes = slots.checked_mul(SLOT).ok_or(Error::TooLarge { count: slots, size: SLOT })?;
+        Self::over(context, SharedMapping::create(bytes)?)
+    }
+
+    /// The memory behind a descriptor that another process sent.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// As [`SharedWords::create`], and those of [`SharedMapping::open`].
+    pub fn open(context: &Context, descriptor: OwnedFd) -> Result<Self> {
+        refuse_forked()?;
+        Self::over(context, SharedMapping::open(descriptor)?)
+    }
+
+    fn over(context: &Context, mapping: SharedMapping) -> Result<Self> {
+        stream_mem::expect_supported(context.device())?;
+        let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
+        let registered = Registered::new(context, mapping.clone(), flags)?;
+        let address = device_address(context, mapping.as_ptr())?;
+        let states = (0..mapping.bytes() / SLOT).map(|_| State::default()).collect();
+        Ok(Self { page: Arc::new(Page { registered, mapping, address, states }) })
+    }
+
+    /// How many slots there are.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.page.states.len()
+    }
+
+    /// The line of a slot. Each call gives the same line.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`], [`Error::Forked`].
+    pub fn line(&self, slot: usize) -> Result<FenceLine> {
+        refuse_forked()?;
+        if slot >= self.slots() {
+            return Err(Error::OutOfRange { range: slot..slot.saturating_add(1), len: self.slots() });
+        }
+        Ok(FenceLine::over(Memory::Shared { page: Arc::clone(&self.page), slot }))
+    }
+
+    /// The memory, which other code may map without a driver: [`poison_word`].
+    #[must_use]
+    pub fn mapping(&self) -> &SharedMapping {
+        &self.page.mapping
+    }
+}
+
+impl AsFd for SharedWords {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.page.mapping.as_fd()
+    }
+}
+
+/// Poisons the line of a slot, in a process that has the memory but no driver, such as a supervisor.
+///
+/// ```
+/// use cuda_mem_core::ipc::{SharedWords, poison_word};
+/// use cuda_mem_core::{Driver, Error};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let words = SharedWords::create(&driver.device(0)?.primary_context()?, 8)?;
+/// poison_word(words.mapping(), 7)?;
+/// assert!(words.line(7)?.is_poisoned() && !words.line(6)?.is_poisoned());
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`Error::OutOfRange`].
+pub fn poison_word(mapping: &SharedMapping, slot: usize) -> Result<()> {
+    let slots = mapping.bytes() / SLOT;
+    let at = |word: usize| mapping.word(slot.saturating_mul(SLOT).saturating_add(8 * word));
+    match (at(0), at(1)) {
+        (Ok(generation), Ok(flag)) if slot < slots => {
+            poison(generation, flag);
+            Ok(())
+        }
+        _ => Err(Error::OutOfRange { range: slot..slot.saturating_add(1), len: slots }),
+    }
+}
+
+impl Page {
+    pub(super) fn driver(&self) -> Driver {
+        self.registered.context().driver()
+    }
+
+    pub(super) fn address(&self, slot: usize) -> CUdeviceptr {
+        self.address + (slot * SLOT) as u64
+    }
+
+    pub(super) fn note<'p>(&'p self, stream: &'p Stream) -> Result<OpenUse<'p>> {
+        self.registered.uses().note(stream)
+    }
+
+    pub(super) fn state(&self, slot: usize) -> &State {
+        &self.states[slot]
+    }
+
+    pub(super) fn word(&self, slot: usize, word: Word) -> &AtomicU64 {
+        self.mapping.word_inside(slot * SLOT + 8 * word as usize)
+    }
+
+    /// Poisons the slots that a stream here still waits for, and tells whether there are any.
+    fn let_go(&self) -> bool {
+        let mut any = false;
+        for (slot, state) in self.states.iter().enumerate() {
+            let word = self.word(slot, Word::Generation);
+            let awaited = state.awaited.load(Ordering::SeqCst);
+            if word.load(Ordering::SeqCst).wrapping_sub(awaited).cast_signed() < 0
+                || state.poisoned.load(Ordering::SeqCst)
+            {
+                state.poisoned.store(true, Ordering::SeqCst);
+                poison(word, self.word(slot, Word::Flag));
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        if fork::forked() || !self.let_go() {
+            return;
+        }
+        // The release waits for the streams that were told of the words. A writer that lives on may move a word back before
+        // they have come to their waits, so the poison is kept up until they have.
+        let mut pause = Duration::from_micros(10);
+        while let Ok(false) = self.registered.uses().are_over() {
+            thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(1));
+            self.let_go();
+        }
+    }
+}
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Page").field("slots", &self.states.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,186 @@
+//! Device memory that has a legacy handle.
+//!
+//! # Safety
+//!
+//! Relies on `cuMemAlloc` giving memory that belongs to its receiver until `cuMemFree`, and on every use of it being in its
+//! [`Uses`]: work that is put into a stream without [`DeviceAllocation::on`] is its author's `unsafe` responsibility.
+
+#![allow(unsafe_code, reason = "calls driver functions")]
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+
+use cuda_mem_sys::CUdeviceptr;
+
+use super::MemoryHandle;
+use crate::buffer::StreamUse;
+use crate::context::Context;
+use crate::deferred::Release;
+use crate::driver::refuse_forked;
+use crate::error::{Error, Refused, Result, WithBytes, call};
+use crate::fork;
+use crate::stream::Stream;
+use crate::uses::{Access, Uses};
+
+/// What such memory is allocated in: the driver shares whole pages, and what else lies in them would be shared too.
+const PAGE: usize = 2 << 20;
+
+/// Device memory of `cuMemAlloc`, which is what legacy handles name.
+///
+/// It has pages of its own, so that no handle of it shows anything else. Dropped, it waits for the device uses that it knows of
+/// and is freed; it must not be before other processes have closed it.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_core::ipc::DeviceAllocation;
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let memory = DeviceAllocation::new(&context, 100_000)?;
+/// let handle = memory.handle(5000..6000)?; // to be sent over any channel
+/// assert_eq!((handle.offset(), handle.len()), (5000, 1000));
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+pub struct DeviceAllocation {
+    /// Taken out when the memory is dropped.
+    block: ManuallyDrop<Block>,
+    bytes: usize,
+}
+
+/// What there is to free.
+#[derive(Debug)]
+struct Block {
+    /// 0 once it is freed.
+    address: CUdeviceptr,
+    context: Context,
+    uses: Uses,
+}
+
+impl DeviceAllocation {
+    /// At least `bytes` bytes, a multiple of 2 MiB. What is in it is undefined.
+    ///
+    /// Wraps [`cuMemAlloc`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`]; [`Error::Driver`]: code 2 for more than there is; [`Error::Forked`].
+    pub fn new(context: &Context, bytes: usize) -> Result<Self> {
+        let whole = bytes.max(1).checked_next_multiple_of(PAGE);
+        let bytes = whole.ok_or(Error::TooLarge { count: bytes, size: 1 })?;
+        context.driver().reclaim();
+        let (_relaxed, _bound) = context.bind_relaxed()?;
+        let mut address = 0;
+        // SAFETY: one address to write; the context is current.
+        unsafe { call!(context.driver(), cuMemAlloc(&mut address, bytes)) }.with_bytes(bytes)?;
+        let block = Block { address, context: context.clone(), uses: Uses::new() };
+        Ok(Self { block: ManuallyDrop::new(block), bytes })
+    }
+
+    /// Where it begins. It is valid while this value lives.
+    #[must_use]
+    pub fn as_raw(&self) -> CUdeviceptr {
+        self.block.address
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A handle of some of the bytes, for other processes.
+    ///
+    /// Wraps [`cuIpcGetMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), whose handle is that of the
+    /// whole allocation.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`], [`Error::Driver`], [`Error::Forked`].
+    pub fn handle(&self, range: Range<usize>) -> Result<MemoryHandle> {
+        let Some(len) = range.end.checked_sub(range.start).filter(|_| range.end <= self.bytes) else {
+            return Err(Error::OutOfRange { range, len: self.bytes });
+        };
+        let address = self.block.address + range.start as u64;
+        // SAFETY: device memory, of which nothing here borrows a slice; the documentation tells when it may be freed.
+        unsafe { MemoryHandle::of_address(&self.block.context, address, len as u64) }
+    }
+
+    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
+    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on).
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>> {
+        if stream.driver() != self.block.context.driver() {
+            return Err(Error::ForeignContext { what: "the stream" });
+        }
+        StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
+    }
+
+    /// Frees it now, and tells whether the driver took it. Waits for the device uses that it knows of, and the driver for all
+    /// work of the context.
+    ///
+    /// Wraps [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if a stream that used it captures; dropping it frees it after the capture.
+    ///
+    /// # Errors
+    ///
+    /// The memory comes back with the error.
+    pub fn close(mut self) -> Result<(), Refused<Self>> {
+        if let Err(error) = self.block.release() {
+            return Err(Refused::new(error, self));
+        }
+        Ok(())
+    }
+}
+
+impl Release for Block {
+    fn release(&mut self) -> Result<()> {
+        refuse_forked()?;
+        if self.address == 0 {
+            return Ok(());
+        }
+        self.uses.synchronize()?;
+        let (_relaxed, _bound) = self.context.bind_relaxed()?;
+        // SAFETY: memory that this value owns, freed once; no use of it runs any more. The context is current.
+        unsafe { call!(self.context.driver(), cuMemFree(self.address)) }?;
+        self.address = 0;
+        Ok(())
+    }
+}
+
+impl Drop for DeviceAllocation {
+    fn drop(&mut self) {
+        // SAFETY: taken once; the value is not used after its drop.
+        let block = unsafe { ManuallyDrop::take(&mut self.block) };
+        if block.address != 0 && !fork::forked() {
+            block.context.driver().release_or_defer(block);
+        }
+    }
+}
+
+impl fmt::Debug for DeviceAllocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceAllocation")
+            .field("address", &format_args!("{:#x}", self.as_raw()))
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}

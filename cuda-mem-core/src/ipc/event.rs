@@ -1,0 +1,145 @@
+//! Events that other processes wait for.
+//!
+//! # Safety
+//!
+//! Relies on `cuIpcOpenEventHandle` giving a handle of this process, which is destroyed like any event's.
+
+#![allow(unsafe_code, reason = "calls driver functions")]
+
+use std::fmt;
+use std::ptr;
+
+use cuda_mem_sys::{CUevent, CUipcEventHandle_v1};
+
+use crate::context::Context;
+use crate::error::{Result, call};
+use crate::event::Event;
+
+/// Names an event for other processes: 64 bytes that may travel over any channel. [`InterprocessEvent`] has an example.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EventHandle {
+    bytes: [u8; 64],
+}
+
+impl EventHandle {
+    /// From the bytes that another process sent.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 64]) -> Self {
+        Self { bytes }
+    }
+
+    /// The bytes to send.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 64] {
+        &self.bytes
+    }
+}
+
+impl fmt::Debug for EventHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventHandle").finish_non_exhaustive()
+    }
+}
+
+/// An event without a time that other processes can wait for, and record.
+///
+/// A process that waits sees the last record at the time of its call, whoever made it. If the process that recorded it is
+/// killed before the work is done, the event is never reached, and a host that waits for it never returns (seen on hardware):
+/// a [`FenceLine`](crate::FenceLine) of [`SharedWords`](super::SharedWords) can be completed from outside.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream, ipc::InterprocessEvent};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let event = InterprocessEvent::new(&context)?;
+/// Stream::new(&context)?.record(event.event())?;
+/// let bytes = *event.handle()?.as_bytes(); // to be sent; there: OpenedEvent::open(&context, &EventHandle::from_bytes(bytes))
+/// # let _ = bytes;
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct InterprocessEvent {
+    event: Event,
+}
+
+/// An event of another process: it can be waited for and recorded, and not be exported once more. [`InterprocessEvent`] has an
+/// example.
+#[derive(Debug)]
+pub struct OpenedEvent {
+    event: Event,
+}
+
+impl InterprocessEvent {
+    /// An event that can be exported.
+    ///
+    /// Wraps [`cuEventCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) with
+    /// `CU_EVENT_INTERPROCESS` and `CU_EVENT_DISABLE_TIMING`.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
+    pub fn new(context: &Context) -> Result<Self> {
+        Ok(Self { event: Event::interprocess(context)? })
+    }
+
+    /// The event, to be recorded ([`Stream::record`](crate::Stream::record)) and waited for.
+    #[must_use]
+    pub fn event(&self) -> &Event {
+        &self.event
+    }
+
+    /// What another process opens it by. It takes this process to be alive.
+    ///
+    /// Wraps [`cuIpcGetEventHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
+    pub fn handle(&self) -> Result<EventHandle> {
+        let context = self.event.context();
+        let (_relaxed, _bound) = context.bind_relaxed()?;
+        let mut handle = CUipcEventHandle_v1::default();
+        // SAFETY: one handle to write; a live event; the context is current.
+        unsafe { call!(context.driver(), cuIpcGetEventHandle(&mut handle, self.event.handle())) }?;
+        Ok(EventHandle { bytes: handle.reserved.map(|byte| byte.to_ne_bytes()[0]) })
+    }
+}
+
+impl OpenedEvent {
+    /// Opens an event of another process. Opened twice, it has two handles here, each of which is destroyed once.
+    ///
+    /// Wraps [`cuIpcOpenEventHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`](crate::Error::Driver): code 201 for a handle of this process, 205 for bytes that are none;
+    /// [`Error::Forked`](crate::Error::Forked).
+    pub fn open(context: &Context, handle: &EventHandle) -> Result<Self> {
+        let (_relaxed, _bound) = context.bind_relaxed()?;
+        let reserved = handle.bytes.map(|byte| std::ffi::c_char::from_ne_bytes([byte]));
+        let mut raw: CUevent = ptr::null_mut();
+        let handle = CUipcEventHandle_v1 { reserved };
+        // SAFETY: one handle to write; any bytes may be asked about; the context is current.
+        unsafe { call!(context.driver(), cuIpcOpenEventHandle(&mut raw, handle)) }?;
+        Ok(Self { event: Event::opened(context, raw) })
+    }
+
+    /// The event, to be waited for and recorded.
+    #[must_use]
+    pub fn event(&self) -> &Event {
+        &self.event
+    }
+}

@@ -1,0 +1,210 @@
+//! Imported memory at an address.
+//!
+//! # Safety
+//!
+//! Relies on a mapping keeping its memory when the handle is released, and on every use of it being in its [`Uses`]: work that is
+//! put into a stream without [`ImportedMapping::on`] is its author's `unsafe` responsibility.
+
+#![allow(unsafe_code, reason = "unmaps memory")]
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::os::fd::BorrowedFd;
+
+use cuda_mem_sys::CUdeviceptr;
+
+use super::Companion;
+use crate::buffer::StreamUse;
+use crate::deferred::Release;
+use crate::device::Device;
+use crate::driver::refuse_forked;
+use crate::error::{Error, Refused, Result};
+use crate::fork;
+use crate::stream::Stream;
+use crate::uses::{Access as UseAccess, Uses};
+use crate::vmm::{Access, AddressRange, PhysicalMemory};
+
+/// Memory of another process's `cuMemCreate`, mapped as a whole. It stays when that process is gone.
+///
+/// Dropped, it waits for the device uses that it knows of, and is unmapped once.
+///
+/// ```
+/// use std::os::fd::AsFd;
+///
+/// use cuda_mem_core::ipc::ImportedMapping;
+/// use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
+/// use cuda_mem_core::{Driver, Stream};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let device = driver.device(0)?;
+/// let page = vmm::granularity(device)?;
+/// let memory = ShareableMemory::create(device, page, &CreateOptions::supported_by(device)?)?;
+/// let descriptor = memory.export_posix_fd()?;
+///
+/// // In the other process, which received the descriptor and the size (here the same one).
+/// let theirs = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), page, &[device])?;
+/// let stream = Stream::new(&device.primary_context()?)?;
+/// let address = theirs.on(&stream)?.address(); // for a kernel
+/// assert_eq!(address, theirs.as_raw());
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+pub struct ImportedMapping {
+    /// Taken out when the mapping is closed or dropped.
+    mapped: ManuallyDrop<Mapped>,
+}
+
+/// What there is to unmap.
+#[derive(Debug)]
+struct Mapped {
+    /// None once the addresses are given back.
+    range: Option<AddressRange>,
+    bytes: usize,
+    address: CUdeviceptr,
+    device: Device,
+    uses: Uses,
+    companion: Companion,
+}
+
+impl ImportedMapping {
+    /// Maps the memory behind a descriptor, which its sender said has `bytes` bytes of `device`, for some devices to read and
+    /// write.
+    ///
+    /// Both are checked, as by [`PhysicalMemory::import_posix_fd`]. The descriptor stays the caller's and may be closed
+    /// afterwards.
+    ///
+    /// Wraps [`cuMemImportFromShareableHandle`, `cuMemGetAllocationPropertiesFromHandle`, `cuMemMap` and
+    /// `cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Needs no context.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotWhole`], [`Error::NotAsDeclared`], [`Error::NotGranular`], [`Error::ForeignContext`]; [`Error::Driver`]: code 999
+    /// if the descriptor is no memory, 101 for a device that cannot reach it; [`Error::Forked`]. Nothing is mapped then.
+    pub fn import_posix_fd(
+        device: Device,
+        descriptor: BorrowedFd<'_>,
+        bytes: usize,
+        devices: &[Device],
+    ) -> Result<Self> {
+        device.driver().reclaim();
+        let memory = PhysicalMemory::import_unchecked(device, descriptor, bytes)?;
+        let range = AddressRange::reserve(device, bytes, 0)?;
+        memory.map_whole(&range)?;
+        // From here on it is unmapped if anything is wrong.
+        let (uses, companion) = (Uses::new(), Companion::NONE);
+        let address = range.address();
+        let mapped = Mapped { range: Some(range), bytes, address, device, uses, companion };
+        let mapping = Self { mapped: ManuallyDrop::new(mapped) };
+        if let Some(range) = &mapping.mapped.range {
+            range.set_access(0, bytes, devices, Access::ReadWrite)?;
+        }
+        // What is mapped needs no handle.
+        memory.close()?;
+        Ok(mapping)
+    }
+
+    /// Where it begins here. It is valid while this value lives.
+    #[must_use]
+    pub fn as_raw(&self) -> CUdeviceptr {
+        self.mapped.address
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.mapped.bytes
+    }
+
+    /// The device that the memory lies on.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.mapped.device
+    }
+
+    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
+    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on). It is not ordered behind work of the other process: that takes a fence.
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>> {
+        if stream.driver() != self.mapped.device.driver() {
+            return Err(Error::ForeignContext { what: "the stream" });
+        }
+        StreamUse::begin(self.as_raw(), &self.mapped.uses, stream, UseAccess::Write)
+    }
+
+    /// Takes over the uses of a part of the memory, whose own owner is gone: the release waits for them too.
+    pub fn absorb_uses(&self, uses: Uses) {
+        self.mapped.uses.absorb(uses);
+    }
+
+    /// Has `guard` dropped once the memory is unmapped, which may be after this value's own end: a stream that captures is
+    /// waited for later. If the driver refuses to unmap it, `guard` is never dropped.
+    pub fn drop_after_unmap(&mut self, guard: impl Send + Sync + 'static) {
+        self.mapped.companion.add(guard);
+    }
+
+    /// Unmaps the memory, and tells whether the driver did. Waits for the device uses that it knows of.
+    ///
+    /// Wraps [`cuMemUnmap` and `cuMemAddressFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if a stream that used it captures; dropping it unmaps it after the capture.
+    ///
+    /// # Errors
+    ///
+    /// The mapping comes back with the error.
+    pub fn close(mut self) -> Result<(), Refused<Self>> {
+        if let Err(error) = self.mapped.release() {
+            return Err(Refused::new(error, self));
+        }
+        Ok(())
+    }
+}
+
+impl Release for Mapped {
+    fn release(&mut self) -> Result<()> {
+        refuse_forked()?;
+        let Some(range) = &self.range else { return Ok(()) };
+        self.uses.synchronize()?;
+        if range.mapped_bytes() > 0 {
+            // SAFETY: the one mapping of these addresses, of which no use runs any more.
+            unsafe { range.unmap(0, self.bytes) }?;
+        }
+        if let Some(range) = self.range.take()
+            && let Err(refused) = range.close()
+        {
+            self.range = Some(refused.owner);
+            return Err(refused.error);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ImportedMapping {
+    fn drop(&mut self) {
+        // SAFETY: taken once; the value is not used after its drop.
+        let mapped = unsafe { ManuallyDrop::take(&mut self.mapped) };
+        if mapped.range.is_some() && !fork::forked() {
+            mapped.device.driver().release_or_defer(mapped);
+        }
+    }
+}
+
+impl fmt::Debug for ImportedMapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImportedMapping")
+            .field("address", &format_args!("{:#x}", self.as_raw()))
+            .field("bytes", &self.bytes())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,307 @@
+//! Device memory by legacy handles.
+//!
+//! # Safety
+//!
+//! Relies on `cuIpcOpenMemHandle` giving an address that is valid until it was closed as often as it was opened, and on every use
+//! of it being in its [`Uses`]: work that is put into a stream without [`OpenedMemory::on`] is its author's `unsafe`
+//! responsibility.
+
+#![allow(unsafe_code, reason = "calls driver functions")]
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+
+use cuda_mem_sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle_v1};
+
+use super::Companion;
+use crate::buffer::StreamUse;
+use crate::context::Context;
+use crate::deferred::Release;
+use crate::driver::refuse_forked;
+use crate::error::{Error, Refused, Result, call};
+use crate::fork;
+use crate::stream::Stream;
+use crate::uses::{Access, Uses};
+
+/// Names a part of an allocation for other processes: the driver's 64 bytes for the whole of it, and where the part lies.
+///
+/// All of it may travel over any channel. It is valid while the process that made it lives and has not freed the memory.
+/// [`OpenedMemory`] has an example.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MemoryHandle {
+    base: [u8; 64],
+    offset: u64,
+    len: u64,
+}
+
+impl MemoryHandle {
+    /// From what another process sent: the driver's bytes for the allocation, and where in it the memory lies.
+    #[must_use]
+    pub fn from_parts(base: [u8; 64], offset: u64, len: u64) -> Self {
+        Self { base, offset, len }
+    }
+
+    /// The driver's bytes for the whole allocation, the same for every part of it.
+    #[must_use]
+    pub fn base(&self) -> &[u8; 64] {
+        &self.base
+    }
+
+    /// Where in the allocation the memory begins, in bytes.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A handle of `len` bytes at an address of somebody else's allocation, such as PyTorch's.
+    ///
+    /// Wraps [`cuMemGetAddressRange` and `cuIpcGetMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if the allocation ends before; [`Error::Driver`]: code 1 for memory that is not of `cuMemAlloc` or
+    /// is imported, 500 for an address that the driver does not know; [`Error::Forked`].
+    ///
+    /// # Safety
+    ///
+    /// Whoever gets the handle reads and writes all of the allocation without this process knowing. It must not be freed before
+    /// they have closed it.
+    pub unsafe fn of_address(context: &Context, address: CUdeviceptr, len: u64) -> Result<Self> {
+        let (start, bytes) = range_around(context, address)?;
+        let offset = address.wrapping_sub(start);
+        expect_inside(offset, len, bytes)?;
+        let (_relaxed, _bound) = context.bind_relaxed()?;
+        let mut handle = CUipcMemHandle_v1::default();
+        // SAFETY: one handle to write; the driver checks the address; the context is current.
+        unsafe { call!(context.driver(), cuIpcGetMemHandle(&mut handle, start)) }?;
+        Ok(Self { base: handle.reserved.map(|byte| byte.to_ne_bytes()[0]), offset, len })
+    }
+}
+
+impl fmt::Debug for MemoryHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryHandle")
+            .field("offset", &self.offset)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Device memory of another process, opened by its handle.
+///
+/// Opened a second time, the same allocation has the same address here. Dropped, it waits for the device uses that it knows of,
+/// and closes the memory once. The exporter frees the memory only after that; what happens otherwise, the driver does not define.
+///
+/// ```no_run
+/// use cuda_mem_core::ipc::{DeviceAllocation, MemoryHandle, OpenedMemory};
+/// use cuda_mem_core::{Driver, Stream};
+///
+/// # fn send(_: &MemoryHandle) {}
+/// # fn receive() -> MemoryHandle { MemoryHandle::from_parts([0; 64], 0, 0) }
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let memory = DeviceAllocation::new(&context, 1 << 20)?;
+/// send(&memory.handle(4096..8192)?);
+///
+/// // In the other process, which received the handle.
+/// let theirs = OpenedMemory::open(&context, &receive())?;
+/// assert_eq!(theirs.bytes(), 4096);
+/// let stream = Stream::new(&context)?;
+/// let address = theirs.on(&stream)?.address(); // for a kernel
+/// # let _ = address;
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+pub struct OpenedMemory {
+    /// Taken out when the memory is closed or dropped.
+    opened: ManuallyDrop<Opened>,
+    offset: u64,
+    len: usize,
+    allocation: usize,
+}
+
+/// What there is to close.
+#[derive(Debug)]
+struct Opened {
+    /// 0 once it is closed.
+    base: CUdeviceptr,
+    context: Context,
+    uses: Uses,
+    companion: Companion,
+}
+
+impl OpenedMemory {
+    /// Opens memory of another process, for the context's device and its peers.
+    ///
+    /// Wraps [`cuIpcOpenMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html) with
+    /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, and `cuMemGetAddressRange`, with which the length is checked. The driver wants all
+    /// memory of one device of a process to be opened in one context of each device here.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if the allocation ends before the memory does; [`Error::Driver`]: code 1 for bytes that are no
+    /// handle or whose memory was freed, 201 for a handle of this process, 400 if the process that made it has ended;
+    /// [`Error::Forked`]. Nothing is open then.
+    pub fn open(context: &Context, handle: &MemoryHandle) -> Result<Self> {
+        context.driver().reclaim();
+        let mut base = 0;
+        {
+            let (_relaxed, _bound) = context.bind_relaxed()?;
+            let raw = CUipcMemHandle_v1 {
+                reserved: handle.base.map(|byte| std::ffi::c_char::from_ne_bytes([byte])),
+            };
+            let flags = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0;
+            // SAFETY: one address to write; any bytes may be asked about; the context is current.
+            unsafe { call!(context.driver(), cuIpcOpenMemHandle(&mut base, raw, flags)) }?;
+        }
+        // From here on it is closed if anything is wrong.
+        let (uses, companion) = (Uses::new(), Companion::NONE);
+        let opened = Opened { base, context: context.clone(), uses, companion };
+        let mut memory =
+            Self { opened: ManuallyDrop::new(opened), offset: handle.offset, len: 0, allocation: 0 };
+        let (_, bytes) = range_around(context, base)?;
+        memory.allocation = bytes;
+        memory.len = expect_inside(handle.offset, handle.len, bytes)?;
+        Ok(memory)
+    }
+
+    /// Where the memory begins here. It is valid while this value lives.
+    #[must_use]
+    pub fn as_raw(&self) -> CUdeviceptr {
+        self.opened.base + self.offset
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.len
+    }
+
+    /// How many bytes the whole allocation has that the memory is a part of.
+    #[must_use]
+    pub fn allocation_bytes(&self) -> usize {
+        self.allocation
+    }
+
+    /// The context it was opened in.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.opened.context
+    }
+
+    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
+    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on). It is not ordered behind work of the other process: that takes a fence.
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>> {
+        if stream.driver() != self.opened.context.driver() {
+            return Err(Error::ForeignContext { what: "the stream" });
+        }
+        StreamUse::begin(self.as_raw(), &self.opened.uses, stream, Access::Write)
+    }
+
+    /// Has `guard` dropped once the memory is closed, which may be after this value's own end: a stream that captures is waited
+    /// for later. If the driver refuses to close the memory, `guard` is never dropped.
+    pub fn drop_after_close(&mut self, guard: impl Send + Sync + 'static) {
+        self.opened.companion.add(guard);
+    }
+
+    /// Closes the memory, and tells whether the driver did. Waits for the device uses that it knows of.
+    ///
+    /// Wraps [`cuIpcCloseMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if a stream that used it captures; dropping it closes it after the capture.
+    ///
+    /// # Errors
+    ///
+    /// The memory comes back with the error, still open.
+    pub fn close(mut self) -> Result<(), Refused<Self>> {
+        if let Err(error) = self.opened.release() {
+            return Err(Refused::new(error, self));
+        }
+        Ok(())
+    }
+}
+
+impl Release for Opened {
+    fn release(&mut self) -> Result<()> {
+        refuse_forked()?;
+        if self.base == 0 {
+            return Ok(());
+        }
+        self.uses.synchronize()?;
+        let (_relaxed, _bound) = self.context.bind_relaxed()?;
+        // SAFETY: opened once by this value and closed once; no use of it runs any more. The context is current.
+        unsafe { call!(self.context.driver(), cuIpcCloseMemHandle(self.base)) }?;
+        self.base = 0;
+        Ok(())
+    }
+}
+
+impl Drop for OpenedMemory {
+    fn drop(&mut self) {
+        // SAFETY: taken once; the value is not used after its drop.
+        let opened = unsafe { ManuallyDrop::take(&mut self.opened) };
+        if opened.base != 0 && !fork::forked() {
+            opened.context.driver().release_or_defer(opened);
+        }
+    }
+}
+
+impl fmt::Debug for OpenedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenedMemory")
+            .field("address", &format_args!("{:#x}", self.as_raw()))
+            .field("bytes", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The allocation that an address lies in: its start and its length.
+fn range_around(context: &Context, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
+    let (_relaxed, _bound) = context.bind_relaxed()?;
+    let (mut start, mut bytes) = (0, 0);
+    // SAFETY: an address and a size to write; the driver checks the address; the context is current.
+    unsafe { call!(context.driver(), cuMemGetAddressRange(&mut start, &mut bytes, address)) }?;
+    Ok((start, bytes))
+}
+
+/// `len` bytes from `offset` on lie within `bytes`.
+fn expect_inside(offset: u64, len: u64, bytes: usize) -> Result<usize> {
+    let end = offset.checked_add(len).and_then(|end| usize::try_from(end).ok()).filter(|&end| end <= bytes);
+    let start = usize::try_from(offset).unwrap_or(usize::MAX);
+    match end {
+        Some(end) => Ok(end.saturating_sub(start)),
+        None => {
+            let end = start.saturating_add(usize::try_from(len).unwrap_or(usize::MAX));
+            Err(Error::OutOfRange { range: start..end, len: bytes })
+        }
+    }
+}

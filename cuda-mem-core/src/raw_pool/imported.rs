@@ -1,0 +1,218 @@
+//! Blocks of other processes' pools, with what frees them.
+//!
+//! # Safety
+//!
+//! Relies on `cuMemPoolImportPointer` giving an address that is valid until its free, and on every use of it being in its
+//! [`Uses`]: work that is put into a stream without [`ImportedBlock::on`] is its author's `unsafe` responsibility.
+
+#![allow(unsafe_code, reason = "frees memory")]
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use cuda_mem_sys::CUdeviceptr;
+
+use super::{MemoryPool, PointerExport, free};
+use crate::buffer::StreamUse;
+use crate::deferred::Release;
+use crate::driver::refuse_forked;
+use crate::error::{Error, Refused, Result};
+use crate::fork;
+use crate::ipc::Companion;
+use crate::pointer;
+use crate::stream::Stream;
+use crate::uses::{Access, Uses};
+
+/// A block of another process's pool, freed here once, behind all uses that it knows of and without the host waiting.
+///
+/// The exporter's own free comes after that: it is told by a fence that is recorded on [`ImportedBlock::stream`] behind
+/// [`ImportedBlock::close`].
+///
+/// ```
+/// use std::os::fd::AsFd;
+/// use std::sync::Arc;
+///
+/// use cuda_mem_core::raw_pool::{
+///     self, AllocationType, ImportedBlock, MemoryLocation, MemoryPool, PointerExport, PoolProperties,
+/// };
+/// use cuda_mem_core::{Driver, Stream};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let properties = PoolProperties {
+///     allocation_type: AllocationType::Pinned,
+///     location: MemoryLocation::Device(0),
+///     shareable: true,
+///     max_size: 0,
+/// };
+/// let pool = MemoryPool::create(driver, &properties)?;
+/// let address = pool.allocate(4096, &stream)?;
+/// // SAFETY: nothing here borrows the memory; it is freed after the importer's use of it.
+/// let export = unsafe { MemoryPool::export_pointer(driver, address) }?;
+///
+/// // In the other process, which received the pool's descriptor and the 64 bytes (here the same one).
+/// let theirs = Arc::new(MemoryPool::import(driver, pool.export()?.as_fd())?);
+/// // SAFETY: imported once, from the process that exported the pool; the free below comes after it.
+/// let block = unsafe { ImportedBlock::import(&theirs, &export, 4096, &stream) }?;
+/// block.close()?;
+/// // SAFETY: no work uses it.
+/// unsafe { raw_pool::free(address, &stream) }?;
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+pub struct ImportedBlock {
+    /// Taken out when the block is freed or dropped.
+    block: ManuallyDrop<Block>,
+    bytes: usize,
+}
+
+/// What there is to free.
+#[derive(Debug)]
+struct Block {
+    /// 0 once it is freed.
+    address: CUdeviceptr,
+    /// The stream that it is freed on.
+    home: Stream,
+    uses: Uses,
+    companion: Companion,
+    /// Destroyed after its blocks.
+    _pool: Arc<MemoryPool>,
+}
+
+impl ImportedBlock {
+    /// The allocation behind an export, if it has at least `bytes` bytes, to be freed on `stream`.
+    ///
+    /// Wraps [`cuMemPoolImportPointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), and
+    /// [`cuPointerGetAttributes`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__UNIFIED.html), with which the size is
+    /// checked. Not ordered behind the allocation: that takes a fence.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAsDeclared`] if it has fewer bytes, after it was freed again; [`Error::ForeignContext`] for another driver's
+    /// stream; those of [`MemoryPool::import_pointer`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`MemoryPool::import_pointer`]. The exporter's free comes after the one here.
+    pub unsafe fn import(
+        pool: &Arc<MemoryPool>,
+        export: &PointerExport,
+        bytes: usize,
+        stream: &Stream,
+    ) -> Result<Self> {
+        if stream.driver() != pool.driver() {
+            return Err(Error::ForeignContext { what: "the stream" });
+        }
+        pool.driver().reclaim();
+        // SAFETY: the caller's promise.
+        let address = unsafe { pool.import_pointer(export) }?;
+        let (uses, companion) = (Uses::new(), Companion::NONE);
+        let block = Block { address, home: stream.clone(), uses, companion, _pool: Arc::clone(pool) };
+        let imported = Self { block: ManuallyDrop::new(block), bytes };
+        let found = pointer::attributes(stream.context(), address)?.range_size;
+        if found < bytes {
+            return Err(Error::NotAsDeclared {
+                what: "the size",
+                declared: bytes as u64,
+                found: found as u64,
+            });
+        }
+        Ok(imported)
+    }
+
+    /// Where it begins here, for devices and, in a pool of the host, for the host. It is valid while this value lives.
+    #[must_use]
+    pub fn as_raw(&self) -> CUdeviceptr {
+        self.block.address
+    }
+
+    /// How many bytes there are, as declared.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The stream that it is freed on.
+    #[must_use]
+    pub fn stream(&self) -> &Stream {
+        &self.block.home
+    }
+
+    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
+    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on). It is not ordered behind work of the other process: that takes a fence.
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>> {
+        if stream.driver() != self.block.home.driver() {
+            return Err(Error::ForeignContext { what: "the stream" });
+        }
+        StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
+    }
+
+    /// Has `guard` dropped once the driver was told of the free, which may be after this value's own end: memory that a
+    /// stream used which captures is freed later. If the driver refuses the free, `guard` is never dropped.
+    pub fn drop_after_free(&mut self, guard: impl Send + Sync + 'static) {
+        self.block.companion.add(guard);
+    }
+
+    /// Frees the block behind all its uses, and tells whether the driver took it. Ordered on [`ImportedBlock::stream`].
+    ///
+    /// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if a stream that used it captures; dropping it frees it after the capture.
+    ///
+    /// # Errors
+    ///
+    /// The block comes back with the error.
+    pub fn close(mut self) -> Result<(), Refused<Self>> {
+        if let Err(error) = self.block.release() {
+            return Err(Refused::new(error, self));
+        }
+        Ok(())
+    }
+}
+
+impl Release for Block {
+    fn release(&mut self) -> Result<()> {
+        refuse_forked()?;
+        if self.address == 0 {
+            return Ok(());
+        }
+        self.uses.hold_up_last(&self.home)?;
+        // SAFETY: imported once by this value and freed once, on a stream that is behind every use.
+        unsafe { free(self.address, &self.home) }?;
+        self.address = 0;
+        Ok(())
+    }
+}
+
+impl Drop for ImportedBlock {
+    fn drop(&mut self) {
+        // SAFETY: taken once; the value is not used after its drop.
+        let block = unsafe { ManuallyDrop::take(&mut self.block) };
+        if block.address != 0 && !fork::forked() {
+            block.home.driver().release_or_defer(block);
+        }
+    }
+}
+
+impl fmt::Debug for ImportedBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImportedBlock")
+            .field("address", &format_args!("{:#x}", self.as_raw()))
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,282 @@
+//! Memory of one process in another: descriptors and fabric handles.
+//!
+//! # Safety
+//!
+//! Relies on the driver opening a descriptor of its own for each export, as `cuMemExportToShareableHandle` documents, on it
+//! refusing a descriptor that is no memory (seen on hardware), and on it mapping a handle at its whole size only (seen on hardware).
+
+#![allow(unsafe_code, reason = "calls driver functions")]
+
+use std::ffi::{c_int, c_void};
+use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use bitflags::bitflags;
+use cuda_mem_sys::{CUmemAllocationHandleType, CUmemAllocationProp_v1, CUresult};
+
+use super::physical::without_fabric;
+use super::{AddressRange, PhysicalMemory, granularity};
+use crate::capture::Relaxed;
+use crate::device::Device;
+use crate::driver::refuse_forked;
+use crate::error::{Error, Result, call};
+use crate::raw_pool::MemoryLocation;
+
+const DESCRIPTOR: CUmemAllocationHandleType =
+    CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+pub(super) const FABRIC: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
+
+bitflags! {
+    /// The handles that memory can be exported as. [`PhysicalMemory::properties`] tells them.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct HandleTypes: u32 {
+        /// POSIX file descriptors, for processes of this host.
+        const POSIX_FD = DESCRIPTOR.0;
+        /// Fabric handles, for processes of any host that shares the fabric.
+        const FABRIC = FABRIC.0;
+    }
+}
+
+impl HandleTypes {
+    pub(super) fn as_raw(self) -> CUmemAllocationHandleType {
+        CUmemAllocationHandleType(self.bits())
+    }
+}
+
+/// What the driver says of memory. [`PhysicalMemory::properties`] has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryProperties {
+    /// Where it lies; none for a kind of place that is not known here.
+    pub location: Option<MemoryLocation>,
+    /// What it can be exported as.
+    pub handle_types: HandleTypes,
+    /// Whether network adapters may reach it directly.
+    pub gpu_direct_rdma: bool,
+}
+
+/// Names memory for processes that share the fabric: 64 bytes that may travel over any channel.
+/// [`ShareableMemory::export_fabric`](super::ShareableMemory::export_fabric) makes it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FabricHandle {
+    bytes: [u8; 64],
+}
+
+impl FabricHandle {
+    /// From the bytes that another process sent.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 64]) -> Self {
+        Self { bytes }
+    }
+
+    /// The bytes to send.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 64] {
+        &self.bytes
+    }
+}
+
+impl fmt::Debug for FabricHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FabricHandle").finish_non_exhaustive()
+    }
+}
+
+impl PhysicalMemory {
+    /// A descriptor of the memory for other processes. Each call makes a new one, which keeps the memory as a handle does.
+    ///
+    /// Wraps [`cuMemExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
+    ///
+    /// ```
+    /// use cuda_mem_core::Driver;
+    /// use cuda_mem_core::vmm::{self, CreateOptions, PhysicalMemory};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let device = driver.device(0)?;
+    /// let options = CreateOptions::supported_by(device)?;
+    /// let memory = PhysicalMemory::create(device, vmm::granularity(device)?, &options)?;
+    /// let descriptor = memory.export_posix_fd()?; // to be sent over a Unix socket
+    /// # drop(descriptor);
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`]: code 1 if the memory was not made [shareable](super::CreateOptions::shareable), which the type of
+    /// [`ShareableMemory`](super::ShareableMemory) rules out; [`Error::Forked`].
+    pub fn export_posix_fd(&self) -> Result<OwnedFd> {
+        let _relaxed = Relaxed::enter(self.driver())?;
+        let mut descriptor: c_int = -1;
+        let out = (&raw mut descriptor).cast();
+        // SAFETY: for this handle type the driver writes one int; a live handle; no flags exist.
+        unsafe { call!(self.driver(), cuMemExportToShareableHandle(out, self.as_raw(), DESCRIPTOR, 0)) }?;
+        // SAFETY: a descriptor that the driver just opened for us and nobody else owns.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    }
+
+    /// What the driver says of the memory.
+    ///
+    /// Wraps [`cuMemGetAllocationPropertiesFromHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
+    ///
+    /// ```
+    /// use cuda_mem_core::Driver;
+    /// use cuda_mem_core::raw_pool::MemoryLocation;
+    /// use cuda_mem_core::vmm::{self, CreateOptions, HandleTypes, PhysicalMemory};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let device = driver.device(0)?;
+    /// let memory = PhysicalMemory::create(device, vmm::granularity(device)?, &CreateOptions::default())?;
+    /// let properties = memory.properties()?;
+    /// assert_eq!(properties.location, Some(MemoryLocation::Device(0)));
+    /// assert_eq!(properties.handle_types, HandleTypes::empty());
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], [`Error::Forked`].
+    pub fn properties(&self) -> Result<MemoryProperties> {
+        refuse_forked()?;
+        let mut raw = CUmemAllocationProp_v1::default();
+        // SAFETY: one structure to write; a live handle.
+        unsafe { call!(self.driver(), cuMemGetAllocationPropertiesFromHandle(&mut raw, self.as_raw())) }?;
+        Ok(MemoryProperties {
+            location: MemoryLocation::from_raw(raw.location),
+            handle_types: HandleTypes::from_bits_retain(raw.requestedHandleTypes.0),
+            gpu_direct_rdma: raw.allocFlags.gpuDirectRDMACapable != 0,
+        })
+    }
+
+    /// The memory behind a descriptor of another process, which said that it has `bytes` bytes of this device.
+    ///
+    /// Both are checked: the place by what the driver says of it, the size by a mapping for a moment, because the driver maps a
+    /// handle as a whole and tells no size. The descriptor stays the caller's and may be closed afterwards.
+    ///
+    /// Wraps [`cuMemImportFromShareableHandle`, `cuMemGetAllocationPropertiesFromHandle`, `cuMemMap` and
+    /// `cuMemUnmap`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Needs no context.
+    ///
+    /// ```
+    /// use std::os::fd::AsFd;
+    ///
+    /// use cuda_mem_core::vmm::{self, CreateOptions, PhysicalMemory};
+    /// use cuda_mem_core::{Driver, Error};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let device = driver.device(0)?;
+    /// let page = vmm::granularity(device)?;
+    /// let memory = PhysicalMemory::create(device, 2 * page, &CreateOptions::supported_by(device)?)?;
+    /// let descriptor = memory.export_posix_fd()?;
+    ///
+    /// // In the other process, which received the descriptor and the size (here the same one).
+    /// let theirs = PhysicalMemory::import_posix_fd(device, descriptor.as_fd(), 2 * page)?;
+    /// assert_eq!(theirs.bytes(), 2 * page);
+    /// let wrong = PhysicalMemory::import_posix_fd(device, descriptor.as_fd(), page);
+    /// assert!(matches!(wrong, Err(Error::NotWhole { .. })));
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotWhole`], [`Error::NotAsDeclared`], [`Error::NotGranular`]; [`Error::Driver`]: code 999 if the descriptor is no
+    /// memory; [`Error::Forked`]. Nothing is imported then.
+    pub fn import_posix_fd(device: Device, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
+        let memory = Self::import_unchecked(device, descriptor, bytes)?;
+        memory.expect_whole(device)?;
+        Ok(memory)
+    }
+
+    /// As [`PhysicalMemory::import_posix_fd`], for callers who map it and so find out whether it has `bytes` bytes.
+    pub(crate) fn import_unchecked(device: Device, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
+        let number = usize::try_from(descriptor.as_raw_fd()).unwrap_or(usize::MAX);
+        // The driver takes the number of the descriptor in place of a pointer.
+        let handle = ptr::without_provenance_mut(number);
+        // SAFETY: an open descriptor, as this kind of handle is given.
+        unsafe { import(device, handle, DESCRIPTOR, bytes) }
+    }
+
+    /// As [`PhysicalMemory::import_posix_fd`], by a fabric handle.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// As there; [`Error::Unsupported`] where there are no fabric handles, and [`Error::Driver`] for bytes that are none.
+    pub fn import_fabric(device: Device, handle: &FabricHandle, bytes: usize) -> Result<Self> {
+        let mut raw = handle.bytes;
+        // SAFETY: 64 bytes that live until the call returns, as this kind of handle is given.
+        let imported = unsafe { import(device, raw.as_mut_ptr().cast(), FABRIC, bytes) };
+        let memory = imported.map_err(|error| without_fabric(device, error))?;
+        memory.expect_whole(device)?;
+        Ok(memory)
+    }
+
+    /// Maps the memory at the start of a range that nothing is mapped in: [`Error::NotWhole`] if it has another size.
+    pub(crate) fn map_whole(&self, range: &AddressRange) -> Result<()> {
+        let bytes = self.bytes();
+        range.map(0, self).map_err(|error| match error.code() {
+            Some(CUresult::CUDA_ERROR_NOT_SUPPORTED | CUresult::CUDA_ERROR_INVALID_VALUE) => {
+                Error::NotWhole { bytes }
+            }
+            _ => error,
+        })
+    }
+
+    /// Memory is as large as was said if it can be mapped so.
+    fn expect_whole(&self, device: Device) -> Result<()> {
+        let range = AddressRange::reserve(device, self.bytes(), 0)?;
+        self.map_whole(&range)?;
+        device.driver().attempt(|| {
+            // SAFETY: the one mapping of these addresses, which nobody else knows.
+            unsafe { range.unmap(0, self.bytes()) }
+        })?;
+        range.close()?;
+        Ok(())
+    }
+}
+
+/// # Safety
+///
+/// `handle` is what the driver takes for this kind of handle.
+unsafe fn import(
+    device: Device,
+    handle: *mut c_void,
+    kind: CUmemAllocationHandleType,
+    bytes: usize,
+) -> Result<PhysicalMemory> {
+    let driver = device.driver();
+    let granularity = granularity(device)?;
+    if bytes == 0 || !bytes.is_multiple_of(granularity) {
+        return Err(Error::NotGranular { what: "the size", value: bytes, granularity });
+    }
+    let _relaxed = Relaxed::enter(driver)?;
+    let mut raw = 0;
+    // SAFETY: one handle to write; the caller's promise.
+    unsafe { call!(driver, cuMemImportFromShareableHandle(&mut raw, handle, kind)) }?;
+    // From here on it is released if anything is wrong.
+    let memory = PhysicalMemory::imported(driver, raw, bytes);
+    match memory.properties()?.location {
+        Some(MemoryLocation::Device(found)) if found == device.as_raw() => {}
+        found => {
+            let found = if let Some(MemoryLocation::Device(found)) = found { found } else { -1 };
+            let number = |device: i32| u64::from(device.cast_unsigned());
+            let (declared, found) = (number(device.as_raw()), number(found));
+            return Err(Error::NotAsDeclared { what: "the device", declared, found });
+        }
+    }
+    Ok(memory)
+}

@@ -1,0 +1,90 @@
+//! Pools and their blocks.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use cuda_mem_core::raw_pool::{
+    self, AllocationType, ImportedBlock, MemoryLocation, MemoryPool, PointerExport, PoolProperties,
+};
+use cuda_mem_core::{Driver, Error};
+
+use crate::common::pair::{self, Cast, Channel, Message, checksum, test_name};
+use crate::common::{World, pattern};
+use crate::{download, upload};
+
+pub(crate) const LEN: usize = 3 << 20;
+
+/// A pool that other processes may have; none where the driver has no such pools.
+pub(crate) fn shareable(driver: Driver, location: MemoryLocation) -> Option<MemoryPool> {
+    let allocation_type = AllocationType::Pinned;
+    let made = MemoryPool::create(
+        driver,
+        &PoolProperties { allocation_type, location, shareable: true, max_size: 0 },
+    );
+    match made {
+        Ok(pool) => Some(pool),
+        Err(error) => {
+            assert!(matches!(location, MemoryLocation::HostNuma(_)), "{error}");
+            assert_eq!(error.code().map(|code| code.0), Some(1), "{error}");
+            None
+        }
+    }
+}
+
+/// An export as it was sent: the pool's descriptor with the bytes.
+pub(crate) fn decode(message: Message) -> (OwnedFd, PointerExport) {
+    let export = PointerExport::from_bytes(message.bytes.try_into().unwrap());
+    (crate::vmm::only(message.descriptors), export)
+}
+
+fn importer(first: &Channel) {
+    let world = World::new();
+    let (descriptor, export) = decode(first.receive());
+    let pool = Arc::new(MemoryPool::import(world.driver, descriptor.as_fd()).unwrap());
+    drop(descriptor);
+    let stream = world.new_stream();
+    // SAFETY: imported once at a time, from the process that exported the pool, which frees after this one.
+    let import = |bytes| unsafe { ImportedBlock::import(&pool, &export, bytes, &stream) };
+    let beyond = import(LEN + (64 << 20));
+    assert!(matches!(beyond, Err(Error::NotAsDeclared { what: "the size", .. })), "{beyond:?}");
+    stream.synchronize().unwrap();
+    let block = import(LEN).unwrap();
+    let address = block.on(&world.stream).unwrap().address();
+    first.send_words(&[checksum(&download(&world.stream, address + 1001, LEN - 1001))]);
+    upload(&world.stream, address, &pattern(5000, 6));
+    block.close().unwrap();
+    stream.synchronize().unwrap();
+    first.send(b"freed", &[]);
+    assert_eq!(world.driver.release_failures(), 0);
+}
+
+fn exporter(cast: Cast, location: MemoryLocation) {
+    let world = World::new();
+    let Some(pool) = shareable(world.driver, location) else { return };
+    let address = pool.allocate(LEN, &world.stream).unwrap();
+    let mut bytes = pattern(LEN, 5);
+    upload(&world.stream, address, &bytes);
+    let importer = cast.start("importer");
+    // SAFETY: nothing here borrows the memory; it is freed after the importer's free.
+    let export = unsafe { MemoryPool::export_pointer(world.driver, address) }.unwrap();
+    importer.send(export.as_bytes(), &[pool.export().unwrap().as_fd()]);
+    assert_eq!(importer.receive().words(), [checksum(&bytes[1001..])]);
+    assert_eq!(importer.receive().bytes, b"freed");
+    bytes[..5000].copy_from_slice(&pattern(5000, 6));
+    assert!(download(&world.stream, address, LEN) == bytes);
+    importer.finish();
+    // SAFETY: no work uses it, here or there.
+    unsafe { raw_pool::free(address, &world.stream) }.unwrap();
+}
+
+#[test]
+fn a_block_of_a_device_pool_is_the_same_bytes_in_another_process() {
+    let roles: &[(&str, pair::Body)] = &[("importer", importer)];
+    pair::play(test_name!(), roles, |cast| exporter(cast, MemoryLocation::Device(0)));
+}
+
+#[test]
+fn a_block_of_a_pool_on_a_node_of_the_host_is_the_same_bytes_in_another_process() {
+    let roles: &[(&str, pair::Body)] = &[("importer", importer)];
+    pair::play(test_name!(), roles, |cast| exporter(cast, MemoryLocation::HostNuma(0)));
+}

@@ -1,0 +1,191 @@
+//! What this process has imported, once however often it is asked for.
+
+mod table;
+
+use std::fmt;
+use std::ops::Deref;
+use std::time::Duration;
+
+use cuda_mem_pool::cuda_mem_core::{Device, Driver, forked};
+
+use crate::primitive::Arc;
+use table::{Held, Table};
+
+/// Names memory of another process: the device here that it is imported for, and bytes that say what it is.
+///
+/// The bytes are the exporter's: those of a handle, or the identity of the process with the number and generation of a segment.
+/// The same bytes must mean the same memory for as long as anybody has it imported. [`Imports`] has an example.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ImportKey {
+    driver: Driver,
+    device: i32,
+    identity: Box<[u8]>,
+}
+
+impl ImportKey {
+    /// The name of memory that is imported for `device`.
+    #[must_use]
+    pub fn new(device: Device, identity: &[u8]) -> Self {
+        Self { driver: device.driver(), device: device.as_raw(), identity: identity.into() }
+    }
+}
+
+/// The imports of a process: memory that is asked for by the same name is imported once, and given back when its last user is
+/// done with it.
+///
+/// No lock is held during calls of the driver, but for whoever wants the very same memory, who waits. Memory that is on its way
+/// out is never handed to anybody: who comes meanwhile waits until it is gone, and imports it anew. Some drivers would give both
+/// the same address, and the first one's release would take it from the second.
+///
+/// ```
+/// use std::os::fd::AsFd;
+/// use std::time::Duration;
+///
+/// use cuda_mem_ipc::{ImportKey, Imports};
+/// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Driver};
+/// use core::ipc::ImportedMapping;
+/// use core::vmm::{self, CreateOptions, ShareableMemory};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let device = driver.device(0)?;
+/// let page = vmm::granularity(device)?;
+/// let memory = ShareableMemory::create(device, page, &CreateOptions::supported_by(device)?)?;
+/// let descriptor = memory.export_posix_fd()?;
+///
+/// let imports = Imports::new();
+/// let import = || {
+///     imports.import(&ImportKey::new(device, b"process 17, segment 4"), Duration::from_secs(1), |departure| {
+///         let mut mapping = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), page, &[device])?;
+///         mapping.drop_after_unmap(departure);
+///         Ok::<_, core::Error>(mapping)
+///     })
+/// };
+/// let (one, two) = (import()?, import()?);
+/// assert_eq!(one.as_raw(), two.as_raw());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Imports<V> {
+    table: Arc<Table<ImportKey, V>>,
+}
+
+/// A share in imported memory. Clones are shares too; the last one that is dropped gives the memory back.
+pub struct Imported<V> {
+    /// Ends the share. Before the memory: whoever comes from then on waits for its end.
+    _held: Held<ImportKey, V>,
+    value: Arc<V>,
+}
+
+/// Says that memory is gone when it is dropped: the owner of the memory keeps it until the driver has let go.
+#[must_use = "dropped, it says that the memory is gone"]
+pub struct Departure {
+    _guard: Box<dyn Send + Sync>,
+}
+
+/// Why nothing was imported.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError<E> {
+    /// The import itself failed.
+    #[error(transparent)]
+    Failed(E),
+    /// Somebody else's import or release of the same memory did not end in time.
+    #[error("another import or release of the same memory did not end within {} ms", .0.as_millis())]
+    Timeout(Duration),
+    /// The process was forked: what its parent has imported is not there.
+    #[error(
+        "this process was forked after memory was imported; import it in the parent, or start the child with exec"
+    )]
+    Forked,
+}
+
+impl<V: Send + Sync + 'static> Imports<V> {
+    /// No imports.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { table: Arc::new(Table::new()) }
+    }
+
+    /// A share in the memory of a name: what others have imported already, or what `import` does, which is called without a lock.
+    ///
+    /// The [`Departure`] that `import` gets has to live until the driver has let go of the memory; if it is dropped with an
+    /// error, nothing was imported. `import` must not ask for the same name.
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError::Failed`] with the error of `import`, [`ImportError::Timeout`] if somebody else's import or release of
+    /// the same memory takes longer than `limit`, [`ImportError::Forked`].
+    pub fn import<E>(
+        &self,
+        key: &ImportKey,
+        limit: Duration,
+        import: impl FnOnce(Departure) -> Result<V, E>,
+    ) -> Result<Imported<V>, ImportError<E>> {
+        if forked() {
+            return Err(ImportError::Forked);
+        }
+        // A release that waits for a capture to end is tried again.
+        let nudge = || {
+            key.driver.reclaim();
+        };
+        let import = |guard| import(Departure { _guard: Box::new(guard) });
+        let (value, held) = Table::import(&self.table, key, limit, nudge, import)?;
+        Ok(Imported { _held: held, value })
+    }
+
+    /// How many names are imported, or on their way in or out.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        if forked() { 0 } else { self.table.len() }
+    }
+
+    /// Whether nothing is imported.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<V: Send + Sync + 'static> Default for Imports<V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<V> Clone for Imports<V> {
+    /// Another handle to the same imports.
+    fn clone(&self) -> Self {
+        Self { table: Arc::clone(&self.table) }
+    }
+}
+
+impl<V> Clone for Imported<V> {
+    fn clone(&self) -> Self {
+        Self { _held: self._held.clone(), value: Arc::clone(&self.value) }
+    }
+}
+
+impl<V> Deref for Imported<V> {
+    type Target = V;
+
+    fn deref(&self) -> &V {
+        &self.value
+    }
+}
+
+impl<V> fmt::Debug for Imports<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Imports").finish_non_exhaustive()
+    }
+}
+
+impl<V: fmt::Debug> fmt::Debug for Imported<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Imported").field(&*self.value).finish()
+    }
+}
+
+impl fmt::Debug for Departure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Departure").finish_non_exhaustive()
+    }
+}
