@@ -56,7 +56,9 @@ pub enum Error {
         here: u32,
     },
     /// The peer ended, or ended the connection, before the work was done that was waited for.
-    #[error("process {pid} is gone, and its work before this point was not finished: the bytes are not what it meant them to be")]
+    #[error(
+        "process {pid} is gone, and its work before this point was not finished: the bytes are not what it meant them to be"
+    )]
     PeerDied {
         /// The peer.
         pid: u32,

@@ -96,7 +96,8 @@ impl SharedBuffer {
     ///
     /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`core::Error::OutOfRange`]; those of [`Uses::wait`].
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
-        let (host, at) = expect_host(&self.block.segment, self.block.offset, self.block.len, offset, into.len())?;
+        let (host, at) =
+            expect_host(&self.block.segment, self.block.offset, self.block.len, offset, into.len())?;
         self.block.uses.wait()?;
         Ok(host.read(at, into)?)
     }
@@ -108,7 +109,8 @@ impl SharedBuffer {
     ///
     /// As [`SharedBuffer::read`].
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
-        let (host, at) = expect_host(&self.block.segment, self.block.offset, self.block.len, offset, from.len())?;
+        let (host, at) =
+            expect_host(&self.block.segment, self.block.offset, self.block.len, offset, from.len())?;
         self.block.uses.wait()?;
         Ok(host.write(at, from)?)
     }

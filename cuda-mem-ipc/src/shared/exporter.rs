@@ -234,7 +234,10 @@ impl ExportLink {
             };
             let taken = match message {
                 wire::Message::Release(release) if descriptors.is_empty() => self.take_release(release),
-                _ => Err(Error::Protocol { pid: self.connection.peer().pid(), what: "an importer only releases" }),
+                _ => Err(Error::Protocol {
+                    pid: self.connection.peer().pid(),
+                    what: "an importer only releases",
+                }),
             };
             taken.map_err(|error| self.connection.breaks(error))?;
         }

@@ -81,7 +81,11 @@ impl Importer {
         let (offer, descriptors) = heard(&connection, deadline)?;
         let descriptor = match (offer, <[OwnedFd; 1]>::try_from(descriptors)) {
             (wire::Message::Offer(_), Ok([descriptor])) => descriptor,
-            _ => return Err(connection.breaks(Error::Protocol { pid, what: "it does not begin with an offer" })),
+            _ => {
+                return Err(
+                    connection.breaks(Error::Protocol { pid, what: "it does not begin with an offer" })
+                );
+            }
         };
         let words = Arc::new(Words::open(context, descriptor, pid)?);
         say(&connection, &wire::Message::Accept, &[], deadline)?;

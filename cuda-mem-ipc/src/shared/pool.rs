@@ -185,7 +185,11 @@ impl SharedPool {
     /// The bytes of all segments.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
-        if core::forked() { 0 } else { lock(&self.pool.state).slots.iter().map(|slot| slot.segment.bytes()).sum() }
+        if core::forked() {
+            0
+        } else {
+            lock(&self.pool.state).slots.iter().map(|slot| slot.segment.bytes()).sum()
+        }
     }
 }
 
@@ -204,7 +208,9 @@ impl Pool {
         state.unpark();
         for anything in [false, true] {
             for slot in state.slots.iter_mut().filter(|slot| !slot.is_isolated) {
-                if let Some((offset, last)) = slot.books.take(room, |last| anything || last.is_over_for(stream)) {
+                if let Some((offset, last)) =
+                    slot.books.take(room, |last| anything || last.is_over_for(stream))
+                {
                     return Some(Cut { segment: Arc::clone(&slot.segment), offset, room, last });
                 }
             }
@@ -272,7 +278,9 @@ impl State {
 
 fn expect_bytes(option: &'static str, value: usize) -> Result<()> {
     if value == 0 {
-        return Err(core::Error::NotAccepted { option, value, accepted: 1..=isize::MAX.unsigned_abs() }.into());
+        return Err(
+            core::Error::NotAccepted { option, value, accepted: 1..=isize::MAX.unsigned_abs() }.into()
+        );
     }
     Ok(())
 }

@@ -60,7 +60,8 @@ pub(super) fn watch(link: Arc<dyn Watched>) -> Result<()> {
         inbox.new.push(link);
         return Ok(());
     }
-    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
+    let bell =
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
     let bell = Arc::new(bell);
     let heard = Arc::clone(&bell);
     let thread = thread::Builder::new().name("cuda-mem-reaper".into()).spawn(move || look_after(&heard));

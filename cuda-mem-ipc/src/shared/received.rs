@@ -160,8 +160,7 @@ impl ReceivedBuffer {
     /// [`Error::NotOnHost`], [`core::Error::OutOfRange`]; as [`ReceivedBuffer::synchronize`] and [`Uses::wait`].
     pub fn read(&self, offset: usize, into: &mut [u8], deadline: impl Into<Deadline>) -> Result<()> {
         let received = &*self.received;
-        let (host, at) =
-            expect_host(&received.segment, received.offset, received.len, offset, into.len())?;
+        let (host, at) = expect_host(&received.segment, received.offset, received.len, offset, into.len())?;
         self.synchronize(deadline)?;
         received.uses.wait()?;
         Ok(host.read(at, into)?)
@@ -175,8 +174,7 @@ impl ReceivedBuffer {
     /// As [`ReceivedBuffer::read`].
     pub fn write(&self, offset: usize, from: &[u8], deadline: impl Into<Deadline>) -> Result<()> {
         let received = &*self.received;
-        let (host, at) =
-            expect_host(&received.segment, received.offset, received.len, offset, from.len())?;
+        let (host, at) = expect_host(&received.segment, received.offset, received.len, offset, from.len())?;
         self.synchronize(deadline)?;
         received.uses.wait()?;
         Ok(host.write(at, from)?)

@@ -13,9 +13,9 @@ use cuda_mem_pool::cuda_mem_core::vmm::{CreateOptions, ShareableMemory};
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Uses};
 
 use super::exporter::ExportLink;
+use super::lock;
 use super::options::MemoryKind;
 use super::wire::{self, Place};
-use super::lock;
 use crate::error::{Error, Result};
 use crate::import::{Departure, Imported};
 
@@ -72,7 +72,8 @@ impl Segment {
         descriptor: OwnedFd,
         departure: Departure,
     ) -> Result<Self> {
-        let bytes = usize::try_from(said.bytes).map_err(|_| core::Error::TooLarge { count: usize::MAX, size: 1 })?;
+        let bytes =
+            usize::try_from(said.bytes).map_err(|_| core::Error::TooLarge { count: usize::MAX, size: 1 })?;
         match said.place {
             Place::Device(uuid) => {
                 let device = device_of(context, uuid)?;

@@ -211,7 +211,9 @@ impl Message {
                 HAND_OVER
             }
             Self::Release(Release { sequence, line, generation }) => {
-                [*sequence, u64::from(*line), *generation].iter().for_each(|number| put(&number.to_le_bytes()));
+                [*sequence, u64::from(*line), *generation]
+                    .iter()
+                    .for_each(|number| put(&number.to_le_bytes()));
                 RELEASE
             }
             Self::Retire { segment } => {

@@ -73,7 +73,13 @@ impl Words {
 
     fn over(page: SharedWords, side: Side, pid: u32) -> Self {
         let own = Own { lines: HashMap::new(), next: 0, issued: [0; LINES] };
-        Self { page: Mutex::new(Some(page)), side, pid, own: Mutex::new(own), reached: Mutex::new([0; LINES]) }
+        Self {
+            page: Mutex::new(Some(page)),
+            side,
+            pid,
+            own: Mutex::new(own),
+            reached: Mutex::new([0; LINES]),
+        }
     }
 
     /// A descriptor of the memory.
@@ -106,7 +112,8 @@ impl Words {
         let page = self.page()?;
         let line = self.line_of(stream);
         // A poisoned line is the peer's doing, or that of whoever found it dead.
-        let fence = page.line(self.slot(self.side, line))?.record(stream).map_err(|error| self.told(error))?;
+        let fence =
+            page.line(self.slot(self.side, line))?.record(stream).map_err(|error| self.told(error))?;
         let generation = fence.generation().unwrap_or_default();
         if let Some(issued) = lock(&self.own).issued.get_mut(line as usize) {
             *issued = generation.max(*issued);

@@ -5,7 +5,8 @@ use super::*;
 fn message() -> impl Strategy<Value = Message> {
     let place = prop_oneof![any::<[u8; 16]>().prop_map(Place::Device), Just(Place::Host)];
     let segment = (any::<u64>(), any::<u64>(), 1..=isize::MAX as u64, place);
-    let event = prop::collection::vec(any::<u8>(), 64).prop_map(|bytes| Fence::Event(bytes.try_into().unwrap()));
+    let event =
+        prop::collection::vec(any::<u8>(), 64).prop_map(|bytes| Fence::Event(bytes.try_into().unwrap()));
     let word = (0..LINES, 1..=LAST).prop_map(|(line, generation)| Fence::Word { line, generation });
     let part = (0..=isize::MAX as u64 / 2, 1..=isize::MAX as u64 / 2);
     let hand_over = (any::<u64>(), any::<u64>(), part, prop_oneof![word, event]);
@@ -69,7 +70,10 @@ fn numbers_that_no_message_has_are_named() {
     for (message, name) in bad {
         let (kind, bytes) = Message::HandOver(message).encode();
         let refused = Message::parse(kind, &bytes);
-        assert!(matches!(refused, Err(WireError::Value { field, .. }) if field == name), "{name}: {refused:?}");
+        assert!(
+            matches!(refused, Err(WireError::Value { field, .. }) if field == name),
+            "{name}: {refused:?}"
+        );
     }
     assert_eq!(Message::parse(15, &[]), Err(WireError::Kind(15)));
 }
