@@ -14,6 +14,9 @@ use crate::common::World;
 use crate::link::{LIMIT, SHORT, eventually};
 use crate::raw::{both_ends, heard, offer, say, segment};
 
+/// A message, and the descriptors that travel with it.
+type Said<'m> = (Message, &'m [BorrowedFd<'m>]);
+
 /// An importer, and an exporter that says anything.
 fn importer(world: &World) -> (Importer, Connection, SharedWords) {
     let (here, there) = both_ends();
@@ -35,9 +38,9 @@ fn what_no_exporter_says_ends_the_connection() {
     let (memory, said) = segment(&world, 0);
     let descriptor = memory.export_posix_fd().unwrap();
     let (one, bytes) = (descriptor.as_fd(), said.bytes);
-    let known: (Message, &[BorrowedFd<'_>]) = (Message::Segment(said), &[one]);
+    let known: Said<'_> = (Message::Segment(said), &[one]);
     let release = Message::Release(Release { sequence: 0, line: 0, generation: 0 });
-    let cases: [(&str, &[(Message, &[BorrowedFd<'_>])]); 14] = [
+    let cases: [(&str, &[Said<'_>]); 14] = [
         ("an unknown segment", &[(part(0, 1), &[])]),
         ("behind the end", &[known, (part(bytes, 1), &[])]),
         ("beyond the end", &[known, (part(0, bytes + 1), &[])]),
@@ -159,7 +162,7 @@ fn what_no_importer_says_ends_its_leases() {
     let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
     let null = File::open("/dev/null").unwrap();
     let release = |sequence| Message::Release(Release { sequence, line: 0, generation: 0 });
-    let cases: [(&str, &[(Message, &[BorrowedFd<'_>])]); 4] = [
+    let cases: [(&str, &[Said<'_>]); 4] = [
         ("a release of what was not handed over", &[(release(1), &[])]),
         ("a release twice", &[(release(0), &[]), (release(0), &[])]),
         ("a release with a descriptor", &[(release(0), &[null.as_fd()])]),
