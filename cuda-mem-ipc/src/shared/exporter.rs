@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
 
 use super::options::FenceKind;
 use super::reaper::{self, Watched};
+use super::ring::{self, Corrupt, Producer, Pushed};
 use super::segment::SegmentRef;
 use super::share::{Holder, Share};
 use super::wire::{self, Fence, HandOver, Offer, Release};
@@ -39,6 +40,11 @@ pub(super) struct ExportLink {
     announced: Mutex<HashSet<u64>>,
     /// Segments whose end the importer was not told of yet.
     retiring: Mutex<Vec<u64>>,
+    ring: Mutex<Producer<ring::Shared>>,
+    /// How many messages were sent, from the first segment on.
+    sent: AtomicU64,
+    /// The peer has closed its end or broken the protocol.
+    is_closing: AtomicBool,
     is_open: AtomicBool,
 }
 
@@ -78,6 +84,7 @@ impl Exporter {
             return Err(connection.breaks(Error::Protocol { pid, what: "the offer is not accepted" }));
         }
         words.seal()?;
+        let ring = Mutex::new(words.ring()?.producer());
         let link = Arc::new(ExportLink {
             context: context.clone(),
             connection,
@@ -85,6 +92,9 @@ impl Exporter {
             leases: Mutex::default(),
             announced: Mutex::default(),
             retiring: Mutex::default(),
+            ring,
+            sent: AtomicU64::new(0),
+            is_closing: AtomicBool::new(false),
             is_open: AtomicBool::new(true),
         });
         reaper::watch(Arc::<ExportLink>::clone(&link))?;
@@ -133,14 +143,16 @@ impl Exporter {
     ) -> Result<u64> {
         refuse_forked()?;
         let (share, deadline, link) = (buffer.into(), deadline.into(), &self.link);
+        if link.is_closing.load(Ordering::Acquire) {
+            return Err(Error::Closed { doing: "handing over" });
+        }
         link.announce(&share.segment, deadline)?;
         share.holder.order(stream)?;
         let (fence, event) = link.fence(fence, stream)?;
         let lease = Lease { holder: share.holder, _segment: share.segment.clone(), _event: event };
         let sequence = link.lease(lease)?;
         let (segment, offset, len) = (share.segment.id(), share.offset as u64, share.len as u64);
-        let message = wire::Message::HandOver(HandOver { sequence, segment, offset, len, fence });
-        if let Err(error) = say(&link.connection, &message, &[], deadline) {
+        if let Err(error) = link.send(HandOver { sequence, segment, offset, len, fence }, deadline) {
             drop(link.end_lease(sequence));
             return Err(error);
         }
@@ -168,10 +180,44 @@ impl ExportLink {
             return Ok(());
         }
         let message = wire::Message::Segment(segment.said());
-        say(&self.connection, &message, &[segment.descriptor()], deadline)?;
+        self.say(&message, &[segment.descriptor()], deadline)?;
         announced.insert(segment.id());
         segment.is_known_by(Arc::downgrade(self));
         Ok(())
+    }
+
+    fn say(
+        &self,
+        message: &wire::Message,
+        descriptors: &[BorrowedFd<'_>],
+        deadline: impl Into<Deadline>,
+    ) -> Result<()> {
+        say(&self.connection, message, descriptors, deadline)?;
+        self.sent.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// By the ring, if it has room; otherwise as a message.
+    fn send(&self, said: HandOver, deadline: Deadline) -> Result<()> {
+        // What has to be heard before, the segment above all, was sent before.
+        let pushed = match said.to_entry(self.sent.load(Ordering::Acquire)) {
+            Some(entry) => lock(&self.ring).push(entry),
+            None => Ok(Pushed::Full),
+        };
+        match pushed {
+            Ok(Pushed::Quietly) => Ok(()),
+            Ok(Pushed::ToASleeper) => {
+                // A peer whose queue is full has something to wake up for, and of one that is gone the thread will hear.
+                let _ = self.say(&wire::Message::Ring, &[], Duration::ZERO);
+                Ok(())
+            }
+            Ok(Pushed::Full) => self.say(&wire::Message::HandOver(said), &[], deadline),
+            Err(Corrupt) => {
+                let (pid, what) =
+                    (self.connection.peer().pid(), "it has taken more from the ring than there was");
+                Err(self.connection.breaks(Error::Protocol { pid, what }))
+            }
+        }
     }
 
     /// A segment of this process is gone.
@@ -254,10 +300,10 @@ impl Watched for ExportLink {
     }
 
     fn service(&self) -> Result<()> {
-        self.take_messages()?;
+        self.take_messages().inspect_err(|_| self.is_closing.store(true, Ordering::Release))?;
         let mut retiring = lock(&self.retiring);
         while let Some(&segment) = retiring.last() {
-            if say(&self.connection, &wire::Message::Retire { segment }, &[], Duration::ZERO).is_err() {
+            if self.say(&wire::Message::Retire { segment }, &[], Duration::ZERO).is_err() {
                 break;
             }
             retiring.pop();

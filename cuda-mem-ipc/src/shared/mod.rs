@@ -20,6 +20,7 @@ mod pool;
 mod reaper;
 mod received;
 mod returned;
+mod ring;
 mod segment;
 mod share;
 pub mod wire;

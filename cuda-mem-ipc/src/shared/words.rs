@@ -9,7 +9,7 @@ use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, Stream, StreamId};
 
 use super::reaper::bury;
-use super::{lock, wire};
+use super::{lock, ring, wire};
 use crate::error::{Error, Result};
 
 /// Bytes of a line's slot, as [`SharedWords`] documents.
@@ -58,14 +58,14 @@ pub(super) struct Point {
 impl Words {
     /// Memory for both sides' lines.
     pub(super) fn create(context: &Context, pid: u32) -> Result<Self> {
-        let page = SharedWords::create(context, 2 * LINES)?;
+        let page = SharedWords::create(context, wire::SLOTS)?;
         Ok(Self::over(page, Side::Exporter, pid))
     }
 
     /// What a peer has made.
     pub(super) fn open(context: &Context, descriptor: OwnedFd, pid: u32) -> Result<Self> {
         let page = SharedWords::open(context, descriptor)?;
-        if page.slots() < 2 * LINES {
+        if page.slots() < wire::SLOTS {
             return Err(Error::Protocol { pid, what: "the memory for fences is too small" });
         }
         Ok(Self::over(page, Side::Importer, pid))
@@ -92,6 +92,11 @@ impl Words {
     /// Lets nobody take pages out of it, once both have mapped it.
     pub(super) fn seal(&self) -> Result<()> {
         Ok(self.page()?.mapping().seal()?)
+    }
+
+    /// The ring behind the lines.
+    pub(super) fn ring(&self) -> Result<ring::Shared> {
+        Ok(ring::Shared::new(self.page()?.mapping()))
     }
 
     fn page(&self) -> Result<SharedWords> {
