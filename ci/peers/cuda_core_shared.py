@@ -51,10 +51,9 @@ class Sender:
         self.device.set_current()
         self.stream = self.device.create_stream()
         self.pool = DeviceMemoryResource(self.device, DeviceMemoryResourceOptions(ipc_enabled=True))
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
+        self.pipe, theirs = multiprocessing.Pipe()
         arguments = (theirs, self.pool.allocation_handle)
-        self.process = context.Process(target=receive, args=arguments, daemon=True)
+        self.process = multiprocessing.Process(target=receive, args=arguments, daemon=True)
         self.process.start()
         pairs.expect(self.pipe, "ready")
         # The pool keeps its memory while this lives.
@@ -103,4 +102,6 @@ if __name__ == "__main__":
     except ImportError as error:
         rounds.say(skip=str(error))
         sys.exit()
+    # CUDA does not survive a fork.
+    multiprocessing.set_start_method("spawn")
     rounds.serve({"cuda.core": cuda.core.__version__}, {"warm": warm})

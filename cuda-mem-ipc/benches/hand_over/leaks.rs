@@ -34,7 +34,7 @@ pub(crate) fn measure(lead: &Lead, request: &Request) -> Outcome {
 
 fn life(lead: &Lead, round: usize) -> Result<(), Box<dyn Error>> {
     let side = &lead.side;
-    let exporter = lead.tell_importer(Part::Life, &[])?;
+    let exporter = lead.tell_importer(Part::Life, &[round as u64])?;
     let options = SharedPoolOptions { segment_bytes: 2 << 20, ..SharedPoolOptions::default() };
     let pool = SharedPool::new(&side.context, &options)?;
     let buffer = pool.allocate(LEN, &side.stream)?;
@@ -44,10 +44,10 @@ fn life(lead: &Lead, round: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-pub(crate) fn play(side: &Side, importer: &Importer) -> Result<(), Box<dyn Error>> {
+pub(crate) fn play(side: &Side, importer: &Importer, round: u64) -> Result<(), Box<dyn Error>> {
     let buffer = importer.recv(LIMIT)?;
-    let _used = buffer.on(&side.stream)?;
-    Ok(())
+    let address = buffer.on(&side.stream)?.address();
+    side.check(address, usize::try_from(round)?)
 }
 
 /// What both processes have.
@@ -78,6 +78,8 @@ fn held(lead: &Lead) -> Result<Held, Box<dyn Error>> {
     let (Some(descriptors), Some(mappings)) = (both(0), both(1)) else {
         return Err("the other process does not count".into());
     };
+    // The driver's pool gives back what other cases had.
+    lead.side.context.synchronize()?;
     Ok(Held { descriptors, mappings, free: lead.side.context.memory_info()?.free as u64 })
 }
 

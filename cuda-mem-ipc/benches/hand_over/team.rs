@@ -163,7 +163,7 @@ fn play(side: &Side, message: Message) -> Result<Vec<u64>, Box<dyn Error>> {
         Some(Part::Many) => many::play(side, &importer(message.descriptors)?, number(0)?)?,
         Some(Part::First) => first_mapping::play(side, &importer(message.descriptors)?, number(0)?)?,
         Some(Part::FirstOfDriver) => first_mapping::play_driver(side, number(0)?, number(1)?)?,
-        Some(Part::Life) => leaks::play(side, &importer(message.descriptors)?)?,
+        Some(Part::Life) => leaks::play(side, &importer(message.descriptors)?, number(0)?)?,
         Some(Part::Count) => return leaks::count(),
         Some(Part::Begin) | None => return Err("nobody plays that".into()),
     }

@@ -18,7 +18,8 @@ pub(crate) const ASLEEP: Duration = Duration::from_micros(200);
 const GLANCE: Duration = Duration::from_micros(1);
 
 pub(crate) fn measure(lead: &Lead, request: &Request) -> Outcome {
-    let (rounds, asleep) = (request.number::<usize>("rounds")?, request.number::<u64>("asleep")?);
+    // And a first one, which maps the segment.
+    let (rounds, asleep) = (request.number::<usize>("rounds")? + 1, request.number::<u64>("asleep")?);
     let work = Work::new(&lead.side, request.number("work")?)?;
     let exporter = lead.tell_importer(Part::Warm, &[rounds as u64, asleep])?;
     let side = &lead.side;
@@ -48,6 +49,9 @@ pub(crate) fn measure(lead: &Lead, request: &Request) -> Outcome {
             let start = Instant::now();
             line.record(&side.stream)?;
             series.fence.push(u64::try_from(start.elapsed().as_nanos())?);
+            if round == 1 {
+                series = Series::default();
+            }
         }
         Ok(series)
     })();
