@@ -259,6 +259,11 @@ impl ExportLink {
         lock(&self.leases).open.remove(&sequence)
     }
 
+    /// Whether no lease is out any more, nor will be.
+    fn is_let_go(&self) -> bool {
+        !self.is_open.load(Ordering::SeqCst) && lock(&self.leases).open.is_empty()
+    }
+
     fn take_release(&self, release: Release) -> Result<()> {
         let Release { sequence, line, generation } = release;
         let Some(lease) = self.end_lease(sequence) else {
@@ -267,6 +272,7 @@ impl ExportLink {
         };
         if generation > 0 {
             let (words, point) = (Arc::clone(&self.words), Point { line, generation });
+            words.expect(point);
             lease.holder.released(ReleaseFence { words, point });
         }
         Ok(())
@@ -312,11 +318,12 @@ impl Watched for ExportLink {
     }
 
     fn is_restless(&self) -> bool {
-        !lock(&self.retiring).is_empty()
+        !lock(&self.retiring).is_empty() || self.is_let_go()
     }
 
     fn is_done(&self) -> bool {
-        !self.is_open.load(Ordering::SeqCst) && lock(&self.leases).open.is_empty()
+        // As long as the peer has to reach something, it is watched.
+        self.is_let_go() && self.words.expected_are_reached()
     }
 
     fn end(&self) {

@@ -294,6 +294,10 @@ impl ImportLink {
         })
     }
 
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
     /// A stream of its own for releases.
     pub(super) fn stream(&self) -> Result<&Stream> {
         if let Some(stream) = self.stream.get() {

@@ -151,6 +151,32 @@ fn an_importer_that_exits_without_a_word_takes_nothing_with_it() {
     });
 }
 
+/// The exporter has let the connection go, and its stream waits for the receiver's all the same.
+#[test]
+fn a_release_that_was_promised_is_waited_for_no_longer_than_its_receiver_lives() {
+    pair::play(test_name!(), &[("importer", dying)], |cast| {
+        let world = World::new();
+        let (stream, other) = (world.new_stream(), world.new_stream());
+        let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+        let victim = cast.start("importer");
+        victim.send_words(&[Step::Released as u64]);
+        let exporter = export_to(&world, &victim);
+        let buffer = pool.allocate(64 << 20, &stream).unwrap();
+        exporter.hand_over(buffer.range(0..LEN).unwrap(), &stream, LIMIT).unwrap();
+        drop(buffer);
+        ready(&victim);
+        eventually("the buffer goes back", || exporter.leases() == 0);
+        drop(exporter);
+        // Longer than a peer is given that has closed.
+        std::thread::sleep(Duration::from_millis(700));
+        let again = pool.allocate(64 << 20, &other).unwrap();
+        assert!(!other.is_idle().unwrap());
+        end(victim, End::Killed);
+        eventually("the stream goes on", || other.is_idle().unwrap());
+        drop(again);
+    });
+}
+
 fn bystander(first: &Channel) {
     let world = World::new();
     let importer = import_from(&world, first);
