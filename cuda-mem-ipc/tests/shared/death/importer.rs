@@ -83,7 +83,7 @@ fn round(cast: Cast, world: &World, step: Step, how: End) -> Duration {
         return std::thread::scope(|scope| {
             let offering = scope.spawn(|| Exporter::new(&world.context, connection, LIMIT));
             ready(&victim);
-            end(victim, how);
+            let _heir = end(victim, how);
             assert!(offering.join().unwrap().unwrap_err().is_gone());
             Duration::ZERO
         });
@@ -111,7 +111,7 @@ fn round(cast: Cast, world: &World, step: Step, how: End) -> Duration {
         assert!(!other.is_idle().unwrap(), "it waits for the receiver");
         again
     });
-    end(victim, how);
+    let _heir = end(victim, how);
     let time = time_until("its leases end", || {
         exporter.leases() == 0 && (again.is_none() || other.is_idle().unwrap())
     });
@@ -151,6 +151,16 @@ fn an_importer_that_exits_without_a_word_takes_nothing_with_it() {
     });
 }
 
+/// The process is there, and nothing of it: it is treated as gone soon after its end is closed.
+#[test]
+fn an_importer_that_becomes_another_program_takes_nothing_with_it() {
+    pair::play(test_name!(), &[("importer", dying)], |cast| {
+        for step in [Step::HandedOver, Step::Waiting, Step::Released] {
+            die_at("importer", step, End::Replaced, 1, |world, step, how| round(cast, world, step, how));
+        }
+    });
+}
+
 /// The exporter has let the connection go, and its stream waits for the receiver's all the same.
 #[test]
 fn a_release_that_was_promised_is_waited_for_no_longer_than_its_receiver_lives() {
@@ -171,7 +181,7 @@ fn a_release_that_was_promised_is_waited_for_no_longer_than_its_receiver_lives()
         std::thread::sleep(Duration::from_millis(700));
         let again = pool.allocate(64 << 20, &other).unwrap();
         assert!(!other.is_idle().unwrap());
-        end(victim, End::Killed);
+        let _heir = end(victim, End::Killed);
         eventually("the stream goes on", || other.is_idle().unwrap());
         drop(again);
     });
@@ -208,7 +218,7 @@ fn one_importer_s_death_harms_no_other() {
         drop(buffer);
         ready(&victim);
         assert_eq!(peer.receive().bytes, b"enqueued");
-        end(victim, End::Killed);
+        let _heir = end(victim, End::Killed);
         eventually("its lease ends", || to_victim.leases() == 0);
         assert_eq!(to_peer.leases(), 1);
         gate.open();
