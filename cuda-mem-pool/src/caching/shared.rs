@@ -22,7 +22,7 @@ use super::vmm::{Told, Vmm};
 use crate::engine::paged::{Heaps, PAGE, PageSource, Policy, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::History;
-use crate::primitive::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
+use crate::primitive::{AtomicU64, Mutex, MutexGuard, lock};
 use crate::statistics::{DeviceStatistics, PeakLedger};
 
 /// How much of the address space is reserved at once, in multiples of the device's memory: windows leave room behind them, and
