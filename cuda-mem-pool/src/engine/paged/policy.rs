@@ -13,9 +13,10 @@ const LITTLE: usize = 32 << 20;
 const FURTHER: usize = 4;
 const MOST_FURTHER: usize = 32 << 20;
 
-/// With more heaps than these, so many thousandths each: they take from each other all the time otherwise.
+/// With more heaps than these, so many thousandths each, up to so many bytes: they take from each other all the time otherwise.
 const FEW: usize = 4;
-const MANY_FURTHER: usize = 4;
+const MANY_FURTHER: usize = 20;
+const MOST_MANY_FURTHER: usize = 128 << 20;
 
 /// How memory is got and moved. [`Policy::DEFAULT`] is what ships; `docs/allocator.md` has the measurements that chose them.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +37,10 @@ pub struct Policy {
     pub(crate) placed: usize,
     /// The free end of a partly used handle, if it is as large as this, may begin a block elsewhere.
     pub(crate) smallest_tail: usize,
+    /// While less than this and the room of the heaps is held, what is kept is not given up for new memory.
+    pub(crate) room: usize,
+    /// While less than this is held for each heap, nothing moves.
+    pub(crate) room_of_heap: usize,
     /// While less than this is held for each heap, blocks have windows of their own.
     pub(crate) little: usize,
     /// And once something has become free so often: a program that only fills memory needs no windows, and its blocks stay.
@@ -57,6 +62,8 @@ impl Policy {
         smallest_handle: 2 * PAGE,
         largest_handle: 16 * PAGE,
         smallest_tail: 4 * PAGE,
+        room: 80 << 20,
+        room_of_heap: 16 << 20,
         little: 512 << 20,
         churn: 256,
         most_mappings: 100_000,
@@ -84,8 +91,10 @@ impl Policy {
         let share = most / 1000 * self.slack as usize;
         let little = most / 1000 * LITTLE_SHARE;
         let little = if little < LITTLE { little } else { LITTLE };
-        let each = most / 1000 * if heaps > FEW { MANY_FURTHER } else { FURTHER };
-        let each = if each < MOST_FURTHER { each } else { MOST_FURTHER };
+        let (each, bound) =
+            if heaps > FEW { (MANY_FURTHER, MOST_MANY_FURTHER) } else { (FURTHER, MOST_FURTHER) };
+        let each = most / 1000 * each;
+        let each = if each < bound { each } else { bound };
         let further = each * heaps.saturating_sub(1);
         if share > little { share + further } else { little + further }
     }

@@ -8,7 +8,6 @@ use super::habits::Windows;
 use super::heap::{Block, StreamHeap};
 use super::index::BlockIndex;
 use super::marks::Marks;
-use super::pages::ROOMY;
 use super::policy::{Policy, cost};
 use super::sizes::{GRANULE, MEDIUM, PAGE};
 
@@ -160,8 +159,9 @@ impl<B: Backend> PageSource<B> {
         index: &impl BlockIndex,
     ) -> Result<Block, GrowError<B::Error>> {
         let Wanted { size, unused, load } = wanted;
+        self.marks.entry(heap).or_default();
         // Nothing is got while what is here would do.
-        if self.ground.bytes() >= ROOMY
+        if self.ground.bytes() >= self.policy.room.saturating_add(self.room_of_heaps())
             && let Some(block) = mine.allocate_of_kept(size, unused, index)
         {
             return Ok(block);
@@ -235,8 +235,13 @@ impl<B: Backend> PageSource<B> {
     /// What may be held for the most that will have been in use.
     pub(super) fn allowed(&self, size: usize, load: Load) -> usize {
         let most = load.peak.max(load.active.saturating_add(size));
-        let heaps = self.marks.len().max(1);
-        most.saturating_add(self.policy.slack_bytes(most, heaps)).min(self.limit)
+        let slack = self.policy.slack_bytes(most, self.marks.len().max(1));
+        most.saturating_add(slack).max(self.room_of_heaps()).min(self.limit)
+    }
+
+    /// What the heaps need to themselves: they take from each other all the time otherwise.
+    fn room_of_heaps(&self) -> usize {
+        self.policy.room_of_heap.saturating_mul(self.marks.len())
     }
 
     /// A new handle, if memory and the limit allow it.

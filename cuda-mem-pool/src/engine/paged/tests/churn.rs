@@ -97,12 +97,12 @@ fn blocks_that_come_again_need_no_more_calls() {
 #[ignore = "prints figures for choosing the policy"]
 fn figures_of_churn() {
     let rounds = std::env::var("ROUNDS").map_or(64 << 10, |rounds| rounds.parse().unwrap());
-    for (heaps, seeds) in [(1, 8), (4, 2), (16, 1)] {
+    for (heaps, doublings, seeds) in [(16, 10.0, 1), (1, 16.0, 8), (4, 16.0, 2), (16, 16.0, 1)] {
         for seed in 0..seeds {
             let Outcome { ratio, peak, calls, grows, nanoseconds } =
-                churn(heaps, 16.0, rounds / heaps as usize, seed);
+                churn(heaps, doublings, rounds / heaps as usize, seed);
             println!(
-                "{heaps} heaps, seed {seed}: peak {} MiB held {ratio:.4} calls {calls:?} grows {grows} ns {nanoseconds:.0}",
+                "{heaps} heaps, {doublings} doublings, seed {seed}: peak {} MiB held {ratio:.4} calls {calls:?} grows {grows} ns {nanoseconds:.0}",
                 peak >> 20
             );
         }
