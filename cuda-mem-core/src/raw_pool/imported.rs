@@ -50,11 +50,12 @@ use crate::uses::{Access, Uses};
 /// };
 /// let pool = MemoryPool::create(driver, &properties)?;
 /// let address = pool.allocate(4096, &stream)?;
+/// let descriptor = pool.export()?;
 /// // SAFETY: nothing here borrows the memory; it is freed after the importer's use of it.
 /// let export = unsafe { MemoryPool::export_pointer(driver, address) }?;
 ///
 /// // In the other process, which received the pool's descriptor and the 64 bytes (here the same one).
-/// let theirs = Arc::new(MemoryPool::import(driver, pool.export()?.as_fd())?);
+/// let theirs = Arc::new(MemoryPool::import(driver, descriptor.as_fd())?);
 /// // SAFETY: imported once, from the process that exported the pool; the free below comes after it.
 /// let block = unsafe { ImportedBlock::import(&theirs, &export, 4096, &stream) }?;
 /// block.close()?;

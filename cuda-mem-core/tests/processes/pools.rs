@@ -66,9 +66,13 @@ fn exporter(cast: Cast, location: MemoryLocation) {
     let mut bytes = pattern(LEN, 5);
     upload(&world.stream, address, &bytes);
     let importer = cast.start("importer");
+    // SAFETY: nobody is given the export, if there were one.
+    let early = unsafe { MemoryPool::export_pointer(world.driver, address) };
+    assert_eq!(early.unwrap_err().code().map(|code| code.0), Some(1), "of a pool that was not exported");
+    let descriptor = pool.export().unwrap();
     // SAFETY: nothing here borrows the memory; it is freed after the importer's free.
     let export = unsafe { MemoryPool::export_pointer(world.driver, address) }.unwrap();
-    importer.send(export.as_bytes(), &[pool.export().unwrap().as_fd()]);
+    importer.send(export.as_bytes(), &[descriptor.as_fd()]);
     assert_eq!(importer.receive().words(), [checksum(&bytes[1001..])]);
     assert_eq!(importer.receive().bytes, b"freed");
     bytes[..5000].copy_from_slice(&pattern(5000, 6));

@@ -172,9 +172,10 @@ fn exports_block(cast: Cast, location: MemoryLocation) {
     let address = pool.allocate(LEN, &world.stream).unwrap();
     upload(&world.stream, address, &pattern(LEN, 1));
     let importer = cast.start("importer");
+    let descriptor = pool.export().unwrap();
     // SAFETY: nothing here borrows the memory; it is freed after the importer's frees.
     let export = unsafe { MemoryPool::export_pointer(world.driver, address) }.unwrap();
-    importer.send(export.as_bytes(), &[pool.export().unwrap().as_fd()]);
+    importer.send(export.as_bytes(), &[descriptor.as_fd()]);
     importer.finish();
     // SAFETY: no work uses it, here or there.
     unsafe { raw_pool::free(address, &world.stream) }.unwrap();
