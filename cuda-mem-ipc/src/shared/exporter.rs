@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,6 +36,8 @@ pub(super) struct ExportLink {
     connection: Connection,
     words: Arc<Words>,
     leases: Mutex<Leases>,
+    /// How many leases there are, those that are just ending too.
+    count: Arc<AtomicUsize>,
     /// Segments that the importer has. The lock is held while a new one is sent, so that no buffer of it overtakes it.
     announced: Mutex<HashSet<u64>>,
     /// Segments whose end the importer was not told of yet.
@@ -62,6 +64,24 @@ struct Lease {
     _segment: SegmentRef,
     /// What the receiver waits for, if it is an event.
     _event: Option<InterprocessEvent>,
+    /// Last: who sees that it has ended finds the buffer back.
+    _count: Counted,
+}
+
+/// One of so many.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Exporter {
@@ -90,6 +110,7 @@ impl Exporter {
             connection,
             words,
             leases: Mutex::default(),
+            count: Arc::default(),
             announced: Mutex::default(),
             retiring: Mutex::default(),
             ring,
@@ -149,7 +170,12 @@ impl Exporter {
         link.announce(&share.segment, deadline)?;
         share.holder.order(stream)?;
         let (fence, event) = link.fence(fence, stream)?;
-        let lease = Lease { holder: share.holder, _segment: share.segment.clone(), _event: event };
+        let lease = Lease {
+            holder: share.holder,
+            _segment: share.segment.clone(),
+            _event: event,
+            _count: Counted::new(&link.count),
+        };
         let sequence = link.lease(lease)?;
         let (segment, offset, len) = (share.segment.id(), share.offset as u64, share.len as u64);
         if let Err(error) = link.send(HandOver { sequence, segment, offset, len, fence }, deadline) {
@@ -162,7 +188,7 @@ impl Exporter {
     /// How many buffers the receiver has.
     #[must_use]
     pub fn leases(&self) -> usize {
-        if core::forked() { 0 } else { lock(&self.link.leases).open.len() }
+        if core::forked() { 0 } else { self.link.count.load(Ordering::SeqCst) }
     }
 
     /// The process at the other end.
@@ -259,6 +285,11 @@ impl ExportLink {
         lock(&self.leases).open.remove(&sequence)
     }
 
+    /// Whether no lease is out any more, nor will be.
+    fn is_let_go(&self) -> bool {
+        !self.is_open.load(Ordering::SeqCst) && self.count.load(Ordering::SeqCst) == 0
+    }
+
     fn take_release(&self, release: Release) -> Result<()> {
         let Release { sequence, line, generation } = release;
         let Some(lease) = self.end_lease(sequence) else {
@@ -267,6 +298,7 @@ impl ExportLink {
         };
         if generation > 0 {
             let (words, point) = (Arc::clone(&self.words), Point { line, generation });
+            words.expect(point);
             lease.holder.released(ReleaseFence { words, point });
         }
         Ok(())
@@ -312,11 +344,12 @@ impl Watched for ExportLink {
     }
 
     fn is_restless(&self) -> bool {
-        !lock(&self.retiring).is_empty()
+        !lock(&self.retiring).is_empty() || self.is_let_go()
     }
 
     fn is_done(&self) -> bool {
-        !self.is_open.load(Ordering::SeqCst) && lock(&self.leases).open.is_empty()
+        // As long as the peer has to reach something, it is watched.
+        self.is_let_go() && self.words.expected_are_reached()
     }
 
     fn end(&self) {

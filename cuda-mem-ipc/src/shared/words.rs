@@ -30,6 +30,8 @@ pub(super) struct Words {
     own: Mutex<Own>,
     /// How far the peer's lines had come when it was gone.
     reached: Mutex<[u64; LINES]>,
+    /// How far the peer has said that its lines will come.
+    expected: Mutex<[u64; LINES]>,
 }
 
 /// Whose lines are ours.
@@ -79,6 +81,7 @@ impl Words {
             pid,
             own: Mutex::new(own),
             reached: Mutex::new([0; LINES]),
+            expected: Mutex::new([0; LINES]),
         }
     }
 
@@ -169,9 +172,27 @@ impl Words {
 
     /// Whether everything that this side recorded is done.
     pub(super) fn own_are_reached(&self) -> bool {
-        let Ok(page) = self.page() else { return true };
         let issued = lock(&self.own).issued;
-        (0..wire::LINES).zip(issued).all(|(line, issued)| word(&page, self.slot(self.side, line)) >= issued)
+        self.have_come_to(self.side, issued)
+    }
+
+    /// A fence that the peer says it has recorded.
+    pub(super) fn expect(&self, point: Point) {
+        if let Some(expected) = lock(&self.expected).get_mut(point.line as usize) {
+            *expected = point.generation.max(*expected);
+        }
+    }
+
+    /// Whether everything that the peer said it has recorded is done.
+    pub(super) fn expected_are_reached(&self) -> bool {
+        let expected = *lock(&self.expected);
+        self.have_come_to(self.peer(), expected)
+    }
+
+    fn have_come_to(&self, side: Side, generations: [u64; LINES]) -> bool {
+        let Ok(page) = self.page() else { return true };
+        let mut lines = (0..wire::LINES).zip(generations);
+        lines.all(|(line, generation)| word(&page, self.slot(side, line)) >= generation)
     }
 
     /// The peer is gone: whoever waits for it is let go, and what it had reached is remembered.
