@@ -35,13 +35,14 @@ pub(crate) fn measure(lead: &Lead, request: &Request) -> Outcome {
 fn life(lead: &Lead, round: usize) -> Result<(), Box<dyn Error>> {
     let side = &lead.side;
     let exporter = lead.tell_importer(Part::Life, &[round as u64])?;
-    let options = SharedPoolOptions { segment_bytes: 2 << 20, ..SharedPoolOptions::default() };
-    let pool = SharedPool::new(&side.context, &options)?;
-    let buffer = pool.allocate(LEN, &side.stream)?;
-    side.write(buffer.on(&side.stream)?.address(), round)?;
-    exporter.hand_over(&buffer, &side.stream, LIMIT)?;
-    lead.hear()?;
-    Ok(())
+    lead.finish((|| {
+        let options = SharedPoolOptions { segment_bytes: 2 << 20, ..SharedPoolOptions::default() };
+        let pool = SharedPool::new(&side.context, &options)?;
+        let buffer = pool.allocate(LEN, &side.stream)?;
+        side.write(buffer.on(&side.stream)?.address(), round)?;
+        exporter.hand_over(&buffer, &side.stream, LIMIT)?;
+        Ok(())
+    })())
 }
 
 pub(crate) fn play(side: &Side, importer: &Importer, round: u64) -> Result<(), Box<dyn Error>> {

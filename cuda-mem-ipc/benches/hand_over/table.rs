@@ -24,7 +24,7 @@ pub(crate) enum Word {
     Order,
     /// The last round that it may take.
     Go,
-    /// It has failed.
+    /// Either has failed.
     Failed,
 }
 
@@ -75,7 +75,7 @@ impl Table {
                 break;
             }
             std::hint::spin_loop();
-            // Seldom: it is no part of what is waited for.
+            // The one seldom; the other is a line of the cache that nobody writes.
             if turn % (1 << 24) == 0 || failed.load(Ordering::Relaxed) > 0 {
                 self.expect_patience(turn)?;
             }
@@ -87,8 +87,8 @@ impl Table {
         if self.get(Word::Failed)? > 0 {
             return Err("the other process failed".into());
         }
-        // Some minute, whatever the processor makes of a turn.
-        if turn >= 1 << 33 { Err("the other process does not go on".into()) } else { Ok(()) }
+        // Many seconds, whatever the processor makes of a turn.
+        if turn >= 1 << 30 { Err("the other process does not go on".into()) } else { Ok(()) }
     }
 
     /// Waits until a word has a value, asleep.

@@ -91,23 +91,30 @@ impl Lead {
         let (here, there) = pair()?;
         self.tell(part, numbers, &[there.as_fd()])?;
         drop(there);
-        let connection = here.complete(&PeerPolicy::default(), LIMIT)?;
-        Ok(Exporter::new(&self.side.context, connection, LIMIT)?)
+        let exporter = || {
+            let connection = here.complete(&PeerPolicy::default(), LIMIT)?;
+            Ok(Exporter::new(&self.side.context, connection, LIMIT)?)
+        };
+        exporter().or_else(|error| self.finish(Err(error)))
     }
 
     /// Waits until the second has played its part.
     pub(crate) fn hear(&self) -> Result<Vec<u64>, Box<dyn Error>> {
-        let answer = self.second.recv(LIMIT)?;
+        // It may be waiting itself.
+        let answer = self.second.recv(2 * LIMIT)?;
         match answer.kind {
             ANSWER => Ok(to_numbers(&answer.payload)),
             _ => Err(String::from_utf8_lossy(&answer.payload).into_owned().into()),
         }
     }
 
-    /// What `measured` gives, once the second is done too. If that failed, its reason is the better one.
+    /// What `measured` gives, once the second is done too. Of two failures the first is told.
     pub(crate) fn finish<T>(&self, measured: Result<T, Box<dyn Error>>) -> Result<T, Box<dyn Error>> {
-        if measured.is_err() && self.side.table.get(Word::Failed)? == 0 {
-            // It may wait for what will not come, and its answer be taken for another part's.
+        let table = &self.side.table;
+        if measured.is_err() && table.get(Word::Failed)? == 0 {
+            // The second is not to wait for what will not come, and its answer belongs to this part.
+            table.set(Word::Failed, 1)?;
+            drop(self.hear());
             return measured;
         }
         self.hear()?;
