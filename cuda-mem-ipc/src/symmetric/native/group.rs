@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{Context, Device, Stream, forked};
+use cuda_mem_pool::cuda_mem_core::{Context, Device, Error as CoreError, Stream, forked};
 
 use super::allocation::{Allocation, Remote, place};
 use super::directory::{Entry, Found, KEPT};
@@ -181,7 +181,7 @@ impl Inner {
             return Err(Error::WrongDevice { group: self.state.group.clone(), device, accepted });
         }
         self.state.check()?;
-        let too_large = cuda_mem_pool::cuda_mem_core::Error::TooLarge { count: size, size: 1 };
+        let too_large = CoreError::TooLarge { count: size, size: 1 };
         let len = Space::rounded(size).ok_or(too_large)?;
         // The order of allocations is the order of this lock.
         let mut own = lock(&self.own);
@@ -191,10 +191,9 @@ impl Inner {
             None => {
                 let segment = self.grow(own.segments.len() as u64, len)?;
                 own.segments.push(Arc::clone(&segment));
-                let block = segment.take(len).ok_or(cuda_mem_pool::cuda_mem_core::Error::OutOfRange {
-                    range: 0..len,
-                    len: segment.segment.mapping.bytes(),
-                })?;
+                let block = segment
+                    .take(len)
+                    .ok_or(CoreError::OutOfRange { range: 0..len, len: segment.segment.mapping.bytes() })?;
                 (segment, block)
             }
         };
@@ -295,9 +294,12 @@ impl Inner {
                 return Err(invalid("the number of a segment", announced.info.number));
             }
             let segment = Segment::import(&self.context, announced, rank, self.state.ranks());
-            mapped.push(Arc::new(segment.inspect_err(|_| {
-                // It cannot be asked for once more, and those behind it are of no use without it.
-                self.state.break_by(self.state.rank, Why::Failed);
+            // It cannot be asked for once more, and those behind it are of no use without it.
+            mapped.push(Arc::new(segment.inspect_err(|error| {
+                match error {
+                    Error::Invalid { .. } => self.state.break_by(rank, Why::Unreachable),
+                    _ => self.state.break_by(self.state.rank, Why::Failed),
+                };
             })?));
         }
     }
@@ -341,3 +343,7 @@ impl fmt::Debug for Group {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[path = "hostile.rs"]
+mod hostile;
