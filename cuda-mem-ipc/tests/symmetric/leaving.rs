@@ -86,7 +86,6 @@ fn a_group_is_made_anew_and_forgets_what_it_had() {
             let memory = kept.rendezvous(None).unwrap();
             rank.meet(&*memory);
             let address = kept.as_raw();
-            std::mem::forget(kept);
             let again = rank.native.add_group(&rank.group);
             assert!(matches!(again, Err(Error::GroupExists { .. })), "{again:?}");
             drop(rank.native.remove_group("ranks").unwrap());
@@ -94,7 +93,7 @@ fn a_group_is_made_anew_and_forgets_what_it_had() {
             assert!(matches!(gone, Err(Error::UnknownAddress { .. })), "{gone:?}");
             let unknown = rank.native.remove_group("ranks");
             assert!(matches!(unknown, Err(Error::UnknownGroup { .. })), "{unknown:?}");
-            drop(memory);
+            drop((memory, kept));
             rank.finish();
         }
         crew.finish();
