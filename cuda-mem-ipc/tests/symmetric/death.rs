@@ -3,7 +3,7 @@
 use cuda_mem_ipc::symmetric::SymmetricMemory;
 
 use crate::common::pair::{self, Channel, test_name};
-use crate::rank::{Crew, Rank, SOON, Seat, culprit, until_broken};
+use crate::rank::{Crew, Rank, SOON, Seat, culprit, until_broken, until_idle};
 
 const DIED: u64 = 1;
 const TIMED_OUT: u64 = 3;
@@ -16,7 +16,7 @@ fn survive(rank: &Rank, memory: Option<&dyn SymmetricMemory>, expected: [u64; 2]
     if let Some(memory) = memory {
         assert_eq!(culprit(&until_broken(memory)), expected);
         // Its stream was let go.
-        rank.stream.synchronize().unwrap();
+        until_idle(&rank.stream);
         let refused = [
             memory.barrier(&rank.stream, 1, None),
             memory.put_signal(&rank.stream, 0, 0),

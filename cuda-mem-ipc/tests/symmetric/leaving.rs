@@ -3,7 +3,7 @@
 use cuda_mem_ipc::symmetric::Error;
 
 use crate::common::pair::{self, Channel, test_name};
-use crate::rank::{Crew, Seat, culprit, until_broken};
+use crate::rank::{Crew, Seat, culprit, until_broken, until_idle};
 
 const LEFT: u64 = 2;
 
@@ -61,7 +61,7 @@ fn a_rank_that_leaves_while_others_wait_for_it_breaks_the_group() {
         assert!(!rank.stream.is_idle().unwrap());
         crew.others[0].send(b"leave", &[]);
         assert_eq!(culprit(&until_broken(&*memory)), [1, LEFT]);
-        rank.stream.synchronize().unwrap();
+        until_idle(&rank.stream);
         drop(memory);
         rank.finish();
         crew.finish();

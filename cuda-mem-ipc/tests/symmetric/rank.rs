@@ -208,3 +208,12 @@ pub(crate) fn until_broken(memory: &dyn SymmetricMemory) -> Error {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
+
+/// Waits for the stream, and for as long as `LONG`.
+pub(crate) fn until_idle(stream: &Stream) {
+    let start = std::time::Instant::now();
+    while !stream.is_idle().unwrap() {
+        assert!(start.elapsed() < LONG, "the stream waits for somebody");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
