@@ -209,6 +209,16 @@ impl Entries {
         self.writer.iter().chain(readers).chain(unfinished).try_for_each(|entry| entry.hold_up(stream))
     }
 
+    /// Readers that are known to have ended, once there are many.
+    fn forget_done_readers(&mut self) -> Vec<Use> {
+        if self.readers.len() < PRUNE_FROM {
+            return Vec::new();
+        }
+        let (done, kept) = self.readers.drain(..).partition(|entry| entry.open == 0 && entry.is_done());
+        self.readers = kept;
+        done
+    }
+
     /// Enters `stream`, which is ordered behind the uses that `access` conflicts with. Returns what need not be remembered
     /// any more.
     fn enter(&mut self, stream: &Stream, access: Access) -> Vec<Use> {
@@ -222,12 +232,7 @@ impl Entries {
                 forgotten.extend(known.event.take().map(|event| Use { event: Some(event), ..known.clone() }));
                 return forgotten;
             }
-            if self.readers.len() >= PRUNE_FROM {
-                let (done, kept) =
-                    self.readers.drain(..).partition(|entry| entry.open == 0 && entry.is_done());
-                self.readers = kept;
-                forgotten = done;
-            }
+            forgotten = self.forget_done_readers();
             self.readers.push(Use { stream: stream.clone(), event: None, open: 1, wrote: false });
             return forgotten;
         }

@@ -4,8 +4,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use cuda_mem_pool::Uuid;
+use cuda_mem_pool::cuda_mem_core as core;
 use rustix::io::Errno;
 
+use crate::shared::wire::WireError;
 use crate::transport::{Address, FrameError};
 
 /// The result of whatever can fail here.
@@ -52,6 +55,53 @@ pub enum Error {
         /// The calling process.
         here: u32,
     },
+    /// The peer ended, or ended the connection, before the work was done that was waited for.
+    #[error(
+        "process {pid} is gone, and its work before this point was not finished: the bytes are not what it meant them to be"
+    )]
+    PeerDied {
+        /// The peer.
+        pid: u32,
+    },
+    /// The driver layer refused.
+    #[error(transparent)]
+    Core(#[from] core::Error),
+    /// What came is no message of a shared pool. The connection is broken.
+    #[error("process {pid} sent what is no message of a shared pool: {source}")]
+    Wire {
+        /// The peer.
+        pid: u32,
+        /// What is wrong.
+        source: WireError,
+    },
+    /// A message of a shared pool that does not fit what came before. The connection is broken.
+    #[error("process {pid} does not follow the protocol: {what}")]
+    Protocol {
+        /// The peer.
+        pid: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Host memory of another size than its sender says.
+    #[error("the memory was said to have {said} bytes and has {found}")]
+    WrongSize {
+        /// As its sender says.
+        said: u64,
+        /// What there is.
+        found: usize,
+    },
+    /// Memory of a device that this process does not have.
+    #[error("the memory lies on the device {uuid}, which is not visible here (CUDA_VISIBLE_DEVICES)")]
+    NoSuchDevice {
+        /// The device.
+        uuid: Uuid,
+    },
+    /// Bytes of a device are not touched by the host.
+    #[error("the buffer lies on a device; the host reads and writes buffers of host memory alone")]
+    NotOnHost,
+    /// An import that another one of the same segment was in the way of.
+    #[error("another import or release of the same segment did not end in time")]
+    ImportBusy,
     /// What came is no frame of the protocol. The connection is broken.
     #[error("not a frame: {0}")]
     Frame(#[from] FrameError),
@@ -254,10 +304,10 @@ impl Error {
         matches!(self, Self::Timeout { .. })
     }
 
-    /// Whether the peer is gone: its process has ended, or it has closed its end.
+    /// Whether the peer is gone: its process has ended, with or without its work, or it has closed its end.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        matches!(self, Self::PeerExited { .. } | Self::Closed { .. })
+        matches!(self, Self::PeerExited { .. } | Self::PeerDied { .. } | Self::Closed { .. })
     }
 }
 

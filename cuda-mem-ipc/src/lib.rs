@@ -3,6 +3,7 @@
 //! [`transport`] is how two processes of a host talk: it passes descriptors, checks who is at the other end, bounds every
 //! message and notices the death of a peer.
 //! [`Imports`] maps memory of other processes once, however often it is asked for; the handles are those of `cuda_mem_core::ipc`.
+//! [`shared`] hands buffers from one process to another, each with the fence that orders it.
 //! [`symmetric`] allocates the same buffer on every rank of a group and tells each rank where the others have it.
 //! The layer below is re-exported, so that this crate serves as a project's only dependency:
 //!
@@ -21,6 +22,7 @@
 mod error;
 mod import;
 mod primitive;
+pub mod shared;
 pub mod symmetric;
 pub mod transport;
 

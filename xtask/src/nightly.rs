@@ -25,7 +25,7 @@ const NOT_FOR_THREADS: &[&str] =
     &["without_data_any_size_can_be_had", "the_driver_answers_as_measured", "the_shared_library_is_a_driver"];
 
 /// The targets of `ci/fuzz/`.
-const FUZZED: &[&str] = &["trace", "frame", "connection"];
+const FUZZED: &[&str] = &["trace", "frame", "connection", "hand_over"];
 
 /// Cases that a property test tries, where it tries 256 by itself.
 const CASES: &str = "100000";
@@ -47,6 +47,8 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
     let (cases, limit) = if quick { (CASES_QUICK, LIMIT_QUICK) } else { (CASES, LIMIT) };
     let mut properties = cargo("test --release --no-fail-fast");
     properties.args(&tests).env("PROPTEST_CASES", cases).env("CUDA_MEM_FAULTS", "all");
+    // Of a peer at each step of what processes say to each other.
+    properties.env("CUDA_MEM_DEATH_ROUNDS", if quick { "3" } else { "20" });
     steps.command("properties", limit_tests(&mut properties, limit, ""));
     let mut soak = cargo("test --release --package cuda-mem-pool --test sim soak");
     soak.env("CUDA_MEM_SOAK_SECONDS", if quick { "30" } else { "600" });

@@ -12,7 +12,9 @@ use std::fs::File;
 use std::mem::{ManuallyDrop, MaybeUninit};
 
 use bitflags::bitflags;
-use cuda_mem_sys::{CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_READ_ONLY};
+use cuda_mem_sys::{
+    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_READ_ONLY, CUdeviceptr,
+};
 
 use super::memory::{HostElements, HostMemory};
 use super::options::RegisterOptions;
@@ -233,6 +235,23 @@ impl<M: HostMemory> Registered<M> {
         let address =
             if memory.byte_len() > 0 { device_address(stream.context(), memory.as_ptr())? } else { 0 };
         StreamUse::begin(address, &parts.uses, stream, Access::Write)
+    }
+
+    /// Where the device of its context finds the memory; 0 if it has no bytes. Work that is put into a stream by this address
+    /// is not known here: [`Registered::on`], or [`Registered::absorb_uses`].
+    ///
+    /// Wraps [`cuMemHostGetDevicePointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`] if the device cannot reach the memory, [`Error::Forked`].
+    pub fn device_address(&self) -> Result<CUdeviceptr> {
+        let memory = self.parts.memory();
+        if memory.byte_len() == 0 { Ok(0) } else { device_address(&self.parts.context, memory.as_ptr()) }
     }
 
     pub(crate) fn uses(&self) -> &Uses {

@@ -132,13 +132,23 @@ impl Uses {
         entries.iter().map(Use::point).collect()
     }
 
-    /// Adds all of `other`: the uses of a part are uses of the whole.
+    /// Adds all of `other`: the uses of a part are uses of the whole. Makes no driver call unless there are many.
     pub(crate) fn absorb(&self, other: Self) {
         let other = other.entries.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut entries = self.lock();
-        entries
-            .readers
-            .extend(other.writer.into_iter().chain(other.readers).map(|entry| Use { open: 0, ..entry }));
+        let mut forgotten = entries.forget_done_readers();
+        for entry in other.writer.into_iter().chain(other.readers) {
+            // A stream without a point stands for all that it was given, so that once is enough.
+            let stands = |known: &&Use| known.event.is_none() && known.stream == entry.stream;
+            if entry.event.is_none() && entries.iter().any(|known| stands(&known)) {
+                forgotten.push(entry);
+            } else {
+                entries.readers.push(Use { open: 0, ..entry });
+            }
+        }
+        drop(entries);
+        // Outside the lock, as in `begin`.
+        drop(forgotten);
     }
 }
 
@@ -180,6 +190,25 @@ impl UsePoint {
             Err(Error::Driver(error)) if error.context_is_lost() => Ok(true),
             answer => answer,
         }
+    }
+
+    /// Orders `stream` behind the point. The host waits for nothing, and nothing is called for the point's own stream.
+    ///
+    /// Wraps [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html).
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if `stream` captures.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Capturing`], [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
+    pub fn order(&self, stream: &Stream) -> Result<()> {
+        if *stream == self.stream {
+            return Ok(());
+        }
+        stream.refuse_capturing("ordering a use of memory")?;
+        stream.wait(&self.event)
     }
 
     /// Waits until nothing before the point runs any more, whatever the result says. Blocks the calling thread.

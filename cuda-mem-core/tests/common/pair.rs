@@ -205,9 +205,15 @@ impl Channel {
         let mut control = Control::default();
         let mut message = header(&mut piece, &mut control);
         let flags = libc::MSG_CMSG_CLOEXEC;
-        // SAFETY: a message whose parts live until the call returns.
-        let len = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, flags) };
-        let error = io::Error::last_os_error();
+        let (len, error) = loop {
+            // SAFETY: a message whose parts live until the call returns.
+            let len = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, flags) };
+            let error = io::Error::last_os_error();
+            // As it does in a process that was stopped and goes on.
+            if len >= 0 || error.kind() != io::ErrorKind::Interrupted {
+                break (len, error);
+            }
+        };
         let len = usize::try_from(len).unwrap_or_else(|_| panic!("no message came: {error}"));
         assert_eq!(message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC), 0, "a message was cut");
         bytes.truncate(len);

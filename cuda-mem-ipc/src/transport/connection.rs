@@ -177,6 +177,11 @@ impl Connection {
         Ok(Message { kind, payload, descriptors })
     }
 
+    /// Ends the connection for both sides because of what a message said, which is handed back.
+    pub(crate) fn breaks(&self, error: Error) -> Error {
+        self.channel.breaks(error)
+    }
+
     /// One of the peer's descriptors, duplicated with close-on-exec.
     fn take(&self, number: i32) -> Result<OwnedFd> {
         let pid = self.peer.pid();

@@ -1,9 +1,11 @@
-//! What fuzzing found worth keeping, again: the targets `frame` and `connection` of `ci/fuzz`.
+//! What fuzzing found worth keeping, again: the targets `frame`, `connection` and `hand_over` of `ci/fuzz`.
 
 mod connection;
 mod frame;
+mod hand_over;
 
 const FRAME: &str = include_str!("../../../ci/fuzz/seeds/frame.txt");
+const HAND_OVER: &str = include_str!("../../../ci/fuzz/seeds/hand_over.txt");
 const CONNECTION: &str = include_str!("../../../ci/fuzz/seeds/connection.txt");
 
 /// One input a line, as hexadecimal digits; lines with `#` say something.
@@ -23,6 +25,12 @@ fn inputs(text: &str) -> Vec<Vec<u8>> {
 fn frames_are_read_as_they_are_written() {
     let read = inputs(FRAME).iter().map(|input| frame::check(input)).filter(|&read| read).count();
     assert!(read > 5, "the corpus has no frames any more, only refusals");
+}
+
+#[test]
+fn messages_of_a_shared_pool_are_read_as_they_are_written() {
+    let read = inputs(HAND_OVER).iter().map(|input| hand_over::check(input)).filter(|&read| read).count();
+    assert!(read > 5, "the corpus has no messages any more, only refusals");
 }
 
 #[test]

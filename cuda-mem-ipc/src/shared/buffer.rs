@@ -1,0 +1,157 @@
+//! Buffers of a shared pool.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::{self as core, Stream, StreamUse, Uses};
+
+use super::last::Last;
+use super::pool::{Cut, Freed, Pool};
+use super::segment::{Segment, SegmentRef};
+use super::share::{Holder, Share};
+use super::words::ReleaseFence;
+use super::{expect_host, lock, refuse_forked};
+use crate::error::Result;
+
+/// Memory of a [`SharedPool`](super::SharedPool), owned. Clones are handles to the same memory.
+///
+/// It remembers every stream that uses it. When its last handle is dropped, and every receiver that it was handed to is done or
+/// gone, its memory is used again, behind all of their work. [`SharedPool`](super::SharedPool) has an example.
+#[derive(Clone)]
+pub struct SharedBuffer {
+    block: Arc<Block>,
+}
+
+#[derive(Debug)]
+pub(super) struct Block {
+    pool: Arc<Pool>,
+    segment: Arc<Segment>,
+    offset: usize,
+    len: usize,
+    room: usize,
+    uses: Uses,
+    /// What has to be waited for besides: whoever had the memory before, and receivers that are done.
+    last: Mutex<Last>,
+}
+
+impl SharedBuffer {
+    pub(super) fn new(pool: &Arc<Pool>, cut: Cut, len: usize, stream: &Stream) -> Result<Self> {
+        let Cut { segment, offset, room, last } = cut;
+        // From here on its drop gives it back.
+        let (pool, last) = (Arc::clone(pool), Mutex::new(last));
+        let block = Block { pool, segment, offset, len, room, uses: Uses::new(), last };
+        lock(&block.last).order(stream)?;
+        // Who gets the memory next waits for this stream, and with it for all that it waits for.
+        block.uses.record_stream(stream)?;
+        *lock(&block.last) = Last::default();
+        Ok(Self { block: Arc::new(block) })
+    }
+
+    /// Its size in bytes: what was asked for.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "there is none without bytes")]
+    pub fn len(&self) -> usize {
+        self.block.len
+    }
+
+    /// Its address. Work that is put into a stream by it is ordered behind nothing, and nothing behind it: see
+    /// [`SharedBuffer::on`].
+    #[must_use]
+    pub fn as_raw(&self) -> CUdeviceptr {
+        self.block.segment.address(self.block.offset)
+    }
+
+    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
+    /// [`DeviceBuffer::on`](core::DeviceBuffer::on). The stream also waits for receivers that have given the memory back; who
+    /// writes while a receiver has it writes under its eyes.
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there, in [`Error::Core`](crate::Error::Core).
+    pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
+        refuse_forked()?;
+        lock(&self.block.last).order(stream)?;
+        Ok(self.block.uses.on(self.as_raw(), stream)?)
+    }
+
+    /// A part of it, to be handed over.
+    ///
+    /// # Errors
+    ///
+    /// [`core::Error::OutOfRange`], also for a part without bytes.
+    pub fn range(&self, range: Range<usize>) -> Result<Share> {
+        Share::from(self).range(range)
+    }
+
+    /// Copies bytes of a buffer in host memory out, from `offset` on, once its uses in this process are done. Blocks the
+    /// calling thread.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`core::Error::OutOfRange`]; those of [`Uses::wait`].
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
+        let (host, at) =
+            expect_host(&self.block.segment, self.block.offset, self.block.len, offset, into.len())?;
+        self.block.uses.wait()?;
+        Ok(host.read(at, into)?)
+    }
+
+    /// Copies bytes into a buffer in host memory, from `offset` on, once its uses in this process are done. Blocks the calling
+    /// thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`SharedBuffer::read`].
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
+        let (host, at) =
+            expect_host(&self.block.segment, self.block.offset, self.block.len, offset, from.len())?;
+        self.block.uses.wait()?;
+        Ok(host.write(at, from)?)
+    }
+}
+
+impl From<&SharedBuffer> for Share {
+    fn from(buffer: &SharedBuffer) -> Self {
+        let block = &buffer.block;
+        let segment = SegmentRef::Own(Arc::clone(&block.segment));
+        Self { segment, offset: block.offset, len: block.len, holder: Arc::<Block>::clone(block) }
+    }
+}
+
+impl Holder for Block {
+    fn order(&self, stream: &Stream) -> Result<()> {
+        lock(&self.last).order(stream)?;
+        Ok(self.uses.order(stream)?)
+    }
+
+    fn released(&self, fence: ReleaseFence) {
+        lock(&self.last).add_release(fence);
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if core::forked() {
+            // Before any lock: the memory is the parent's.
+            return;
+        }
+        let (uses, last) = (std::mem::take(&mut self.uses), std::mem::take(&mut *lock(&self.last)));
+        let segment = Arc::clone(&self.segment);
+        self.pool.free(Freed { segment, offset: self.offset, room: self.room, uses, last });
+    }
+}
+
+impl fmt::Debug for SharedBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedBuffer")
+            .field("address", &format_args!("{:#x}", self.as_raw()))
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}

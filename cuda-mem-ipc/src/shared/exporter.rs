@@ -1,0 +1,307 @@
+//! The giving end of a connection.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cuda_mem_pool::cuda_mem_core::ipc::InterprocessEvent;
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
+
+use super::options::FenceKind;
+use super::reaper::{self, Watched};
+use super::segment::SegmentRef;
+use super::share::{Holder, Share};
+use super::wire::{self, Fence, HandOver, Offer, Release};
+use super::words::{Point, ReleaseFence, Words};
+use super::{heard, lock, refuse_forked, say};
+use crate::error::{Error, Result};
+use crate::transport::{Connection, Deadline, Peer};
+
+/// Hands buffers to the process at the other end of a connection, which has an [`Importer`](super::Importer).
+///
+/// A buffer that is handed over is kept, as a lease, until its receiver is done with it. If the receiver closes, exits or is
+/// killed, its leases end within a second, and streams that wait for it go on; nobody else notices.
+///
+/// Dropped, the connection stays until the last lease has ended. [`SharedPool`](super::SharedPool) has an example.
+pub struct Exporter {
+    link: Arc<ExportLink>,
+}
+
+pub(super) struct ExportLink {
+    context: Context,
+    connection: Connection,
+    words: Arc<Words>,
+    leases: Mutex<Leases>,
+    /// Segments that the importer has. The lock is held while a new one is sent, so that no buffer of it overtakes it.
+    announced: Mutex<HashSet<u64>>,
+    /// Segments whose end the importer was not told of yet.
+    retiring: Mutex<Vec<u64>>,
+    is_open: AtomicBool,
+}
+
+#[derive(Default)]
+struct Leases {
+    next: u64,
+    open: HashMap<u64, Lease>,
+    /// The peer is gone.
+    are_over: bool,
+}
+
+/// A buffer that a receiver has.
+struct Lease {
+    holder: Arc<dyn Holder>,
+    _segment: SegmentRef,
+    /// What the receiver waits for, if it is an event.
+    _event: Option<InterprocessEvent>,
+}
+
+impl Exporter {
+    /// Makes an exporter of a connection, and is done when the importer at the other end has answered. Fences are recorded
+    /// for streams of the context's device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Protocol`] and [`Error::Wire`] if the other end is no importer; [`core::Error::Unsupported`] if the device's streams
+    /// cannot wait for words; those of [`Connection::send`] and [`Connection::recv`]; [`core::Error::Forked`].
+    pub fn new(context: &Context, connection: Connection, deadline: impl Into<Deadline>) -> Result<Self> {
+        refuse_forked()?;
+        let deadline = deadline.into();
+        let words = Arc::new(Words::create(context, connection.peer().pid())?);
+        let descriptor = words.descriptor()?;
+        say(&connection, &wire::Message::Offer(Offer::OURS), &[descriptor.as_fd()], deadline)?;
+        let (answer, descriptors) = heard(&connection, deadline)?;
+        if answer != wire::Message::Accept || !descriptors.is_empty() {
+            let pid = connection.peer().pid();
+            return Err(connection.breaks(Error::Protocol { pid, what: "the offer is not accepted" }));
+        }
+        words.seal()?;
+        let link = Arc::new(ExportLink {
+            context: context.clone(),
+            connection,
+            words,
+            leases: Mutex::default(),
+            announced: Mutex::default(),
+            retiring: Mutex::default(),
+            is_open: AtomicBool::new(true),
+        });
+        reaper::watch(Arc::<ExportLink>::clone(&link))?;
+        Ok(Self { link })
+    }
+
+    /// Hands a buffer over, behind everything that `stream` was given so far and behind the buffer's uses. Returns the number
+    /// that the receiver knows it by.
+    ///
+    /// Neither host nor stream waits. Only the first buffer of a segment takes a descriptor along. The buffer may be dropped
+    /// here at once, and may be handed to several receivers.
+    ///
+    /// # Capture
+    ///
+    /// [`core::Error::Capturing`] if the stream captures.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was handed over then. [`Error::Timeout`] when the receiver takes no messages, [`Error::PeerDied`],
+    /// [`Error::Closed`] and [`Error::PeerExited`] when it is gone; [`Error::Core`]: [`core::Error::ForeignContext`] for another
+    /// driver's stream, those of [`FenceLine::record`](core::FenceLine::record), [`core::Error::Forked`].
+    pub fn hand_over(
+        &self,
+        buffer: impl Into<Share>,
+        stream: &Stream,
+        deadline: impl Into<Deadline>,
+    ) -> Result<u64> {
+        self.hand_over_with(FenceKind::Word, buffer, stream, deadline)
+    }
+
+    /// As [`Exporter::hand_over`], with a fence of a kind.
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn hand_over_with(
+        &self,
+        fence: FenceKind,
+        buffer: impl Into<Share>,
+        stream: &Stream,
+        deadline: impl Into<Deadline>,
+    ) -> Result<u64> {
+        refuse_forked()?;
+        let (share, deadline, link) = (buffer.into(), deadline.into(), &self.link);
+        link.announce(&share.segment, deadline)?;
+        share.holder.order(stream)?;
+        let (fence, event) = link.fence(fence, stream)?;
+        let lease = Lease { holder: share.holder, _segment: share.segment.clone(), _event: event };
+        let sequence = link.lease(lease)?;
+        let (segment, offset, len) = (share.segment.id(), share.offset as u64, share.len as u64);
+        let message = wire::Message::HandOver(HandOver { sequence, segment, offset, len, fence });
+        if let Err(error) = say(&link.connection, &message, &[], deadline) {
+            drop(link.end_lease(sequence));
+            return Err(error);
+        }
+        Ok(sequence)
+    }
+
+    /// How many buffers the receiver has.
+    #[must_use]
+    pub fn leases(&self) -> usize {
+        if core::forked() { 0 } else { lock(&self.link.leases).open.len() }
+    }
+
+    /// The process at the other end.
+    #[must_use]
+    pub fn peer(&self) -> &Arc<Peer> {
+        self.link.connection.peer()
+    }
+}
+
+impl ExportLink {
+    /// Tells the importer of a segment, once.
+    fn announce(self: &Arc<Self>, segment: &SegmentRef, deadline: Deadline) -> Result<()> {
+        let mut announced = lock(&self.announced);
+        if announced.contains(&segment.id()) {
+            return Ok(());
+        }
+        let message = wire::Message::Segment(segment.said());
+        say(&self.connection, &message, &[segment.descriptor()], deadline)?;
+        announced.insert(segment.id());
+        segment.is_known_by(Arc::downgrade(self));
+        Ok(())
+    }
+
+    /// A segment of this process is gone.
+    pub(super) fn retire(&self, segment: u64) {
+        if lock(&self.announced).remove(&segment) {
+            lock(&self.retiring).push(segment);
+            reaper::wake();
+        }
+    }
+
+    fn fence(&self, kind: FenceKind, stream: &Stream) -> Result<(Fence, Option<InterprocessEvent>)> {
+        Ok(match kind {
+            FenceKind::Word => {
+                let Point { line, generation } = self.words.record(stream)?;
+                (Fence::Word { line, generation }, None)
+            }
+            FenceKind::Event => {
+                let event = InterprocessEvent::new(&self.context)?;
+                stream.record(event.event())?;
+                (Fence::Event(*event.handle()?.as_bytes()), Some(event))
+            }
+        })
+    }
+
+    fn lease(&self, lease: Lease) -> Result<u64> {
+        let mut leases = lock(&self.leases);
+        if leases.are_over {
+            drop(leases);
+            return Err(Error::PeerDied { pid: self.connection.peer().pid() });
+        }
+        let sequence = leases.next;
+        leases.next = sequence.wrapping_add(1);
+        leases.open.insert(sequence, lease);
+        Ok(sequence)
+    }
+
+    /// The caller drops it outside the lock: a buffer may end with it.
+    fn end_lease(&self, sequence: u64) -> Option<Lease> {
+        lock(&self.leases).open.remove(&sequence)
+    }
+
+    fn take_release(&self, release: Release) -> Result<()> {
+        let Release { sequence, line, generation } = release;
+        let Some(lease) = self.end_lease(sequence) else {
+            let (pid, what) = (self.connection.peer().pid(), "it releases what it does not have");
+            return Err(Error::Protocol { pid, what });
+        };
+        if generation > 0 {
+            let (words, point) = (Arc::clone(&self.words), Point { line, generation });
+            lease.holder.released(ReleaseFence { words, point });
+        }
+        Ok(())
+    }
+
+    fn take_messages(&self) -> Result<()> {
+        loop {
+            let (message, descriptors) = match heard(&self.connection, Duration::ZERO) {
+                Err(error) if error.is_timeout() => return Ok(()),
+                result => result?,
+            };
+            let taken = match message {
+                wire::Message::Release(release) if descriptors.is_empty() => self.take_release(release),
+                _ => Err(Error::Protocol {
+                    pid: self.connection.peer().pid(),
+                    what: "an importer only releases",
+                }),
+            };
+            taken.map_err(|error| self.connection.breaks(error))?;
+        }
+    }
+}
+
+impl Watched for ExportLink {
+    fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    fn reads(&self) -> bool {
+        true
+    }
+
+    fn service(&self) -> Result<()> {
+        self.take_messages()?;
+        let mut retiring = lock(&self.retiring);
+        while let Some(&segment) = retiring.last() {
+            if say(&self.connection, &wire::Message::Retire { segment }, &[], Duration::ZERO).is_err() {
+                break;
+            }
+            retiring.pop();
+        }
+        Ok(())
+    }
+
+    fn is_restless(&self) -> bool {
+        !lock(&self.retiring).is_empty()
+    }
+
+    fn is_done(&self) -> bool {
+        !self.is_open.load(Ordering::SeqCst) && lock(&self.leases).open.is_empty()
+    }
+
+    fn end(&self) {
+        // First, so that whoever gets the memory next does not wait for the dead.
+        self.words.end();
+        let held = {
+            let mut leases = lock(&self.leases);
+            leases.are_over = true;
+            std::mem::take(&mut leases.open)
+        };
+        drop(held);
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        if !core::forked() {
+            self.link.is_open.store(false, Ordering::SeqCst);
+            reaper::wake();
+        }
+    }
+}
+
+impl fmt::Debug for Exporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exporter").field("peer", &self.peer().pid()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ExportLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExportLink").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,354 @@
+//! The receiving end of a connection.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use cuda_mem_pool::cuda_mem_core::ipc::{EventHandle, OpenedEvent};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
+
+use super::arrival::Arrival;
+use super::reaper::{self, Watched, bury};
+use super::received::ReceivedBuffer;
+use super::returned::Returned;
+use super::segment::Segment;
+use super::wire::{self, Fence, HandOver, Release};
+use super::words::{Point, Words};
+use super::{heard, lock, refuse_forked, say};
+use crate::error::{Error, Result};
+use crate::import::{ImportError, ImportKey, Imported, Imports};
+use crate::transport::{Connection, Deadline, Peer, Poller};
+
+/// How many segments a peer may have this process map at a time.
+const MOST_SEGMENTS: usize = 4096;
+
+/// What this process has mapped for all importers.
+static IMPORTS: OnceLock<Imports<Segment>> = OnceLock::new();
+
+/// Receives buffers from the process at the other end of a connection, which has an [`Exporter`](super::Exporter).
+///
+/// A segment is mapped once in a process, whichever connections to its exporter bring buffers of it, and stays mapped until
+/// its exporter says that it is gone, or is gone itself, and the last buffer of it is dropped. Whatever comes is checked; a message
+/// that breaks the protocol ends the connection.
+///
+/// When the exporter dies, streams that wait for its work go on, and the buffers whose work it had not finished give
+/// [`Error::PeerDied`]. Their memory stays what it is until they are dropped.
+///
+/// Dropped, the connection stays until the last buffer has gone back. [`SharedPool`](super::SharedPool) has an example.
+pub struct Importer {
+    link: Arc<ImportLink>,
+}
+
+pub(super) struct ImportLink {
+    context: Context,
+    connection: Connection,
+    /// Held while a message is received and looked at, not while one is waited for.
+    turn: Mutex<()>,
+    pub(super) words: Arc<Words>,
+    segments: Mutex<HashMap<u64, Known>>,
+    /// Releases that could not be sent at once.
+    unsent: Mutex<Vec<Returned>>,
+    /// Buffers that have not gone back.
+    live: AtomicUsize,
+    /// Where releases are recorded that have no stream of their own.
+    stream: OnceLock<Stream>,
+    is_open: AtomicBool,
+    is_over: AtomicBool,
+}
+
+/// A segment that the exporter has announced.
+enum Known {
+    Mapped(Imported<Segment>),
+    /// It could not be imported, for this reason. Its buffers go back at once.
+    Refused(Error),
+}
+
+impl Importer {
+    /// Makes an importer of a connection, once the exporter at the other end has made its offer. Memory is mapped for the
+    /// device of the context.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Protocol`] and [`Error::Wire`] if the other end is no exporter; [`core::Error::Unsupported`] if the device's streams
+    /// cannot wait for words; those of [`Connection::send`] and [`Connection::recv`]; [`core::Error::Forked`].
+    pub fn new(context: &Context, connection: Connection, deadline: impl Into<Deadline>) -> Result<Self> {
+        refuse_forked()?;
+        let deadline = deadline.into();
+        let pid = connection.peer().pid();
+        let (offer, descriptors) = heard(&connection, deadline)?;
+        let descriptor = match (offer, <[OwnedFd; 1]>::try_from(descriptors)) {
+            (wire::Message::Offer(_), Ok([descriptor])) => descriptor,
+            _ => {
+                return Err(
+                    connection.breaks(Error::Protocol { pid, what: "it does not begin with an offer" })
+                );
+            }
+        };
+        let words = Arc::new(Words::open(context, descriptor, pid)?);
+        say(&connection, &wire::Message::Accept, &[], deadline)?;
+        let link = Arc::new(ImportLink {
+            context: context.clone(),
+            connection,
+            turn: Mutex::default(),
+            words,
+            segments: Mutex::default(),
+            unsent: Mutex::default(),
+            live: AtomicUsize::new(0),
+            stream: OnceLock::new(),
+            is_open: AtomicBool::new(true),
+            is_over: AtomicBool::new(false),
+        });
+        reaper::watch(Arc::<ImportLink>::clone(&link))?;
+        Ok(Self { link })
+    }
+
+    /// The next buffer, as soon as it was handed over: its bytes are there when its fence is reached, which
+    /// [`ReceivedBuffer::on`] has a stream wait for. Only the first buffer of a segment takes calls of the driver.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`] when none comes, [`Error::Closed`] and [`Error::PeerExited`] when none can come any more. When a
+    /// segment could not be mapped, its error, for each buffer of it, which goes back; the connection goes on. [`Error::Wire`] and
+    /// [`Error::Protocol`] for a peer that does not follow the protocol, after which the connection is broken; those of
+    /// [`Connection::recv`]; [`core::Error::Forked`].
+    pub fn recv(&self, deadline: impl Into<Deadline>) -> Result<ReceivedBuffer> {
+        refuse_forked()?;
+        let (deadline, link) = (deadline.into(), &self.link);
+        loop {
+            match link.take_message(deadline) {
+                Ok(Some(buffer)) => return Ok(buffer),
+                Ok(None) => {}
+                Err(error) if error.is_timeout() && !deadline.has_passed() => link.wait(deadline)?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The process at the other end.
+    #[must_use]
+    pub fn peer(&self) -> &Arc<Peer> {
+        self.link.connection.peer()
+    }
+
+    /// How many of the buffers have not gone back yet.
+    #[must_use]
+    pub fn buffers(&self) -> usize {
+        self.link.live.load(Ordering::SeqCst)
+    }
+}
+
+impl ImportLink {
+    fn breaks(&self, what: &'static str) -> Error {
+        self.connection.breaks(Error::Protocol { pid: self.connection.peer().pid(), what })
+    }
+
+    /// Waits until there is something to receive, or the peer has ended.
+    fn wait(&self, deadline: Deadline) -> Result<()> {
+        let mut poller = Poller::new();
+        poller.readable((), &self.connection);
+        poller.readable((), &**self.connection.peer());
+        poller.wait(deadline).map(drop)
+    }
+
+    /// The buffer of the next message, if it is there and brings one.
+    fn take_message(self: &Arc<Self>, deadline: Deadline) -> Result<Option<ReceivedBuffer>> {
+        // Messages are believed in their order, whoever receives them.
+        let _turn = lock(&self.turn);
+        let (message, descriptors) = heard(&self.connection, Duration::ZERO)?;
+        let no_descriptor = descriptors.is_empty();
+        match (message, <[OwnedFd; 1]>::try_from(descriptors)) {
+            (wire::Message::Segment(said), Ok([descriptor])) => self.learn(&said, descriptor, deadline)?,
+            (wire::Message::HandOver(said), _) if no_descriptor => return self.receive(said).map(Some),
+            (wire::Message::Retire { segment }, _) if no_descriptor => self.forget(segment)?,
+            _ => return Err(self.breaks("an exporter does not say that")),
+        }
+        Ok(None)
+    }
+
+    /// Maps a segment, unless this process has it.
+    fn learn(&self, said: &wire::Segment, descriptor: OwnedFd, deadline: Deadline) -> Result<()> {
+        let (is_known, count) = {
+            let segments = lock(&self.segments);
+            (segments.contains_key(&said.segment), segments.len())
+        };
+        if is_known {
+            return Err(self.breaks("it announces a segment twice"));
+        }
+        if count >= MOST_SEGMENTS {
+            return Err(self.breaks("it announces more segments than are accepted"));
+        }
+        let key = ImportKey::new(self.context.device(), &identity(self.connection.peer(), said));
+        let import = |departure| Segment::import(&self.context, said, descriptor, departure);
+        let imported = IMPORTS.get_or_init(Imports::new).import(&key, deadline.remaining(), import);
+        let known = match imported {
+            // Somebody else's import of what the peer now says has another size.
+            Ok(segment) if segment.bytes() as u64 != said.bytes => {
+                return Err(self.breaks("it announces a segment with another size than before"));
+            }
+            Ok(segment) => Known::Mapped(segment),
+            Err(ImportError::Failed(error)) => Known::Refused(error),
+            Err(ImportError::Timeout(_)) => Known::Refused(Error::ImportBusy),
+            Err(ImportError::Forked) => return Err(core::Error::Forked.into()),
+        };
+        lock(&self.segments).insert(said.segment, known);
+        Ok(())
+    }
+
+    fn forget(&self, segment: u64) -> Result<()> {
+        match lock(&self.segments).remove(&segment) {
+            Some(known) => bury(known),
+            None => return Err(self.breaks("it retires a segment that it did not announce")),
+        }
+        Ok(())
+    }
+
+    fn receive(self: &Arc<Self>, said: HandOver) -> Result<ReceivedBuffer> {
+        let segment = match lock(&self.segments).get(&said.segment) {
+            Some(Known::Mapped(segment)) => Ok(segment.clone()),
+            Some(Known::Refused(error)) => Err(error.clone()),
+            None => return Err(self.breaks("it hands over a part of a segment that it did not announce")),
+        };
+        let range = (usize::try_from(said.offset), usize::try_from(said.len));
+        let (Ok(offset), Ok(len)) = range else {
+            return Err(self.breaks("it hands over what lies outside of its segment"));
+        };
+        let arrival = segment.and_then(|segment| {
+            if offset.checked_add(len).is_none_or(|end| end > segment.bytes()) {
+                return Err(self.breaks("it hands over what lies outside of its segment"));
+            }
+            Ok((segment, self.arrival(said.fence)?))
+        });
+        match arrival {
+            Ok((segment, arrival)) => {
+                self.live.fetch_add(1, Ordering::SeqCst);
+                Ok(ReceivedBuffer::new(self, segment, offset..offset.saturating_add(len), said, arrival))
+            }
+            Err(error) => {
+                let release = Release { sequence: said.sequence, line: 0, generation: 0 };
+                // Nobody is there to be told if it fails.
+                let _ = say(&self.connection, &wire::Message::Release(release), &[], Duration::ZERO);
+                Err(error)
+            }
+        }
+    }
+
+    fn arrival(&self, fence: Fence) -> Result<Arrival> {
+        Ok(match fence {
+            Fence::Word { line, generation } => {
+                Arrival::Word { words: Arc::clone(&self.words), point: Point { line, generation } }
+            }
+            Fence::Event(handle) => {
+                Arrival::Event(OpenedEvent::open(&self.context, &EventHandle::from_bytes(handle))?)
+            }
+        })
+    }
+
+    /// A stream of its own for releases.
+    pub(super) fn stream(&self) -> Result<&Stream> {
+        if let Some(stream) = self.stream.get() {
+            return Ok(stream);
+        }
+        let stream = Stream::new(&self.context)?;
+        Ok(self.stream.get_or_init(|| stream))
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn send(&self, release: Release) -> Result<()> {
+        say(&self.connection, &wire::Message::Release(release), &[], Duration::ZERO)
+    }
+
+    /// Gives a buffer back, now or as soon as it can be.
+    pub(super) fn give_back(&self, mut returned: Returned) {
+        if returned.is_sent(self) {
+            self.gone_back();
+        } else {
+            lock(&self.unsent).push(returned);
+            reaper::wake();
+        }
+    }
+
+    /// Drops a share in a segment, whose end may have to wait for others.
+    pub(super) fn let_go(&self, known_as: u64, segment: Imported<Segment>) {
+        if !lock(&self.segments).contains_key(&known_as) {
+            // It may be the last.
+            bury(segment);
+        }
+    }
+
+    fn gone_back(&self) {
+        self.live.fetch_sub(1, Ordering::SeqCst);
+        if !self.is_open.load(Ordering::SeqCst) {
+            reaper::wake();
+        }
+    }
+
+    /// Whether no buffer is out any more.
+    fn is_let_go(&self) -> bool {
+        !self.is_open.load(Ordering::SeqCst) && self.live.load(Ordering::SeqCst) == 0
+    }
+}
+
+/// What names a segment in this process: who announces it, and as what. Nobody can name another's.
+fn identity(peer: &Peer, said: &wire::Segment) -> Vec<u8> {
+    let numbers = [peer.pid().into(), peer.start_time(), said.generation, said.segment];
+    numbers.iter().flat_map(|number: &u64| number.to_le_bytes()).collect()
+}
+
+impl Watched for ImportLink {
+    fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    fn reads(&self) -> bool {
+        false
+    }
+
+    fn service(&self) -> Result<()> {
+        let unsent = std::mem::take(&mut *lock(&self.unsent));
+        for mut returned in unsent {
+            if returned.is_sent(self) {
+                self.gone_back();
+            } else {
+                lock(&self.unsent).push(returned);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_restless(&self) -> bool {
+        !lock(&self.unsent).is_empty() || self.is_let_go()
+    }
+
+    fn is_done(&self) -> bool {
+        // Its end is what tells the exporter that the words will not be written any more.
+        self.is_let_go() && lock(&self.unsent).is_empty() && self.words.own_are_reached()
+    }
+
+    fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        self.words.end();
+        // Their release waits for streams.
+        bury((std::mem::take(&mut *lock(&self.segments)), std::mem::take(&mut *lock(&self.unsent))));
+    }
+}
+
+impl Drop for Importer {
+    fn drop(&mut self) {
+        if !core::forked() {
+            self.link.is_open.store(false, Ordering::SeqCst);
+            reaper::wake();
+        }
+    }
+}
+
+impl fmt::Debug for Importer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Importer").field("peer", &self.peer().pid()).finish_non_exhaustive()
+    }
+}

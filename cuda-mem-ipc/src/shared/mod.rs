@@ -1,0 +1,89 @@
+//! Buffers that go from one process to another, each with the fence that orders it.
+//!
+//! A [`SharedPool`] has memory in large segments. An [`Exporter`] hands its buffers to the [`Importer`] at the other end of a
+//! [connection](crate::transport): the receiver's stream waits for the exporter's work on the device, and no host does. What
+//! the receiver drops goes back in the same way, and its owner's streams wait for it. A segment is mapped once in a process, at its
+//! first buffer; from then on a hand-over is one message of a few bytes.
+//!
+//! The fences are words in memory of both processes. When a process dies, whatever it was to reach is completed with poison: the
+//! streams that wait go on, the buffers say so, and what it held goes back to its owner within a second. `docs/ipc.md` has the
+//! protocol, step by step, and what each side may assume after each kind of death.
+
+mod arrival;
+mod books;
+mod buffer;
+mod exporter;
+mod importer;
+mod last;
+mod options;
+mod pool;
+mod reaper;
+mod received;
+mod returned;
+mod segment;
+mod share;
+pub mod wire;
+mod words;
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
+use cuda_mem_pool::cuda_mem_core::{self as core, forked};
+
+use crate::error::{Error, Result};
+use crate::transport::{Connection, Deadline};
+use segment::Segment;
+
+pub use buffer::SharedBuffer;
+pub use exporter::Exporter;
+pub use importer::Importer;
+pub use options::{FenceKind, MemoryKind, SharedPoolOptions};
+pub use pool::SharedPool;
+pub use received::ReceivedBuffer;
+pub use share::Share;
+
+/// Sends a message.
+fn say(
+    connection: &Connection,
+    message: &wire::Message,
+    descriptors: &[BorrowedFd<'_>],
+    deadline: impl Into<Deadline>,
+) -> Result<()> {
+    let (kind, payload) = message.encode();
+    connection.send(kind, &payload, descriptors, deadline)
+}
+
+/// The next message, as far as its bytes go.
+fn heard(connection: &Connection, deadline: impl Into<Deadline>) -> Result<(wire::Message, Vec<OwnedFd>)> {
+    let message = connection.recv(deadline)?;
+    let parsed = wire::Message::parse(message.kind, &message.payload);
+    let pid = connection.peer().pid();
+    let parsed = parsed.map_err(|source| connection.breaks(Error::Wire { pid, source }))?;
+    Ok((parsed, message.descriptors))
+}
+
+/// Where `len` bytes behind `offset` of a buffer are on the host.
+fn expect_host(
+    segment: &Segment,
+    start: usize,
+    bytes: usize,
+    offset: usize,
+    len: usize,
+) -> Result<(&SharedMapping, usize)> {
+    let host = segment.host().ok_or(Error::NotOnHost)?;
+    let end = offset.saturating_add(len);
+    if end > bytes {
+        return Err(core::Error::OutOfRange { range: offset..end, len: bytes }.into());
+    }
+    Ok((host, start.saturating_add(offset)))
+}
+
+fn refuse_forked() -> Result<()> {
+    if forked() { Err(core::Error::Forked.into()) } else { Ok(()) }
+}
+
+/// Nothing panics while it holds one; a lock says so all the same.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

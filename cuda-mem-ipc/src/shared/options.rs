@@ -1,0 +1,46 @@
+//! What a pool is made of, and what a hand-over is ordered by.
+
+/// How a [`SharedPool`](super::SharedPool) gets its memory.
+///
+/// ```
+/// use cuda_mem_ipc::shared::{MemoryKind, SharedPoolOptions};
+///
+/// let options = SharedPoolOptions { kind: MemoryKind::Host, ..SharedPoolOptions::default() };
+/// assert_eq!(options.segment_bytes, 64 << 20);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedPoolOptions {
+    /// Where the memory lies.
+    pub kind: MemoryKind,
+    /// How many bytes a segment has, unless one buffer needs more; rounded up to whole pages. Each segment takes a descriptor here
+    /// and in each importer, and one mapping there.
+    pub segment_bytes: usize,
+}
+
+impl Default for SharedPoolOptions {
+    /// Segments of 64 MiB on the device.
+    fn default() -> Self {
+        Self { kind: MemoryKind::Device, segment_bytes: 64 << 20 }
+    }
+}
+
+/// Where the memory of a [`SharedPool`](super::SharedPool) lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MemoryKind {
+    /// On the device of the pool's context.
+    Device,
+    /// On the host, in memory files that are registered with the driver.
+    Host,
+}
+
+/// What the receiver of a buffer waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FenceKind {
+    /// A generation of a word in memory that both have. When its writer dies it is completed with poison, and the receiver gets
+    /// [`PeerDied`](crate::Error::PeerDied).
+    Word,
+    /// An interprocess event of its own. Nobody can complete it when its writer dies: streams that wait for it then hang.
+    Event,
+}

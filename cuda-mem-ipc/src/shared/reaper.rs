@@ -1,0 +1,173 @@
+//! One thread that looks after all peers: it takes what they give back, and what they held when they die.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cuda_mem_pool::cuda_mem_core::forked;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::lock;
+use crate::error::{Error, Result};
+use crate::transport::{Connection, Poller};
+
+/// How long a peer that has closed its end may live on before what it holds is taken. Who follows the protocol holds nothing
+/// then; who is killed or calls `exec` closes a moment before the rest of it ends.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// How often is tried again what could not be done at once.
+const TICK: Duration = Duration::from_millis(10);
+
+/// One end of a connection between pools.
+pub(super) trait Watched: Send + Sync {
+    fn connection(&self) -> &Connection;
+
+    /// Whether messages are for the thread, and not for callers.
+    fn reads(&self) -> bool;
+
+    /// Takes what came, and does what was left to do. An error means that nothing will come any more.
+    fn service(&self) -> Result<()>;
+
+    /// Whether there is something left to do that nobody will tell of.
+    fn is_restless(&self) -> bool;
+
+    /// Whether its owner has let it go and nothing is left to do.
+    fn is_done(&self) -> bool;
+
+    /// The peer is gone. Must not wait for anybody.
+    fn end(&self);
+}
+
+struct Watch {
+    link: Arc<dyn Watched>,
+    closed_at: Option<Instant>,
+}
+
+/// What the thread is told. It is there while it has something to look after.
+struct Inbox {
+    new: Vec<Arc<dyn Watched>>,
+    bell: Option<Arc<OwnedFd>>,
+}
+
+static INBOX: Mutex<Inbox> = Mutex::new(Inbox { new: Vec::new(), bell: None });
+
+/// Looks after a link until it is done or its peer is gone.
+pub(super) fn watch(link: Arc<dyn Watched>) -> Result<()> {
+    let mut inbox = lock(&INBOX);
+    if let Some(bell) = &inbox.bell {
+        ring(bell);
+        inbox.new.push(link);
+        return Ok(());
+    }
+    let bell =
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
+    let bell = Arc::new(bell);
+    let heard = Arc::clone(&bell);
+    let thread = thread::Builder::new().name("cuda-mem-reaper".into()).spawn(move || look_after(&heard));
+    thread.map_err(|error| Error::System { call: "clone", source: Arc::new(error) })?;
+    inbox.bell = Some(bell);
+    inbox.new.push(link);
+    Ok(())
+}
+
+/// Has the thread look at its links.
+pub(super) fn wake() {
+    if let Some(bell) = &lock(&INBOX).bell {
+        ring(bell);
+    }
+}
+
+fn ring(bell: &OwnedFd) {
+    // It fails only when it has been rung 2^64 times.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}
+
+/// Drops something whose end waits for others, in a thread of its own.
+pub(super) fn bury(what: impl Send + 'static) {
+    if forked() {
+        // There is nothing to wait for: drops do nothing in a child.
+        return drop(what);
+    }
+    // Without a thread it is dropped here.
+    let _ = thread::Builder::new().name("cuda-mem-release".into()).spawn(move || drop(what));
+}
+
+/// What became ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ready {
+    Bell,
+    Exit(usize),
+    Connection(usize),
+}
+
+fn look_after(bell: &OwnedFd) {
+    let mut watches: Vec<Watch> = Vec::new();
+    loop {
+        {
+            let mut inbox = lock(&INBOX);
+            let new = inbox.new.drain(..).map(|link| Watch { link, closed_at: None });
+            watches.extend(new);
+            if watches.is_empty() {
+                inbox.bell = None;
+                return;
+            }
+        }
+        let ready = wait(bell, &watches);
+        let mut count = [0; 8];
+        // Empty if it was not rung.
+        let _ = rustix::io::read(bell, &mut count);
+        // From the last on, so that what takes a removed one's place has had its turn.
+        for index in (0..watches.len()).rev() {
+            let exited = ready.contains(&Ready::Exit(index));
+            let came = ready.contains(&Ready::Connection(index));
+            if watches.get_mut(index).is_some_and(|watch| !watch.turn(came, exited)) {
+                // The last share in a connection has streams to wait for.
+                bury(watches.swap_remove(index));
+            }
+        }
+    }
+}
+
+fn wait(bell: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
+    let mut poller = Poller::new();
+    poller.readable(Ready::Bell, bell);
+    let mut limit = Duration::from_secs(3600);
+    for (index, watch) in watches.iter().enumerate() {
+        let connection = watch.link.connection();
+        poller.readable(Ready::Exit(index), connection.peer());
+        if watch.closed_at.is_some() || watch.link.is_restless() {
+            limit = TICK;
+        }
+        if watch.closed_at.is_none() {
+            if watch.link.reads() {
+                poller.readable(Ready::Connection(index), connection);
+            } else {
+                poller.closed(Ready::Connection(index), connection);
+            }
+        }
+    }
+    poller.wait(limit).unwrap_or_else(|_| {
+        // Too many descriptors for one call, which may pass. Whatever came is found by looking.
+        thread::sleep(TICK);
+        let has_exited = |watch: &Watch| matches!(watch.link.connection().peer().is_alive(), Ok(false));
+        let exited = watches.iter().enumerate().filter(|(_, watch)| has_exited(watch));
+        exited.map(|(index, _)| Ready::Exit(index)).collect()
+    })
+}
+
+impl Watch {
+    /// Whether it is to be watched any longer.
+    fn turn(&mut self, came: bool, exited: bool) -> bool {
+        if self.closed_at.is_none() {
+            // What a peer had sent before it ended counts.
+            let ended = self.link.service().is_err() || came && !self.link.reads();
+            self.closed_at = ended.then(Instant::now);
+        }
+        let is_gone = exited || self.closed_at.is_some_and(|at| at.elapsed() >= GRACE);
+        if is_gone {
+            self.link.end();
+        }
+        !is_gone && !self.link.is_done()
+    }
+}

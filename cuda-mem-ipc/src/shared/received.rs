@@ -1,0 +1,231 @@
+//! Buffers of another process.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::{self as core, Stream, StreamUse, Uses};
+
+use super::arrival::Arrival;
+use super::importer::ImportLink;
+use super::last::Last;
+use super::returned::Returned;
+use super::segment::{Segment, SegmentRef};
+use super::share::{Holder, Share};
+use super::wire::HandOver;
+use super::words::ReleaseFence;
+use super::{expect_host, lock, refuse_forked};
+use crate::error::{Error, Result};
+use crate::import::Imported;
+use crate::transport::Deadline;
+
+/// Memory of another process that was handed over. Clones are handles to the same memory.
+///
+/// It remembers every stream that uses it. When its last handle is dropped, it goes back behind all of them: its owner uses
+/// the memory again in stream order, and no host waits. It may be handed on ([`Exporter`](super::Exporter)), and goes back when the
+/// last who got it is done. [`SharedPool`](super::SharedPool) has an example.
+#[derive(Clone)]
+pub struct ReceivedBuffer {
+    received: Arc<Received>,
+}
+
+struct Received {
+    link: Arc<ImportLink>,
+    segment: Imported<Segment>,
+    offset: usize,
+    len: usize,
+    /// As the exporter said it.
+    said: HandOver,
+    arrival: Arrival,
+    uses: Uses,
+    /// Those that it was handed on to, as far as they are done.
+    last: Mutex<Last>,
+    /// The streams that used it, up to two.
+    streams: Mutex<Vec<Stream>>,
+}
+
+impl ReceivedBuffer {
+    pub(super) fn new(
+        link: &Arc<ImportLink>,
+        segment: Imported<Segment>,
+        range: Range<usize>,
+        said: HandOver,
+        arrival: Arrival,
+    ) -> Self {
+        let received = Received {
+            link: Arc::clone(link),
+            segment,
+            offset: range.start,
+            len: range.end.saturating_sub(range.start),
+            said,
+            arrival,
+            uses: Uses::new(),
+            last: Mutex::default(),
+            streams: Mutex::default(),
+        };
+        Self { received: Arc::new(received) }
+    }
+
+    /// The number that [`Exporter::hand_over`](super::Exporter::hand_over) returned.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.received.said.sequence
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "there is none without bytes")]
+    pub fn len(&self) -> usize {
+        self.received.len
+    }
+
+    /// Its address here. Work that is put into a stream by it is ordered behind nothing, the exporter's work neither, and nothing
+    /// behind it: see [`ReceivedBuffer::on`].
+    #[must_use]
+    pub fn as_raw(&self) -> CUdeviceptr {
+        self.received.segment.address(self.received.offset)
+    }
+
+    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. The stream waits
+    /// until the exporter's work is done, and the host for nothing.
+    ///
+    /// If the exporter dies after this, the stream goes on: ask [`ReceivedBuffer::is_ready`] before results are used.
+    ///
+    /// # Capture
+    ///
+    /// [`core::Error::Capturing`] if the stream captures and the exporter's work is not done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerDied`] if the exporter died before its work was done; [`Error::Core`], as
+    /// [`DeviceBuffer::on`](core::DeviceBuffer::on).
+    pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
+        refuse_forked()?;
+        let received = &*self.received;
+        received.arrival.hold_up(stream)?;
+        lock(&received.last).order(stream)?;
+        let used = received.uses.on(self.as_raw(), stream)?;
+        let mut streams = lock(&received.streams);
+        if streams.len() < 2 && !streams.contains(stream) {
+            streams.push(stream.clone());
+        }
+        Ok(used)
+    }
+
+    /// Whether the exporter's work is done, and the bytes are there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerDied`] if it never will be; [`Error::Core`].
+    pub fn is_ready(&self) -> Result<bool> {
+        refuse_forked()?;
+        self.received.arrival.is_reached()
+    }
+
+    /// Has the calling thread wait until the bytes are there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`]; as [`ReceivedBuffer::is_ready`].
+    pub fn synchronize(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        let (deadline, mut pause) = (deadline.into(), Duration::from_micros(1));
+        while !self.is_ready()? {
+            if deadline.has_passed() {
+                return Err(Error::Timeout { what: "the exporter's work was done" });
+            }
+            // Short waits stay fast, long ones cost little.
+            thread::sleep(pause.min(deadline.remaining()));
+            pause = (pause * 2).min(Duration::from_micros(200));
+        }
+        Ok(())
+    }
+
+    /// A part of it, to be handed on.
+    ///
+    /// # Errors
+    ///
+    /// [`core::Error::OutOfRange`], also for a part without bytes.
+    pub fn range(&self, range: Range<usize>) -> Result<Share> {
+        Share::from(self).range(range)
+    }
+
+    /// Copies bytes of a buffer in host memory out, from `offset` on, once the exporter's work and the uses of this process are
+    /// done. Blocks the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotOnHost`], [`core::Error::OutOfRange`]; as [`ReceivedBuffer::synchronize`] and [`Uses::wait`].
+    pub fn read(&self, offset: usize, into: &mut [u8], deadline: impl Into<Deadline>) -> Result<()> {
+        let received = &*self.received;
+        let (host, at) = expect_host(&received.segment, received.offset, received.len, offset, into.len())?;
+        self.synchronize(deadline)?;
+        received.uses.wait()?;
+        Ok(host.read(at, into)?)
+    }
+
+    /// Copies bytes into a buffer in host memory, from `offset` on, once the exporter's work and the uses of this process are done.
+    /// Blocks the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`ReceivedBuffer::read`].
+    pub fn write(&self, offset: usize, from: &[u8], deadline: impl Into<Deadline>) -> Result<()> {
+        let received = &*self.received;
+        let (host, at) = expect_host(&received.segment, received.offset, received.len, offset, from.len())?;
+        self.synchronize(deadline)?;
+        received.uses.wait()?;
+        Ok(host.write(at, from)?)
+    }
+}
+
+impl From<&ReceivedBuffer> for Share {
+    fn from(buffer: &ReceivedBuffer) -> Self {
+        let received = &buffer.received;
+        let segment = SegmentRef::Imported(received.segment.clone());
+        Self { segment, offset: received.offset, len: received.len, holder: Arc::<Received>::clone(received) }
+    }
+}
+
+impl Holder for Received {
+    fn order(&self, stream: &Stream) -> Result<()> {
+        self.arrival.hold_up(stream)?;
+        lock(&self.last).order(stream)?;
+        Ok(self.uses.order(stream)?)
+    }
+
+    fn released(&self, fence: ReleaseFence) {
+        lock(&self.last).add_release(fence);
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        if core::forked() {
+            // Before any lock: the memory is the parent's.
+            return;
+        }
+        let mut streams = std::mem::take(&mut *lock(&self.streams));
+        self.link.give_back(Returned {
+            sequence: self.said.sequence,
+            known_as: self.said.segment,
+            segment: Some(self.segment.clone()),
+            uses: std::mem::take(&mut self.uses),
+            last: std::mem::take(&mut *lock(&self.last)),
+            stream: streams.pop().filter(|_| streams.is_empty()),
+            release: None,
+        });
+    }
+}
+
+impl fmt::Debug for ReceivedBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReceivedBuffer")
+            .field("sequence", &self.sequence())
+            .field("address", &format_args!("{:#x}", self.as_raw()))
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}

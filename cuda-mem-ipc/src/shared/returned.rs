@@ -1,0 +1,74 @@
+//! Buffers on their way back.
+
+use cuda_mem_pool::cuda_mem_core::{Stream, Uses};
+
+use super::importer::ImportLink;
+use super::last::Last;
+use super::segment::Segment;
+use super::wire::Release;
+use super::words::Point;
+use crate::error::Result;
+use crate::import::Imported;
+
+/// A received buffer whose last handle is gone.
+pub(super) struct Returned {
+    pub(super) sequence: u64,
+    /// The exporter's number of the segment.
+    pub(super) known_as: u64,
+    /// None once all uses are the segment's.
+    pub(super) segment: Option<Imported<Segment>>,
+    pub(super) uses: Uses,
+    /// Those that it was handed on to.
+    pub(super) last: Last,
+    /// The stream that used it, if it was one.
+    pub(super) stream: Option<Stream>,
+    /// The release, once it is recorded.
+    pub(super) release: Option<Release>,
+}
+
+impl Returned {
+    /// Tries to give it back, and tells whether nothing is left to do.
+    pub(super) fn is_sent(&mut self, link: &ImportLink) -> bool {
+        let sent = link.is_over()
+            || match self.send(link) {
+                Ok(()) => true,
+                // The exporter takes it all, soon.
+                Err(error) => error.is_gone() || matches!(error, crate::Error::Broken),
+            };
+        if sent && let Some(segment) = self.segment.take() {
+            segment.absorb(std::mem::take(&mut self.uses));
+            link.let_go(self.known_as, segment);
+        }
+        sent
+    }
+
+    fn send(&mut self, link: &ImportLink) -> Result<()> {
+        let release = match self.release {
+            Some(release) => release,
+            None => self.record(link)?,
+        };
+        self.release = Some(release);
+        link.send(release)
+    }
+
+    /// A fence behind everything that used it.
+    fn record(&mut self, link: &ImportLink) -> Result<Release> {
+        let sequence = self.sequence;
+        if self.uses.is_empty() && self.last.is_empty() {
+            return Ok(Release { sequence, line: 0, generation: 0 });
+        }
+        let own = self.stream.clone().map(|stream| self.record_on(link, &stream));
+        let Point { line, generation } = match own {
+            Some(Ok(point)) => point,
+            // It captures, or is another thread's.
+            Some(Err(_)) | None => self.record_on(link, link.stream()?)?,
+        };
+        Ok(Release { sequence, line, generation })
+    }
+
+    fn record_on(&mut self, link: &ImportLink, stream: &Stream) -> Result<Point> {
+        self.uses.order(stream)?;
+        self.last.order(stream)?;
+        link.words.record(stream)
+    }
+}

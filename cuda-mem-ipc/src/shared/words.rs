@@ -1,0 +1,232 @@
+//! The fences between two processes: words in memory that both have, half of the lines written by either side.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, Stream, StreamId};
+
+use super::reaper::bury;
+use super::{lock, wire};
+use crate::error::{Error, Result};
+
+/// Bytes of a line's slot, as [`SharedWords`] documents.
+const SLOT: usize = 64;
+
+/// From so many streams on, lines are given out anew: streams may end.
+const STREAMS: usize = 1024;
+
+const LINES: usize = wire::LINES as usize;
+
+/// The words of one connection.
+#[derive(Debug)]
+pub(super) struct Words {
+    /// None once the peer is gone.
+    page: Mutex<Option<SharedWords>>,
+    side: Side,
+    pid: u32,
+    own: Mutex<Own>,
+    /// How far the peer's lines had come when it was gone.
+    reached: Mutex<[u64; LINES]>,
+}
+
+/// Whose lines are ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Exporter,
+    Importer,
+}
+
+/// What this side writes.
+#[derive(Debug)]
+struct Own {
+    lines: HashMap<StreamId, u32>,
+    next: u32,
+    /// The last generation of each line.
+    issued: [u64; LINES],
+}
+
+/// A fence by its place: a line of one side, and a generation of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Point {
+    pub(super) line: u32,
+    pub(super) generation: u64,
+}
+
+impl Words {
+    /// Memory for both sides' lines.
+    pub(super) fn create(context: &Context, pid: u32) -> Result<Self> {
+        let page = SharedWords::create(context, 2 * LINES)?;
+        Ok(Self::over(page, Side::Exporter, pid))
+    }
+
+    /// What a peer has made.
+    pub(super) fn open(context: &Context, descriptor: OwnedFd, pid: u32) -> Result<Self> {
+        let page = SharedWords::open(context, descriptor)?;
+        if page.slots() < 2 * LINES {
+            return Err(Error::Protocol { pid, what: "the memory for fences is too small" });
+        }
+        Ok(Self::over(page, Side::Importer, pid))
+    }
+
+    fn over(page: SharedWords, side: Side, pid: u32) -> Self {
+        let own = Own { lines: HashMap::new(), next: 0, issued: [0; LINES] };
+        Self {
+            page: Mutex::new(Some(page)),
+            side,
+            pid,
+            own: Mutex::new(own),
+            reached: Mutex::new([0; LINES]),
+        }
+    }
+
+    /// A descriptor of the memory.
+    pub(super) fn descriptor(&self) -> Result<OwnedFd> {
+        let page = self.page()?;
+        let duplicate = page.as_fd().try_clone_to_owned();
+        duplicate.map_err(|error| Error::System { call: "fcntl(F_DUPFD_CLOEXEC)", source: Arc::new(error) })
+    }
+
+    /// Lets nobody take pages out of it, once both have mapped it.
+    pub(super) fn seal(&self) -> Result<()> {
+        Ok(self.page()?.mapping().seal()?)
+    }
+
+    fn page(&self) -> Result<SharedWords> {
+        lock(&self.page).clone().ok_or(Error::PeerDied { pid: self.pid })
+    }
+
+    fn slot(&self, side: Side, line: u32) -> usize {
+        let first = if side == Side::Exporter { 0 } else { LINES };
+        first + line as usize % LINES
+    }
+
+    fn peer(&self) -> Side {
+        if self.side == Side::Exporter { Side::Importer } else { Side::Exporter }
+    }
+
+    /// A fence of this side behind what `stream` was given so far.
+    pub(super) fn record(&self, stream: &Stream) -> Result<Point> {
+        let page = self.page()?;
+        let line = self.line_of(stream);
+        // A poisoned line is the peer's doing, or that of whoever found it dead.
+        let fence =
+            page.line(self.slot(self.side, line))?.record(stream).map_err(|error| self.told(error))?;
+        let generation = fence.generation().unwrap_or_default();
+        if let Some(issued) = lock(&self.own).issued.get_mut(line as usize) {
+            *issued = generation.max(*issued);
+        }
+        Ok(Point { line, generation })
+    }
+
+    /// Fences of one line are reached in order, so each stream has a line of its own as long as there are enough.
+    fn line_of(&self, stream: &Stream) -> u32 {
+        let mut own = lock(&self.own);
+        if let Some(line) = own.lines.get(&stream.id()) {
+            return *line;
+        }
+        if own.lines.len() >= STREAMS {
+            own.lines.clear();
+        }
+        let line = own.next % wire::LINES;
+        own.next = own.next.wrapping_add(1);
+        own.lines.insert(stream.id(), line);
+        line
+    }
+
+    /// Has `stream` wait for a fence of the peer.
+    pub(super) fn hold_up(&self, point: Point, stream: &Stream) -> Result<()> {
+        match self.fence(point).and_then(|fence| Ok(fence.hold_up(stream)?)) {
+            Err(error) if is_poison(&error) => self.was_reached(point).map(drop),
+            result => result,
+        }
+    }
+
+    /// Whether a fence of the peer was reached.
+    pub(super) fn is_reached(&self, point: Point) -> Result<bool> {
+        match self.fence(point).and_then(|fence| Ok(fence.is_complete()?)) {
+            Err(error) if is_poison(&error) => self.was_reached(point),
+            result => result,
+        }
+    }
+
+    fn fence(&self, point: Point) -> Result<Fence> {
+        Ok(self.page()?.line(self.slot(self.peer(), point.line))?.fence(point.generation)?)
+    }
+
+    /// Whether a fence of a peer that is gone was reached before.
+    fn was_reached(&self, point: Point) -> Result<bool> {
+        let reached = lock(&self.reached).get(point.line as usize).copied().unwrap_or_default();
+        if reached >= point.generation { Ok(true) } else { Err(Error::PeerDied { pid: self.pid }) }
+    }
+
+    /// Whether everything that this side recorded is done.
+    pub(super) fn own_are_reached(&self) -> bool {
+        let Ok(page) = self.page() else { return true };
+        let issued = lock(&self.own).issued;
+        (0..wire::LINES).zip(issued).all(|(line, issued)| word(&page, self.slot(self.side, line)) >= issued)
+    }
+
+    /// The peer is gone: whoever waits for it is let go, and what it had reached is remembered.
+    pub(super) fn end(&self) {
+        let Ok(page) = self.page() else { return };
+        {
+            let mut reached = lock(&self.reached);
+            for (line, reached) in (0..wire::LINES).zip(reached.iter_mut()) {
+                let seen = word(&page, self.slot(self.peer(), line));
+                // Above the last generation it is poison.
+                *reached = if seen > LAST { 0 } else { seen };
+            }
+        }
+        for line in 0..wire::LINES {
+            if let Ok(line) = page.line(self.slot(self.peer(), line)) {
+                line.poison();
+            }
+        }
+        *lock(&self.page) = None;
+        // Its release waits for streams, which may wait for another peer.
+        bury(page);
+    }
+
+    fn told(&self, error: core::Error) -> Error {
+        match error {
+            core::Error::Poisoned => Error::PeerDied { pid: self.pid },
+            error => error.into(),
+        }
+    }
+}
+
+/// The last generation of a line, as [`FenceLine`](core::FenceLine) documents.
+const LAST: u64 = 1 << 62;
+
+fn word(page: &SharedWords, slot: usize) -> u64 {
+    page.mapping().word(slot * SLOT).map_or(0, |word| word.load(Ordering::SeqCst))
+}
+
+fn is_poison(error: &Error) -> bool {
+    matches!(error, Error::Core(core::Error::Poisoned) | Error::PeerDied { .. })
+}
+
+/// A receiver's last use of memory that was handed to it: what its owner waits for.
+#[derive(Debug, Clone)]
+pub(super) struct ReleaseFence {
+    pub(super) words: Arc<Words>,
+    pub(super) point: Point,
+}
+
+impl ReleaseFence {
+    /// Has `stream` wait for it. A receiver that is gone uses nothing any more.
+    pub(super) fn order(&self, stream: &Stream) -> Result<()> {
+        match self.words.hold_up(self.point, stream) {
+            Err(Error::PeerDied { .. }) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Whether it need not be waited for.
+    pub(super) fn is_over(&self) -> bool {
+        !matches!(self.words.is_reached(self.point), Ok(false))
+    }
+}

@@ -1,0 +1,216 @@
+//! Peers that do not follow the protocol: what they say is an error, and nothing is lost or mapped that they did not offer.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use cuda_mem_core::host::SharedMapping;
+use cuda_mem_core::ipc::{SharedWords, poison_word};
+use cuda_mem_ipc::Error;
+use cuda_mem_ipc::shared::wire::{self, Fence, HandOver, LINES, Message, Offer, Place, Release};
+use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
+use cuda_mem_ipc::transport::Connection;
+
+use crate::common::World;
+use crate::link::{LIMIT, SHORT, eventually};
+use crate::raw::{both_ends, heard, offer, say, segment};
+
+/// A message, and the descriptors that travel with it.
+type Said<'m> = (Message, &'m [BorrowedFd<'m>]);
+
+/// An importer, and an exporter that says anything.
+fn importer(world: &World) -> (Importer, Connection, SharedWords) {
+    let (here, there) = both_ends();
+    let words = offer(world, &there);
+    let importer = Importer::new(&world.context, here, LIMIT).unwrap();
+    assert_eq!(heard(&there), Message::Accept);
+    (importer, there, words)
+}
+
+const WORD: Fence = Fence::Word { line: 0, generation: 1 };
+
+fn part(offset: u64, len: u64) -> Message {
+    Message::HandOver(HandOver { sequence: 7, segment: 0, offset, len, fence: WORD })
+}
+
+#[test]
+fn what_no_exporter_says_ends_the_connection() {
+    let world = World::new();
+    let (memory, said) = segment(&world, 0);
+    let descriptor = memory.export_posix_fd().unwrap();
+    let (one, bytes) = (descriptor.as_fd(), said.bytes);
+    let known: Said<'_> = (Message::Segment(said), &[one]);
+    let release = Message::Release(Release { sequence: 0, line: 0, generation: 0 });
+    let cases: [(&str, &[Said<'_>]); 14] = [
+        ("an unknown segment", &[(part(0, 1), &[])]),
+        ("behind the end", &[known, (part(bytes, 1), &[])]),
+        ("beyond the end", &[known, (part(0, bytes + 1), &[])]),
+        ("one byte too many", &[known, (part(1, bytes), &[])]),
+        ("far away", &[known, (part(1 << 62, 1), &[])]),
+        ("a segment twice", &[known, known]),
+        ("a segment without memory", &[(known.0, &[])]),
+        ("a segment with two memories", &[(known.0, &[one, one])]),
+        ("a buffer with a descriptor", &[known, (part(0, 1), &[one])]),
+        ("the end of what never was", &[(Message::Retire { segment: 3 }, &[])]),
+        (
+            "the end of a segment twice",
+            &[known, (Message::Retire { segment: 0 }, &[]), (Message::Retire { segment: 0 }, &[])],
+        ),
+        ("a part of what has ended", &[known, (Message::Retire { segment: 0 }, &[]), (part(0, 1), &[])]),
+        ("a release", &[(release, &[])]),
+        ("another offer", &[(Message::Offer(Offer::OURS), &[one])]),
+    ];
+    for (what, messages) in cases {
+        let (importer, hostile, _words) = importer(&world);
+        for (message, descriptors) in messages {
+            say(&hostile, *message, descriptors);
+        }
+        let refused = importer.recv(LIMIT);
+        assert!(matches!(refused, Err(Error::Protocol { .. })), "{what}: {refused:?}");
+        assert!(matches!(importer.recv(LIMIT), Err(Error::Broken)), "{what}");
+        assert!(hostile.recv(LIMIT).unwrap_err().is_gone(), "{what}");
+        assert_eq!(importer.buffers(), 0);
+    }
+    let (importer, hostile, _words) = importer(&world);
+    hostile.send(wire::HAND_OVER, b"no hand-over", &[], LIMIT).unwrap();
+    assert!(matches!(importer.recv(LIMIT), Err(Error::Wire { .. })));
+    assert_eq!(world.driver.release_failures(), 0);
+}
+
+/// It is the exporter's loss: the buffer goes back, and what follows is as good as ever.
+#[test]
+fn memory_that_is_not_what_it_was_said_to_be_is_not_mapped() {
+    let world = World::new();
+    let (memory, said) = segment(&world, 0);
+    let device = || memory.export_posix_fd().unwrap();
+    let host = || SharedMapping::create(1 << 16).unwrap().as_fd().try_clone_to_owned().unwrap();
+    let cases: [(&str, wire::Segment, OwnedFd); 5] = [
+        ("larger", wire::Segment { bytes: said.bytes * 2, ..said }, device()),
+        ("smaller", wire::Segment { bytes: said.bytes / 2, ..said }, device()),
+        ("another device", wire::Segment { place: Place::Device([3; 16]), ..said }, device()),
+        ("no memory", said, File::open("/dev/null").unwrap().into()),
+        ("of the host, and larger", wire::Segment { place: Place::Host, bytes: 1 << 17, ..said }, host()),
+    ];
+    let (importer, hostile, _words) = importer(&world);
+    for (number, (what, said, descriptor)) in (1..).zip(cases) {
+        say(&hostile, Message::Segment(wire::Segment { segment: number, ..said }), &[descriptor.as_fd()]);
+        for sequence in [10, 20] {
+            let part = HandOver { sequence, segment: number, offset: 0, len: 1, fence: WORD };
+            say(&hostile, Message::HandOver(part), &[]);
+            let refused = importer.recv(LIMIT);
+            assert!(
+                matches!(refused, Err(Error::Core(_) | Error::WrongSize { .. } | Error::NoSuchDevice { .. })),
+                "{what}: {refused:?}"
+            );
+            let release = Message::Release(Release { sequence, line: 0, generation: 0 });
+            assert_eq!(heard(&hostile), release, "{what}");
+        }
+        say(&hostile, Message::Retire { segment: number }, &[]);
+    }
+    say(&hostile, Message::Segment(said), &[device().as_fd()]);
+    say(&hostile, part(0, said.bytes), &[]);
+    let buffer = importer.recv(LIMIT).unwrap();
+    assert_eq!((buffer.len() as u64, importer.buffers()), (said.bytes, 1));
+    // A fence that never comes is waited for by streams alone.
+    assert!(matches!(buffer.synchronize(SHORT), Err(Error::Timeout { .. })));
+}
+
+#[test]
+fn what_is_no_offer_is_refused() {
+    let world = World::new();
+    let small = SharedMapping::create(1).unwrap();
+    let null = File::open("/dev/null").unwrap();
+    let words = SharedWords::create(&world.context, 2 * LINES as usize).unwrap();
+    let offer = Message::Offer(Offer::OURS);
+    let cases: [(&str, Message, &[BorrowedFd<'_>]); 4] = [
+        ("no memory", offer, &[]),
+        ("two", offer, &[words.as_fd(), words.as_fd()]),
+        ("no file in memory", offer, &[null.as_fd()]),
+        ("another message", Message::Accept, &[]),
+    ];
+    for (what, message, descriptors) in cases {
+        let (here, there) = both_ends();
+        say(&there, message, descriptors);
+        let refused = Importer::new(&world.context, here, LIMIT);
+        assert!(matches!(refused, Err(Error::Protocol { .. } | Error::Core(_))), "{what}: {refused:?}");
+    }
+    // A page is the least that there is, and enough.
+    assert!(small.bytes() / 64 >= 2 * LINES as usize);
+}
+
+/// An exporter with a buffer handed over, and an importer that says anything.
+fn exporter(world: &World, pool: &SharedPool) -> (Exporter, Connection, SharedWords) {
+    let (here, there) = both_ends();
+    let exporter = std::thread::scope(|scope| {
+        let exporter = scope.spawn(|| Exporter::new(&world.context, here, LIMIT).unwrap());
+        let mut offer = there.recv(LIMIT).unwrap();
+        let words = SharedWords::open(&world.context, offer.descriptors.pop().unwrap()).unwrap();
+        say(&there, Message::Accept, &[]);
+        (exporter.join().unwrap(), words)
+    });
+    let (exporter, words) = exporter;
+    let stream = world.new_stream();
+    let buffer = pool.allocate(1000, &stream).unwrap();
+    assert_eq!(exporter.hand_over(&buffer, &stream, LIMIT).unwrap(), 0);
+    assert!(matches!(heard(&there), Message::Segment(_)));
+    assert!(matches!(heard(&there), Message::HandOver(_)));
+    (exporter, there, words)
+}
+
+#[test]
+fn what_no_importer_says_ends_its_leases() {
+    let world = World::new();
+    let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+    let null = File::open("/dev/null").unwrap();
+    let release = |sequence| Message::Release(Release { sequence, line: 0, generation: 0 });
+    let cases: [(&str, &[Said<'_>]); 4] = [
+        ("a release of what was not handed over", &[(release(1), &[])]),
+        ("a release twice", &[(release(0), &[]), (release(0), &[])]),
+        ("a release with a descriptor", &[(release(0), &[null.as_fd()])]),
+        ("the end of a segment", &[(Message::Retire { segment: 0 }, &[])]),
+    ];
+    for (what, messages) in cases {
+        let (exporter, hostile, _words) = exporter(&world, &pool);
+        for (message, descriptors) in messages {
+            say(&hostile, *message, descriptors);
+        }
+        eventually(what, || exporter.leases() == 0);
+        assert!(hostile.recv(LIMIT).unwrap_err().is_gone(), "{what}");
+        let stream = world.new_stream();
+        let buffer = pool.allocate(1000, &stream).unwrap();
+        let refused = exporter.hand_over(&buffer, &stream, LIMIT).unwrap_err();
+        assert!(refused.is_gone() || matches!(refused, Error::Broken), "{what}: {refused}");
+    }
+    assert!(pool.trim() > 0, "nobody has anything of it any more");
+    assert_eq!(world.driver.release_failures(), 0);
+}
+
+/// A fence that is never reached keeps nobody but its own exporter's streams, and them until the peer is gone.
+#[test]
+fn a_release_that_never_comes_ends_with_its_peer() {
+    let world = World::new();
+    let options = SharedPoolOptions { segment_bytes: 512, ..SharedPoolOptions::default() };
+    let pool = SharedPool::new(&world.context, &options).unwrap();
+    let (exporter, hostile, _words) = exporter(&world, &pool);
+    say(&hostile, Message::Release(Release { sequence: 0, line: 5, generation: 1 << 60 }), &[]);
+    eventually("it goes back", || exporter.leases() == 0);
+    let stream = world.new_stream();
+    let whole = pool.allocate(pool.reserved_bytes(), &stream).unwrap();
+    assert!(!stream.is_idle().unwrap());
+    drop(hostile);
+    stream.synchronize().unwrap();
+    drop(whole);
+}
+
+#[test]
+fn an_importer_that_poisons_what_is_not_its_own_is_treated_as_gone() {
+    let world = World::new();
+    let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+    let (exporter, _hostile, words) = exporter(&world, &pool);
+    for line in 0..LINES as usize {
+        poison_word(words.mapping(), line).unwrap();
+    }
+    let stream = world.new_stream();
+    let buffer = pool.allocate(1000, &stream).unwrap();
+    assert!(matches!(exporter.hand_over(&buffer, &stream, LIMIT), Err(Error::PeerDied { .. })));
+    assert_eq!(exporter.leases(), 1, "nothing more was handed over");
+}

@@ -1,0 +1,163 @@
+//! Memory of other kinds, and segments that come and go.
+
+use cuda_mem_core::DeviceBuffer;
+use cuda_mem_ipc::Error;
+use cuda_mem_ipc::shared::{MemoryKind, SharedPool, SharedPoolOptions};
+
+use crate::common::gate::Gate;
+use crate::common::pair::{self, Channel, checksum, test_name};
+use crate::common::{World, pattern};
+use crate::link::{
+    LIMIT, SHORT, download, enqueue_upload, eventually, export_to, import_from, invited, upload,
+};
+
+const LEN: usize = 100_000;
+
+fn host_receiver(first: &Channel) {
+    let world = World::new();
+    let importer = import_from(&world, first);
+    let stream = world.new_stream();
+    let buffer = importer.recv(LIMIT).unwrap();
+    let mut bytes = vec![0; LEN];
+    assert!(matches!(buffer.read(0, &mut bytes, SHORT), Err(Error::Timeout { .. })));
+    first.send(b"waiting", &[]);
+    buffer.read(0, &mut bytes, LIMIT).unwrap();
+    first.send_words(&[checksum(&bytes)]);
+    // The device reads the same.
+    assert!(download(&stream, buffer.on(&stream).unwrap().address(), LEN) == bytes);
+    buffer.write(10, &pattern(100, 70), LIMIT).unwrap();
+    assert!(buffer.read(LEN - 1, &mut [0; 2], LIMIT).is_err());
+}
+
+#[test]
+fn host_memory_is_handed_over() {
+    pair::play(test_name!(), &[("receiver", host_receiver)], |cast| {
+        let world = World::new();
+        let stream = world.new_stream();
+        let options = SharedPoolOptions { kind: MemoryKind::Host, segment_bytes: 1 << 20 };
+        let pool = SharedPool::new(&world.context, &options).unwrap();
+        let _before = pool.allocate(5000, &stream).unwrap();
+        let buffer = pool.allocate(LEN, &stream).unwrap();
+        buffer.write(0, &pattern(LEN, 3)).unwrap();
+        let source = DeviceBuffer::from_slice(&stream, &pattern(LEN, 4)).unwrap();
+        let receiver = cast.start("receiver");
+        let exporter = export_to(&world, &receiver);
+        let gate = Gate::before(&stream);
+        enqueue_upload(&stream, buffer.on(&stream).unwrap().address(), &source);
+        exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
+        assert_eq!(receiver.receive().bytes, b"waiting");
+        gate.open();
+        assert_eq!(receiver.receive().words(), [checksum(&pattern(LEN, 4))]);
+        eventually("it goes back", || exporter.leases() == 0);
+        let mut bytes = vec![0; 100];
+        buffer.read(10, &mut bytes).unwrap();
+        assert_eq!(bytes, pattern(100, 70));
+        assert!(buffer.write(LEN, &[1]).is_err());
+        receiver.finish();
+        assert_eq!(world.driver.release_failures(), 0);
+    });
+}
+
+fn importer_of_isolated(first: &Channel) {
+    let world = World::new();
+    let importer = import_from(&world, first);
+    let stream = world.new_stream();
+    let before = world.context.memory_info().unwrap().free;
+    for seed in 0..3 {
+        let buffer = importer.recv(LIMIT).unwrap();
+        let address = buffer.on(&stream).unwrap().address();
+        assert!(download(&stream, address, LEN) == pattern(LEN, seed));
+        assert!(matches!(buffer.read(0, &mut [0], LIMIT), Err(Error::NotOnHost)));
+        drop(buffer);
+    }
+    first.send(b"seen", &[]);
+    // What retires a segment comes before this.
+    assert!(importer.recv(LIMIT).unwrap_err().is_gone());
+    let slack = 48 << 20;
+    eventually("its memory is free", || world.context.memory_info().unwrap().free + slack > before);
+}
+
+#[test]
+fn isolated_memory_goes_when_its_buffer_does() {
+    pair::play(test_name!(), &[("importer", importer_of_isolated)], |cast| {
+        let world = World::new();
+        let stream = world.new_stream();
+        let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+        let before = world.context.memory_info().unwrap().free;
+        let importer = cast.start("importer");
+        let exporter = export_to(&world, &importer);
+        for seed in 0..3 {
+            let buffer = pool.allocate_isolated(64 << 20, &stream).unwrap();
+            upload(&stream, buffer.as_raw(), &pattern(LEN, seed));
+            exporter.hand_over(buffer.range(0..LEN).unwrap(), &stream, LIMIT).unwrap();
+            assert!(pool.reserved_bytes() >= 64 << 20);
+        }
+        assert_eq!(importer.receive().bytes, b"seen");
+        eventually("the segments are gone", || exporter.leases() == 0 && pool.reserved_bytes() == 0);
+        drop(exporter);
+        let slack = 48 << 20;
+        eventually("the memory is free", || world.context.memory_info().unwrap().free + slack > before);
+        importer.finish();
+        assert_eq!(world.driver.release_failures(), 0);
+    });
+}
+
+fn importer_of_two(first: &Channel) {
+    let world = World::new();
+    let (one, two) = (import_from(&world, first), import_from(&world, first));
+    let (left, right) = (one.recv(LIMIT).unwrap(), two.recv(LIMIT).unwrap());
+    // The same segment, at one address.
+    first.send_words(&[right.as_raw() - left.as_raw()]);
+}
+
+#[test]
+fn two_connections_share_one_mapping() {
+    pair::play(test_name!(), &[("importer", importer_of_two)], |cast| {
+        let world = World::new();
+        let stream = world.new_stream();
+        let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+        let (left, right) = (pool.allocate(LEN, &stream).unwrap(), pool.allocate(LEN, &stream).unwrap());
+        let importer = cast.start("importer");
+        let (one, two) = (export_to(&world, &importer), export_to(&world, &importer));
+        one.hand_over(&left, &stream, LIMIT).unwrap();
+        two.hand_over(&right, &stream, LIMIT).unwrap();
+        assert_eq!(importer.receive().words(), [right.as_raw() - left.as_raw()]);
+        importer.finish();
+    });
+}
+
+#[test]
+fn sizes_that_no_buffer_has_are_refused() {
+    let world = World::new();
+    let options = SharedPoolOptions::default();
+    let pool = SharedPool::new(&world.context, &options).unwrap();
+    for bytes in [0, usize::MAX, isize::MAX.unsigned_abs() + 1] {
+        assert!(matches!(pool.allocate(bytes, &world.stream), Err(Error::Core(_))), "{bytes}");
+        assert!(matches!(pool.allocate_isolated(bytes, &world.stream), Err(Error::Core(_))), "{bytes}");
+    }
+    assert!(SharedPool::new(&world.context, &SharedPoolOptions { segment_bytes: 0, ..options }).is_err());
+    // More than the device has: nothing is left over.
+    assert!(pool.allocate(1 << 50, &world.stream).is_err());
+    assert_eq!(pool.reserved_bytes(), 0);
+    assert_eq!(world.driver.release_failures(), 0);
+}
+
+fn other_program(first: &Channel) {
+    let world = World::new();
+    let connection = invited(first);
+    // An importer that meets an importer.
+    let refused = cuda_mem_ipc::shared::Importer::new(&world.context, connection, SHORT);
+    assert!(matches!(refused, Err(Error::Timeout { .. } | Error::Closed { .. })), "{refused:?}");
+}
+
+#[test]
+fn two_of_a_kind_do_not_wait_for_ever() {
+    pair::play(test_name!(), &[("other", other_program)], |cast| {
+        let world = World::new();
+        let other = cast.start("other");
+        let connection = crate::link::invite(&other);
+        let refused = cuda_mem_ipc::shared::Importer::new(&world.context, connection, SHORT);
+        assert!(refused.is_err());
+        other.finish();
+    });
+}
