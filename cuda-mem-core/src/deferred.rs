@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 
 /// Something to give back to the driver.
 pub(crate) trait Release: Send {
-    /// Gives it back. After an error it is still there.
+    /// Gives it back. After an error it is still there; if that is [`Error::Timeout`] too, it is only not yet the time.
     fn release(&mut self) -> Result<()>;
 }
 
@@ -28,8 +28,8 @@ impl Driver {
     /// Releases memory whose owner was dropped at a moment when the driver would not take it, and returns how many owners'
     /// memory still waits.
     ///
-    /// That is the case while a stream that used the memory captures a graph, and while only another thread can name a default
-    /// stream that used it. Every allocation and every release does this by
+    /// That is the case while a stream that used the memory captures a graph, while only another thread can name a default
+    /// stream that used it, and for what is to be dropped behind the free of an imported block. Every allocation and every release does this by
     /// itself. A stream of somebody else ([`Stream::borrow_raw`](crate::Stream::borrow_raw)) that memory was used on may be
     /// destroyed when this returns 0 and the memory's owners are gone.
     ///
@@ -45,7 +45,9 @@ impl Driver {
         self.deferred().reclaim(self);
         match self.attempt(|| owned.release()) {
             Ok(()) => {}
-            Err(Error::Capturing { .. } | Error::WrongThread) => self.deferred().push(Box::new(owned)),
+            Err(Error::Capturing { .. } | Error::WrongThread | Error::Timeout(_)) => {
+                self.deferred().push(Box::new(owned))
+            }
             Err(error) => self.give_up(owned, &error),
         }
     }
@@ -75,7 +77,7 @@ impl Deferred {
         for mut owned in taken {
             match driver.attempt(|| owned.release()) {
                 Ok(()) => {}
-                Err(Error::Capturing { .. } | Error::WrongThread) => still.push(owned),
+                Err(Error::Capturing { .. } | Error::WrongThread | Error::Timeout(_)) => still.push(owned),
                 Err(error) => driver.give_up(owned, &error),
             }
         }

@@ -41,10 +41,17 @@ impl Companion {
 
     /// Adds one, which is dropped after those that are there.
     pub(crate) fn add(&mut self, guard: impl Send + Sync + 'static) {
-        self.0 = Some(match self.0.take() {
+        self.0 = Some(match self.take() {
             Some(first) => Box::new((first, guard)),
             None => Box::new(guard),
         });
+    }
+}
+
+impl Companion {
+    /// All of them.
+    pub(crate) fn take(&mut self) -> Option<Box<dyn Send + Sync>> {
+        self.0.take()
     }
 }
 

@@ -10,6 +10,7 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
@@ -18,6 +19,7 @@ use crate::buffer::StreamUse;
 use crate::deferred::Release;
 use crate::driver::refuse_forked;
 use crate::error::{Error, Refused, Result};
+use crate::fence::Fence;
 use crate::fork;
 use crate::ipc::Companion;
 use crate::pointer;
@@ -48,11 +50,12 @@ use crate::uses::{Access, Uses};
 /// };
 /// let pool = MemoryPool::create(driver, &properties)?;
 /// let address = pool.allocate(4096, &stream)?;
+/// let descriptor = pool.export()?;
 /// // SAFETY: nothing here borrows the memory; it is freed after the importer's use of it.
 /// let export = unsafe { MemoryPool::export_pointer(driver, address) }?;
 ///
 /// // In the other process, which received the pool's descriptor and the 64 bytes (here the same one).
-/// let theirs = Arc::new(MemoryPool::import(driver, pool.export()?.as_fd())?);
+/// let theirs = Arc::new(MemoryPool::import(driver, descriptor.as_fd())?);
 /// // SAFETY: imported once, from the process that exported the pool; the free below comes after it.
 /// let block = unsafe { ImportedBlock::import(&theirs, &export, 4096, &stream) }?;
 /// block.close()?;
@@ -159,8 +162,9 @@ impl ImportedBlock {
         StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
     }
 
-    /// Has `guard` dropped once the driver was told of the free, which may be after this value's own end: memory that a
-    /// stream used which captures is freed later. If the driver refuses the free, `guard` is never dropped.
+    /// Has `guard` dropped once the free was reached on its stream, by a later call that allocates or releases or by
+    /// [`Driver::reclaim`](crate::Driver::reclaim): only then the allocation may be imported anew, because on some drivers the free
+    /// takes the memory from a second import. If the driver refuses the free, `guard` is never dropped.
     pub fn drop_after_free(&mut self, guard: impl Send + Sync + 'static) {
         self.block.companion.add(guard);
     }
@@ -194,7 +198,32 @@ impl Release for Block {
         // SAFETY: imported once by this value and freed once, on a stream that is behind every use.
         unsafe { free(self.address, &self.home) }?;
         self.address = 0;
+        if let Some(guard) = self.companion.take() {
+            let freed = Fence::record(&self.home);
+            if freed.is_err() {
+                // Without a point to ask for, the stream is waited for.
+                let _ = self.home.drain();
+            }
+            let freed = freed.ok();
+            self.home.driver().release_or_defer(Freed { freed, _guard: guard });
+        }
         Ok(())
+    }
+}
+
+/// A free that was enqueued. What waits for it is dropped with this.
+struct Freed {
+    freed: Option<Fence>,
+    _guard: Box<dyn Send + Sync>,
+}
+
+impl Release for Freed {
+    fn release(&mut self) -> Result<()> {
+        match self.freed.as_ref().map_or(Ok(()), |freed| freed.synchronize(Some(Duration::ZERO))) {
+            // With the context all frees are gone.
+            Err(Error::Driver(error)) if error.context_is_lost() => Ok(()),
+            result => result,
+        }
     }
 }
 

@@ -130,7 +130,8 @@ impl MemoryPool {
         Ok(Self::imported(driver, raw))
     }
 
-    /// What another process needs to find the allocation that starts at `address`.
+    /// What another process needs to find the allocation that starts at `address`. Its pool is exported before
+    /// ([`MemoryPool::export`]).
     ///
     /// Wraps [`cuMemPoolExportPointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
@@ -140,7 +141,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 1 if none of a shareable pool of this process starts there;
+    /// [`Error::Driver`](crate::Error::Driver): code 1 if none of an exported pool of this process starts there;
     /// [`Error::Forked`](crate::Error::Forked).
     ///
     /// # Safety

@@ -55,7 +55,8 @@ impl ShareableMemory {
         Ok(Self { memory: PhysicalMemory::create(device, bytes, &options)?, types })
     }
 
-    /// Memory that the driver says can be exported in any way.
+    /// Memory that the driver says can be exported in any way. It does not say so of imported memory: what is to be passed on is
+    /// the descriptor that came.
     ///
     /// # Capture
     ///

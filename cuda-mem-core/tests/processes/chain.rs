@@ -128,9 +128,9 @@ fn a_pool_and_its_block_are_passed_on() {
         let pool = pools::shareable(world.driver, MemoryLocation::Device(0)).unwrap();
         let address = pool.allocate(LEN, &world.stream).unwrap();
         upload(&world.stream, address, &pattern(LEN, 42));
+        let descriptor = pool.export().unwrap();
         // SAFETY: nothing here borrows the memory; it is freed after the others' frees.
         let export = unsafe { MemoryPool::export_pointer(world.driver, address) }.unwrap();
-        let descriptor = pool.export().unwrap();
         begin(cast, &pattern(LEN, 42), export.as_bytes(), &[descriptor.as_fd()]);
         // SAFETY: no work uses it, in any process.
         unsafe { raw_pool::free(address, &world.stream) }.unwrap();

@@ -8,6 +8,7 @@ use cuda_mem_core::raw_pool::{
 };
 use cuda_mem_core::{Driver, Error};
 
+use crate::common::gate::Gate;
 use crate::common::pair::{self, Cast, Channel, Message, checksum, test_name};
 use crate::common::{World, pattern};
 use crate::{download, upload};
@@ -65,9 +66,13 @@ fn exporter(cast: Cast, location: MemoryLocation) {
     let mut bytes = pattern(LEN, 5);
     upload(&world.stream, address, &bytes);
     let importer = cast.start("importer");
+    // SAFETY: nobody is given the export, if there were one.
+    let early = unsafe { MemoryPool::export_pointer(world.driver, address) };
+    assert_eq!(early.unwrap_err().code().map(|code| code.0), Some(1), "of a pool that was not exported");
+    let descriptor = pool.export().unwrap();
     // SAFETY: nothing here borrows the memory; it is freed after the importer's free.
     let export = unsafe { MemoryPool::export_pointer(world.driver, address) }.unwrap();
-    importer.send(export.as_bytes(), &[pool.export().unwrap().as_fd()]);
+    importer.send(export.as_bytes(), &[descriptor.as_fd()]);
     assert_eq!(importer.receive().words(), [checksum(&bytes[1001..])]);
     assert_eq!(importer.receive().bytes, b"freed");
     bytes[..5000].copy_from_slice(&pattern(5000, 6));
@@ -87,4 +92,30 @@ fn a_block_of_a_device_pool_is_the_same_bytes_in_another_process() {
 fn a_block_of_a_pool_on_a_node_of_the_host_is_the_same_bytes_in_another_process() {
     let roles: &[(&str, pair::Body)] = &[("importer", importer)];
     pair::play(test_name!(), roles, |cast| exporter(cast, MemoryLocation::HostNuma(0)));
+}
+
+#[test]
+fn what_waits_for_a_free_waits_until_it_is_reached() {
+    let world = World::new();
+    let pool = shareable(world.driver, MemoryLocation::Device(0)).unwrap();
+    let address = pool.allocate(LEN, &world.stream).unwrap();
+    world.stream.synchronize().unwrap();
+    let theirs = Arc::new(MemoryPool::import(world.driver, pool.export().unwrap().as_fd()).unwrap());
+    let stream = world.new_stream();
+    // SAFETY: nothing here borrows the memory; it is freed after the import is.
+    let export = unsafe { MemoryPool::export_pointer(world.driver, address) }.unwrap();
+    // SAFETY: imported once, from the pool's own process.
+    let mut block = unsafe { ImportedBlock::import(&theirs, &export, LEN, &stream) }.unwrap();
+    let guard = Arc::new(());
+    block.drop_after_free(Arc::clone(&guard));
+    let gate = Gate::before(&stream);
+    block.close().unwrap();
+    assert_eq!(world.driver.reclaim(), 1);
+    assert_eq!(Arc::strong_count(&guard), 2);
+    gate.open();
+    stream.synchronize().unwrap();
+    assert_eq!(world.driver.reclaim(), 0);
+    assert_eq!(Arc::strong_count(&guard), 1);
+    // SAFETY: no work uses it.
+    unsafe { raw_pool::free(address, &world.stream) }.unwrap();
 }

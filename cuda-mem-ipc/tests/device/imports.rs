@@ -44,6 +44,7 @@ fn come_and_go<V: Send + Sync + Debug + 'static>(
     context: &Context,
     import: impl Fn(Departure) -> Result<V, Error> + Sync,
     address: impl Fn(&V) -> u64 + Sync,
+    settle: impl FnOnce(),
 ) {
     let (imports, key) = (Imports::new(), ImportKey::new(context.device(), b"the memory"));
     let times = AtomicUsize::new(0);
@@ -70,6 +71,7 @@ fn come_and_go<V: Send + Sync + Debug + 'static>(
             });
         }
     });
+    settle();
     assert!(imports.is_empty());
     assert!(times.into_inner() > 0);
     assert_eq!(context.driver().release_failures(), 0);
@@ -83,7 +85,7 @@ fn opens_legacy(first: &Channel) {
         memory.drop_after_close(departure);
         Ok(memory)
     };
-    come_and_go(&world.context, open, OpenedMemory::as_raw);
+    come_and_go(&world.context, open, OpenedMemory::as_raw, || {});
 }
 
 #[test]
@@ -113,7 +115,7 @@ fn maps(first: &Channel) {
         mapping.drop_after_unmap(departure);
         Ok(mapping)
     };
-    come_and_go(&world.context, map, ImportedMapping::as_raw);
+    come_and_go(&world.context, map, ImportedMapping::as_raw, || {});
 }
 
 fn shareable(device: Device) -> ShareableMemory {
@@ -149,8 +151,10 @@ fn imports_block(first: &Channel) {
         block.drop_after_free(departure);
         Ok(block)
     };
-    come_and_go(&world.context, import, ImportedBlock::as_raw);
-    home.synchronize().unwrap();
+    come_and_go(&world.context, import, ImportedBlock::as_raw, || {
+        home.synchronize().unwrap();
+        assert_eq!(world.driver.reclaim(), 0);
+    });
 }
 
 fn exports_block(cast: Cast, location: MemoryLocation) {
@@ -168,9 +172,10 @@ fn exports_block(cast: Cast, location: MemoryLocation) {
     let address = pool.allocate(LEN, &world.stream).unwrap();
     upload(&world.stream, address, &pattern(LEN, 1));
     let importer = cast.start("importer");
+    let descriptor = pool.export().unwrap();
     // SAFETY: nothing here borrows the memory; it is freed after the importer's frees.
     let export = unsafe { MemoryPool::export_pointer(world.driver, address) }.unwrap();
-    importer.send(export.as_bytes(), &[pool.export().unwrap().as_fd()]);
+    importer.send(export.as_bytes(), &[descriptor.as_fd()]);
     importer.finish();
     // SAFETY: no work uses it, here or there.
     unsafe { raw_pool::free(address, &world.stream) }.unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use cuda_mem_core::{Stream, UsePoint, Uses};
+use cuda_mem_core::{Stream, StreamId, UsePoint, Uses};
 
 use super::observer::{DriverCall, Observer};
 use crate::engine::paged::BlockNumber;
@@ -71,16 +71,17 @@ impl Pending {
         self.put_back(Waiting { address, heap, number, points, uses });
     }
 
-    /// The blocks whose uses are over. Asks the driver.
+    /// The blocks whose uses are over. Asks the driver, of each stream until it has not come far enough: what was recorded there
+    /// later is not over either.
     pub(super) fn poll(&self, observer: &Observer) -> Vec<Waiting> {
         if self.is_empty() {
             return Vec::new();
         }
         let mut freed = lock(&self.freed);
-        let mut done = Vec::new();
+        let (mut done, mut behind) = (Vec::new(), Vec::new());
         let mut at = 0;
         while let Some(waiting) = freed.get_mut(at) {
-            if waiting.is_over(observer) {
+            if waiting.is_over(observer, &mut behind) {
                 done.push(freed.remove(at));
             } else {
                 at += 1;
@@ -131,16 +132,24 @@ impl Pending {
 }
 
 impl Waiting {
-    fn is_over(&mut self, observer: &Observer) -> bool {
+    fn is_over(&mut self, observer: &Observer, behind: &mut Vec<StreamId>) -> bool {
         if self.points.is_none() {
             // A capture may have ended.
             self.points = recorded(&mut self.uses, observer);
         }
-        // After an error nothing is known: the next poll asks again.
-        let is_reached =
-            |point: &UsePoint| observer.watch(|| point.is_reached(), |_| DriverCall::Query).unwrap_or(false);
-        let over = |points: &Vec<UsePoint>| points.iter().all(is_reached);
-        self.points.as_ref().is_some_and(over)
+        let Some(points) = &self.points else { return false };
+        points.iter().all(|point| {
+            let stream = point.stream().id();
+            if behind.contains(&stream) {
+                return false;
+            }
+            // After an error nothing is known: the next poll asks again.
+            let reached = observer.watch(|| point.is_reached(), |_| DriverCall::Query).unwrap_or(false);
+            if !reached {
+                behind.push(stream);
+            }
+            reached
+        })
     }
 
     /// Has the host wait for the uses.

@@ -229,7 +229,8 @@ pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
     let (location, exportable, rdma) = {
         let mut state = call.memory().lock();
         let physical = state.handle(HandleId(handle))?;
-        (physical.location, physical.exportable, physical.rdma)
+        // An imported handle says of none how it came.
+        (physical.location, physical.exportable && physical.counted, physical.rdma)
     };
     let (kind, id) = match location {
         Location::Device(device) => (CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, device as i32),

@@ -42,7 +42,7 @@ pub(crate) struct PoolFile {
 enum Role {
     /// Segments are cut off it one behind the other. Those that the pool gives back become holes, so that what comes later
     /// does not show in blocks that others still have mapped.
-    Exporter { taken: u64, offsets: BTreeMap<u64, u64> },
+    Exporter { taken: u64, offsets: BTreeMap<u64, u64>, exported: bool },
     /// Blocks are mapped here, by their place in the file. Freed ones stay mapped until the host synchronises.
     Importer { blocks: BTreeMap<u64, u64>, ended: Vec<(u64, Freed)> },
 }
@@ -73,7 +73,12 @@ impl PoolFile {
     pub(crate) fn create(location: Location) -> io::Result<Self> {
         let file = wire::create_pool(location, LEN)?;
         let number = wire::number(file.as_fd())?;
-        Ok(Self { file, number, len: LEN, role: Role::Exporter { taken: 0, offsets: BTreeMap::new() } })
+        Ok(Self {
+            file,
+            number,
+            len: LEN,
+            role: Role::Exporter { taken: 0, offsets: BTreeMap::new(), exported: false },
+        })
     }
 
     /// Another descriptor of the file, and where its pool lies; none if it is no pool's.
@@ -99,7 +104,7 @@ impl PoolFile {
         len: u64,
         on_host: bool,
     ) -> io::Result<()> {
-        let Role::Exporter { taken, offsets } = &mut self.role else {
+        let Role::Exporter { taken, offsets, .. } = &mut self.role else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let offset = *taken;
@@ -172,7 +177,10 @@ impl State {
             return Err(INVALID_VALUE);
         }
         // Without data there is nothing to send.
-        let file = pool.file.as_ref().ok_or(CUresult::CUDA_ERROR_NOT_SUPPORTED)?;
+        let file = pool.file.as_mut().ok_or(CUresult::CUDA_ERROR_NOT_SUPPORTED)?;
+        if let Role::Exporter { exported, .. } = &mut file.role {
+            *exported = true;
+        }
         file.file.try_clone().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)
     }
 
@@ -195,13 +203,13 @@ impl State {
         Ok(self.add_pool(pool))
     }
 
-    /// What another process needs to find the block that starts at an address.
+    /// What another process needs to find the block that starts at an address. Its pool was exported before.
     pub(crate) fn export_pool_block(&self, at: u64) -> Outcome<Parcel> {
         let block = self.blocks.starting_at(at).ok_or(INVALID_VALUE)?;
         let Kind::Pooled(id) = block.kind else { return Err(INVALID_VALUE) };
         let pool = self.pools.get(&id).filter(|pool| pool.exportable).ok_or(INVALID_VALUE)?;
         let file = pool.file.as_ref().ok_or(CUresult::CUDA_ERROR_NOT_SUPPORTED)?;
-        let Role::Exporter { offsets, .. } = &file.role else { return Err(INVALID_VALUE) };
+        let Role::Exporter { offsets, exported: true, .. } = &file.role else { return Err(INVALID_VALUE) };
         let (segment, _) = pool.segment_around(block.start).ok_or(INVALID_VALUE)?;
         let offset = offsets.get(&segment).ok_or(INVALID_VALUE)?;
         Ok(Parcel { pool: file.number, offset: offset + (block.start - segment), len: block.len })

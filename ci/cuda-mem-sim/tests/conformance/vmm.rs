@@ -237,6 +237,9 @@ fn sharing(q: &mut Questions) {
     let mut about = CUmemAllocationProp_v1::default();
     ask!(q, "valid", cuMemGetAllocationPropertiesFromHandle(&mut about, shared));
     assert_eq!((about.location.type_, about.location.id, about.requestedHandleTypes), (DEVICE, 0, FD));
+    ask!(q, "imported", cuMemGetAllocationPropertiesFromHandle(&mut about, again));
+    let none = CUmemAllocationHandleType(0);
+    assert_eq!((about.location.type_, about.location.id, about.requestedHandleTypes), (DEVICE, 0, none));
 }
 
 fn unusable(q: &mut Questions) {

@@ -34,6 +34,10 @@ pub(super) struct Chunk {
     pub(super) heap: u32,
     /// Where it is mapped.
     pub(super) maps: Vec<u64>,
+    /// Where it was mapped, or brought to use again, last.
+    pub(super) home: u64,
+    /// Whether pages for small blocks lie in it, and so shall again.
+    pub(super) paged: bool,
     /// While there are any it stays where it is.
     pub(super) pins: u32,
     /// The number of the last change behind its addresses, of all that were ever made.
@@ -103,7 +107,17 @@ impl Ground {
     pub(super) fn add(&mut self, memory: u64, bytes: usize, heap: u32) -> Option<u32> {
         self.made += 1;
         let id = self.made;
-        let chunk = Chunk { id, memory, bytes, heap, maps: Vec::new(), pins: 0, generation: 0 };
+        let chunk = Chunk {
+            id,
+            memory,
+            bytes,
+            heap,
+            maps: Vec::new(),
+            home: 0,
+            paged: false,
+            pins: 0,
+            generation: 0,
+        };
         let number = self.chunks.insert(chunk).ok()?;
         self.bytes = self.bytes.saturating_add(bytes);
         Some(number)
@@ -140,6 +154,7 @@ impl Ground {
     pub(super) fn map(&mut self, address: u64, chunk: u32, from: usize, to: usize) {
         let Some(record) = self.chunks.get_mut(chunk) else { return };
         record.maps.push(address);
+        record.home = address;
         let map = Map { chunk, bytes: record.bytes, from, to, heap: record.heap, left_at: 0 };
         self.maps.insert(address, map);
         self.most_maps = self.most_maps.max(self.maps.len());
@@ -158,6 +173,31 @@ impl Ground {
 
     pub(super) fn at_mut(&mut self, address: u64) -> Option<&mut Map> {
         self.maps.get_mut(&address)
+    }
+
+    /// The mappings at which a handle, or a part of it, is offered or in use.
+    pub(super) fn offered(&self, chunk: u32) -> impl Iterator<Item = (u64, Map)> {
+        let record = self.chunks.get(chunk);
+        let home = record.and_then(|chunk| Some((chunk.home, *self.maps.get(&chunk.home)?)));
+        // If it is so as a whole at one, it is at no other.
+        let home = home.filter(|(_, map)| map.chunk == chunk && map.to - map.from == map.bytes);
+        let others = record.filter(|_| home.is_none()).map(|chunk| chunk.maps.as_slice()).unwrap_or_default();
+        let others = others.iter().filter_map(|at| Some((*at, *self.maps.get(at)?)));
+        home.into_iter().chain(others.filter(|(_, map)| !map.is_stale()))
+    }
+
+    /// Where the first mapping behind an address begins.
+    pub(super) fn next_after(&self, address: u64) -> Option<u64> {
+        self.maps.range(address..).next().map(|(start, _)| *start)
+    }
+
+    /// Offers all of a handle at a mapping of it.
+    pub(super) fn settle(&mut self, address: u64, heap: u32) {
+        let Some(map) = self.maps.get_mut(&address) else { return };
+        (map.from, map.to, map.heap) = (0, map.bytes, heap);
+        if let Some(chunk) = self.chunks.get_mut(map.chunk) {
+            chunk.home = address;
+        }
     }
 
     /// The mappings in the order of their addresses.

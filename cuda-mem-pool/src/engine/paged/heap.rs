@@ -320,6 +320,25 @@ impl StreamHeap {
         self.allocate_at(number, address, size, unused, index)
     }
 
+    /// Whether the page source says where all but small blocks, and all pages, lie.
+    pub(super) fn place_all(&mut self, placed: bool) {
+        (self.medium.placed, self.small.placed) = (placed, placed);
+    }
+
+    /// A small or medium block in a page at `address`, where nothing is.
+    pub(super) fn allocate_in_page(
+        &mut self,
+        address: u64,
+        size: usize,
+        unused: u16,
+        index: &impl BlockIndex,
+    ) -> Option<Block> {
+        let number = self.large.free_at(address, PAGE)?;
+        let pages = if Tier::of(size) == Tier::Small { &mut self.small } else { &mut self.medium };
+        pages.add_page_at(number, address, &mut self.large, index)?;
+        self.allocate(size, unused, index)
+    }
+
     #[inline]
     fn large_block(
         &mut self,

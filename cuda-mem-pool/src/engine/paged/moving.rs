@@ -37,6 +37,38 @@ impl<B: Backend> PageSource<B> {
         Ok(None)
     }
 
+    /// Takes handles from another heap, if nothing is in any of them, and has the stream wait for that one's. False if it cannot.
+    pub(super) fn take_over(
+        &mut self,
+        heap: u32,
+        others: &mut impl Heaps,
+        of: u32,
+        chunks: &[u32],
+    ) -> Result<bool, GrowError<B::Error>> {
+        let left = others.with(of, |theirs| {
+            if !chunks.iter().all(|chunk| self.is_wholly_free(theirs, *chunk)) {
+                return None;
+            }
+            for chunk in chunks {
+                self.announce(*chunk, 0);
+                self.leave(of, theirs, *chunk);
+            }
+            Some(theirs.now())
+        });
+        let Some(Some(now)) = left else { return Ok(false) };
+        let handed_over = self.hand_over(heap, of, now, now);
+        if !matches!(handed_over, Ok(true)) {
+            others.with(of, |theirs| chunks.iter().for_each(|chunk| self.shelter(of, theirs, *chunk)));
+            return Ok(handed_over?);
+        }
+        for chunk in chunks {
+            if let Some(chunk) = self.ground.chunk_mut(*chunk) {
+                chunk.heap = heap;
+            }
+        }
+        Ok(true)
+    }
+
     /// Lets a heap's stream wait for what another has freed up to a count. False if there is no point to wait for.
     fn hand_over(&mut self, heap: u32, other: u32, freed_at: u64, now: u64) -> Result<bool, B::Error> {
         let marks = self.marks.entry(other).or_default();
@@ -58,9 +90,7 @@ impl<B: Backend> PageSource<B> {
             return;
         }
         if let Some(address) = record.maps.last().copied() {
-            if let Some(map) = self.ground.at_mut(address) {
-                (map.from, map.to, map.heap) = (0, bytes, heap);
-            }
+            self.ground.settle(address, heap);
             let now = mine.tick();
             mine.large.offer(address, bytes, now);
         } else if self.backend.release(memory, bytes).is_ok() {
@@ -74,11 +104,10 @@ impl<B: Backend> PageSource<B> {
     pub(super) fn announce(&mut self, chunk: u32, from: usize) {
         let Some(record) = self.ground.chunk(chunk) else { return };
         let id = record.id;
-        let offered = record.maps.iter().filter_map(|address| {
-            let map = self.ground.at(*address)?;
+        let offered = self.ground.offered(chunk).filter_map(|(address, map)| {
             let from = map.from.max(from);
             let bytes = map.to.checked_sub(from).filter(|bytes| *bytes > 0)?;
-            Some(Change { id, address: *address + from as u64, bytes })
+            Some(Change { id, address: address + from as u64, bytes })
         });
         let changes: Vec<Change> = offered.collect();
         self.ground.renew(chunk);

@@ -24,6 +24,8 @@ pub(super) struct Pages {
     numbers: BTreeMap<u64, u32>,
     /// Pages that nothing is in.
     spare: Vec<u64>,
+    /// Whether the page source says where pages lie.
+    pub(super) placed: bool,
 }
 
 impl Pages {
@@ -32,7 +34,13 @@ impl Pages {
             PageKind::Small => SMALL,
             PageKind::Medium => MEDIUM,
         };
-        Self { kind, blocks: Extents::new(Some(most)), numbers: BTreeMap::new(), spare: Vec::new() }
+        Self {
+            kind,
+            blocks: Extents::new(Some(most)),
+            numbers: BTreeMap::new(),
+            spare: Vec::new(),
+            placed: false,
+        }
     }
 
     /// A block that is kept, as it is in the index, or one that is cut from a page.
@@ -72,6 +80,9 @@ impl Pages {
                     self.release_kept(now, large, index);
                 }
                 if self.blocks.find(size).is_none() {
+                    if self.placed {
+                        return None;
+                    }
                     self.add_page(large, index)?;
                 }
                 self.blocks.find(size)?
@@ -119,7 +130,7 @@ impl Pages {
         let released = self.blocks.release(number, freed_at);
         if let Some(page) = released.and_then(|released| released.whole_run) {
             self.spare.push(page);
-            if self.spare.len() > SPARE {
+            if self.spare.len() > if self.placed { 0 } else { SPARE } {
                 self.release_page(page, now, large, index);
             }
         }
@@ -195,6 +206,17 @@ impl Pages {
 
     fn add_page(&mut self, large: &mut Extents, index: &impl BlockIndex) -> Option<()> {
         let (number, address) = large.find_aligned(PAGE, PAGE as u64)?;
+        self.add_page_at(number, address, large, index)
+    }
+
+    /// Makes a page of what is free at an address.
+    pub(super) fn add_page_at(
+        &mut self,
+        number: u32,
+        address: u64,
+        large: &mut Extents,
+        index: &impl BlockIndex,
+    ) -> Option<()> {
         let number = large.take_at(number, address, PAGE, 0)?;
         if !index.add_page(address, self.kind) || !self.blocks.offer_alone(address, PAGE) {
             large.release(number, 0);

@@ -6,16 +6,17 @@ use super::sizes::PAGE;
 const LEAST_HELD: usize = 1 << 30;
 
 /// What may be held beyond need where little is held at all: so many thousandths of it, up to so many bytes.
-const LITTLE_SHARE: usize = 70;
-const LITTLE: usize = 24 << 20;
+const LITTLE_SHARE: usize = 85;
+const LITTLE: usize = 32 << 20;
 
 /// So many thousandths for each heap after the first, up to so many bytes.
 const FURTHER: usize = 4;
 const MOST_FURTHER: usize = 32 << 20;
 
-/// With more heaps than these, so many thousandths each: they take from each other all the time otherwise.
+/// With more heaps than these, so many thousandths each, up to so many bytes: they take from each other all the time otherwise.
 const FEW: usize = 4;
-const MANY_FURTHER: usize = 12;
+const MANY_FURTHER: usize = 20;
+const MOST_MANY_FURTHER: usize = 128 << 20;
 
 /// How memory is got and moved. [`Policy::DEFAULT`] is what ships; `docs/allocator.md` has the measurements that chose them.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +37,14 @@ pub struct Policy {
     pub(crate) placed: usize,
     /// The free end of a partly used handle, if it is as large as this, may begin a block elsewhere.
     pub(crate) smallest_tail: usize,
+    /// While less than this and the room of the heaps is held, what is kept is not given up for new memory.
+    pub(crate) room: usize,
+    /// While less than this is held for each heap, nothing moves.
+    pub(crate) room_of_heap: usize,
+    /// While less than this is held for each heap, blocks have windows of their own.
+    pub(crate) little: usize,
+    /// And once something has become free so often: a program that only fills memory needs no windows, and its blocks stay.
+    pub(crate) churn: u64,
     /// Mappings beyond which those that nobody needs are taken away. The driver's own limit is 524,072.
     pub(crate) most_mappings: usize,
     /// Whether pages may be mapped elsewhere at all.
@@ -45,7 +54,7 @@ pub struct Policy {
 impl Policy {
     /// What ships.
     pub const DEFAULT: Self = Self {
-        slack: 10,
+        slack: 9,
         tight: 12,
         handles_per_block: 8,
         price_of_waste: 20,
@@ -53,6 +62,10 @@ impl Policy {
         smallest_handle: 2 * PAGE,
         largest_handle: 16 * PAGE,
         smallest_tail: 4 * PAGE,
+        room: 80 << 20,
+        room_of_heap: 16 << 20,
+        little: 512 << 20,
+        churn: 256,
         most_mappings: 100_000,
         moves: true,
     };
@@ -78,17 +91,33 @@ impl Policy {
         let share = most / 1000 * self.slack as usize;
         let little = most / 1000 * LITTLE_SHARE;
         let little = if little < LITTLE { little } else { LITTLE };
-        let each = most / 1000 * if heaps > FEW { MANY_FURTHER } else { FURTHER };
-        let each = if each < MOST_FURTHER { each } else { MOST_FURTHER };
+        let (each, bound) =
+            if heaps > FEW { (MANY_FURTHER, MOST_MANY_FURTHER) } else { (FURTHER, MOST_FURTHER) };
+        let each = most / 1000 * each;
+        let each = if each < bound { each } else { bound };
         let further = each * heaps.saturating_sub(1);
         if share > little { share + further } else { little + further }
     }
 
-    /// The largest handle for a block of this size.
-    pub(crate) const fn handle(&self, block: usize) -> usize {
+    /// The largest handle for a block of this size where little is held.
+    pub(crate) const fn little_handle(&self, block: usize) -> usize {
+        let wanted = block / self.handles_per_block / 2;
+        let wanted = if wanted < PAGE { PAGE } else { wanted };
+        if wanted >= self.largest_handle { self.largest_handle } else { wanted.next_power_of_two() }
+    }
+
+    /// The largest handle for a block of this size while so much is held.
+    pub(crate) const fn handle(&self, block: usize, held: usize) -> usize {
+        let largest = self.largest(held);
         let wanted = block / self.handles_per_block;
         let wanted = if wanted < self.smallest_handle { self.smallest_handle } else { wanted };
-        if wanted >= self.largest_handle { self.largest_handle } else { wanted.next_power_of_two() }
+        if wanted >= largest { largest } else { wanted.next_power_of_two() }
+    }
+
+    /// The largest handle while so much is held: where there is much, a thousandth of it is no loss, and saves calls.
+    pub(crate) const fn largest(&self, held: usize) -> usize {
+        let share = held / 1024;
+        if share <= self.largest_handle { self.largest_handle } else { 1 << share.ilog2() }
     }
 }
 

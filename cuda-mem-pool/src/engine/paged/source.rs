@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use super::backend::Backend;
 use super::ground::Ground;
+use super::habits::Windows;
 use super::heap::{Block, StreamHeap};
 use super::index::BlockIndex;
 use super::marks::Marks;
-use super::pages::ROOMY;
 use super::policy::{Policy, cost};
 use super::sizes::{GRANULE, MEDIUM, PAGE};
 
@@ -25,11 +25,12 @@ pub struct PageSource<B: Backend> {
     /// Counts what is asked of the source: in one round no point is asked for twice.
     pub(super) round: u64,
     /// How many addresses are reserved at once.
-    range: u64,
+    pub(super) range: u64,
     most_bytes: usize,
     pub(super) limit: usize,
     /// Handles that are nowhere mapped, because the driver refused to take them back.
     pub(super) homeless: Vec<u32>,
+    pub(super) windows: Windows,
 }
 
 /// The other heaps of the device, each of which can be had for a moment.
@@ -92,6 +93,7 @@ impl<B: Backend> PageSource<B> {
             most_bytes: 0,
             limit: usize::MAX,
             homeless: Vec::new(),
+            windows: Windows::default(),
         }
     }
 
@@ -137,7 +139,8 @@ impl<B: Backend> PageSource<B> {
     /// Host memory that the books take, in bytes.
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
-        size_of::<Self>().saturating_add(self.ground.metadata_bytes())
+        let books = self.ground.metadata_bytes().saturating_add(self.windows.metadata_bytes());
+        size_of::<Self>().saturating_add(books)
     }
 
     /// A block of `size` bytes, a multiple of the granule, for a heap in which [`StreamHeap::allocate`] found none.
@@ -156,8 +159,9 @@ impl<B: Backend> PageSource<B> {
         index: &impl BlockIndex,
     ) -> Result<Block, GrowError<B::Error>> {
         let Wanted { size, unused, load } = wanted;
+        self.marks.entry(heap).or_default();
         // Nothing is got while what is here would do.
-        if self.ground.bytes() >= ROOMY
+        if self.ground.bytes() >= self.policy.room.saturating_add(self.room_of_heaps())
             && let Some(block) = mine.allocate_of_kept(size, unused, index)
         {
             return Ok(block);
@@ -166,7 +170,29 @@ impl<B: Backend> PageSource<B> {
         let small = size <= MEDIUM;
         // A small block lies in a page, which begins at a multiple of its size: that fits into these bytes wherever they begin.
         let wanted = if small { 2 * PAGE - GRANULE } else { size };
-        self.set_care(mine, wanted, load);
+        self.set_care(heap, mine, wanted, load);
+        if !small {
+            self.see(heap, size);
+        }
+        if self.holds_little(heap, mine) {
+            let bytes = if small { PAGE } else { size };
+            let opened = match self.open(heap, mine, others, bytes, load) {
+                Err(GrowError::OutOfMemory) => None,
+                opened => opened?,
+            };
+            self.set_care(heap, mine, wanted, load);
+            self.sweep()?;
+            let block = opened.and_then(|address| {
+                if small {
+                    mine.allocate_in_page(address, size, unused, index)
+                } else {
+                    mine.take(address, size, unused, index)
+                }
+            });
+            if let Some(block) = block {
+                return Ok(block);
+            }
+        }
         let place = if small { None } else { self.place(mine, size) };
         if let Some(place) = place.filter(|place| place.price <= cost::MAP) {
             let block = mine.allocate_at(place.number, place.address, size, unused, index);
@@ -181,25 +207,41 @@ impl<B: Backend> PageSource<B> {
             Err(error) => return Err(error),
         };
         let address = assembled.ok_or(GrowError::OutOfMemory)?;
-        self.set_care(mine, wanted, load);
+        self.set_care(heap, mine, wanted, load);
         self.sweep()?;
-        let block =
-            if small { mine.allocate(size, unused, index) } else { mine.take(address, size, unused, index) };
+        let block = if small {
+            mine.place_all(false);
+            mine.allocate(size, unused, index)
+        } else {
+            mine.take(address, size, unused, index)
+        };
         block.ok_or(GrowError::NoNumbers)
     }
 
     /// Whether large blocks of the heap are placed by [`PageSource::place`] from now on: while more is held than should be.
-    fn set_care(&self, mine: &mut StreamHeap, size: usize, load: Load) {
+    fn set_care(&self, heap: u32, mine: &mut StreamHeap, size: usize, load: Load) {
         let most = load.peak.max(load.active.saturating_add(size));
         let tight = self.ground.bytes() > thousandths(most, self.policy.tight);
-        mine.placed = if tight { self.policy.placed } else { usize::MAX };
+        mine.place_all(self.holds_little(heap, mine));
+        mine.placed = if self.holds_little(heap, mine) {
+            MEDIUM + 1
+        } else if tight {
+            self.policy.placed
+        } else {
+            usize::MAX
+        };
     }
 
     /// What may be held for the most that will have been in use.
     pub(super) fn allowed(&self, size: usize, load: Load) -> usize {
         let most = load.peak.max(load.active.saturating_add(size));
-        let heaps = self.marks.len().max(1);
-        most.saturating_add(self.policy.slack_bytes(most, heaps)).min(self.limit)
+        let slack = self.policy.slack_bytes(most, self.marks.len().max(1));
+        most.saturating_add(slack).max(self.room_of_heaps()).min(self.limit)
+    }
+
+    /// What the heaps need to themselves: they take from each other all the time otherwise.
+    fn room_of_heaps(&self) -> usize {
+        self.policy.room_of_heap.saturating_mul(self.marks.len())
     }
 
     /// A new handle, if memory and the limit allow it.

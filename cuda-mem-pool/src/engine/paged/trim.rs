@@ -66,7 +66,7 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// Whether all work is done that used a handle, which is wholly free, wherever it is mapped.
-    fn is_quiet(&mut self, heap: u32, chunk: u32, freed_at: u64) -> Result<bool, B::Error> {
+    pub(super) fn is_quiet(&mut self, heap: u32, chunk: u32, freed_at: u64) -> Result<bool, B::Error> {
         if !self.is_done(heap, freed_at)? {
             return Ok(false);
         }
@@ -83,7 +83,7 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// Unmaps a handle wherever it is mapped and gives it back. After an error it is still in the books, with what is left.
-    fn release(&mut self, chunk: u32) -> Result<(), GrowError<B::Error>> {
+    pub(super) fn release(&mut self, chunk: u32) -> Result<(), GrowError<B::Error>> {
         let Some(record) = self.ground.chunk(chunk) else { return Ok(()) };
         let (memory, bytes, maps) = (record.memory, record.bytes, record.maps.clone());
         for address in maps {

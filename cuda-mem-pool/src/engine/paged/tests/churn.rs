@@ -9,17 +9,21 @@ use crate::engine::paged::{Block, Load, NoIndex, PageSource, Policy, StreamHeap,
 const LIVE: usize = 64;
 
 struct Outcome {
-    /// Held at most, and in use at most.
-    held: usize,
+    /// Held at most, over in use at most.
+    ratio: f64,
+    /// The most in use.
     peak: usize,
-    /// Calls in the second half.
-    late_calls: u64,
+    /// Calls in each quarter.
+    calls: [u64; 4],
+    /// What the page source is asked for in the last quarter, of 10,000 allocations.
+    grows: u64,
+    nanoseconds: f64,
 }
 
 /// `heaps` heaps by turns, each with sizes from 512 bytes up to `doublings` doublings, evenly over them.
-fn churn(heaps: u32, doublings: f64, rounds: usize) -> Outcome {
+fn churn(heaps: u32, doublings: f64, rounds: usize, seed: u64) -> Outcome {
     let mut source = PageSource::new(Model::new(0, usize::MAX), Policy::DEFAULT, 1 << 42);
-    let mut state = 88_172_645_463_325_252u64;
+    let mut state = 88_172_645_463_325_252u64 ^ (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut random = || {
         state ^= state << 13;
         state ^= state >> 7;
@@ -31,11 +35,14 @@ fn churn(heaps: u32, doublings: f64, rounds: usize) -> Outcome {
         .collect();
     let mut all: HashMap<u32, StreamHeap> = (0..heaps).map(|heap| (heap, StreamHeap::new())).collect();
     let mut live: Vec<Vec<Option<Block>>> = vec![vec![None; LIVE]; heaps as usize];
-    let (mut active, mut peak, mut half) = (0usize, 0usize, 0);
-    let calls = |model: &Model| model.creates + model.maps + model.unmaps;
+    let (mut active, mut peak, mut grows) = (0usize, 0usize, 0);
+    let count = |model: &Model| model.creates + model.maps + model.unmaps;
+    let mut calls = [0; 4];
+    let mut begun = std::time::Instant::now();
     for round in 0..rounds {
-        if round == rounds / 2 {
-            half = calls(source.backend());
+        if round % (rounds / 4) == 0 {
+            calls[round / (rounds / 4)] = count(source.backend());
+            (grows, begun) = (0, std::time::Instant::now());
         }
         for heap in 0..heaps {
             source.backend_mut().now += 1;
@@ -47,6 +54,7 @@ fn churn(heaps: u32, doublings: f64, rounds: usize) -> Outcome {
             }
             let size = block_size(sizes[heap as usize][round % 1024]).unwrap();
             let block = mine.allocate(size, 0, &NoIndex).unwrap_or_else(|| {
+                grows += 1;
                 let load = Load { active, peak };
                 source
                     .grow(heap, &mut mine, &mut Others(&mut all), Wanted { size, unused: 0, load }, &NoIndex)
@@ -58,16 +66,56 @@ fn churn(heaps: u32, doublings: f64, rounds: usize) -> Outcome {
             all.insert(heap, mine);
         }
     }
-    Outcome { held: source.most_reserved(), peak, late_calls: calls(source.backend()) - half }
+    let nanoseconds = begun.elapsed().as_nanos() as f64 / (rounds / 4 * heaps as usize) as f64;
+    let last = count(source.backend());
+    let calls = [calls[1], calls[2] - calls[1], calls[3] - calls[2], last - calls[3]];
+    let ratio = source.most_reserved() as f64 / peak as f64;
+    Outcome { ratio, peak, calls, grows: grows * 40_000 / (rounds as u64 * u64::from(heaps)), nanoseconds }
 }
 
 #[test]
 fn random_blocks_are_held_in_little_more_than_they_are() {
-    for (heaps, doublings, most) in [(1, 10.0, 1.1), (1, 16.0, 1.11), (4, 16.0, 1.2)] {
-        let Outcome { held, peak, late_calls } = churn(heaps, doublings, 8 << 10);
-        let ratio = held as f64 / peak as f64;
-        println!("{heaps} heaps, {doublings} doublings: held {ratio:.3}, {late_calls} calls");
-        assert!(ratio <= most || held <= ROOMY, "{heaps} heaps hold {ratio}");
-        assert!(doublings > 10.0 || late_calls == 0, "{late_calls} calls");
+    for (heaps, doublings, most) in [(1, 10.0, 1.1), (1, 16.0, 1.12), (4, 16.0, 1.14)] {
+        let Outcome { ratio, peak, calls, .. } = churn(heaps, doublings, 8 << 10, 0);
+        println!("{heaps} heaps, {doublings} doublings: held {ratio:.3}, {calls:?} calls");
+        assert!(ratio <= most || peak as f64 * ratio <= ROOMY as f64, "{heaps} heaps hold {ratio}");
+        assert!(doublings > 10.0 || calls[3] == 0, "{calls:?} calls");
     }
+}
+
+/// What comes again and again finds its windows as it left them.
+#[test]
+fn blocks_that_come_again_need_no_more_calls() {
+    for seed in [1, 3, 4, 5] {
+        let Outcome { ratio, calls, .. } = churn(1, 16.0, 64 << 10, seed);
+        assert!(ratio <= 1.13, "seed {seed} holds {ratio}");
+        assert!(calls[3] <= 16, "seed {seed} makes {calls:?} calls");
+    }
+}
+
+#[test]
+#[ignore = "prints figures for choosing the policy"]
+fn figures_of_churn() {
+    let rounds = std::env::var("ROUNDS").map_or(64 << 10, |rounds| rounds.parse().unwrap());
+    for (heaps, doublings, seeds) in [(16, 10.0, 1), (1, 16.0, 8), (4, 16.0, 2), (16, 16.0, 1)] {
+        for seed in 0..seeds {
+            let Outcome { ratio, peak, calls, grows, nanoseconds } =
+                churn(heaps, doublings, rounds / heaps as usize, seed);
+            println!(
+                "{heaps} heaps, {doublings} doublings, seed {seed}: peak {} MiB held {ratio:.4} calls {calls:?} grows {grows} ns {nanoseconds:.0}",
+                peak >> 20
+            );
+        }
+    }
+}
+
+#[test]
+fn handles_grow_with_what_is_held() {
+    let gib = 1usize << 30;
+    let handle = |block, held| Policy::DEFAULT.handle(block, held) >> 20;
+    assert_eq!([handle(4 * gib, 0), handle(4 * gib, 32 * gib), handle(4 * gib, 63 * gib)], [32; 3]);
+    assert_eq!(
+        [handle(4 * gib, 64 * gib), handle(4 * gib, 140 * gib), handle(gib / 2, 140 * gib)],
+        [64, 128, 64]
+    );
 }

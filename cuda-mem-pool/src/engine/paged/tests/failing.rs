@@ -104,11 +104,11 @@ struct World {
 }
 
 impl World {
-    fn new(lag: u64) -> Self {
+    fn new(lag: u64, churn: u64) -> Self {
         let model = Model::new(lag, 96 * MIB);
         let backend = Failing { model, fails_in: None, for_good: false };
         // Small handles at the tail of blocks are moved too.
-        let policy = Policy { smallest_tail: 2 * MIB, ..Policy::DEFAULT };
+        let policy = Policy { smallest_tail: 2 * MIB, churn, ..Policy::DEFAULT };
         let heaps = (0..HEAPS).map(|heap| (heap, StreamHeap::new())).collect();
         Self {
             source: PageSource::new(backend, policy, 1 << 40),
@@ -182,9 +182,10 @@ proptest! {
     #[test]
     fn nothing_is_lost(
         lag in 0..3u64,
+        churn in prop::sample::select(vec![0, 4, Policy::DEFAULT.churn]),
         steps in prop::collection::vec((step(), 0..40u32, any::<bool>()), 1..80),
     ) {
-        let mut world = World::new(lag);
+        let mut world = World::new(lag, churn);
         for (step, fails_in, for_good) in steps {
             world.source.backend.model.now += 1;
             world.source.backend.fails_in = Some(fails_in);

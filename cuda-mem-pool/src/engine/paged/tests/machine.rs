@@ -98,7 +98,8 @@ impl Machine {
         let mut device = Device::new(streams, capacity);
         device.refuses = if chance.one_in(3) { 7 + chance.below(200) } else { 0 };
         let most_mappings = if chance.one_in(3) { 20 } else { Policy::DEFAULT.most_mappings };
-        let policy = Policy { moves: !chance.one_in(6), most_mappings, ..Policy::DEFAULT };
+        let churn = if chance.one_in(2) { 0 } else { Policy::DEFAULT.churn };
+        let policy = Policy { moves: !chance.one_in(6), most_mappings, churn, ..Policy::DEFAULT };
         let range = [1u64 << 30, 4 << 30, 1 << 40][chance.below(3) as usize];
         Self {
             largest: 1 + chance.below(200),

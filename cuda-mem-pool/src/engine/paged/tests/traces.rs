@@ -12,6 +12,10 @@ struct Figures {
     ratio: f64,
     share: f64,
     line: String,
+    peak: usize,
+    ooms: u64,
+    /// Driver calls after the first third of the trace, for ten thousand allocations.
+    late_calls: f64,
 }
 
 fn text(name: &str) -> String {
@@ -22,94 +26,125 @@ fn text(name: &str) -> String {
     text
 }
 
-fn replay(name: &str, lag: u64, policy: Policy, capacity: usize, check: bool) -> Figures {
-    let text = text(name);
-    let wall: f64 = text.split_once("wall_s=").unwrap().1.split_whitespace().next().unwrap().parse().unwrap();
-    let late: HashSet<&str> =
-        text.lines().filter_map(|line| line.strip_prefix("c,")?.split(',').next()).collect();
-    let mut source = PageSource::new(Model::new(lag, capacity), policy, 4 << 40);
-    let mut heaps: HashMap<u32, StreamHeap> = HashMap::new();
-    let mut live: HashMap<&str, (u32, Block)> = HashMap::new();
-    let mut physical: BTreeMap<(u64, u64), u64> = BTreeMap::new();
-    let (mut active, mut peak, mut ooms) = (0usize, 0usize, 0);
-    let mut spent = std::time::Duration::ZERO;
-    let mut slowest = std::time::Duration::ZERO;
-    let (mut count, mut grows) = (0u64, 0u64);
-    for line in text.lines().filter(|line| !line.starts_with(['#', 'o'])) {
-        let fields: Vec<&str> = line.split(',').collect();
-        source.backend_mut().now += 1;
-        let id = fields[1];
-        match fields[0] {
-            "a" => {
-                count += 1;
-                let stream: u32 = fields[3].parse().unwrap();
-                let size = block_size(fields[2].parse().unwrap()).unwrap();
-                let mut heap = heaps.remove(&stream).unwrap_or_default();
-                let begun = std::time::Instant::now();
-                let mut block = heap.allocate(size, 0, &NoIndex);
-                if block.is_none() {
-                    grows += 1;
-                    let load = Load { active, peak };
-                    let grown = source.grow(
-                        stream,
-                        &mut heap,
-                        &mut Others(&mut heaps),
-                        Wanted { size, unused: 0, load },
-                        &NoIndex,
-                    );
-                    block = match grown {
-                        Ok(block) => Some(block),
-                        Err(GrowError::OutOfMemory) => None,
-                        Err(error) => panic!("{error:?}"),
-                    };
+/// What a program did, in order.
+enum Event {
+    Allocate { id: u32, size: usize, stream: u32 },
+    Free(u32),
+}
+
+struct Trace {
+    name: String,
+    wall: f64,
+    events: Vec<Event>,
+}
+
+impl Trace {
+    /// A recorded run, with all sizes above 1 MiB so many thousandths of what they were.
+    fn read(name: &str, scale: usize) -> Self {
+        let text = text(name);
+        let wall = text.split_once("wall_s=").unwrap().1.split_whitespace().next().unwrap().parse().unwrap();
+        let late: HashSet<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("c,")?.split(',').next()).collect();
+        let mut events = Vec::new();
+        for line in text.lines().filter(|line| !line.starts_with(['#', 'o'])) {
+            let fields: Vec<&str> = line.split(',').collect();
+            let id = fields[1].parse().unwrap();
+            match fields[0] {
+                "a" => {
+                    let size: usize = fields[2].parse().unwrap();
+                    let size = if size > 1 << 20 { size / 1000 * scale + size % 1000 } else { size };
+                    let size = block_size(size).unwrap();
+                    events.push(Event::Allocate { id, size, stream: fields[3].parse().unwrap() });
                 }
-                let took = begun.elapsed();
-                spent += took;
-                slowest = slowest.max(took);
-                heaps.insert(stream, heap);
-                let Some(block) = block else {
-                    ooms += 1;
-                    continue;
-                };
-                assert_eq!(block.size, size);
-                active += size;
-                peak = peak.max(active);
-                if check {
-                    enter(&mut physical, source.backend(), block);
-                }
-                live.insert(id, (stream, block));
-            }
-            "f" if late.contains(id) => {}
-            _ => {
-                let Some((stream, block)) = live.remove(id) else { continue };
-                active -= block.size;
-                if check {
-                    leave(&mut physical, source.backend(), block);
-                }
-                let begun = std::time::Instant::now();
-                let freed = heaps.get_mut(&stream).unwrap().free(block.number, &NoIndex);
-                assert_eq!(freed.map(|freed| freed.size), Some(block.size));
-                spent += begun.elapsed();
+                "f" if late.contains(fields[1]) => {}
+                _ => events.push(Event::Free(id)),
             }
         }
+        Self { name: name.to_owned(), wall, events }
     }
-    let model = source.backend();
-    let ratio = source.most_reserved() as f64 / peak as f64;
-    let share = model.microseconds() as f64 / 1e6 / wall;
-    let line = format!(
-        "{name:24} lag {lag:4} ratio {ratio:.4} share {:.3}% create {} map {} unmap {} marks {} waits {} most {} grows {grows} ooms {ooms} ns/op {:.0} slowest {:.0}us meta {}",
-        share * 100.0,
-        model.creates,
-        model.maps,
-        model.unmaps,
-        model.marks,
-        model.waits,
-        source.most_mappings(),
-        spent.as_nanos() as f64 / count as f64,
-        slowest.as_secs_f64() * 1e6,
-        source.metadata_bytes() + heaps.values().map(StreamHeap::metadata_bytes).sum::<usize>(),
-    );
-    Figures { ratio, share, line }
+
+    fn replay(&self, lag: u64, policy: Policy, capacity: usize, check: bool) -> Figures {
+        let mut source = PageSource::new(Model::new(lag, capacity), policy, 4 << 40);
+        let mut heaps: HashMap<u32, StreamHeap> = HashMap::new();
+        let mut live: HashMap<u32, (u32, Block)> = HashMap::new();
+        let mut physical: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+        let (mut active, mut peak, mut ooms) = (0usize, 0usize, 0u64);
+        let mut spent = std::time::Duration::ZERO;
+        let mut slowest = std::time::Duration::ZERO;
+        let (mut count, mut grows) = (0u64, 0u64);
+        let mut early = (0, 0);
+        let calls = |model: &Model| model.creates + 2 * model.maps + model.unmaps;
+        for (at, event) in self.events.iter().enumerate() {
+            source.backend_mut().now += 1;
+            if at == self.events.len() / 3 {
+                early = (count, calls(source.backend()));
+            }
+            match *event {
+                Event::Allocate { id, size, stream } => {
+                    count += 1;
+                    let mut heap = heaps.remove(&stream).unwrap_or_default();
+                    let begun = std::time::Instant::now();
+                    let mut block = heap.allocate(size, 0, &NoIndex);
+                    if block.is_none() {
+                        grows += 1;
+                        let wanted = Wanted { size, unused: 0, load: Load { active, peak } };
+                        let grown = source.grow(stream, &mut heap, &mut Others(&mut heaps), wanted, &NoIndex);
+                        block = match grown {
+                            Ok(block) => Some(block),
+                            Err(GrowError::OutOfMemory) => None,
+                            Err(error) => panic!("{error:?}"),
+                        };
+                    }
+                    let took = begun.elapsed();
+                    spent += took;
+                    slowest = slowest.max(took);
+                    heaps.insert(stream, heap);
+                    let Some(block) = block else {
+                        ooms += 1;
+                        continue;
+                    };
+                    assert_eq!(block.size, size);
+                    active += size;
+                    peak = peak.max(active);
+                    if check {
+                        enter(&mut physical, source.backend(), block);
+                    }
+                    live.insert(id, (stream, block));
+                }
+                Event::Free(id) => {
+                    let Some((stream, block)) = live.remove(&id) else { continue };
+                    active -= block.size;
+                    if check {
+                        leave(&mut physical, source.backend(), block);
+                    }
+                    let begun = std::time::Instant::now();
+                    let freed = heaps.get_mut(&stream).unwrap().free(block.number, &NoIndex);
+                    assert_eq!(freed.map(|freed| freed.size), Some(block.size));
+                    spent += begun.elapsed();
+                }
+            }
+        }
+        let model = source.backend();
+        let ratio = source.most_reserved() as f64 / peak as f64;
+        let share = model.microseconds() as f64 / 1e6 / self.wall;
+        let late = (count - early.0) as f64 / 1e4;
+        let late_calls = (calls(model) - early.1) as f64 / late;
+        let line = format!(
+            "{:24} lag {lag:4} ratio {ratio:.4} share {:.3}% create {} map {} unmap {} marks {} waits {} most {} grows {grows} ooms {ooms} late calls {late_calls:.0} ns/op {:.0} slowest {:.0}us meta {}",
+            self.name,
+            share * 100.0,
+            model.creates,
+            model.maps,
+            model.unmaps,
+            model.marks,
+            model.waits,
+            source.most_mappings(),
+            spent.as_nanos() as f64 / count as f64,
+            slowest.as_secs_f64() * 1e6,
+            source.metadata_bytes() + heaps.values().map(StreamHeap::metadata_bytes).sum::<usize>(),
+        );
+        Figures { ratio, share, line, peak, ooms, late_calls }
+    }
 }
 
 /// The bytes of a block, by handle and offset, belong to nobody else.
@@ -164,16 +199,60 @@ fn figures() {
         smallest_handle: (knob("CMIN", (Policy::DEFAULT.smallest_handle >> 20) as u32) as usize) << 20,
         largest_handle: (knob("CMAX", (Policy::DEFAULT.largest_handle >> 20) as u32) as usize) << 20,
         smallest_tail: (knob("TMIN", (Policy::DEFAULT.smallest_tail >> 20) as u32) as usize) << 20,
+        little: (knob("LITTLE", (Policy::DEFAULT.little >> 20) as u32) as usize) << 20,
         placed: (knob("PLACED", (Policy::DEFAULT.placed >> 20) as u32) as usize) << 20,
         price_of_waste: u64::from(knob("WASTE", Policy::DEFAULT.price_of_waste as u32)),
         ..Policy::DEFAULT
     };
     let only = std::env::var("TRACE").unwrap_or_default();
+    let scales = std::env::var("SCALES").unwrap_or_else(|_| "1000".to_owned());
     for name in ALL.iter().filter(|name| name.contains(&only)) {
-        for lag in [0, 100, 1000] {
-            let figures = replay(name, lag, policy, usize::MAX, knob("CHECK", 0) > 0);
-            println!("{}", figures.line);
-            assert!(figures.ratio > 0.9 && figures.share < 1.0);
+        for scale in scales.split(',') {
+            let trace = Trace::read(name, scale.parse().unwrap());
+            let mut worst = (0f64, 0f64);
+            for lag in [0, 100, 1000] {
+                let figures = trace.replay(lag, policy, usize::MAX, knob("CHECK", 0) > 0);
+                if knob("BRIEF", 0) == 0 {
+                    println!("{}", figures.line);
+                }
+                worst = (worst.0.max(figures.ratio), worst.1.max(figures.share));
+                assert!(figures.ratio > 0.9 && figures.share < 1.0 && figures.ooms == 0);
+            }
+            println!("{name:24} x {scale} worst ratio {:.4} share {:.3}%", worst.0, worst.1 * 100.0);
+        }
+    }
+}
+
+/// The smallest capacity that a trace runs in, as a share of its most active bytes.
+fn least_capacity(trace: &Trace, lag: u64, peak: usize) -> f64 {
+    let ooms = |capacity| trace.replay(lag, Policy::DEFAULT, capacity, false).ooms;
+    let (mut enough, mut step) = (peak / 1000 * 1100, peak / 1000 * 50);
+    if ooms(enough) > 0 {
+        return f64::INFINITY;
+    }
+    while step > peak / 1000 {
+        if ooms(enough - step) == 0 {
+            enough -= step;
+        }
+        step /= 2;
+    }
+    enough as f64 / peak as f64
+}
+
+#[test]
+#[ignore = "replays each trace many times"]
+fn capacity() {
+    let only = std::env::var("TRACE").unwrap_or_default();
+    for name in ALL.iter().filter(|name| name.contains(&only)) {
+        let trace = Trace::read(name, 1000);
+        let peak = trace.replay(0, Policy::DEFAULT, usize::MAX, false).peak;
+        for lag in [0, 1000] {
+            let least = least_capacity(&trace, lag, peak);
+            let tight = trace.replay(lag, Policy::DEFAULT, peak / 100 * 105, false);
+            println!(
+                "{name:24} lag {lag:4} least {least:.4} late calls at 1.05: {:.0} of 10,000",
+                tight.late_calls
+            );
         }
     }
 }

@@ -1,0 +1,138 @@
+//! The line of a heap's addresses, as windows are looked for in it.
+
+use super::backend::Backend;
+use super::extents::Free;
+use super::source::{GrowError, PageSource};
+use super::stock::Whole;
+use super::window::{Kind, Search, Slot, Supply, Window};
+use crate::engine::slab::NONE;
+
+/// A line of slots, and a window in it.
+type Found = (Vec<Slot>, Window);
+
+impl<B: Backend> PageSource<B> {
+    /// The line of the heap's slots, and the cheapest window in it.
+    pub(super) fn window(
+        &mut self,
+        heap: u32,
+        free: &[Free],
+        whole: &[Whole],
+        size: usize,
+        supply: &Supply,
+        limit: i64,
+    ) -> Result<Option<Found>, GrowError<B::Error>> {
+        let slots = self.slots(heap, free, whole)?;
+        let waste = self.policy.waste(self.ground.bytes());
+        let largest = self.policy.largest(self.ground.bytes()) as u64;
+        let search = Search { slots: &slots, size: size as u64, supply, waste, largest };
+        let window = search.cheapest(limit);
+        Ok(window.map(|window| (slots, window)))
+    }
+
+    fn slots(&mut self, heap: u32, free: &[Free], whole: &[Whole]) -> Result<Vec<Slot>, B::Error> {
+        let mut is_whole = vec![false; self.ground.numbers()];
+        for whole in whole {
+            if let Some(entry) = is_whole.get_mut(whole.chunk as usize) {
+                *entry = true;
+            }
+        }
+        let mut slots: Vec<Slot> = Vec::with_capacity(self.ground.mappings() * 2);
+        let mut twins = vec![NONE; self.ground.numbers()];
+        let mut free = free.iter().peekable();
+        let ranges: Vec<(u64, u64)> = self.ranges();
+        for (from, to) in ranges {
+            let mut end = from;
+            let maps: Vec<(u64, super::ground::Map)> =
+                self.ground.touching(from, to).map(|(address, map)| (address, *map)).collect();
+            for (address, map) in maps {
+                push_gap(&mut slots, end, address, 0);
+                end = address + map.bytes as u64;
+                let bytes = map.bytes as u64;
+                let chunk = map.chunk;
+                let (own, pinned) = self
+                    .ground
+                    .chunk(chunk)
+                    .map_or((false, true), |chunk| (chunk.heap == heap, chunk.pins > 0));
+                let twin = std::mem::replace(&mut twins[chunk as usize], slots.len() as u32);
+                if own && is_whole.get(chunk as usize) == Some(&true) && (!pinned || !map.is_stale()) {
+                    let kind = Kind::Mapped { chunk, head: bytes, tail: bytes, twin };
+                    slots.push(Slot { address, bytes, kind });
+                } else if map.is_stale() {
+                    if self.is_done(map.heap, map.left_at)? {
+                        push_gap(&mut slots, address, end, 1);
+                    } else {
+                        let kind = Kind::Mapped { chunk, head: 0, tail: 0, twin };
+                        slots.push(Slot { address, bytes, kind });
+                    }
+                } else {
+                    let (mut head, mut tail) = (0, 0);
+                    if own {
+                        while free.peek().is_some_and(|free| free.end() <= address) {
+                            free.next();
+                        }
+                        if map.from == 0
+                            && let Some(first) = free.peek().filter(|free| free.address <= address)
+                        {
+                            head = first.end().min(end).saturating_sub(address);
+                        }
+                        while free.peek().is_some_and(|free| free.end() < end) {
+                            free.next();
+                        }
+                        if map.to == map.bytes
+                            && let Some(last) = free.peek().filter(|free| free.address < end)
+                        {
+                            tail = end - last.address.max(address);
+                        }
+                    }
+                    slots.push(Slot { address, bytes, kind: Kind::Mapped { chunk, head, tail, twin } });
+                }
+            }
+            push_gap(&mut slots, end, to, 0);
+        }
+        Ok(slots)
+    }
+
+    fn ranges(&self) -> Vec<(u64, u64)> {
+        self.ground.ranges().collect()
+    }
+
+    /// The heap's handles that nothing is in and that may be moved.
+    pub(super) fn wholly_free(&self, heap: u32, free: &[Free]) -> Vec<Whole> {
+        let mut whole = Vec::new();
+        // The free bytes of each handle, over all its mappings.
+        let mut found = vec![(0usize, 0u64); self.ground.numbers()];
+        for free in free {
+            for (start, map) in self.ground.touching(free.address, free.end()) {
+                let from = free.address.max(start + map.from as u64);
+                let to = free.end().min(start + map.to as u64);
+                if let Some(entry) = found.get_mut(map.chunk as usize) {
+                    entry.0 += to.saturating_sub(from) as usize;
+                    entry.1 = entry.1.max(free.freed_at);
+                }
+            }
+        }
+        for (chunk, record) in self.ground.chunks() {
+            let Some((bytes, freed_at)) = found.get(chunk as usize).copied() else { continue };
+            if record.heap == heap && record.pins == 0 && bytes == record.bytes {
+                whole.push(Whole { chunk, bytes, freed_at });
+            }
+        }
+        whole
+    }
+}
+
+/// Adds addresses without a mapping of use to the line; neighbouring ones become one gap.
+fn push_gap(slots: &mut Vec<Slot>, from: u64, to: u64, stale: u32) {
+    if from >= to {
+        return;
+    }
+    if let Some(last) = slots.last_mut()
+        && last.end() == from
+        && let Kind::Gap { stale: known } = &mut last.kind
+    {
+        *known += stale;
+        last.bytes += to - from;
+        return;
+    }
+    slots.push(Slot { address: from, bytes: to - from, kind: Kind::Gap { stale } });
+}

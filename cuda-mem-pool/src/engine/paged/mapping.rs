@@ -1,0 +1,136 @@
+//! Puts handles where they are wanted.
+
+use super::assemble::Build;
+use super::backend::Backend;
+use super::heap::StreamHeap;
+use super::source::{GrowError, PageSource};
+
+impl<B: Backend> PageSource<B> {
+    /// Offers all of a handle, which is wholly free, at one of its mappings.
+    pub(super) fn bring_home(
+        &mut self,
+        heap: u32,
+        mine: &mut StreamHeap,
+        chunk: u32,
+        address: u64,
+    ) -> Result<(), GrowError<B::Error>> {
+        let Some(map) = self.ground.at(address) else { return Ok(()) };
+        let bytes = map.bytes;
+        if map.from == 0 && map.to == bytes {
+            return Ok(());
+        }
+        self.announce(chunk, 0);
+        self.leave(heap, mine, chunk);
+        self.ground.settle(address, heap);
+        mine.offer(address, bytes).ok_or(GrowError::NoNumbers)
+    }
+
+    /// Maps a handle, which is wholly free or new, at an address and offers it there.
+    pub(super) fn move_to(
+        &mut self,
+        heap: u32,
+        mine: &mut StreamHeap,
+        chunk: u32,
+        address: u64,
+    ) -> Result<(), GrowError<B::Error>> {
+        let Some((memory, bytes)) = self.ground.chunk(chunk).map(|chunk| (chunk.memory, chunk.bytes)) else {
+            return Err(GrowError::NoNumbers);
+        };
+        self.announce(chunk, 0);
+        let mapped =
+            self.clear(address, bytes).and_then(|()| Ok(self.backend.map(address, bytes, memory)?));
+        if let Err(error) = mapped {
+            self.shelter(heap, mine, chunk);
+            return Err(error);
+        }
+        self.leave(heap, mine, chunk);
+        self.ground.map(address, chunk, 0, bytes);
+        mine.offer(address, bytes).ok_or(GrowError::NoNumbers)
+    }
+
+    /// Maps a handle whose last bytes are free a second time, and offers those at the new address alone.
+    pub(super) fn lend(
+        &mut self,
+        heap: u32,
+        mine: &mut StreamHeap,
+        chunk: u32,
+        from: usize,
+        address: u64,
+    ) -> Result<(), GrowError<B::Error>> {
+        let Some((memory, bytes)) = self.ground.chunk(chunk).map(|chunk| (chunk.memory, chunk.bytes)) else {
+            return Err(GrowError::NoNumbers);
+        };
+        self.announce(chunk, from);
+        self.clear(address, bytes)?;
+        self.backend.map(address, bytes, memory)?;
+        let owner = self.ground.chunk(chunk).and_then(|chunk| {
+            chunk.maps.iter().copied().find(|at| {
+                self.ground.at(*at).is_some_and(|map| map.to == bytes && map.from <= from && !map.is_stale())
+            })
+        });
+        if let Some(at) = owner {
+            mine.large.withdraw(at + from as u64, bytes - from);
+            let now = mine.tick();
+            if let Some(map) = self.ground.at_mut(at) {
+                (map.to, map.heap, map.left_at) = (from, heap, now);
+            }
+        }
+        self.ground.map(address, chunk, from, bytes);
+        let now = mine.tick();
+        if mine.large.offer(address + from as u64, bytes - from, now) {
+            Ok(())
+        } else {
+            Err(GrowError::NoNumbers)
+        }
+    }
+
+    /// The handle with the largest free end that is not longer than `most`, where that begins, and the handle's size.
+    pub(super) fn tail_for(
+        &self,
+        build: &Build,
+        mine: &StreamHeap,
+        most: u64,
+    ) -> Option<(u32, usize, usize)> {
+        let mut best: Option<(u64, u32, usize, usize)> = None;
+        for free in mine.free_ranges() {
+            let Some((start, map)) = self.ground.covering(free.end() - 1) else { continue };
+            let end = start + map.bytes as u64;
+            let tail = end.saturating_sub(free.address.max(start));
+            let partial = free.end() == end && tail < map.bytes as u64 && !build.stock.has(map.chunk);
+            let fits = tail >= self.policy.smallest_tail as u64 && tail < most;
+            let movable =
+                self.ground.chunk(map.chunk).is_some_and(|chunk| chunk.heap == build.heap && chunk.pins == 0);
+            if partial && fits && movable && best.is_none_or(|(known, ..)| tail > known) {
+                best = Some((tail, map.chunk, map.bytes - tail as usize, map.bytes));
+            }
+        }
+        best.map(|(_, chunk, from, bytes)| (chunk, from, bytes))
+    }
+
+    /// Takes what is free of a handle away from all its mappings, which become stale.
+    pub(super) fn leave(&mut self, heap: u32, mine: &mut StreamHeap, chunk: u32) {
+        let offered: Vec<u64> = self.ground.offered(chunk).map(|(address, _)| address).collect();
+        let now = mine.tick();
+        for address in offered {
+            if let Some(map) = self.ground.at_mut(address) {
+                mine.large.withdraw(address + map.from as u64, map.to - map.from);
+                (map.from, map.to, map.heap, map.left_at) = (0, 0, heap, now);
+            }
+        }
+        self.marks_of(heap);
+    }
+
+    /// Takes stale mappings away that lie where something is to be mapped.
+    pub(super) fn clear(&mut self, address: u64, bytes: usize) -> Result<(), GrowError<B::Error>> {
+        let stale: Vec<(u64, usize)> = self
+            .ground
+            .touching(address, address + bytes as u64)
+            .map(|(start, map)| (start, map.bytes))
+            .collect();
+        for (start, bytes) in stale {
+            self.backend.unmap(start, bytes)?;
+            self.ground.unmap(start);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+//! The handles that gaps are filled with.
+
+use super::window::{Kind, Slot, Supply};
+
+/// A handle that nothing is in.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Whole {
+    pub(super) chunk: u32,
+    pub(super) bytes: usize,
+    /// The latest free in it, on its heap's count.
+    pub(super) freed_at: u64,
+}
+
+/// The handles to fill gaps with, by size, those that have been free for longest last.
+#[derive(Debug, Default)]
+pub(super) struct Stock(Vec<(usize, Vec<Whole>)>);
+
+impl Stock {
+    pub(super) fn of(whole: &[Whole], moves: bool) -> Self {
+        let mut stock = Self::default();
+        if !moves {
+            return stock;
+        }
+        for one in whole {
+            match stock.0.iter_mut().find(|(bytes, _)| *bytes == one.bytes) {
+                Some((_, shelf)) => shelf.push(*one),
+                None => stock.0.push((one.bytes, vec![*one])),
+            }
+        }
+        stock.0.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        for (_, shelf) in &mut stock.0 {
+            shelf.sort_unstable_by_key(|whole| std::cmp::Reverse((whole.freed_at, whole.chunk)));
+        }
+        stock
+    }
+
+    /// As [`Stock::of`], in no order but that those for which `last` holds come last.
+    pub(super) fn shuffled(whole: &[Whole], seed: u64, last: impl Fn(u32) -> bool) -> Self {
+        let mut stock = Self::of(whole, true);
+        for (_, shelf) in &mut stock.0 {
+            shelf.sort_unstable_by_key(|whole| (!last(whole.chunk), mix(seed, whole.chunk)));
+        }
+        stock
+    }
+
+    pub(super) fn remove(&mut self, chunk: u32) {
+        self.0.iter_mut().for_each(|(_, shelf)| shelf.retain(|whole| whole.chunk != chunk));
+    }
+
+    pub(super) fn supply(&self) -> Supply {
+        self.0.iter().map(|(bytes, shelf)| (*bytes, shelf.len() as u32)).collect()
+    }
+
+    pub(super) fn has(&self, chunk: u32) -> bool {
+        self.0.iter().any(|(_, shelf)| shelf.iter().any(|whole| whole.chunk == chunk))
+    }
+
+    /// Of the shortest handles of more than `left` bytes the one that has been free for longest.
+    pub(super) fn longest_free(&self, left: usize) -> Option<Whole> {
+        let (_, shelf) = self.0.iter().rev().find(|(bytes, shelf)| *bytes > left && !shelf.is_empty())?;
+        shelf.iter().min_by_key(|whole| whole.freed_at).copied()
+    }
+
+    /// Leaves what is in the window where it is.
+    pub(super) fn without(&mut self, window: &[Slot]) {
+        for slot in window {
+            if let Kind::Mapped { chunk, .. } = slot.kind {
+                for (_, shelf) in &mut self.0 {
+                    shelf.retain(|whole| whole.chunk != chunk);
+                }
+            }
+        }
+    }
+
+    /// The largest handle of at most `left` bytes; if there is none and it may be longer, the smallest.
+    pub(super) fn take(&mut self, left: usize, exact: bool) -> Option<Whole> {
+        let at = self.0.iter().position(|(bytes, shelf)| *bytes <= left && !shelf.is_empty());
+        let at = at.or_else(|| {
+            let longer = self.0.iter().rposition(|(_, shelf)| !shelf.is_empty());
+            longer.filter(|_| !exact)
+        })?;
+        self.0.get_mut(at)?.1.pop()
+    }
+}
+
+/// A number that looks like chance.
+const fn mix(seed: u64, number: u32) -> u64 {
+    let mixed = (seed ^ number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
