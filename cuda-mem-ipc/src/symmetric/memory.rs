@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{self as core, Device, Stream, StreamUse, Uses};
+use cuda_mem_pool::cuda_mem_core::{self as core, Device, Driver, Stream, StreamUse, Uses};
 
 use super::Result;
 
@@ -118,6 +118,8 @@ pub struct PeerBuffer {
 
 /// What knows the uses of memory and keeps it until they are over.
 pub(super) trait Used: fmt::Debug + Send + Sync {
+    fn driver(&self) -> Driver;
+
     fn uses(&self) -> &Uses;
 }
 
@@ -147,8 +149,11 @@ impl PeerBuffer {
     ///
     /// # Errors
     ///
-    /// As [`Uses::on`].
+    /// As [`Uses::on`]; [`ForeignContext`](core::Error::ForeignContext) for another driver's stream.
     pub fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>, core::Error> {
+        if stream.context().driver() != self.owner.driver() {
+            return Err(core::Error::ForeignContext { what: "the stream" });
+        }
         self.owner.uses().on(self.address, stream)
     }
 }

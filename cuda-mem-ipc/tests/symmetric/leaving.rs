@@ -1,7 +1,9 @@
 //! Ranks that go in good order.
 
-use cuda_mem_ipc::symmetric::Error;
+use cuda_mem_core::Error as CoreError;
+use cuda_mem_ipc::symmetric::{Error, SymmetricBackend};
 
+use crate::common::child;
 use crate::common::pair::{self, Channel, test_name};
 use crate::rank::{Crew, Seat, culprit, until_broken, until_idle};
 
@@ -96,6 +98,47 @@ fn a_group_is_made_anew_and_forgets_what_it_had() {
             drop((memory, kept));
             rank.finish();
         }
+        crew.finish();
+    });
+}
+
+#[test]
+fn a_forked_child_has_nothing_and_its_parent_keeps_all() {
+    fn body(first: &Channel) {
+        let rank = Seat::of(first).join();
+        rank.meet(&*rank.memory(1000));
+        rank.meet(&*rank.memory(2000));
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        let rank = crew.seat.join();
+        let buffer = rank.empty(1000);
+        let memory = buffer.rendezvous(None).unwrap();
+        // Its child has copies of all of it, to drop.
+        let (mut copies, copy) = (None, (memory.clone(), rank.group.clone()));
+        child::forked(|| {
+            copies = Some(copy);
+            let device = memory.device();
+            let refused = [
+                memory.check(),
+                memory.barrier(&rank.stream, 0, None),
+                rank.native.alloc(2000, device, Some("ranks")).map(drop),
+                rank.native.free(buffer.as_raw()),
+                rank.native.rendezvous(buffer.as_raw(), None).map(drop),
+                rank.native.add_group(&rank.group),
+                rank.native.remove_group("ranks").map(drop),
+            ];
+            for (index, refused) in refused.into_iter().enumerate() {
+                if !matches!(refused, Err(Error::Core(CoreError::Forked))) {
+                    return Err(format!("{index}: {refused:?}\n"));
+                }
+            }
+            copies = None;
+            Ok(())
+        });
+        drop(copies);
+        rank.meet(&*memory);
+        rank.meet(&*rank.memory(2000));
         crew.finish();
     });
 }

@@ -124,8 +124,9 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// [`Error::Broken`], which names the rank.
+    /// [`Error::Broken`], which names the rank; [`Error::Core`] in a forked child.
     pub fn check(&self) -> Result<()> {
+        super::refuse_forked()?;
         self.inner.state.check()
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{Device, Stream, Uses, forked};
+use cuda_mem_pool::cuda_mem_core::{Device, Driver, Stream, Uses, forked};
 
 use super::allocation::{Allocation, Remote};
 use super::{Group, SIGNAL_PAD_BYTES};
@@ -26,7 +26,7 @@ pub(super) struct NativeMemory {
 #[derive(Debug)]
 struct View {
     kind: Kind,
-    _group: Group,
+    group: Group,
 }
 
 #[derive(Debug)]
@@ -36,6 +36,10 @@ enum Kind {
 }
 
 impl Used for View {
+    fn driver(&self) -> Driver {
+        self.group.device().driver()
+    }
+
     fn uses(&self) -> &Uses {
         match &self.kind {
             Kind::Own(allocation) => &allocation.uses,
@@ -72,7 +76,7 @@ impl NativeMemory {
             Some(remote) => Kind::Other { remote: remote.clone(), uses: Uses::new() },
             None => Kind::Own(Arc::clone(&allocation)),
         };
-        let view = |rank| Arc::new(View { kind: kind(rank), _group: group.clone() });
+        let view = |rank| Arc::new(View { kind: kind(rank), group: group.clone() });
         let views = (0..group.world_size()).map(view).collect();
         Self { group: group.clone(), views, buffers, pads, offset, allocation }
     }

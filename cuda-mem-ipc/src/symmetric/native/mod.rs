@@ -16,8 +16,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex};
 
-use cuda_mem_pool::cuda_mem_core::Device;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::{Device, Error as CoreError, forked};
 
 use super::{Error, Result, SymmetricBackend, SymmetricMemory};
 use state::lock;
@@ -38,6 +38,9 @@ const NAME: &str = "NATIVE";
 /// A group has segments of device memory, each of which every rank maps once. An allocation that fits one takes no driver call,
 /// and neither does its rendezvous: each rank writes what it has allocated into a directory in shared host memory, and reads what
 /// the others have. The [module](super) has an example.
+///
+/// A forked child has nothing of it: every call is an error there, and its drops do nothing. A process that ends without dropping
+/// its groups, those that a backend knows included ([`NativeBackend::remove_group`]), counts as dead for the others.
 #[derive(Default)]
 pub struct NativeBackend {
     groups: Mutex<HashMap<String, Group>>,
@@ -61,8 +64,9 @@ impl NativeBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::GroupExists`].
+    /// [`Error::GroupExists`]; [`Error::Core`] in a forked child.
     pub fn add_group(&self, group: &Group) -> Result<()> {
+        refuse_forked()?;
         let mut groups = lock(&self.groups);
         if groups.contains_key(group.name()) {
             return Err(Error::GroupExists { name: group.name().to_owned() });
@@ -75,8 +79,9 @@ impl NativeBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownGroup`].
+    /// [`Error::UnknownGroup`]; [`Error::Core`] in a forked child.
     pub fn remove_group(&self, name: &str) -> Result<Group> {
+        refuse_forked()?;
         let removed = lock(&self.groups).remove(name);
         let group = removed.ok_or_else(|| self.unknown(name))?;
         group.free_all();
@@ -84,6 +89,7 @@ impl NativeBackend {
     }
 
     fn group(&self, name: &str) -> Result<Group> {
+        refuse_forked()?;
         let found = lock(&self.groups).get(name).cloned();
         found.ok_or_else(|| self.unknown(name))
     }
@@ -94,9 +100,15 @@ impl NativeBackend {
 
     /// The group that has an address.
     fn owner(&self, address: CUdeviceptr) -> Result<Group> {
+        refuse_forked()?;
         let found = lock(&self.groups).values().find(|group| group.has(address)).cloned();
         found.ok_or(Error::UnknownAddress { address, backend: NAME })
     }
+}
+
+/// Before any lock and any word of the directory: both are the parent's.
+fn refuse_forked() -> Result<()> {
+    if forked() { Err(CoreError::Forked.into()) } else { Ok(()) }
 }
 
 impl SymmetricBackend for NativeBackend {
