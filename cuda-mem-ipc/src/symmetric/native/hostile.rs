@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use cuda_mem_pool::cuda_mem_core::Driver;
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 
 use super::*;
-use crate::symmetric::native::message::SegmentInfo;
-use crate::symmetric::native::{NAME, SIGNAL_PAD_BYTES};
+use crate::symmetric::SymmetricMemory;
+use crate::symmetric::native::message::{self, SegmentInfo};
+use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES};
 
 const SIZE: usize = 10_000;
 
@@ -45,6 +47,11 @@ impl Pair {
     /// An address of the good one's.
     fn alloc(&self) -> CUdeviceptr {
         self.good.alloc(SIZE, self.good.device()).unwrap()
+    }
+
+    /// The good one's rendezvous.
+    fn rendezvous(&self, address: CUdeviceptr) -> Result<Arc<dyn SymmetricMemory>> {
+        self.good.rendezvous(self.good.find(address).unwrap(), address)
     }
 
     /// What the good one gets to see of a segment.
@@ -93,19 +100,19 @@ fn entries_that_cannot_be_are_refused_and_name_the_rank() {
         Entry { segment: u64::MAX, ..right },
     ] {
         directory.publish(1, wrong).unwrap();
-        let refused = pair.good.rendezvous(address);
+        let refused = pair.rendezvous(address);
         assert!(matches!(refused, Err(Error::Invalid { rank: 1, .. })), "{wrong:?}: {refused:?}");
     }
     for size in [0, SIZE as u64 + 1, u64::MAX] {
         directory.publish(1, Entry { size, ..right }).unwrap();
-        let refused = pair.good.rendezvous(address);
+        let refused = pair.rendezvous(address);
         assert!(
             matches!(refused, Err(Error::OrderDiffers { rank: 1, theirs, .. }) if theirs == size),
             "{refused:?}"
         );
     }
     directory.publish(1, right).unwrap();
-    let memory = pair.good.rendezvous(address).unwrap();
+    let memory = pair.rendezvous(address).unwrap();
     assert_eq!(memory.world_size(), 2);
     pair.good.check().unwrap();
 }
@@ -118,7 +125,7 @@ fn an_entry_that_was_overtaken_is_said_to_be() {
     let directory = &pair.bad.state().directory;
     let Found::There(entry) = directory.entry(1, 0).unwrap() else { panic!("no entry") };
     directory.publish(1, Entry { sequence: KEPT as u64, ..entry }).unwrap();
-    let late = pair.good.rendezvous(address);
+    let late = pair.rendezvous(address);
     assert!(matches!(late, Err(Error::Overtaken { rank: 1, sequence: 0, kept: KEPT })), "{late:?}");
 }
 
@@ -151,7 +158,7 @@ fn segments_that_cannot_be_are_refused_and_break_the_group() {
         pair.announce(change(honest(&pair)), descriptors);
         let entry = Entry { sequence: 0, size: SIZE as u64, segment: 0, offset: 1 << 20, pad: 0 };
         pair.bad.state().directory.publish(1, entry).unwrap();
-        let refused = pair.good.rendezvous(address);
+        let refused = pair.rendezvous(address);
         assert!(refused.is_err(), "{index}: {refused:?}");
         let (rank, _) = until_broken(&pair.good);
         assert_eq!(rank, culprit, "{index}: {refused:?}");
@@ -203,7 +210,7 @@ fn a_lie_about_who_broke_the_group_is_no_news() {
     // It comes behind the message, and is taken after it.
     let address = pair.alloc();
     pair.bad.alloc(SIZE, pair.bad.device()).unwrap();
-    let memory = pair.good.rendezvous(address).unwrap();
+    let memory = pair.rendezvous(address).unwrap();
     memory.check().unwrap();
     let elsewhere = pair.good.free(address + 1);
     assert!(matches!(elsewhere, Err(Error::UnknownAddress { backend: NAME, .. })), "{elsewhere:?}");

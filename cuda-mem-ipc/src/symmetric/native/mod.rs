@@ -4,6 +4,7 @@ mod allocation;
 mod directory;
 mod group;
 mod join;
+mod lookup;
 mod memory;
 mod message;
 mod segment;
@@ -20,6 +21,7 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Device, Error as CoreError, forked};
 
 use super::{Error, Result, SymmetricBackend, SymmetricMemory};
+use allocation::Allocation;
 use state::lock;
 
 pub use group::{Group, GroupOptions};
@@ -98,10 +100,12 @@ impl NativeBackend {
         Error::UnknownGroup { name: name.to_owned(), known: lock(&self.groups).keys().cloned().collect() }
     }
 
-    /// The group that has an address.
-    fn owner(&self, address: CUdeviceptr) -> Result<Group> {
+    /// The group that has an address, and the allocation that it lies in.
+    fn owner(&self, address: CUdeviceptr) -> Result<(Group, Arc<Allocation>)> {
         refuse_forked()?;
-        let found = lock(&self.groups).values().find(|group| group.has(address)).cloned();
+        let groups = lock(&self.groups);
+        let found = groups.values().find_map(|group| Some((group.clone(), group.find(address)?)));
+        drop(groups);
         found.ok_or(Error::UnknownAddress { address, backend: NAME })
     }
 }
@@ -138,7 +142,8 @@ impl SymmetricBackend for NativeBackend {
     ///
     /// [`Error::UnknownAddress`], also for an address inside an allocation.
     fn free(&self, address: CUdeviceptr) -> Result<()> {
-        self.owner(address)?.free(address)
+        let (group, _) = self.owner(address)?;
+        group.free(address)
     }
 
     /// Waits until every rank has made the same allocation, as long as the group's timeout.
@@ -149,11 +154,11 @@ impl SymmetricBackend for NativeBackend {
     /// [`Error::OrderDiffers`] for one that allocated something else, [`Error::Overtaken`], [`Error::Invalid`];
     /// [`Error::Broken`], [`Error::Left`]; [`Error::Core`] when a segment cannot be mapped.
     fn rendezvous(&self, address: CUdeviceptr, group: Option<&str>) -> Result<Arc<dyn SymmetricMemory>> {
-        let owner = self.owner(address)?;
+        let (owner, allocation) = self.owner(address)?;
         if let Some(asked) = group.filter(|name| *name != owner.name()) {
             return Err(Error::WrongGroup { allocated: owner.name().to_owned(), asked: asked.to_owned() });
         }
-        owner.rendezvous(address)
+        owner.rendezvous(allocation, address)
     }
 }
 
