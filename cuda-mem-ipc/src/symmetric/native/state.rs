@@ -16,8 +16,8 @@ use crate::transport::{Connection, Deadline};
 
 /// How often it is looked whether somebody broke the group, by those who wait.
 pub(super) const SLICE: Duration = Duration::from_millis(2);
-/// From so many waits on, those that are over are forgotten.
-const PRUNE_FROM: usize = 64;
+/// So many waits are kept without a look at them.
+const KEEP: usize = 64;
 /// How many segments of a rank may be announced and not mapped here yet.
 const ANNOUNCED: usize = 256;
 
@@ -29,7 +29,7 @@ pub(super) struct State {
     pub(super) peers: Vec<Option<Peer>>,
     pub(super) directory: Directory,
     broken: OnceLock<(usize, Why)>,
-    waits: Mutex<Vec<Waiting>>,
+    waits: Mutex<Waits>,
     wake: Mutex<PipeWriter>,
     pub(super) woken: PipeReader,
     is_leaving: AtomicBool,
@@ -51,6 +51,16 @@ pub(super) struct Announced {
     pub(super) info: SegmentInfo,
     pub(super) memory: OwnedFd,
     pub(super) words: OwnedFd,
+}
+
+/// The waits that streams were given.
+#[derive(Debug, Default)]
+struct Waits {
+    list: Vec<Waiting>,
+    /// From so many on, those that are over are forgotten.
+    prune_at: usize,
+    /// When the watching thread looks for who is late.
+    next: Option<Instant>,
 }
 
 /// A wait that a stream was given.
@@ -166,7 +176,7 @@ impl State {
     /// moved it since.
     pub(super) fn let_go(&self) {
         let waits = lock(&self.waits);
-        waits.iter().filter(|waiting| !waiting.is_over()).for_each(|waiting| waiting.line.poison());
+        waits.list.iter().filter(|waiting| !waiting.is_over()).for_each(|waiting| waiting.line.poison());
     }
 
     /// Whether streams are to be let go, for whatever reason.
@@ -192,12 +202,18 @@ impl State {
         let fence = line.fence(generation)?;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut waits = lock(&self.waits);
-        if waits.len() >= PRUNE_FROM && !self.is_ending() {
-            waits.retain(|waiting| !waiting.is_over());
+        if waits.list.len() >= waits.prune_at.max(KEEP) && !self.is_ending() {
+            waits.list.retain(|waiting| !waiting.is_over());
+            // So that each is looked at a few times at most.
+            waits.prune_at = 2 * waits.list.len();
         }
-        waits.push(Waiting { rank, line: line.clone(), fence, deadline });
+        waits.list.push(Waiting { rank, line: line.clone(), fence, deadline });
+        let is_sooner = deadline.is_some_and(|deadline| waits.next.is_none_or(|next| deadline < next));
+        if is_sooner {
+            waits.next = deadline;
+        }
         drop(waits);
-        if deadline.is_some() {
+        if is_sooner {
             self.wake();
         }
         Ok(())
@@ -210,14 +226,18 @@ impl State {
         }
         let now = Instant::now();
         let mut waits = lock(&self.waits);
-        waits.retain(|waiting| waiting.deadline.is_none_or(|deadline| deadline > now) || !waiting.is_over());
-        let late = waits.iter().find(|waiting| waiting.deadline.is_some_and(|deadline| deadline <= now));
-        (late.map(|waiting| waiting.rank), waits.iter().filter_map(|waiting| waiting.deadline).min())
+        if waits.next.is_none_or(|next| next > now) {
+            return (None, waits.next);
+        }
+        let is_due = |waiting: &Waiting| waiting.deadline.is_some_and(|deadline| deadline <= now);
+        waits.list.retain(|waiting| !is_due(waiting) || !waiting.is_over());
+        waits.next = waits.list.iter().filter_map(|waiting| waiting.deadline).min();
+        (waits.list.iter().find(|waiting| is_due(waiting)).map(|waiting| waiting.rank), waits.next)
     }
 
     /// Whether a stream still waits for a rank.
     pub(super) fn waits_for(&self, rank: usize) -> bool {
-        lock(&self.waits).iter().any(|waiting| waiting.rank == rank && !waiting.is_over())
+        lock(&self.waits).list.iter().any(|waiting| waiting.rank == rank && !waiting.is_over())
     }
 
     /// Has the watching thread look around.
