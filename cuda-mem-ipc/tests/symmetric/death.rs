@@ -1,9 +1,12 @@
 //! Ranks that are killed, or never signal: the others learn which one, and nobody waits for ever.
 
+use std::fs::{DirEntry, read_dir, read_link};
+
 use cuda_mem_ipc::symmetric::SymmetricMemory;
 
+use crate::common::World;
 use crate::common::pair::{self, Channel, test_name};
-use crate::rank::{Crew, Rank, SOON, Seat, culprit, until_broken, until_idle};
+use crate::rank::{Crew, Rank, SOON, Seat, culprit, options, until_broken, until_idle};
 
 const DIED: u64 = 1;
 const TIMED_OUT: u64 = 3;
@@ -55,10 +58,31 @@ fn kill(cast: pair::Cast, same: impl FnOnce(&Rank, &dyn Fn())) {
     drop(last);
 }
 
-/// The second rank's way through `same`.
-fn second(first: &Channel, rank: Rank, same: impl FnOnce(&Rank, &dyn Fn())) {
+/// The sockets, pipes, pidfds and shared host memory of this process. What the driver has open is its own.
+fn open_descriptors() -> Vec<String> {
+    let name = |entry: std::io::Result<DirEntry>| {
+        let name = read_link(entry.unwrap().path()).ok()?.to_string_lossy().into_owned();
+        let kinds = ["socket:", "pipe:", "anon_inode:[pidfd]", "/memfd:cuda-mem "];
+        kinds.iter().any(|kind| name.starts_with(kind)).then_some(name)
+    };
+    let mut all = read_dir("/proc/self/fd").unwrap().filter_map(name).collect::<Vec<_>>();
+    all.sort();
+    all
+}
+
+/// The second rank's way through `same`, which leaves nothing in its process, where no other test runs.
+fn second(first: &Channel, seat: &Seat, same: impl FnOnce(&Rank, &dyn Fn())) {
+    let world = World::new();
+    let context = seat.context(world.driver);
+    let before = open_descriptors();
+    let free = context.memory_info().unwrap().free;
+    let rank = Rank::new(context.clone(), seat, &options(), None);
     same(&rank, &|| first.send(b"waiting", &[]));
     rank.finish();
+    assert_eq!(open_descriptors(), before);
+    // What a context keeps for itself may have grown, but not by a segment.
+    let now = context.memory_info().unwrap().free;
+    assert!(now + (2 << 20) > free, "{free} bytes were free, now {now}");
 }
 
 fn until_killed(first: &Channel) -> ! {
@@ -82,11 +106,12 @@ fn in_rendezvous(rank: &Rank, waiting: &dyn Fn()) {
 #[test]
 fn a_rank_killed_in_rendezvous_is_named() {
     fn body(first: &Channel) {
-        let rank = Seat::of(first).join();
-        if rank.number() == LAST {
+        let seat = Seat::of(first);
+        if seat.rank == LAST {
+            let _rank = seat.join();
             until_killed(first);
         }
-        second(first, rank, in_rendezvous);
+        second(first, &seat, in_rendezvous);
     }
     pair::play(test_name!(), &[("rank", body)], |cast| kill(cast, in_rendezvous));
 }
@@ -103,13 +128,14 @@ fn in_barrier(rank: &Rank, waiting: &dyn Fn()) {
 #[test]
 fn a_rank_killed_in_barrier_is_named_and_the_streams_are_let_go() {
     fn body(first: &Channel) {
-        let rank = Seat::of(first).join();
-        if rank.number() == LAST {
+        let seat = Seat::of(first);
+        if seat.rank == LAST {
+            let rank = seat.join();
             let memory = rank.memory(1000);
             rank.meet(&*memory);
             until_killed(first);
         }
-        second(first, rank, in_barrier);
+        second(first, &seat, in_barrier);
     }
     pair::play(test_name!(), &[("rank", body)], |cast| kill(cast, in_barrier));
 }
@@ -132,8 +158,9 @@ fn in_wait(rank: &Rank, waiting: &dyn Fn()) {
 #[test]
 fn a_rank_killed_in_wait_signal_is_named_and_the_streams_are_let_go() {
     fn body(first: &Channel) {
-        let rank = Seat::of(first).join();
-        if rank.number() == LAST {
+        let seat = Seat::of(first);
+        if seat.rank == LAST {
+            let rank = seat.join();
             let memory = rank.memory(1000);
             for other in rank.others() {
                 memory.put_signal(&rank.stream, other, 5).unwrap();
@@ -143,7 +170,7 @@ fn a_rank_killed_in_wait_signal_is_named_and_the_streams_are_let_go() {
             memory.wait_signal(&rank.stream, 0, 5, None).unwrap();
             until_killed(first);
         }
-        second(first, rank, in_wait);
+        second(first, &seat, in_wait);
     }
     pair::play(test_name!(), &[("rank", body)], |cast| kill(cast, in_wait));
 }

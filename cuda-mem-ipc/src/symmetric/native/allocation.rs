@@ -56,12 +56,17 @@ impl Allocation {
         ranks: usize,
     ) -> Result<Self, CoreError> {
         let slots = slots_of_a_pad(ranks);
-        // A pad that was used before goes on counting.
+        // A pad that was used before goes on counting. The words of others are zero, and need not be touched.
         let now = |slot| {
             let word = segment.segment.words.mapping().word((block.pad * slots + slot) * 64)?;
             Ok(word.load(Ordering::SeqCst))
         };
-        let waited = Mutex::new((0..slots).map(now).collect::<Result<_, CoreError>>()?);
+        let waited = if block.is_fresh {
+            vec![0; slots]
+        } else {
+            (0..slots).map(now).collect::<Result<_, CoreError>>()?
+        };
+        let waited = Mutex::new(waited);
         let (uses, remotes) = (Uses::new(), OnceLock::new());
         Ok(Self { segment, block, size, sequence, uses, remotes, waited })
     }

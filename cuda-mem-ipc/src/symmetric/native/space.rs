@@ -1,6 +1,7 @@
 //! Which bytes of a segment are free. Offsets alone: no memory is touched here.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// What offsets and sizes are multiples of, in bytes.
 pub(super) const GRANULE: usize = 512;
@@ -11,8 +12,10 @@ pub(super) const GRANULE: usize = 512;
 pub(super) struct Space {
     /// Length by offset; neighbours are one.
     free: BTreeMap<usize, usize>,
-    /// Numbers of pads, with whether they were used before.
+    /// Pads that were used and are free.
     pads: BTreeSet<usize>,
+    /// Those from here on were never used.
+    fresh: Range<usize>,
 }
 
 /// A piece that was taken.
@@ -22,12 +25,14 @@ pub(super) struct Block {
     /// With what was rounded up.
     pub(super) len: usize,
     pub(super) pad: usize,
+    /// Whether nobody had the pad before.
+    pub(super) is_fresh: bool,
 }
 
 impl Space {
     /// All bytes from `from` to `to`, and pads from 0 on.
     pub(super) fn new(from: usize, to: usize, pads: usize) -> Self {
-        Self { free: BTreeMap::from([(from, to - from)]), pads: (0..pads).collect() }
+        Self { free: BTreeMap::from([(from, to - from)]), pads: BTreeSet::new(), fresh: 0..pads }
     }
 
     /// The length that a size takes; none if there is none.
@@ -37,12 +42,13 @@ impl Space {
 
     pub(super) fn take(&mut self, len: usize) -> Option<Block> {
         let (&offset, &found) = self.free.iter().find(|&(_, &free)| free >= len)?;
-        let pad = self.pads.pop_first()?;
+        let pad = self.pads.pop_first();
+        let (pad, is_fresh) = pad.map(|pad| (pad, false)).or_else(|| Some((self.fresh.next()?, true)))?;
         self.free.remove(&offset);
         if found > len {
             self.free.insert(offset + len, found - len);
         }
-        Some(Block { offset, len, pad })
+        Some(Block { offset, len, pad, is_fresh })
     }
 
     pub(super) fn give_back(&mut self, block: Block) {
@@ -73,12 +79,14 @@ mod tests {
         let [a, b, c] = [1, 2, 3].map(|granules| space.take(granules * GRANULE).unwrap());
         assert_eq!([a, b, c].map(|block| block.offset), [1024, 1024 + GRANULE, 1024 + 3 * GRANULE]);
         assert_eq!([a, b, c].map(|block| block.pad), [0, 1, 2]);
+        assert!([a, b, c].iter().all(|block| block.is_fresh));
         assert_eq!(space.take(GRANULE), None, "there is no pad");
         space.give_back(a);
         space.give_back(c);
         space.give_back(b);
         assert_eq!(space.free, BTreeMap::from([(1024, 8 * GRANULE)]));
-        assert_eq!(space.take(8 * GRANULE).map(|block| (block.offset, block.pad)), Some((1024, 0)));
+        let whole = space.take(8 * GRANULE).map(|block| (block.offset, block.pad, block.is_fresh));
+        assert_eq!(whole, Some((1024, 0, false)));
     }
 
     proptest! {
@@ -104,7 +112,7 @@ mod tests {
             }
             taken.into_iter().for_each(|block| space.give_back(block));
             prop_assert_eq!(space.free, BTreeMap::from([(from, to - from)]));
-            prop_assert_eq!(space.pads.len(), 16);
+            prop_assert_eq!(space.pads.len() + space.fresh.len(), 16);
         }
     }
 }
