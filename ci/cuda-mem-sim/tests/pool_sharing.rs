@@ -234,6 +234,8 @@ fn what_belongs_elsewhere_is_refused() {
     let gpu = Gpu::new();
     let (one, two) = (create(&gpu, DEVICE, FD), create(&gpu, DEVICE, FD));
     let at = take(&gpu, one, 1000).unwrap();
+    assert_eq!(export_block(&gpu, at).err(), Some(INVALID_VALUE), "of a pool that was not exported");
+    let _file = export(&gpu, one).unwrap();
     let data = export_block(&gpu, at).unwrap();
     let imported = import(&gpu, export(&gpu, two).unwrap().as_raw_fd()).unwrap();
     assert_eq!(import_block(&gpu, imported, data), Err(INVALID_VALUE), "a block of another pool");

@@ -12,7 +12,7 @@ use super::pool::{Cut, Freed, Pool};
 use super::segment::{Segment, SegmentRef};
 use super::share::{Holder, Share};
 use super::words::ReleaseFence;
-use super::{expect_host, lock, refuse_forked};
+use super::{expect_driver, expect_host, lock, refuse_forked};
 use crate::error::Result;
 
 /// Memory of a [`SharedPool`](super::SharedPool), owned. Clones are handles to the same memory.
@@ -76,6 +76,7 @@ impl SharedBuffer {
     /// As there, in [`Error::Core`](crate::Error::Core).
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
+        expect_driver(self.block.pool.context(), stream)?;
         lock(&self.block.last).order(stream)?;
         Ok(self.block.uses.on(self.as_raw(), stream)?)
     }

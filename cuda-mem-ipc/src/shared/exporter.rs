@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
 
 use super::options::FenceKind;
 use super::reaper::{self, Watched};
+use super::ring::{self, Corrupt, Producer, Pushed};
 use super::segment::SegmentRef;
 use super::share::{Holder, Share};
 use super::wire::{self, Fence, HandOver, Offer, Release};
@@ -35,10 +36,17 @@ pub(super) struct ExportLink {
     connection: Connection,
     words: Arc<Words>,
     leases: Mutex<Leases>,
+    /// How many leases there are, those that are just ending too.
+    count: Arc<AtomicUsize>,
     /// Segments that the importer has. The lock is held while a new one is sent, so that no buffer of it overtakes it.
     announced: Mutex<HashSet<u64>>,
     /// Segments whose end the importer was not told of yet.
     retiring: Mutex<Vec<u64>>,
+    ring: Mutex<Producer<ring::Shared>>,
+    /// How many messages were sent, from the first segment on.
+    sent: AtomicU64,
+    /// The peer has closed its end or broken the protocol.
+    is_closing: AtomicBool,
     is_open: AtomicBool,
 }
 
@@ -56,6 +64,24 @@ struct Lease {
     _segment: SegmentRef,
     /// What the receiver waits for, if it is an event.
     _event: Option<InterprocessEvent>,
+    /// Last: who sees that it has ended finds the buffer back.
+    _count: Counted,
+}
+
+/// One of so many.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Exporter {
@@ -78,13 +104,18 @@ impl Exporter {
             return Err(connection.breaks(Error::Protocol { pid, what: "the offer is not accepted" }));
         }
         words.seal()?;
+        let ring = Mutex::new(words.ring()?.producer());
         let link = Arc::new(ExportLink {
             context: context.clone(),
             connection,
             words,
             leases: Mutex::default(),
+            count: Arc::default(),
             announced: Mutex::default(),
             retiring: Mutex::default(),
+            ring,
+            sent: AtomicU64::new(0),
+            is_closing: AtomicBool::new(false),
             is_open: AtomicBool::new(true),
         });
         reaper::watch(Arc::<ExportLink>::clone(&link))?;
@@ -133,14 +164,21 @@ impl Exporter {
     ) -> Result<u64> {
         refuse_forked()?;
         let (share, deadline, link) = (buffer.into(), deadline.into(), &self.link);
+        if link.is_closing.load(Ordering::Acquire) {
+            return Err(Error::Closed { doing: "handing over" });
+        }
         link.announce(&share.segment, deadline)?;
         share.holder.order(stream)?;
         let (fence, event) = link.fence(fence, stream)?;
-        let lease = Lease { holder: share.holder, _segment: share.segment.clone(), _event: event };
+        let lease = Lease {
+            holder: share.holder,
+            _segment: share.segment.clone(),
+            _event: event,
+            _count: Counted::new(&link.count),
+        };
         let sequence = link.lease(lease)?;
         let (segment, offset, len) = (share.segment.id(), share.offset as u64, share.len as u64);
-        let message = wire::Message::HandOver(HandOver { sequence, segment, offset, len, fence });
-        if let Err(error) = say(&link.connection, &message, &[], deadline) {
+        if let Err(error) = link.send(HandOver { sequence, segment, offset, len, fence }, deadline) {
             drop(link.end_lease(sequence));
             return Err(error);
         }
@@ -150,7 +188,7 @@ impl Exporter {
     /// How many buffers the receiver has.
     #[must_use]
     pub fn leases(&self) -> usize {
-        if core::forked() { 0 } else { lock(&self.link.leases).open.len() }
+        if core::forked() { 0 } else { self.link.count.load(Ordering::SeqCst) }
     }
 
     /// The process at the other end.
@@ -168,10 +206,44 @@ impl ExportLink {
             return Ok(());
         }
         let message = wire::Message::Segment(segment.said());
-        say(&self.connection, &message, &[segment.descriptor()], deadline)?;
+        self.say(&message, &[segment.descriptor()], deadline)?;
         announced.insert(segment.id());
         segment.is_known_by(Arc::downgrade(self));
         Ok(())
+    }
+
+    fn say(
+        &self,
+        message: &wire::Message,
+        descriptors: &[BorrowedFd<'_>],
+        deadline: impl Into<Deadline>,
+    ) -> Result<()> {
+        say(&self.connection, message, descriptors, deadline)?;
+        self.sent.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// By the ring, if it has room; otherwise as a message.
+    fn send(&self, said: HandOver, deadline: Deadline) -> Result<()> {
+        // What has to be heard before, the segment above all, was sent before.
+        let pushed = match said.to_entry(self.sent.load(Ordering::Acquire)) {
+            Some(entry) => lock(&self.ring).push(entry),
+            None => Ok(Pushed::Full),
+        };
+        match pushed {
+            Ok(Pushed::Quietly) => Ok(()),
+            Ok(Pushed::ToASleeper) => {
+                // A peer whose queue is full has something to wake up for, and of one that is gone the thread will hear.
+                let _ = self.say(&wire::Message::Ring, &[], Duration::ZERO);
+                Ok(())
+            }
+            Ok(Pushed::Full) => self.say(&wire::Message::HandOver(said), &[], deadline),
+            Err(Corrupt) => {
+                let (pid, what) =
+                    (self.connection.peer().pid(), "it has taken more from the ring than there was");
+                Err(self.connection.breaks(Error::Protocol { pid, what }))
+            }
+        }
     }
 
     /// A segment of this process is gone.
@@ -213,6 +285,11 @@ impl ExportLink {
         lock(&self.leases).open.remove(&sequence)
     }
 
+    /// Whether no lease is out any more, nor will be.
+    fn is_let_go(&self) -> bool {
+        !self.is_open.load(Ordering::SeqCst) && self.count.load(Ordering::SeqCst) == 0
+    }
+
     fn take_release(&self, release: Release) -> Result<()> {
         let Release { sequence, line, generation } = release;
         let Some(lease) = self.end_lease(sequence) else {
@@ -221,6 +298,7 @@ impl ExportLink {
         };
         if generation > 0 {
             let (words, point) = (Arc::clone(&self.words), Point { line, generation });
+            words.expect(point);
             lease.holder.released(ReleaseFence { words, point });
         }
         Ok(())
@@ -254,10 +332,10 @@ impl Watched for ExportLink {
     }
 
     fn service(&self) -> Result<()> {
-        self.take_messages()?;
+        self.take_messages().inspect_err(|_| self.is_closing.store(true, Ordering::Release))?;
         let mut retiring = lock(&self.retiring);
         while let Some(&segment) = retiring.last() {
-            if say(&self.connection, &wire::Message::Retire { segment }, &[], Duration::ZERO).is_err() {
+            if self.say(&wire::Message::Retire { segment }, &[], Duration::ZERO).is_err() {
                 break;
             }
             retiring.pop();
@@ -266,11 +344,12 @@ impl Watched for ExportLink {
     }
 
     fn is_restless(&self) -> bool {
-        !lock(&self.retiring).is_empty()
+        !lock(&self.retiring).is_empty() || self.is_let_go()
     }
 
     fn is_done(&self) -> bool {
-        !self.is_open.load(Ordering::SeqCst) && lock(&self.leases).open.is_empty()
+        // As long as the peer has to reach something, it is watched.
+        self.is_let_go() && self.words.expected_are_reached()
     }
 
     fn end(&self) {

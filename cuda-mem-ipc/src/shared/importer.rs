@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cuda_mem_pool::cuda_mem_core::ipc::{EventHandle, OpenedEvent};
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
@@ -14,6 +14,7 @@ use super::arrival::Arrival;
 use super::reaper::{self, Watched, bury};
 use super::received::ReceivedBuffer;
 use super::returned::Returned;
+use super::ring::{self, Consumer};
 use super::segment::Segment;
 use super::wire::{self, Fence, HandOver, Release};
 use super::words::{Point, Words};
@@ -24,6 +25,9 @@ use crate::transport::{Connection, Deadline, Peer, Poller};
 
 /// How many segments a peer may have this process map at a time.
 const MOST_SEGMENTS: usize = 4096;
+
+/// How long the ring is looked at before the thread sleeps: less than it takes to be woken.
+const SPIN: Duration = Duration::from_micros(20);
 
 /// What this process has mapped for all importers.
 static IMPORTS: OnceLock<Imports<Segment>> = OnceLock::new();
@@ -46,7 +50,8 @@ pub(super) struct ImportLink {
     context: Context,
     connection: Connection,
     /// Held while a message is received and looked at, not while one is waited for.
-    turn: Mutex<()>,
+    turn: Mutex<Turn>,
+    ring: ring::Shared,
     pub(super) words: Arc<Words>,
     segments: Mutex<HashMap<u64, Known>>,
     /// Releases that could not be sent at once.
@@ -57,6 +62,15 @@ pub(super) struct ImportLink {
     stream: OnceLock<Stream>,
     is_open: AtomicBool,
     is_over: AtomicBool,
+}
+
+/// How far what the exporter says was heard.
+struct Turn {
+    ring: Consumer<ring::Shared>,
+    /// How many messages, from the first segment on.
+    heard: u64,
+    /// A buffer that came as a message, behind those in the ring.
+    held: Option<HandOver>,
 }
 
 /// A segment that the exporter has announced.
@@ -89,10 +103,12 @@ impl Importer {
         };
         let words = Arc::new(Words::open(context, descriptor, pid)?);
         say(&connection, &wire::Message::Accept, &[], deadline)?;
+        let ring = words.ring()?;
         let link = Arc::new(ImportLink {
             context: context.clone(),
             connection,
-            turn: Mutex::default(),
+            turn: Mutex::new(Turn { ring: ring.consumer(), heard: 0, held: None }),
+            ring,
             words,
             segments: Mutex::default(),
             unsent: Mutex::default(),
@@ -118,11 +134,9 @@ impl Importer {
         refuse_forked()?;
         let (deadline, link) = (deadline.into(), &self.link);
         loop {
-            match link.take_message(deadline) {
-                Ok(Some(buffer)) => return Ok(buffer),
-                Ok(None) => {}
+            match link.take(deadline) {
                 Err(error) if error.is_timeout() && !deadline.has_passed() => link.wait(deadline)?,
-                Err(error) => return Err(error),
+                result => return result,
             }
         }
     }
@@ -147,25 +161,59 @@ impl ImportLink {
 
     /// Waits until there is something to receive, or the peer has ended.
     fn wait(&self, deadline: Deadline) -> Result<()> {
-        let mut poller = Poller::new();
-        poller.readable((), &self.connection);
-        poller.readable((), &**self.connection.peer());
-        poller.wait(deadline).map(drop)
+        let position = lock(&self.turn).ring.position();
+        let start = Instant::now();
+        while start.elapsed() < SPIN {
+            if ring::has_more(&self.ring, position) {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        let slept = if ring::may_sleep(&self.ring, position) {
+            let mut poller = Poller::new();
+            poller.readable((), &self.connection);
+            poller.readable((), &**self.connection.peer());
+            poller.wait(deadline).map(drop)
+        } else {
+            Ok(())
+        };
+        ring::awake(&self.ring);
+        slept
     }
 
-    /// The buffer of the next message, if it is there and brings one.
-    fn take_message(self: &Arc<Self>, deadline: Deadline) -> Result<Option<ReceivedBuffer>> {
+    /// The next buffer, if it is there.
+    fn take(self: &Arc<Self>, deadline: Deadline) -> Result<ReceivedBuffer> {
         // Messages are believed in their order, whoever receives them.
-        let _turn = lock(&self.turn);
-        let (message, descriptors) = heard(&self.connection, Duration::ZERO)?;
-        let no_descriptor = descriptors.is_empty();
-        match (message, <[OwnedFd; 1]>::try_from(descriptors)) {
-            (wire::Message::Segment(said), Ok([descriptor])) => self.learn(&said, descriptor, deadline)?,
-            (wire::Message::HandOver(said), _) if no_descriptor => return self.receive(said).map(Some),
-            (wire::Message::Retire { segment }, _) if no_descriptor => self.forget(segment)?,
-            _ => return Err(self.breaks("an exporter does not say that")),
+        let mut turn = lock(&self.turn);
+        loop {
+            let corrupt = |_| self.breaks("it has put more into the ring than there is room for");
+            if let Some(entry) = turn.ring.peek().map_err(corrupt)? {
+                let pid = self.connection.peer().pid();
+                let wrong = |source| self.connection.breaks(Error::Wire { pid, source });
+                let (said, messages) = HandOver::of_entry(entry).map_err(wrong)?;
+                let is_next = turn.held.is_none_or(|held| said.sequence < held.sequence);
+                if messages <= turn.heard && is_next {
+                    turn.ring.advance();
+                    return self.receive(said);
+                }
+            }
+            if let Some(said) = turn.held.take() {
+                return self.receive(said);
+            }
+            let (message, descriptors) = heard(&self.connection, Duration::ZERO)?;
+            turn.heard = turn.heard.saturating_add(1);
+            let no_descriptor = descriptors.is_empty();
+            match (message, <[OwnedFd; 1]>::try_from(descriptors)) {
+                (wire::Message::Segment(said), Ok([descriptor])) => {
+                    self.learn(&said, descriptor, deadline)?
+                }
+                // Behind what was put into the ring before.
+                (wire::Message::HandOver(said), _) if no_descriptor => turn.held = Some(said),
+                (wire::Message::Retire { segment }, _) if no_descriptor => self.forget(segment)?,
+                (wire::Message::Ring, _) if no_descriptor => {}
+                _ => return Err(self.breaks("an exporter does not say that")),
+            }
         }
-        Ok(None)
     }
 
     /// Maps a segment, unless this process has it.
@@ -244,6 +292,10 @@ impl ImportLink {
                 Arrival::Event(OpenedEvent::open(&self.context, &EventHandle::from_bytes(handle))?)
             }
         })
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
     }
 
     /// A stream of its own for releases.

@@ -3,7 +3,8 @@
 //! A [`SharedPool`] has memory in large segments. An [`Exporter`] hands its buffers to the [`Importer`] at the other end of a
 //! [connection](crate::transport): the receiver's stream waits for the exporter's work on the device, and no host does. What
 //! the receiver drops goes back in the same way, and its owner's streams wait for it. A segment is mapped once in a process, at its
-//! first buffer; from then on a hand-over is one message of a few bytes.
+//! first buffer; from then on a
+//! hand-over is a cache line in memory of both, and a message only if the receiver sleeps.
 //!
 //! The fences are words in memory of both processes. When a process dies, whatever it was to reach is completed with poison: the
 //! streams that wait go on, the buffers say so, and what it held goes back to its owner within a second. `docs/ipc.md` has the
@@ -20,6 +21,7 @@ mod pool;
 mod reaper;
 mod received;
 mod returned;
+mod ring;
 mod segment;
 mod share;
 pub mod wire;
@@ -29,7 +31,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
-use cuda_mem_pool::cuda_mem_core::{self as core, forked};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, forked};
 
 use crate::error::{Error, Result};
 use crate::transport::{Connection, Deadline};
@@ -77,6 +79,14 @@ fn expect_host(
         return Err(core::Error::OutOfRange { range: offset..end, len: bytes }.into());
     }
     Ok((host, start.saturating_add(offset)))
+}
+
+/// Streams of another driver cannot reach the memory, whatever device they say they are on.
+fn expect_driver(context: &Context, stream: &Stream) -> Result<()> {
+    if context.driver() == stream.context().driver() {
+        return Ok(());
+    }
+    Err(core::Error::ForeignContext { what: "the stream" }.into())
 }
 
 fn refuse_forked() -> Result<()> {

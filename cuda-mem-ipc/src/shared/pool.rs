@@ -10,7 +10,7 @@ use super::last::Last;
 use super::options::{MemoryKind, SharedPoolOptions};
 use super::reaper::bury;
 use super::segment::Segment;
-use super::{lock, refuse_forked};
+use super::{expect_driver, lock, refuse_forked};
 use crate::error::Result;
 
 /// What buffers begin at and are made up to, in bytes.
@@ -137,10 +137,12 @@ impl SharedPool {
     ///
     /// # Errors
     ///
-    /// [`core::Error::NotAccepted`] for 0 bytes, [`core::Error::TooLarge`]; those of
+    /// [`core::Error::NotAccepted`] for 0 bytes, [`core::Error::TooLarge`], [`core::Error::ForeignContext`] for another driver's
+    /// stream; those of
     /// [`ShareableMemory::create`](vmm::ShareableMemory::create) when a new segment is needed, in
     /// [`Error::Core`](crate::Error::Core); [`core::Error::Forked`].
     pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<SharedBuffer> {
+        expect_driver(&self.pool.context, stream)?;
         let room = self.pool.room(bytes)?;
         let cut = match self.pool.cut(room, stream) {
             Some(cut) => cut,
@@ -161,6 +163,7 @@ impl SharedPool {
     ///
     /// As there.
     pub fn allocate_isolated(&self, bytes: usize, stream: &Stream) -> Result<SharedBuffer> {
+        expect_driver(&self.pool.context, stream)?;
         let room = self.pool.room(bytes)?;
         let cut = self.pool.grow(room, room, true)?;
         SharedBuffer::new(&self.pool, cut, bytes, stream)
@@ -194,6 +197,10 @@ impl SharedPool {
 }
 
 impl Pool {
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
     /// The bytes that a buffer takes.
     fn room(&self, bytes: usize) -> Result<usize> {
         refuse_forked()?;

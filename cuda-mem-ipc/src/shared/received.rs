@@ -17,7 +17,7 @@ use super::segment::{Segment, SegmentRef};
 use super::share::{Holder, Share};
 use super::wire::HandOver;
 use super::words::ReleaseFence;
-use super::{expect_host, lock, refuse_forked};
+use super::{expect_driver, expect_host, lock, refuse_forked};
 use crate::error::{Error, Result};
 use crate::import::Imported;
 use crate::transport::Deadline;
@@ -105,6 +105,7 @@ impl ReceivedBuffer {
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         let received = &*self.received;
+        expect_driver(received.link.context(), stream)?;
         received.arrival.hold_up(stream)?;
         lock(&received.last).order(stream)?;
         let used = received.uses.on(self.as_raw(), stream)?;

@@ -15,8 +15,20 @@ pub const RELEASE: u16 = FIRST_KIND + 4;
 /// A segment is used no more. Kind 21.
 pub const RETIRE: u16 = FIRST_KIND + 5;
 
+/// There is something in the ring, for an importer that sleeps. Kind 22.
+pub const RING: u16 = FIRST_KIND + 6;
+
 /// How many lines of fences each side writes. Those of the exporter come first.
 pub const LINES: u32 = 32;
+
+/// How many hand-overs the ring has room for.
+pub const RING_ENTRIES: u64 = 128;
+
+/// The slot of 64 bytes where the ring begins, behind both sides' lines.
+pub const FIRST_OF_RING: usize = 2 * LINES as usize;
+
+/// How many slots there are: behind the ring's three numbers are its entries.
+pub const SLOTS: usize = FIRST_OF_RING + 3 + RING_ENTRIES as usize;
 
 /// A message of a shared pool, as its bytes say. Nothing of it is believed yet but that its numbers are in range.
 ///
@@ -49,6 +61,8 @@ pub enum Message {
         /// The segment.
         segment: u64,
     },
+    /// [`RING`].
+    Ring,
 }
 
 /// The first message of an exporter.
@@ -168,6 +182,7 @@ impl Message {
             HAND_OVER => Self::HandOver(fields.hand_over()?),
             RELEASE => Self::Release(fields.release()?),
             RETIRE => Self::Retire { segment: fields.number()? },
+            RING => Self::Ring,
             kind => return Err(WireError::Kind(kind)),
         };
         fields.end()?;
@@ -220,8 +235,32 @@ impl Message {
                 put(&segment.to_le_bytes());
                 RETIRE
             }
+            Self::Ring => RING,
         };
         (kind, bytes)
+    }
+}
+
+impl HandOver {
+    /// As an entry of the ring: the words of its payload, which an event's handle is too long for, and how many messages have to
+    /// be heard before it.
+    pub(super) fn to_entry(self, messages: u64) -> Option<[u64; 7]> {
+        let Fence::Word { line, generation } = self.fence else { return None };
+        let line = u64::from(line) << 32;
+        Some([self.sequence, self.segment, self.offset, self.len, line, generation, messages])
+    }
+
+    /// What an entry of the ring says, which is checked as a payload is.
+    pub(super) fn of_entry(entry: [u64; 7]) -> Result<(Self, u64), WireError> {
+        let [payload @ .., messages] = entry;
+        let mut bytes = [0; 48];
+        for (field, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(payload) {
+            *field = word.to_le_bytes();
+        }
+        let mut fields = Fields { rest: &bytes, len: bytes.len() };
+        let said = fields.hand_over()?;
+        fields.end()?;
+        Ok((said, messages))
     }
 }
 

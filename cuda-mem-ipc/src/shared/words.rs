@@ -9,7 +9,7 @@ use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, Stream, StreamId};
 
 use super::reaper::bury;
-use super::{lock, wire};
+use super::{lock, ring, wire};
 use crate::error::{Error, Result};
 
 /// Bytes of a line's slot, as [`SharedWords`] documents.
@@ -30,6 +30,8 @@ pub(super) struct Words {
     own: Mutex<Own>,
     /// How far the peer's lines had come when it was gone.
     reached: Mutex<[u64; LINES]>,
+    /// How far the peer has said that its lines will come.
+    expected: Mutex<[u64; LINES]>,
 }
 
 /// Whose lines are ours.
@@ -58,14 +60,14 @@ pub(super) struct Point {
 impl Words {
     /// Memory for both sides' lines.
     pub(super) fn create(context: &Context, pid: u32) -> Result<Self> {
-        let page = SharedWords::create(context, 2 * LINES)?;
+        let page = SharedWords::create(context, wire::SLOTS)?;
         Ok(Self::over(page, Side::Exporter, pid))
     }
 
     /// What a peer has made.
     pub(super) fn open(context: &Context, descriptor: OwnedFd, pid: u32) -> Result<Self> {
         let page = SharedWords::open(context, descriptor)?;
-        if page.slots() < 2 * LINES {
+        if page.slots() < wire::SLOTS {
             return Err(Error::Protocol { pid, what: "the memory for fences is too small" });
         }
         Ok(Self::over(page, Side::Importer, pid))
@@ -79,6 +81,7 @@ impl Words {
             pid,
             own: Mutex::new(own),
             reached: Mutex::new([0; LINES]),
+            expected: Mutex::new([0; LINES]),
         }
     }
 
@@ -92,6 +95,11 @@ impl Words {
     /// Lets nobody take pages out of it, once both have mapped it.
     pub(super) fn seal(&self) -> Result<()> {
         Ok(self.page()?.mapping().seal()?)
+    }
+
+    /// The ring behind the lines.
+    pub(super) fn ring(&self) -> Result<ring::Shared> {
+        Ok(ring::Shared::new(self.page()?.mapping()))
     }
 
     fn page(&self) -> Result<SharedWords> {
@@ -164,9 +172,27 @@ impl Words {
 
     /// Whether everything that this side recorded is done.
     pub(super) fn own_are_reached(&self) -> bool {
-        let Ok(page) = self.page() else { return true };
         let issued = lock(&self.own).issued;
-        (0..wire::LINES).zip(issued).all(|(line, issued)| word(&page, self.slot(self.side, line)) >= issued)
+        self.have_come_to(self.side, issued)
+    }
+
+    /// A fence that the peer says it has recorded.
+    pub(super) fn expect(&self, point: Point) {
+        if let Some(expected) = lock(&self.expected).get_mut(point.line as usize) {
+            *expected = point.generation.max(*expected);
+        }
+    }
+
+    /// Whether everything that the peer said it has recorded is done.
+    pub(super) fn expected_are_reached(&self) -> bool {
+        let expected = *lock(&self.expected);
+        self.have_come_to(self.peer(), expected)
+    }
+
+    fn have_come_to(&self, side: Side, generations: [u64; LINES]) -> bool {
+        let Ok(page) = self.page() else { return true };
+        let mut lines = (0..wire::LINES).zip(generations);
+        lines.all(|(line, generation)| word(&page, self.slot(side, line)) >= generation)
     }
 
     /// The peer is gone: whoever waits for it is let go, and what it had reached is remembered.

@@ -225,8 +225,8 @@ impl Heaps for OtherHeaps<'_> {
         let slot = self.shared.slots.get(heap)?;
         Some(slot.heap.with(|heap, guard| {
             guard.disarm();
-            // What is kept there for later is free here.
-            heap.release_spare_pages(&self.shared.index(slot.number));
+            // What is kept there for later is free here; blocks of pages seldom make a whole handle, and stay.
+            heap.release_kept_large(&self.shared.index(slot.number));
             let result = body(heap);
             self.shared.note_moves(slot, heap);
             result

@@ -13,6 +13,7 @@ fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         Just(Message::Offer(Offer::OURS)),
         Just(Message::Accept),
+        Just(Message::Ring),
         segment.prop_map(|(segment, generation, bytes, place)| {
             Message::Segment(Segment { segment, generation, bytes, place })
         }),
@@ -43,10 +44,24 @@ proptest! {
         prop_assert!(Message::parse(kind, &bytes).is_err());
     }
 
+    /// An entry of the ring is the payload.
+    #[test]
+    fn what_is_written_to_the_ring_is_read(message in message(), messages in any::<u64>(), junk in any::<[u64; 7]>()) {
+        if let Message::HandOver(said) = message {
+            match said.to_entry(messages) {
+                Some(entry) => prop_assert_eq!(HandOver::of_entry(entry), Ok((said, messages))),
+                None => prop_assert!(matches!(said.fence, Fence::Event(_))),
+            }
+        }
+        if let Ok((said, messages)) = HandOver::of_entry(junk) {
+            prop_assert_eq!(said.to_entry(messages), Some(junk));
+        }
+    }
+
     /// Whatever is read is written as it was: no two payloads mean the same, and no number is changed on the way.
     #[test]
     fn any_bytes_are_a_message_or_an_error(
-        kind in FIRST_KIND - 1..=RETIRE + 1,
+        kind in FIRST_KIND - 1..=RING + 1,
         bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 0..120),
     ) {
         if let Ok(message) = Message::parse(kind, &bytes) {

@@ -122,14 +122,14 @@ impl StreamHeap {
             Tier::Medium => self.medium.free(number, self.now, &mut self.large, index),
             Tier::Large => {
                 let kept = self.large.keep(number, self.now)?;
-                while self.large.kept_bytes() > LARGE_KEPT && self.release_large_kept(index) {}
+                while self.large.kept_bytes() > LARGE_KEPT && self.release_one_large(index) {}
                 Some(Freed { size: kept.size, unused: kept.unused })
             }
         }
     }
 
     /// Joins one large block that is kept with what is free.
-    fn release_large_kept(&mut self, index: &impl BlockIndex) -> bool {
+    fn release_one_large(&mut self, index: &impl BlockIndex) -> bool {
         let Some((number, freed_at)) = self.large.take_any_kept() else { return false };
         if let Some((address, _)) = self.large.used(number) {
             index.clear_large(address, number);
@@ -180,7 +180,12 @@ impl StreamHeap {
         self.now += 1;
         self.small.release_spare(self.now, &mut self.large, index);
         self.medium.release_spare(self.now, &mut self.large, index);
-        while self.release_large_kept(index) {}
+        self.release_kept_large(index);
+    }
+
+    /// Joins the large blocks that are kept with what is free.
+    pub(crate) fn release_kept_large(&mut self, index: &impl BlockIndex) {
+        while self.release_one_large(index) {}
     }
 
     /// The bytes in blocks, rounded; also of those that caches hold.

@@ -35,7 +35,8 @@ fn receiver_of_many(first: &Channel) {
     }
     first.send(b"seen", &[]);
     drop(buffers);
-    assert_eq!(importer.buffers(), 0);
+    // Those that find the exporter's queue full go a little later.
+    eventually("all go back", || importer.buffers() == 0);
     assert_eq!(first.receive().bytes, b"done");
     assert_eq!(world.driver.release_failures(), 0);
 }

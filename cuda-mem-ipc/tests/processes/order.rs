@@ -153,6 +153,44 @@ fn memory_that_a_receiver_gave_back_is_written_behind_its_work() {
     });
 }
 
+/// More than the ring has room for, some of them as messages.
+#[test]
+fn buffers_are_received_in_their_order_by_whichever_way() {
+    const COUNT: u64 = 500;
+    fn receiver(first: &Channel) {
+        let world = World::new();
+        let importer = import_from(&world, first);
+        let receive = |sequence| {
+            let buffer = importer.recv(LIMIT).unwrap();
+            assert_eq!((buffer.sequence(), buffer.len() as u64), (sequence, sequence + 1));
+        };
+        // Asleep at first, and late then.
+        receive(0);
+        assert_eq!(first.receive().bytes, b"some are there");
+        (1..COUNT).for_each(receive);
+    }
+    pair::play(test_name!(), &[("receiver", receiver)], |cast| {
+        let world = World::new();
+        let stream = world.new_stream();
+        let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+        let whole = pool.allocate(LEN, &stream).unwrap();
+        let receiver = cast.start("receiver");
+        let exporter = export_to(&world, &receiver);
+        for sequence in 0..COUNT {
+            // Segments come and go between the others.
+            let isolated = (sequence % 97 == 5).then(|| pool.allocate_isolated(LEN, &stream).unwrap());
+            let part = isolated.as_ref().unwrap_or(&whole).range(0..usize::try_from(sequence).unwrap() + 1);
+            let kind = if sequence % 31 == 7 { FenceKind::Event } else { FenceKind::Word };
+            exporter.hand_over_with(kind, part.unwrap(), &stream, LIMIT).unwrap();
+            if sequence == 140 {
+                receiver.send(b"some are there", &[]);
+            }
+        }
+        eventually("all go back", || exporter.leases() == 0);
+        receiver.finish();
+    });
+}
+
 /// Two streams that hand over in turn, neither of which waits for the other.
 #[test]
 fn streams_hand_over_without_waiting_for_each_other() {

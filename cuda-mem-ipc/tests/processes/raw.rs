@@ -5,7 +5,7 @@ use std::thread;
 
 use cuda_mem_core::ipc::SharedWords;
 use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
-use cuda_mem_ipc::shared::wire::{LINES, Message, Offer, Place, Segment};
+use cuda_mem_ipc::shared::wire::{Message, Offer, Place, SLOTS, Segment};
 use cuda_mem_ipc::transport::{Connection, PeerPolicy, Pending, pair};
 
 use crate::common::World;
@@ -30,7 +30,7 @@ pub(crate) fn heard(connection: &Connection) -> Message {
 
 /// Makes an exporter's offer.
 pub(crate) fn offer(world: &World, connection: &Connection) -> SharedWords {
-    let words = SharedWords::create(&world.context, 2 * LINES as usize).unwrap();
+    let words = SharedWords::create(&world.context, SLOTS).unwrap();
     say(connection, Message::Offer(Offer::OURS), &[words.as_fd()]);
     words
 }

@@ -88,12 +88,12 @@ fn round(cast: Cast, world: &World, step: Step, how: End) -> Duration {
     let importer = Importer::new(&world.context, invite(&victim), LIMIT).unwrap();
     if matches!(step, Step::Offered | Step::Accepted | Step::Announced) {
         ready(&victim);
-        end(victim, how);
+        let _heir = end(victim, how);
         return time_until("it is known to be gone", || importer.recv(LIMIT).unwrap_err().is_gone());
     }
     if step == Step::HandedOver {
         ready(&victim);
-        end(victim, how);
+        let _heir = end(victim, how);
         let buffer = importer.recv(LIMIT).unwrap();
         let time = time_until("it is known to be gone", || buffer.is_ready().is_err());
         expect_dead(&buffer, world);
@@ -104,7 +104,7 @@ fn round(cast: Cast, world: &World, step: Step, how: End) -> Duration {
     ready(&victim);
     match step {
         Step::Received => {
-            end(victim, how);
+            let _heir = end(victim, how);
             let time = time_until("it is known to be gone", || buffer.is_ready().is_err());
             expect_dead(&buffer, world);
             // The memory stays what it is until it is dropped.
@@ -116,7 +116,7 @@ fn round(cast: Cast, world: &World, step: Step, how: End) -> Duration {
             stream.synchronize().unwrap();
             enqueue_download(&stream, buffer.on(&stream).unwrap().address(), &target);
             assert!(!stream.is_idle().unwrap());
-            end(victim, how);
+            let _heir = end(victim, how);
             let time = time_until("the stream goes on", || stream.is_idle().unwrap());
             expect_dead(&buffer, world);
             assert!(target.to_vec(&stream).unwrap() == pattern(LEN, 1), "what was there before");
@@ -125,11 +125,11 @@ fn round(cast: Cast, world: &World, step: Step, how: End) -> Duration {
         Step::Returned => {
             download(&stream, buffer.on(&stream).unwrap().address(), LEN);
             drop(buffer);
-            end(victim, how);
+            let _heir = end(victim, how);
             time_until("it is known to be gone", || importer.recv(LIMIT).unwrap_err().is_gone())
         }
         _ => {
-            end(victim, how);
+            let _heir = end(victim, how);
             let time = time_until("it is known to be gone", || importer.recv(LIMIT).unwrap_err().is_gone());
             // What was done before is good for ever, also once the words are gone.
             for _ in 0..2 {
@@ -164,6 +164,16 @@ fn an_exporter_that_exits_without_a_word_leaves_its_importers_sane() {
     pair::play(test_name!(), &[("exporter", dying)], |cast| {
         for step in STEPS {
             die_at("exporter", step, End::Exited, 1, |world, step, how| round(cast, world, step, how));
+        }
+    });
+}
+
+/// As for an importer.
+#[test]
+fn an_exporter_that_becomes_another_program_leaves_its_importers_sane() {
+    pair::play(test_name!(), &[("exporter", dying)], |cast| {
+        for step in [Step::Received, Step::Waiting, Step::Ready] {
+            die_at("exporter", step, End::Replaced, 1, |world, step, how| round(cast, world, step, how));
         }
     });
 }

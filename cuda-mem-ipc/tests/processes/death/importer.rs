@@ -83,7 +83,7 @@ fn round(cast: Cast, world: &World, step: Step, how: End) -> Duration {
         return std::thread::scope(|scope| {
             let offering = scope.spawn(|| Exporter::new(&world.context, connection, LIMIT));
             ready(&victim);
-            end(victim, how);
+            let _heir = end(victim, how);
             assert!(offering.join().unwrap().unwrap_err().is_gone());
             Duration::ZERO
         });
@@ -111,7 +111,7 @@ fn round(cast: Cast, world: &World, step: Step, how: End) -> Duration {
         assert!(!other.is_idle().unwrap(), "it waits for the receiver");
         again
     });
-    end(victim, how);
+    let _heir = end(victim, how);
     let time = time_until("its leases end", || {
         exporter.leases() == 0 && (again.is_none() || other.is_idle().unwrap())
     });
@@ -151,6 +151,42 @@ fn an_importer_that_exits_without_a_word_takes_nothing_with_it() {
     });
 }
 
+/// The process is there, and nothing of it: it is treated as gone soon after its end is closed.
+#[test]
+fn an_importer_that_becomes_another_program_takes_nothing_with_it() {
+    pair::play(test_name!(), &[("importer", dying)], |cast| {
+        for step in [Step::HandedOver, Step::Waiting, Step::Released] {
+            die_at("importer", step, End::Replaced, 1, |world, step, how| round(cast, world, step, how));
+        }
+    });
+}
+
+/// The exporter has let the connection go, and its stream waits for the receiver's all the same.
+#[test]
+fn a_release_that_was_promised_is_waited_for_no_longer_than_its_receiver_lives() {
+    pair::play(test_name!(), &[("importer", dying)], |cast| {
+        let world = World::new();
+        let (stream, other) = (world.new_stream(), world.new_stream());
+        let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+        let victim = cast.start("importer");
+        victim.send_words(&[Step::Released as u64]);
+        let exporter = export_to(&world, &victim);
+        let buffer = pool.allocate(64 << 20, &stream).unwrap();
+        exporter.hand_over(buffer.range(0..LEN).unwrap(), &stream, LIMIT).unwrap();
+        drop(buffer);
+        ready(&victim);
+        eventually("the buffer goes back", || exporter.leases() == 0);
+        drop(exporter);
+        // Longer than a peer is given that has closed.
+        std::thread::sleep(Duration::from_millis(700));
+        let again = pool.allocate(64 << 20, &other).unwrap();
+        assert!(!other.is_idle().unwrap());
+        let _heir = end(victim, End::Killed);
+        eventually("the stream goes on", || other.is_idle().unwrap());
+        drop(again);
+    });
+}
+
 fn bystander(first: &Channel) {
     let world = World::new();
     let importer = import_from(&world, first);
@@ -182,7 +218,7 @@ fn one_importer_s_death_harms_no_other() {
         drop(buffer);
         ready(&victim);
         assert_eq!(peer.receive().bytes, b"enqueued");
-        end(victim, End::Killed);
+        let _heir = end(victim, End::Killed);
         eventually("its lease ends", || to_victim.leases() == 0);
         assert_eq!(to_peer.leases(), 1);
         gate.open();

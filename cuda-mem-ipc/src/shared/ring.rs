@@ -1,0 +1,187 @@
+//! A ring of hand-overs in memory that both processes have: one writes, the other reads, and no system call is made unless the
+//! reader sleeps.
+//!
+//! Neither believes the other's number: each counts by itself, and reads the other's only to see how far it is.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
+
+use super::wire::{FIRST_OF_RING, RING_ENTRIES};
+
+/// Words of an entry.
+pub(super) const ENTRY: usize = 7;
+
+/// Where things are, in words; each number has a cache line of its own, and so has each entry.
+const TAIL: usize = 0;
+const HEAD: usize = 8;
+const SLEEPERS: usize = 16;
+const ENTRIES: usize = 24;
+const LINE: usize = 8;
+
+/// The words that both have. The models have others.
+pub(super) trait Cells {
+    fn load(&self, cell: usize, order: Ordering) -> u64;
+    fn store(&self, cell: usize, value: u64, order: Ordering);
+    fn add(&self, cell: usize, value: u64);
+    fn fence(&self);
+}
+
+/// What the other side wrote cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Corrupt;
+
+/// What became of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pushed {
+    /// It is there, and the reader will look.
+    Quietly,
+    /// It is there, and the reader sleeps.
+    ToASleeper,
+    /// There is no room.
+    Full,
+}
+
+/// The writing end.
+#[derive(Debug)]
+pub(super) struct Producer<C> {
+    cells: C,
+    entries: u64,
+    next: u64,
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub(super) struct Consumer<C> {
+    cells: C,
+    entries: u64,
+    next: u64,
+}
+
+impl<C: Cells> Producer<C> {
+    pub(super) fn new(cells: C, entries: u64) -> Self {
+        Self { cells, entries, next: 0 }
+    }
+
+    pub(super) fn push(&mut self, entry: [u64; ENTRY]) -> Result<Pushed, Corrupt> {
+        let used = self.next.wrapping_sub(self.cells.load(HEAD, Ordering::Acquire));
+        if used > self.entries {
+            return Err(Corrupt);
+        }
+        if used == self.entries {
+            return Ok(Pushed::Full);
+        }
+        for (cell, word) in (place(self.next, self.entries)..).zip(entry) {
+            self.cells.store(cell, word, Ordering::Relaxed);
+        }
+        self.next = self.next.wrapping_add(1);
+        // After the entry: whoever sees the number sees that.
+        self.cells.store(TAIL, self.next, Ordering::Release);
+        // Either the reader sees the number before it sleeps, or this sees that it does.
+        self.cells.fence();
+        let sleeps = self.cells.load(SLEEPERS, Ordering::Relaxed) > 0;
+        Ok(if sleeps { Pushed::ToASleeper } else { Pushed::Quietly })
+    }
+}
+
+impl<C: Cells> Consumer<C> {
+    pub(super) fn new(cells: C, entries: u64) -> Self {
+        Self { cells, entries, next: 0 }
+    }
+
+    /// The next entry, which stays.
+    pub(super) fn peek(&self) -> Result<Option<[u64; ENTRY]>, Corrupt> {
+        let there = self.cells.load(TAIL, Ordering::Acquire).wrapping_sub(self.next);
+        if there > self.entries {
+            return Err(Corrupt);
+        }
+        let first = place(self.next, self.entries);
+        let entry = || std::array::from_fn(|word| self.cells.load(first + word, Ordering::Relaxed));
+        Ok((there > 0).then(entry))
+    }
+
+    /// Takes the entry that was looked at.
+    pub(super) fn advance(&mut self) {
+        self.next = self.next.wrapping_add(1);
+        // After the entry was read: it may be written again.
+        self.cells.store(HEAD, self.next, Ordering::Release);
+    }
+
+    /// How many entries were taken.
+    pub(super) fn position(&self) -> u64 {
+        self.next
+    }
+}
+
+/// Whether there is more than `position` entries, or nonsense.
+pub(super) fn has_more(cells: &impl Cells, position: u64) -> bool {
+    cells.load(TAIL, Ordering::Acquire) != position
+}
+
+/// Says that somebody is about to sleep behind `position` entries. If it is false, there is more; either way `awake` is called
+/// afterwards.
+pub(super) fn may_sleep(cells: &impl Cells, position: u64) -> bool {
+    cells.add(SLEEPERS, 1);
+    // As in `push`.
+    cells.fence();
+    !has_more(cells, position)
+}
+
+pub(super) fn awake(cells: &impl Cells) {
+    cells.add(SLEEPERS, u64::MAX);
+}
+
+/// The first word of an entry.
+fn place(number: u64, entries: u64) -> usize {
+    // Fewer than there are words of memory.
+    ENTRIES + usize::try_from(number % entries).unwrap_or_default() * LINE
+}
+
+/// The ring of a connection.
+#[derive(Debug, Clone)]
+pub(super) struct Shared(SharedMapping);
+
+impl Shared {
+    /// Of memory that has room for it.
+    pub(super) fn new(mapping: &SharedMapping) -> Self {
+        Self(mapping.clone())
+    }
+
+    pub(super) fn producer(&self) -> Producer<Self> {
+        Producer::new(self.clone(), RING_ENTRIES)
+    }
+
+    pub(super) fn consumer(&self) -> Consumer<Self> {
+        Consumer::new(self.clone(), RING_ENTRIES)
+    }
+
+    /// None outside of the mapping, where nothing of a ring is.
+    fn word(&self, cell: usize) -> Option<&AtomicU64> {
+        self.0.word(FIRST_OF_RING * 64 + cell * 8).ok()
+    }
+}
+
+impl Cells for Shared {
+    fn load(&self, cell: usize, order: Ordering) -> u64 {
+        self.word(cell).map_or(0, |word| word.load(order))
+    }
+
+    fn store(&self, cell: usize, value: u64, order: Ordering) {
+        if let Some(word) = self.word(cell) {
+            word.store(value, order);
+        }
+    }
+
+    fn add(&self, cell: usize, value: u64) {
+        if let Some(word) = self.word(cell) {
+            word.fetch_add(value, Ordering::Relaxed);
+        }
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests;
