@@ -31,4 +31,5 @@ mod stager;
 mod stager_sources;
 mod streams;
 mod transfers;
+mod uses;
 mod vmm;

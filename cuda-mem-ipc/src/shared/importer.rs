@@ -29,6 +29,10 @@ const MOST_SEGMENTS: usize = 4096;
 /// How long the ring is looked at before the thread sleeps: less than it takes to be woken.
 const SPIN: Duration = Duration::from_micros(20);
 
+/// How long another connection's import or release of the same segment may take, whatever the deadline is: a segment that is
+/// refused stays refused.
+const IMPORT: Duration = Duration::from_secs(10);
+
 /// What this process has mapped for all importers.
 static IMPORTS: OnceLock<Imports<Segment>> = OnceLock::new();
 
@@ -122,7 +126,8 @@ impl Importer {
     }
 
     /// The next buffer, as soon as it was handed over: its bytes are there when its fence is reached, which
-    /// [`ReceivedBuffer::on`] has a stream wait for. Only the first buffer of a segment takes calls of the driver.
+    /// [`ReceivedBuffer::on`] has a stream wait for. Only the first buffer of a segment takes calls of the driver, which no
+    /// deadline interrupts.
     ///
     /// # Errors
     ///
@@ -134,7 +139,7 @@ impl Importer {
         refuse_forked()?;
         let (deadline, link) = (deadline.into(), &self.link);
         loop {
-            match link.take(deadline) {
+            match link.take() {
                 Err(error) if error.is_timeout() && !deadline.has_passed() => link.wait(deadline)?,
                 result => return result,
             }
@@ -182,7 +187,7 @@ impl ImportLink {
     }
 
     /// The next buffer, if it is there.
-    fn take(self: &Arc<Self>, deadline: Deadline) -> Result<ReceivedBuffer> {
+    fn take(self: &Arc<Self>) -> Result<ReceivedBuffer> {
         // Messages are believed in their order, whoever receives them.
         let mut turn = lock(&self.turn);
         loop {
@@ -204,9 +209,7 @@ impl ImportLink {
             turn.heard = turn.heard.saturating_add(1);
             let no_descriptor = descriptors.is_empty();
             match (message, <[OwnedFd; 1]>::try_from(descriptors)) {
-                (wire::Message::Segment(said), Ok([descriptor])) => {
-                    self.learn(&said, descriptor, deadline)?
-                }
+                (wire::Message::Segment(said), Ok([descriptor])) => self.learn(&said, descriptor)?,
                 // Behind what was put into the ring before.
                 (wire::Message::HandOver(said), _) if no_descriptor => turn.held = Some(said),
                 (wire::Message::Retire { segment }, _) if no_descriptor => self.forget(segment)?,
@@ -217,7 +220,7 @@ impl ImportLink {
     }
 
     /// Maps a segment, unless this process has it.
-    fn learn(&self, said: &wire::Segment, descriptor: OwnedFd, deadline: Deadline) -> Result<()> {
+    fn learn(&self, said: &wire::Segment, descriptor: OwnedFd) -> Result<()> {
         let (is_known, count) = {
             let segments = lock(&self.segments);
             (segments.contains_key(&said.segment), segments.len())
@@ -230,7 +233,7 @@ impl ImportLink {
         }
         let key = ImportKey::new(self.context.device(), &identity(self.connection.peer(), said));
         let import = |departure| Segment::import(&self.context, said, descriptor, departure);
-        let imported = IMPORTS.get_or_init(Imports::new).import(&key, deadline.remaining(), import);
+        let imported = IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import);
         let known = match imported {
             // Somebody else's import of what the peer now says has another size.
             Ok(segment) if segment.bytes() as u64 != said.bytes => {
