@@ -79,7 +79,7 @@ impl Series {
 }
 
 /// All metrics with their units, in the order in which they are shown.
-const METRICS: [(&str, &str); 25] = [
+const METRICS: [(&str, &str); 34] = [
     ("ready", "s"),
     ("register", "s"),
     ("release", "s"),
@@ -93,6 +93,15 @@ const METRICS: [(&str, &str); 25] = [
     ("op", "ns"),
     ("p50", "ns"),
     ("p99", "ns"),
+    ("call", "ns"),
+    ("order", "ns"),
+    ("fence", "ns"),
+    ("total", "s"),
+    ("first", "µs"),
+    ("life", "µs"),
+    ("descriptors", "more"),
+    ("mappings", "more"),
+    ("device_memory", "MiB more"),
     ("remote_alloc", "ns"),
     ("remote_free", "ns"),
     ("random", "ms"),

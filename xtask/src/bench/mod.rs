@@ -3,6 +3,7 @@
 mod alloc;
 mod figures;
 mod goal;
+mod ipc;
 mod peers;
 mod pinned;
 mod plot;
@@ -25,9 +26,6 @@ use crate::workspace::Workspace;
 pub(crate) use rmm::build as build_rmm;
 use suite::{Scale, Suite};
 
-/// The benchmark executable that answers for ours; in a bundle it lies under this name.
-const OURS: &str = "participant";
-
 /// What can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Which {
@@ -37,6 +35,18 @@ pub(crate) enum Which {
     Pinned,
     /// Pageable memory to the device and back: rates over sizes, with a plot.
     Staging,
+    /// Buffers handed to another process, beside a bare wake-up, PyTorch's multiprocessing and cuda.core.
+    Ipc,
+}
+
+impl Which {
+    /// The benchmark executable that answers for ours, and its crate; in a bundle it lies under its name.
+    fn ours(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Alloc | Self::Pinned | Self::Staging => ("cuda-mem-pool", "participant"),
+            Self::Ipc => ("cuda-mem-ipc", "hand_over"),
+        }
+    }
 }
 
 /// Measure ours beside the peers.
@@ -75,7 +85,7 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
     let out = arguments.out.clone().unwrap_or_else(|| base.join(default_out));
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
 
-    let (probe, ours) = programs(home, arguments.quick)?;
+    let (probe, ours) = programs(home, arguments.which, arguments.quick)?;
     let machine = Machine::probe(&probe, &out)?;
     let on_gpu = match (arguments.backend, &machine.gpu) {
         (Backend::Sim, _) | (Backend::Auto, Err(_)) => false,
@@ -91,6 +101,7 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
         Which::Alloc => alloc::suite(scale),
         Which::Pinned => pinned::suite(scale)?,
         Which::Staging => staging::suite(scale),
+        Which::Ipc => ipc::suite(scale),
     };
     narrow(&mut suite, arguments)?;
     let system = system::State::read(machine);
@@ -128,18 +139,19 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
 }
 
 /// The probe and the executable of ours: carried by the bundle, or built.
-fn programs(home: Home<'_>, quick: bool) -> Result<(PathBuf, PathBuf)> {
+fn programs(home: Home<'_>, which: Which, quick: bool) -> Result<(PathBuf, PathBuf)> {
+    let (package, name) = which.ours();
     match home {
         Home::Bundle(folder) => {
             let programs = Programs::carried(folder)?;
-            let ours = programs.extra(OURS)?.to_path_buf();
+            let ours = programs.extra(name)?.to_path_buf();
             Ok((programs.probe, ours))
         }
         Home::Workspace(root) => {
             let workspace = Workspace::read(root)?;
             // Quick figures mean nothing: nobody waits for an optimised build of them.
             let builder = Builder { workspace: &workspace, profile: if quick { "dev" } else { "release" } };
-            let ours = builder.extra("bench", "cuda-mem-pool", OURS)?;
+            let ours = builder.extra("bench", package, name)?;
             Ok((builder.extra("example", "cuda-mem-sys", "probe")?, ours))
         }
     }
