@@ -4,6 +4,7 @@
 //! message and notices the death of a peer.
 //! [`Imports`] maps memory of other processes once, however often it is asked for; the handles are those of `cuda_mem_core::ipc`.
 //! [`shared`] hands buffers from one process to another, each with the fence that orders it.
+//! [`symmetric`] allocates the same buffer on every rank of a group and tells each rank where the others have it.
 //! The layer below is re-exported, so that this crate serves as a project's only dependency:
 //!
 //! ```
@@ -22,6 +23,7 @@ mod error;
 mod import;
 mod primitive;
 pub mod shared;
+pub mod symmetric;
 pub mod transport;
 
 pub use cuda_mem_pool;

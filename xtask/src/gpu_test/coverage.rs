@@ -8,7 +8,7 @@ use super::matrix::{DefaultStream, Driver, Kind, Matrix, Row};
 use crate::workspace::{Package, Workspace};
 
 /// Integration tests of these names run on the simulator and on hardware alike.
-const PORTABLE: &[&str] = &["device", "conformance", "processes"];
+const PORTABLE: &[&str] = &["device", "conformance", "processes", "symmetric"];
 
 const SIM_13_0: Driver = Driver::Simulator(13000);
 const SIM_12_2: Driver = Driver::Simulator(12020);

@@ -1,0 +1,67 @@
+//! What allocates symmetric memory.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cuda_mem_pool::cuda_mem_core::Device;
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+
+use super::{Result, SymmetricMemory};
+
+/// A kind of device, by the name that it has in PyTorch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceType(&'static str);
+
+impl DeviceType {
+    /// NVIDIA's GPUs.
+    pub const CUDA: Self = Self("cuda");
+
+    /// Another kind.
+    #[must_use]
+    pub const fn new(name: &'static str) -> Self {
+        Self(name)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.0
+    }
+}
+
+impl fmt::Display for DeviceType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// Allocates memory on every rank alike, and tells each rank where the others have it.
+///
+/// It is registered by device type and [`name`](Self::name) in [`Backends`](super::Backends).
+pub trait SymmetricBackend: Send + Sync {
+    /// What it is chosen by: `"NATIVE"`, `"NVSHMEM"`, `"NCCL"`.
+    fn name(&self) -> &str;
+
+    /// Memory on `device`, whatever device is current, that other ranks can reach after a rendezvous. All ranks of a group
+    /// allocate the same sizes in the same order.
+    ///
+    /// # Errors
+    ///
+    /// Those of the backend. One that needs a group refuses to go without ([`Error::GroupNeeded`](super::Error::GroupNeeded));
+    /// one that cannot have a group refuses one.
+    fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<CUdeviceptr>;
+
+    /// Gives memory back. It lives on while a [`SymmetricMemory`] of it does.
+    ///
+    /// # Errors
+    ///
+    /// Those of the backend, for an address that is none of its own.
+    fn free(&self, address: CUdeviceptr) -> Result<()>;
+
+    /// Brings the ranks together over an allocation, by any address in it. Every rank has to call it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the backend; each names the rank that is at fault.
+    fn rendezvous(&self, address: CUdeviceptr, group: Option<&str>) -> Result<Arc<dyn SymmetricMemory>>;
+}

@@ -1,0 +1,256 @@
+//! Which backend serves which kind of device.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+
+use cuda_mem_pool::cuda_mem_core::Device;
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+
+use super::mempool::{MempoolAllocator, SymmetricMempool};
+use super::{DeviceType, Error, NativeBackend, Result, SymmetricBackend, SymmetricBuffer, SymmetricMemory};
+
+/// The backends of a program, by device type and name, one of them chosen for each type. Clones are handles to the same.
+///
+/// A program uses [`Backends::global`]; a value of one's own starts empty.
+///
+/// ```
+/// use cuda_mem_ipc::symmetric::{Backends, DeviceType, Error};
+///
+/// let backends = Backends::global();
+/// assert_eq!(backends.names(DeviceType::CUDA), ["NATIVE"]);
+/// let unknown = backends.set_backend(DeviceType::CUDA, "MPI");
+/// assert!(matches!(unknown, Err(Error::UnknownBackend { .. })));
+/// backends.get_mempool_allocator(DeviceType::CUDA)?; // nobody had to register it
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Backends {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Default)]
+pub(super) struct Inner {
+    types: BTreeMap<DeviceType, Registered>,
+    mempools: BTreeMap<DeviceType, Arc<dyn MempoolAllocator>>,
+    persistent: BTreeMap<u64, Persistent>,
+}
+
+#[derive(Default)]
+struct Registered {
+    backends: Vec<Arc<dyn SymmetricBackend>>,
+    chosen: usize,
+    is_used: bool,
+}
+
+/// An allocation whose address is kept.
+struct Persistent {
+    address: CUdeviceptr,
+    size: usize,
+    device: Device,
+    group: Option<String>,
+    /// Whoever has it keeps this.
+    alive: Arc<()>,
+}
+
+impl Backends {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Those of the program: [`NativeBackend::global`] for CUDA, and the allocator for memory pools over whichever is chosen.
+    #[must_use]
+    pub fn global() -> &'static Self {
+        static GLOBAL: LazyLock<Backends> = LazyLock::new(|| {
+            let backends = Backends::new();
+            let native: Arc<dyn SymmetricBackend> = NativeBackend::global().clone();
+            let mempool = SymmetricMempool::new(&backends, DeviceType::CUDA);
+            let mut inner = backends.lock();
+            let registered = Registered { backends: vec![native], ..Registered::default() };
+            inner.types.insert(DeviceType::CUDA, registered);
+            inner.mempools.insert(DeviceType::CUDA, Arc::new(mempool));
+            drop(inner);
+            backends
+        });
+        &GLOBAL
+    }
+
+    /// Adds a backend. The first of a device type is chosen until [`set_backend`](Self::set_backend) says otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BackendExists`] for a name that is there.
+    pub fn register(&self, device_type: DeviceType, backend: Arc<dyn SymmetricBackend>) -> Result<()> {
+        let mut inner = self.lock();
+        let registered = inner.types.entry(device_type).or_default();
+        if registered.backends.iter().any(|known| known.name() == backend.name()) {
+            return Err(Error::BackendExists { device_type, name: backend.name().to_owned() });
+        }
+        registered.backends.push(backend);
+        Ok(())
+    }
+
+    /// The names of a device type's backends.
+    #[must_use]
+    pub fn names(&self, device_type: DeviceType) -> Vec<String> {
+        self.lock().types.get(&device_type).map_or_else(Vec::new, Registered::names)
+    }
+
+    /// Chooses a backend by its name, before the first use.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownBackend`]; [`Error::BackendInUse`] once [`get_backend`](Self::get_backend) was called, by whomever.
+    pub fn set_backend(&self, device_type: DeviceType, name: &str) -> Result<()> {
+        let mut inner = self.lock();
+        let known = inner.types.get(&device_type).map_or_else(Vec::new, Registered::names);
+        let found = inner.types.get_mut(&device_type).and_then(|registered| {
+            let index = registered.backends.iter().position(|backend| backend.name() == name)?;
+            Some((registered, index))
+        });
+        let Some((registered, index)) = found else {
+            return Err(Error::UnknownBackend { device_type, name: name.to_owned(), known });
+        };
+        if registered.is_used && registered.chosen != index {
+            let used = known.get(registered.chosen).cloned().unwrap_or_default();
+            return Err(Error::BackendInUse { device_type, used });
+        }
+        registered.chosen = index;
+        Ok(())
+    }
+
+    /// The chosen backend, which stays the chosen one from here on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoBackend`], which names the device type.
+    pub fn get_backend(&self, device_type: DeviceType) -> Result<Arc<dyn SymmetricBackend>> {
+        let mut inner = self.lock();
+        let registered = inner.types.get_mut(&device_type).ok_or(Error::NoBackend { device_type })?;
+        let backend = registered.backends.get(registered.chosen).ok_or(Error::NoBackend { device_type })?;
+        registered.is_used = true;
+        Ok(Arc::clone(backend))
+    }
+
+    /// Symmetric memory of CUDA's chosen backend. What is in it is undefined.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`get_backend`](Self::get_backend) and [`SymmetricBackend::alloc`].
+    pub fn empty(&self, size: usize, device: Device, group: Option<&str>) -> Result<SymmetricBuffer> {
+        let backend = self.get_backend(DeviceType::CUDA)?;
+        let address = backend.alloc(size, device, group)?;
+        Ok(SymmetricBuffer::new(backend, address, size, None))
+    }
+
+    /// As [`empty`](Self::empty), at the address that the id had before, whose memory is kept as long as the backend.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PersistentAlive`] while the one before lives, [`Error::PersistentDiffers`] for another size, device or group.
+    pub fn empty_persistent(
+        &self,
+        size: usize,
+        device: Device,
+        group: Option<&str>,
+        id: u64,
+    ) -> Result<SymmetricBuffer> {
+        let backend = self.get_backend(DeviceType::CUDA)?;
+        let mut inner = self.lock();
+        let kept = match inner.persistent.get(&id) {
+            Some(kept) => {
+                if Arc::strong_count(&kept.alive) > 1 {
+                    return Err(Error::PersistentAlive { id });
+                }
+                let (was, asked) =
+                    (told(kept.size, kept.device, kept.group.as_deref()), told(size, device, group));
+                if kept.device != device || was != asked {
+                    return Err(Error::PersistentDiffers { id, was, asked });
+                }
+                kept
+            }
+            None => {
+                // Under the lock: two threads that ask for one id get one allocation.
+                let address = backend.alloc(size, device, group)?;
+                let group = group.map(str::to_owned);
+                let alive = Arc::new(());
+                inner.persistent.entry(id).or_insert(Persistent { address, size, device, group, alive })
+            }
+        };
+        let lease = Box::new(Arc::clone(&kept.alive));
+        Ok(SymmetricBuffer::new(backend, kept.address, size, Some(lease)))
+    }
+
+    /// Brings the ranks together over memory that came without an owner, as from [`cuda_symm_alloc`](super::cuda_symm_alloc).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`get_backend`](Self::get_backend) and [`SymmetricBackend::rendezvous`].
+    pub fn rendezvous(&self, address: CUdeviceptr, group: Option<&str>) -> Result<Arc<dyn SymmetricMemory>> {
+        self.get_backend(DeviceType::CUDA)?.rendezvous(address, group)
+    }
+
+    /// Adds the allocator that memory pools of a device type are made over.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::MempoolAllocatorExists`].
+    pub fn register_mempool_allocator(
+        &self,
+        device_type: DeviceType,
+        allocator: Arc<dyn MempoolAllocator>,
+    ) -> Result<()> {
+        let mut inner = self.lock();
+        if inner.mempools.contains_key(&device_type) {
+            return Err(Error::MempoolAllocatorExists { device_type });
+        }
+        inner.mempools.insert(device_type, allocator);
+        Ok(())
+    }
+
+    /// The allocator that memory pools of a device type are made over.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMempoolAllocator`], which names the device type.
+    pub fn get_mempool_allocator(&self, device_type: DeviceType) -> Result<Arc<dyn MempoolAllocator>> {
+        let inner = self.lock();
+        let known = || inner.mempools.keys().copied().collect();
+        let found = inner.mempools.get(&device_type).cloned();
+        found.ok_or_else(|| Error::NoMempoolAllocator { device_type, known: known() })
+    }
+
+    pub(super) fn downgrade(&self) -> Weak<Mutex<Inner>> {
+        Arc::downgrade(&self.inner)
+    }
+
+    pub(super) fn upgrade(inner: &Weak<Mutex<Inner>>) -> Option<Self> {
+        inner.upgrade().map(|inner| Self { inner })
+    }
+
+    /// Locks, also after a panic elsewhere: what is behind the lock is right after each statement.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Registered {
+    fn names(&self) -> Vec<String> {
+        self.backends.iter().map(|backend| backend.name().to_owned()).collect()
+    }
+}
+
+/// A request in words.
+fn told(size: usize, device: Device, group: Option<&str>) -> String {
+    format!("{size} bytes on device {} for {}", device.as_raw(), group.unwrap_or("no group"))
+}
+
+impl fmt::Debug for Backends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = self.lock();
+        let names = inner.types.iter().map(|(device_type, registered)| (device_type, registered.names()));
+        f.debug_map().entries(names).finish()
+    }
+}

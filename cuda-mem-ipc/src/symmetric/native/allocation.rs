@@ -1,0 +1,95 @@
+//! One allocation, of this rank and as it lies on the others.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Uses, forked};
+
+use super::directory::Entry;
+use super::segment::{OwnSegment, Segment, slots_of_a_pad};
+use super::space::Block;
+
+/// Memory of this rank. Its piece goes back to the segment with the last handle.
+#[derive(Debug)]
+pub(super) struct Allocation {
+    pub(super) segment: Arc<OwnSegment>,
+    pub(super) block: Block,
+    pub(super) size: usize,
+    pub(super) sequence: u64,
+    pub(super) uses: Uses,
+    /// The same allocation on each rank, once all have been looked at; none for this one.
+    pub(super) remotes: OnceLock<Vec<Option<Remote>>>,
+    /// The last signal that was waited for, by slot.
+    pub(super) waited: Mutex<Vec<u64>>,
+}
+
+/// Where another rank has it.
+#[derive(Debug, Clone)]
+pub(super) struct Remote {
+    pub(super) segment: Arc<Segment>,
+    pub(super) offset: usize,
+    pub(super) pad: usize,
+}
+
+/// What a rank publishes of a size is checked against this before an offset is believed.
+pub(super) fn place(entry: &Entry, segment: &Segment) -> Result<(usize, usize), (&'static str, u64, u64)> {
+    let bytes = segment.mapping.bytes() as u64;
+    let data = segment.data() as u64;
+    if entry.pad >= segment.pads as u64 {
+        return Err(("the number of a signal pad", entry.pad, (segment.pads as u64).saturating_sub(1)));
+    }
+    let last = bytes.saturating_sub(entry.size);
+    if entry.size > bytes || entry.offset < data || entry.offset > last {
+        return Err(("the offset of an allocation", entry.offset, last));
+    }
+    // Both are below the segment's bytes, which are a `usize`.
+    Ok((usize::try_from(entry.offset).unwrap_or(0), usize::try_from(entry.pad).unwrap_or(0)))
+}
+
+impl Allocation {
+    pub(super) fn new(
+        segment: Arc<OwnSegment>,
+        block: Block,
+        size: usize,
+        sequence: u64,
+        ranks: usize,
+    ) -> Result<Self, CoreError> {
+        let slots = slots_of_a_pad(ranks);
+        // A pad that was used before goes on counting. The words of others are zero, and need not be touched.
+        let now = |slot| {
+            let word = segment.segment.words.mapping().word((block.pad * slots + slot) * 64)?;
+            Ok(word.load(Ordering::SeqCst))
+        };
+        let waited = if block.is_fresh {
+            vec![0; slots]
+        } else {
+            (0..slots).map(now).collect::<Result<_, CoreError>>()?
+        };
+        let waited = Mutex::new(waited);
+        let (uses, remotes) = (Uses::new(), OnceLock::new());
+        Ok(Self { segment, block, size, sequence, uses, remotes, waited })
+    }
+
+    pub(super) fn address(&self) -> CUdeviceptr {
+        self.segment.segment.mapping.as_raw() + self.block.offset as u64
+    }
+
+    pub(super) fn entry(&self) -> Entry {
+        Entry {
+            sequence: self.sequence,
+            size: self.size as u64,
+            segment: self.segment.number,
+            offset: self.block.offset as u64,
+            pad: self.block.pad as u64,
+        }
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if !forked() {
+            self.segment.give_back(self.block, std::mem::take(&mut self.uses));
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! What the ranks tell each other without a message: host memory that all of them map.
+//!
+//! | offset | what |
+//! |---|---|
+//! | 0 | who broke the group: 0, or the rank plus 1 and from bit 32 on the reason |
+//! | 256 + 16 r | not 0 when rank r has joined |
+//! | 264 + 16 r | not 0 when rank r has left |
+//! | 4096 + 64 (r · 32768 + s mod 32768) | entry of rank r for allocation s |
+//!
+//! An entry is six words: generation, sequence, size, segment, offset, pad. The generation is `s / 32768 + 1`, and is written last.
+//! All numbers are those of other processes, and are taken for nothing but numbers.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
+use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Result};
+
+use crate::symmetric::Why;
+
+/// The most ranks of a group.
+pub(super) const MAX_RANKS: usize = 128;
+/// How many allocations of each rank are kept.
+pub(super) const KEPT: usize = 1 << 15;
+
+const JOINED: usize = 256;
+const LEFT: usize = JOINED + 8;
+const ENTRIES: usize = 4096;
+const ENTRY: usize = 64;
+
+/// What a rank says of one of its allocations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) sequence: u64,
+    pub(super) size: u64,
+    pub(super) segment: u64,
+    pub(super) offset: u64,
+    pub(super) pad: u64,
+}
+
+/// What there is of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    NotYet,
+    There(Entry),
+    Overtaken,
+}
+
+#[derive(Debug)]
+pub(super) struct Directory {
+    mapping: SharedMapping,
+}
+
+impl Directory {
+    pub(super) fn create(ranks: usize) -> Result<Self> {
+        Ok(Self { mapping: SharedMapping::create(bytes(ranks))? })
+    }
+
+    /// That of rank 0, by its descriptor.
+    pub(super) fn open(descriptor: OwnedFd, ranks: usize) -> Result<Self> {
+        let (mapping, needed) = (SharedMapping::open(descriptor)?, bytes(ranks));
+        if mapping.bytes() < needed {
+            return Err(CoreError::OutOfRange { range: 0..needed, len: mapping.bytes() });
+        }
+        Ok(Self { mapping })
+    }
+
+    pub(super) fn mapping(&self) -> &SharedMapping {
+        &self.mapping
+    }
+
+    /// A word, which is inside: all offsets are made of a rank and a number that are.
+    fn word(&self, offset: usize) -> Result<&AtomicU64> {
+        self.mapping.word(offset)
+    }
+
+    pub(super) fn set_joined(&self, rank: usize) -> Result<()> {
+        self.word(JOINED + 16 * rank)?.store(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    pub(super) fn has_joined(&self, rank: usize) -> Result<bool> {
+        Ok(self.word(JOINED + 16 * rank)?.load(Ordering::SeqCst) != 0)
+    }
+
+    pub(super) fn set_left(&self, rank: usize) -> Result<()> {
+        self.word(LEFT + 16 * rank)?.store(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    pub(super) fn has_left(&self, rank: usize) -> bool {
+        self.word(LEFT + 16 * rank).is_ok_and(|word| word.load(Ordering::SeqCst) != 0)
+    }
+
+    /// Who broke the group, if somebody did and says so in a way that can be.
+    pub(super) fn broken(&self, ranks: usize) -> Option<(usize, Why)> {
+        let word = self.word(0).ok()?.load(Ordering::SeqCst);
+        let rank = usize::try_from((word & 0xffff_ffff).checked_sub(1)?).ok()?;
+        Some((rank, why(word >> 32)?)).filter(|&(rank, _)| rank < ranks)
+    }
+
+    /// Says who broke the group, unless somebody was faster.
+    pub(super) fn break_by(&self, rank: usize, why: Why) {
+        if let Ok(word) = self.word(0) {
+            let value = (number(why) << 32) | (rank as u64 + 1);
+            // Whoever was faster has said it.
+            let _ = word.compare_exchange(0, value, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+
+    pub(super) fn publish(&self, rank: usize, entry: Entry) -> Result<()> {
+        let (at, generation) = place(rank, entry.sequence);
+        let words = [entry.sequence, entry.size, entry.segment, entry.offset, entry.pad];
+        // Who reads meanwhile finds neither the old nor the new one.
+        self.word(at)?.store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        for (index, value) in words.into_iter().enumerate() {
+            self.word(at + 8 * (index + 1))?.store(value, Ordering::Relaxed);
+        }
+        self.word(at)?.store(generation, Ordering::Release);
+        Ok(())
+    }
+
+    pub(super) fn entry(&self, rank: usize, sequence: u64) -> Result<Found> {
+        let (at, generation) = place(rank, sequence);
+        let found = self.word(at)?.load(Ordering::Acquire);
+        if found < generation {
+            return Ok(Found::NotYet);
+        }
+        let mut words = [0; 5];
+        for (index, value) in words.iter_mut().enumerate() {
+            *value = self.word(at + 8 * (index + 1))?.load(Ordering::Relaxed);
+        }
+        fence(Ordering::Acquire);
+        if found > generation || self.word(at)?.load(Ordering::Relaxed) != generation {
+            return Ok(Found::Overtaken);
+        }
+        let [sequence, size, segment, offset, pad] = words;
+        Ok(Found::There(Entry { sequence, size, segment, offset, pad }))
+    }
+}
+
+fn bytes(ranks: usize) -> usize {
+    ENTRIES + ranks.min(MAX_RANKS) * KEPT * ENTRY
+}
+
+/// Where an entry is, and the generation that it has when it is there.
+fn place(rank: usize, sequence: u64) -> (usize, u64) {
+    let slot = usize::try_from(sequence % KEPT as u64).unwrap_or(0);
+    (ENTRIES + (rank * KEPT + slot) * ENTRY, sequence / KEPT as u64 + 1)
+}
+
+fn number(why: Why) -> u64 {
+    match why {
+        Why::Died => 1,
+        Why::Left => 2,
+        Why::TimedOut => 3,
+        Why::Unreachable => 4,
+        Why::Failed => 5,
+    }
+}
+
+fn why(number: u64) -> Option<Why> {
+    Some(match number {
+        1 => Why::Died,
+        2 => Why::Left,
+        3 => Why::TimedOut,
+        4 => Why::Unreachable,
+        5 => Why::Failed,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_there_until_it_is_overtaken() {
+        let directory = Directory::create(2).unwrap();
+        let entry = Entry { sequence: 3, size: 4, segment: 5, offset: 6, pad: 7 };
+        assert_eq!(directory.entry(1, 3).unwrap(), Found::NotYet);
+        directory.publish(1, entry).unwrap();
+        assert_eq!(directory.entry(1, 3).unwrap(), Found::There(entry));
+        assert_eq!(directory.entry(0, 3).unwrap(), Found::NotYet);
+        let later = Entry { sequence: 3 + KEPT as u64, ..entry };
+        assert_eq!(directory.entry(1, later.sequence).unwrap(), Found::NotYet);
+        directory.publish(1, later).unwrap();
+        assert_eq!(directory.entry(1, later.sequence).unwrap(), Found::There(later));
+        assert_eq!(directory.entry(1, 3).unwrap(), Found::Overtaken);
+    }
+
+    #[test]
+    fn the_first_who_breaks_a_group_is_named_and_nonsense_is_nobody() {
+        let directory = Directory::create(3).unwrap();
+        assert_eq!(directory.broken(3), None);
+        directory.break_by(2, Why::TimedOut);
+        directory.break_by(1, Why::Died);
+        assert_eq!(directory.broken(3), Some((2, Why::TimedOut)));
+        for nonsense in [u64::MAX, 4 | (1 << 32), 1, 1 << 32, 1 | (9 << 32)] {
+            directory.word(0).unwrap().store(nonsense, Ordering::SeqCst);
+            assert_eq!(directory.broken(3), None, "{nonsense:#x}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_too_small_is_refused() {
+        let small = SharedMapping::create(4096).unwrap();
+        let descriptor = std::os::fd::AsFd::as_fd(&small).try_clone_to_owned().unwrap();
+        assert!(matches!(Directory::open(descriptor, 2), Err(CoreError::OutOfRange { .. })));
+    }
+}

@@ -1,0 +1,262 @@
+//! A group of ranks, and what this one has allocated for it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::{Context, Device, Error as CoreError, Stream, forked};
+
+use super::allocation::Allocation;
+use super::memory::NativeMemory;
+use super::message;
+use super::segment::{OwnSegment, Segment};
+use super::space::Space;
+use super::state::{State, lock};
+use super::watch;
+use crate::symmetric::{Error, Result, SymmetricMemory, Why};
+use crate::transport::{Deadline, PeerPolicy};
+
+/// How a group works. All ranks pass the same.
+#[derive(Debug, Clone)]
+pub struct GroupOptions {
+    /// How long a rank is waited for: to join, to allocate, to take a message. 60 seconds.
+    pub timeout: Duration,
+    /// Who may be a rank.
+    pub policy: PeerPolicy,
+    /// Bytes of a segment's data, at least: a larger allocation has one of its own. 64 MiB.
+    pub segment_bytes: usize,
+    /// How many allocations a segment has room for, each with a signal pad. 256.
+    pub segment_allocations: usize,
+}
+
+impl Default for GroupOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(60),
+            policy: PeerPolicy::default(),
+            segment_bytes: 64 << 20,
+            segment_allocations: 256,
+        }
+    }
+}
+
+/// The ranks that allocate together, processes of one host with a device each. Clones are handles to the same group.
+///
+/// It ends with its last handle, [`SymmetricMemory`] and backends count: the rank has left then, and others that wait for it
+/// are let go. [`Group::join`] makes it; the [module](crate::symmetric) has an example.
+#[derive(Clone)]
+pub struct Group {
+    inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) context: Context,
+    stream: Stream,
+    pub(super) options: GroupOptions,
+    pub(super) state: Arc<State>,
+    watch: Option<JoinHandle<()>>,
+    own: Mutex<Own>,
+    /// The segments of each rank that are mapped here.
+    pub(super) mapped: Vec<Mutex<Vec<Arc<Segment>>>>,
+}
+
+#[derive(Default)]
+struct Own {
+    segments: Vec<Arc<OwnSegment>>,
+    /// By address.
+    allocations: BTreeMap<CUdeviceptr, Arc<Allocation>>,
+    next: u64,
+}
+
+impl Group {
+    /// A group whose ranks are connected.
+    pub(super) fn of(context: &Context, state: State, options: &GroupOptions) -> Result<Self> {
+        let (state, stream) = (Arc::new(state), Stream::new(context)?);
+        let watch = watch::start(&state).map_err(|source| Error::Join {
+            group: state.group.clone(),
+            source: crate::Error::System { call: "starting a thread", source: source.into() },
+        })?;
+        let mapped = state.peers.iter().map(|_| Mutex::default()).collect();
+        let inner = Inner {
+            context: context.clone(),
+            stream,
+            options: options.clone(),
+            state,
+            watch: Some(watch),
+            own: Mutex::default(),
+            mapped,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.state.group
+    }
+
+    /// This process's rank.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.inner.state.rank
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn world_size(&self) -> usize {
+        self.inner.state.ranks()
+    }
+
+    /// This rank's device.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.inner.context.device()
+    }
+
+    /// Whether all ranks are sound so far.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broken`], which names the rank; [`Error::Core`] in a forked child.
+    pub fn check(&self) -> Result<()> {
+        super::refuse_forked()?;
+        self.inner.state.check()
+    }
+
+    pub(super) fn state(&self) -> &State {
+        &self.inner.state
+    }
+
+    /// The allocation that an address lies in.
+    pub(super) fn find(&self, address: CUdeviceptr) -> Option<Arc<Allocation>> {
+        self.inner.find(address)
+    }
+
+    pub(super) fn alloc(&self, size: usize, device: Device) -> Result<CUdeviceptr> {
+        self.inner.alloc(size, device)
+    }
+
+    pub(super) fn free(&self, address: CUdeviceptr) -> Result<()> {
+        let freed = lock(&self.inner.own).allocations.remove(&address);
+        // Outside the lock: it may wait for streams.
+        freed.map(drop).ok_or(Error::UnknownAddress { address, backend: super::NAME })
+    }
+
+    pub(super) fn free_all(&self) {
+        let all = std::mem::take(&mut lock(&self.inner.own).allocations);
+        drop(all);
+    }
+
+    /// Brings the ranks together over an allocation, for an address in it.
+    pub(super) fn rendezvous(
+        &self,
+        allocation: Arc<Allocation>,
+        address: CUdeviceptr,
+    ) -> Result<Arc<dyn SymmetricMemory>> {
+        self.check()?;
+        if allocation.remotes.get().is_none() {
+            let remotes = self.inner.look(&allocation)?;
+            // Another thread may have been faster, and found the same.
+            let _ = allocation.remotes.set(remotes);
+        }
+        let offset = usize::try_from(address - allocation.address()).unwrap_or(0);
+        Ok(Arc::new(NativeMemory::new(self, allocation, offset)))
+    }
+}
+
+impl Inner {
+    fn find(&self, address: CUdeviceptr) -> Option<Arc<Allocation>> {
+        let own = lock(&self.own);
+        let (&start, allocation) = own.allocations.range(..=address).next_back()?;
+        let is_inside = address - start < allocation.size.max(1) as u64;
+        is_inside.then(|| Arc::clone(allocation))
+    }
+
+    fn alloc(&self, size: usize, device: Device) -> Result<CUdeviceptr> {
+        let accepted = self.context.device();
+        if device != accepted {
+            let (device, accepted) = (device.as_raw(), accepted.as_raw());
+            return Err(Error::WrongDevice { group: self.state.group.clone(), device, accepted });
+        }
+        self.state.check()?;
+        let too_large = CoreError::TooLarge { count: size, size: 1 };
+        let len = Space::rounded(size).ok_or(too_large)?;
+        // The order of allocations is the order of this lock.
+        let mut own = lock(&self.own);
+        let found = own.segments.iter().find_map(|segment| Some((Arc::clone(segment), segment.take(len)?)));
+        let (segment, block) = match found {
+            Some(found) => found,
+            None => {
+                let segment = self.grow(own.segments.len() as u64, len)?;
+                own.segments.push(Arc::clone(&segment));
+                let block = segment
+                    .take(len)
+                    .ok_or(CoreError::OutOfRange { range: 0..len, len: segment.segment.mapping.bytes() })?;
+                (segment, block)
+            }
+        };
+        let allocation = Allocation::new(segment, block, size, own.next, self.state.ranks())?;
+        self.state.directory.publish(self.state.rank, allocation.entry())?;
+        own.next += 1;
+        let address = allocation.address();
+        own.allocations.insert(address, Arc::new(allocation));
+        Ok(address)
+    }
+
+    /// A new segment, which all ranks are told of.
+    fn grow(&self, number: u64, len: usize) -> Result<Arc<OwnSegment>> {
+        let bytes = self.options.segment_bytes.max(len);
+        let (pads, ranks) = (self.options.segment_allocations, self.state.ranks());
+        let (segment, export) = OwnSegment::create(&self.context, &self.stream, number, bytes, pads, ranks)?;
+        let (payload, descriptors) = (export.info.encode(), [export.memory, export.words]);
+        let descriptors = descriptors.each_ref().map(std::os::fd::AsFd::as_fd);
+        for (rank, peer) in self.state.others() {
+            let deadline = Deadline::after(self.options.timeout);
+            let sent = peer.connection.send(message::SEGMENT, &payload, &descriptors, deadline);
+            // Some know the segment and some do not: that cannot be taken back.
+            if let Err(error) = sent {
+                let why = match error {
+                    _ if self.state.directory.has_left(rank) => return Err(Error::Left { rank }),
+                    error if error.is_gone() => Why::Died,
+                    error if error.is_timeout() => Why::TimedOut,
+                    _ => Why::Unreachable,
+                };
+                return Err(self.state.break_by(rank, why));
+            }
+        }
+        Ok(Arc::new(segment))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if forked() {
+            // The parent's: its thread is not here, and its group goes on.
+            return;
+        }
+        // What still waits would hold up the release of the memory.
+        self.state.leave();
+        *self.own.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner) = Own::default();
+        self.mapped.clear();
+        self.state.stop();
+        if let Some(watch) = self.watch.take() {
+            // It does not panic; and if it did, it is gone all the same.
+            let _ = watch.join();
+        }
+        // After the streams' last signals, which the release has waited for.
+        let _ = self.state.directory.set_left(self.state.rank);
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group")
+            .field("name", &self.name())
+            .field("rank", &self.rank())
+            .field("world_size", &self.world_size())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,218 @@
+//! A rank that says what cannot be.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use cuda_mem_pool::cuda_mem_core::Driver;
+use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+
+use super::*;
+use crate::symmetric::SymmetricMemory;
+use crate::symmetric::native::message::{self, SegmentInfo};
+use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES};
+
+const SIZE: usize = 10_000;
+
+/// The good one, and the other.
+struct Pair {
+    good: Group,
+    bad: Group,
+    directory: PathBuf,
+}
+
+impl Pair {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(format!("cuda-mem-hostile-{pid}-{number}"));
+        let driver = Driver::over(cuda_mem_sim::table()).unwrap();
+        let context = driver.device(0).unwrap().primary_context().unwrap();
+        let options = GroupOptions {
+            timeout: Duration::from_secs(60),
+            segment_bytes: 1 << 20,
+            segment_allocations: 4,
+            ..GroupOptions::default()
+        };
+        let join = |rank| Group::join(&context, "hostile", rank, 2, &directory, &options).unwrap();
+        let (good, bad) = std::thread::scope(|scope| {
+            let bad = scope.spawn(|| join(1));
+            (join(0), bad.join().unwrap())
+        });
+        Self { good, bad, directory }
+    }
+
+    /// An address of the good one's.
+    fn alloc(&self) -> CUdeviceptr {
+        self.good.alloc(SIZE, self.good.device()).unwrap()
+    }
+
+    /// The good one's rendezvous.
+    fn rendezvous(&self, address: CUdeviceptr) -> Result<Arc<dyn SymmetricMemory>> {
+        self.good.rendezvous(self.good.find(address).unwrap(), address)
+    }
+
+    /// What the good one gets to see of a segment.
+    fn announce(&self, info: SegmentInfo, descriptors: [std::os::fd::BorrowedFd<'_>; 2]) {
+        let Some(peer) = &self.bad.state().peers[0] else { panic!("no peer") };
+        let payload = info.encode();
+        peer.connection.send(message::SEGMENT, &payload, &descriptors, Duration::from_secs(60)).unwrap();
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn until_broken(group: &Group) -> (usize, Why) {
+    let start = std::time::Instant::now();
+    loop {
+        match group.check() {
+            Err(Error::Broken { rank, why, .. }) => return (rank, why),
+            other => assert!(other.is_ok()),
+        }
+        assert!(start.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn entries_that_cannot_be_are_refused_and_name_the_rank() {
+    let pair = Pair::new();
+    let address = pair.alloc();
+    pair.bad.alloc(SIZE, pair.bad.device()).unwrap();
+    let directory = &pair.bad.state().directory;
+    let Found::There(right) = directory.entry(1, 0).unwrap() else { panic!("no entry") };
+    let pads = 4 * SIGNAL_PAD_BYTES as u64;
+    for wrong in [
+        Entry { offset: u64::MAX, ..right },
+        Entry { offset: u64::MAX - SIZE as u64 + 1, ..right },
+        Entry { offset: 2 << 20, ..right },
+        Entry { offset: 0, ..right },
+        Entry { offset: pads - 1, ..right },
+        Entry { pad: 4, ..right },
+        Entry { pad: u64::MAX, ..right },
+        Entry { segment: MAX_SEGMENTS, ..right },
+        Entry { segment: u64::MAX, ..right },
+    ] {
+        directory.publish(1, wrong).unwrap();
+        let refused = pair.rendezvous(address);
+        assert!(matches!(refused, Err(Error::Invalid { rank: 1, .. })), "{wrong:?}: {refused:?}");
+    }
+    for size in [0, SIZE as u64 + 1, u64::MAX] {
+        directory.publish(1, Entry { size, ..right }).unwrap();
+        let refused = pair.rendezvous(address);
+        assert!(
+            matches!(refused, Err(Error::OrderDiffers { rank: 1, theirs, .. }) if theirs == size),
+            "{refused:?}"
+        );
+    }
+    directory.publish(1, right).unwrap();
+    let memory = pair.rendezvous(address).unwrap();
+    assert_eq!(memory.world_size(), 2);
+    pair.good.check().unwrap();
+}
+
+#[test]
+fn an_entry_that_was_overtaken_is_said_to_be() {
+    let pair = Pair::new();
+    let address = pair.alloc();
+    pair.bad.alloc(SIZE, pair.bad.device()).unwrap();
+    let directory = &pair.bad.state().directory;
+    let Found::There(entry) = directory.entry(1, 0).unwrap() else { panic!("no entry") };
+    directory.publish(1, Entry { sequence: KEPT as u64, ..entry }).unwrap();
+    let late = pair.rendezvous(address);
+    assert!(matches!(late, Err(Error::Overtaken { rank: 1, sequence: 0, kept: KEPT })), "{late:?}");
+}
+
+#[test]
+fn segments_that_cannot_be_are_refused_and_break_the_group() {
+    let uuid = |pair: &Pair| pair.bad.device().uuid().unwrap();
+    let honest = |pair: &Pair| SegmentInfo {
+        number: 0,
+        bytes: 2 << 20,
+        pads: 4,
+        pad_bytes: SIGNAL_PAD_BYTES as u64,
+        device: uuid(pair),
+    };
+    type Change = fn(SegmentInfo) -> SegmentInfo;
+    let changes: [(Change, usize); 7] = [
+        (|info| SegmentInfo { number: 1, ..info }, 1),
+        (|info| SegmentInfo { pad_bytes: 1, ..info }, 1),
+        (|info| SegmentInfo { pads: u64::MAX, ..info }, 1),
+        (|info| SegmentInfo { pads: 200, ..info }, 1),
+        (|info| SegmentInfo { bytes: 3 << 20, ..info }, 0),
+        (|info| SegmentInfo { device: [7; 16], ..info }, 0),
+        // As it should be, but for the memory, which is none.
+        (|info| info, 0),
+    ];
+    for (index, (change, culprit)) in changes.into_iter().enumerate() {
+        let pair = Pair::new();
+        let address = pair.alloc();
+        let words = SharedMapping::create(64 << 10).unwrap();
+        let descriptors = [words.as_fd(), words.as_fd()];
+        pair.announce(change(honest(&pair)), descriptors);
+        let entry = Entry { sequence: 0, size: SIZE as u64, segment: 0, offset: 1 << 20, pad: 0 };
+        pair.bad.state().directory.publish(1, entry).unwrap();
+        let refused = pair.rendezvous(address);
+        assert!(refused.is_err(), "{index}: {refused:?}");
+        let (rank, _) = until_broken(&pair.good);
+        assert_eq!(rank, culprit, "{index}: {refused:?}");
+        let (rank, _) = until_broken(&pair.bad);
+        assert_eq!(rank, culprit, "{index}: the other hears of it");
+    }
+}
+
+#[test]
+fn messages_that_cannot_be_break_the_group() {
+    let messages: [&dyn Fn(&Pair); 4] = [
+        &|pair| {
+            let Some(peer) = &pair.bad.state().peers[0] else { panic!("no peer") };
+            peer.connection.send(message::HELLO, b"again", &[], Duration::from_secs(60)).unwrap();
+        },
+        &|pair| {
+            let Some(peer) = &pair.bad.state().peers[0] else { panic!("no peer") };
+            peer.connection.send(message::SEGMENT, b"short", &[], Duration::from_secs(60)).unwrap();
+        },
+        &|pair| {
+            let Some(peer) = &pair.bad.state().peers[0] else { panic!("no peer") };
+            let info = SegmentInfo { number: 0, bytes: 0, pads: 0, pad_bytes: 0, device: [0; 16] };
+            // Without its descriptors.
+            peer.connection.send(message::SEGMENT, &info.encode(), &[], Duration::from_secs(60)).unwrap();
+        },
+        &|pair| {
+            // More than is kept: descriptors of this process are not without end.
+            let words = SharedMapping::create(4096).unwrap();
+            let info = SegmentInfo { number: 0, bytes: 0, pads: 0, pad_bytes: 0, device: [0; 16] };
+            for _ in 0..300 {
+                pair.announce(info, [words.as_fd(), words.as_fd()]);
+            }
+        },
+    ];
+    for (index, send) in messages.into_iter().enumerate() {
+        let pair = Pair::new();
+        send(&pair);
+        assert_eq!(until_broken(&pair.good), (1, Why::Unreachable), "{index}");
+        let refused = pair.good.alloc(SIZE, pair.good.device());
+        assert!(matches!(refused, Err(Error::Broken { rank: 1, .. })), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_lie_about_who_broke_the_group_is_no_news() {
+    let pair = Pair::new();
+    let Some(peer) = &pair.bad.state().peers[0] else { panic!("no peer") };
+    peer.connection.send(message::BROKEN, &[], &[], Duration::from_secs(60)).unwrap();
+    // It comes behind the message, and is taken after it.
+    let address = pair.alloc();
+    pair.bad.alloc(SIZE, pair.bad.device()).unwrap();
+    let memory = pair.rendezvous(address).unwrap();
+    memory.check().unwrap();
+    let elsewhere = pair.good.free(address + 1);
+    assert!(matches!(elsewhere, Err(Error::UnknownAddress { backend: NAME, .. })), "{elsewhere:?}");
+    drop(Arc::clone(&memory));
+}

@@ -1,0 +1,243 @@
+//! How the ranks of a group come together.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use cuda_mem_pool::cuda_mem_core::Context;
+
+use super::directory::{Directory, MAX_RANKS};
+use super::message::{self, Hello};
+use super::state::State;
+use super::{Group, GroupOptions};
+use crate::error::Error as TransportError;
+use crate::symmetric::{Error, Result, Why};
+use crate::transport::{Address, Connection, Deadline, Listener};
+
+/// How long a rank that is not there yet is left alone.
+const PAUSE: Duration = Duration::from_millis(2);
+
+struct Joining<'j> {
+    name: &'j str,
+    rank: usize,
+    ranks: usize,
+    options: &'j GroupOptions,
+    deadline: Deadline,
+}
+
+impl Group {
+    /// Joins the group `name` of `world_size` ranks as rank `rank`, with the context's device. Each rank listens in `directory`,
+    /// which is made with mode 0700 and is the same for all. Returns when all ranks are there.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Missing`], which names the ranks that did not come; [`Error::NotAccepted`] for numbers that cannot be,
+    /// [`Error::Join`] for a name or a directory that cannot be used; [`Error::Transport`], [`Error::OtherGroup`],
+    /// [`Error::RankTaken`] for processes that are no ranks of this group; [`Error::Core`].
+    pub fn join(
+        context: &Context,
+        name: &str,
+        rank: usize,
+        world_size: usize,
+        directory: impl AsRef<Path>,
+        options: &GroupOptions,
+    ) -> Result<Self> {
+        let joining = Joining::new(name, rank, world_size, options)?;
+        let connections = joining.connect(directory.as_ref())?;
+        joining.complete(context, connections)
+    }
+
+    /// As [`Group::join`], over connections that are there already, such as those of a launcher to its children: each with the
+    /// rank at its other end, and one to every other rank. The group has them alone from here on.
+    ///
+    /// # Errors
+    ///
+    /// As there; [`Error::Missing`] if a rank has no connection.
+    pub fn over(
+        context: &Context,
+        name: &str,
+        rank: usize,
+        world_size: usize,
+        connections: Vec<(usize, Connection)>,
+        options: &GroupOptions,
+    ) -> Result<Self> {
+        let joining = Joining::new(name, rank, world_size, options)?;
+        let mut slots = joining.slots();
+        for (peer, connection) in connections {
+            let told = joining.greet(&connection, Some(peer))?;
+            joining.enter(&mut slots, told, connection)?;
+        }
+        joining.complete(context, slots)
+    }
+}
+
+impl<'j> Joining<'j> {
+    fn new(name: &'j str, rank: usize, ranks: usize, options: &'j GroupOptions) -> Result<Self> {
+        let check = |what, value, accepted: std::ops::RangeInclusive<usize>| {
+            let is_accepted = accepted.contains(&value);
+            if is_accepted { Ok(()) } else { Err(Error::NotAccepted { what, value, accepted }) }
+        };
+        check("the number of ranks", ranks, 1..=MAX_RANKS)?;
+        check("the rank", rank, 0..=ranks - 1)?;
+        check("the number of allocations of a segment", options.segment_allocations, 1..=1 << 16)?;
+        Ok(Self { name, rank, ranks, options, deadline: Deadline::after(options.timeout) })
+    }
+
+    fn slots(&self) -> Vec<Option<Connection>> {
+        (0..self.ranks).map(|_| None).collect()
+    }
+
+    fn failed(&self, source: TransportError) -> Error {
+        Error::Join { group: self.name.to_owned(), source }
+    }
+
+    fn missing(&self, ranks: Vec<usize>, what: &'static str) -> Error {
+        Error::Missing { ranks, what, waited: self.options.timeout }
+    }
+
+    /// Connects to the ranks below, and is connected to by those above.
+    fn connect(&self, directory: &Path) -> Result<Vec<Option<Connection>>> {
+        let address = |rank: usize| Address::in_directory(directory, &format!("{}.{rank}", self.name));
+        let mut slots = self.slots();
+        let own = address(self.rank).map_err(|source| self.failed(source))?;
+        let listener = Listener::bind(&own, self.deadline).map_err(|source| self.failed(source))?;
+        for rank in 0..self.rank {
+            let address = address(rank).map_err(|source| self.failed(source))?;
+            let connection = loop {
+                match Connection::connect(&address, &self.options.policy, self.deadline) {
+                    Ok(connection) => break connection,
+                    Err(TransportError::NotListening { .. }) if !self.deadline.has_passed() => {
+                        thread::sleep(PAUSE);
+                    }
+                    Err(TransportError::NotListening { .. } | TransportError::Timeout { .. }) => {
+                        return Err(self.missing(vec![rank], "join"));
+                    }
+                    Err(source) => return Err(Error::Transport { rank, source }),
+                }
+            };
+            let told = self.greet(&connection, Some(rank))?;
+            self.enter(&mut slots, told, connection)?;
+        }
+        while slots.iter().skip(self.rank + 1).any(Option::is_none) {
+            let missing = || (self.rank + 1..self.ranks).filter(|&rank| slots[rank].is_none()).collect();
+            let accepted = listener.accept(self.deadline);
+            let connected = accepted.and_then(|client| client.complete(&self.options.policy, self.deadline));
+            let connection = match connected {
+                Ok(connection) => connection,
+                Err(TransportError::Timeout { .. }) => return Err(self.missing(missing(), "join")),
+                // Not admitted, or gone before it said who it is: no rank of this group.
+                Err(error) if error.is_gone() => continue,
+                Err(TransportError::PeerRefused { .. }) => continue,
+                Err(source) => return Err(self.failed(source)),
+            };
+            match self.greet(&connection, None) {
+                Ok(rank) => self.enter(&mut slots, rank, connection)?,
+                Err(Error::Transport { source, .. }) if source.is_gone() => {}
+                Err(Error::Missing { .. }) => return Err(self.missing(missing(), "join")),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(slots)
+    }
+
+    /// Says who this is, and hears who is there: rank `expected`, if that is known.
+    fn greet(&self, connection: &Connection, expected: Option<usize>) -> Result<usize> {
+        let rank = expected.unwrap_or(self.ranks);
+        let failed = |source: TransportError| match source {
+            TransportError::Timeout { .. } => self.missing(vec![rank], "say who it is"),
+            source => Error::Transport { rank, source },
+        };
+        let own = Hello { rank: self.rank as u64, ranks: self.ranks as u64, group: self.name.to_owned() };
+        connection.send(message::HELLO, &own.encode(), &[], self.deadline).map_err(failed)?;
+        let heard = connection.recv(self.deadline).map_err(failed)?;
+        let hello = Hello::parse(&heard.payload).filter(|_| heard.kind == message::HELLO);
+        let Some(hello) = hello else {
+            let source = TransportError::NoHello { kind: heard.kind, bytes: heard.payload.len() };
+            return Err(Error::Transport { rank, source });
+        };
+        let told = usize::try_from(hello.rank).unwrap_or(usize::MAX);
+        if hello.group != self.name || hello.ranks != self.ranks as u64 {
+            return Err(Error::OtherGroup {
+                rank: told,
+                theirs: hello.group,
+                their_size: hello.ranks,
+                ours: self.name.to_owned(),
+                our_size: self.ranks,
+            });
+        }
+        if expected.is_some_and(|expected| expected != told) {
+            return Err(Error::RankTaken { rank: told, world_size: self.ranks });
+        }
+        Ok(told)
+    }
+
+    fn enter(&self, slots: &mut [Option<Connection>], rank: usize, connection: Connection) -> Result<()> {
+        match slots.get_mut(rank) {
+            Some(slot @ None) if rank != self.rank => {
+                *slot = Some(connection);
+                Ok(())
+            }
+            _ => Err(Error::RankTaken { rank, world_size: self.ranks }),
+        }
+    }
+
+    /// Shares the directory, and waits until all have it.
+    fn complete(&self, context: &Context, connections: Vec<Option<Connection>>) -> Result<Group> {
+        let others = || connections.iter().enumerate().filter(|&(rank, _)| rank != self.rank);
+        let absent = others().filter(|(_, connection)| connection.is_none()).map(|(rank, _)| rank);
+        let absent = absent.collect::<Vec<_>>();
+        if !absent.is_empty() {
+            return Err(self.missing(absent, "connect"));
+        }
+        let directory = match connections.first() {
+            Some(Some(first)) => {
+                let failed = |source| Error::Transport { rank: 0, source };
+                let message = first.recv(self.deadline).map_err(failed)?;
+                let mut descriptors = message.descriptors.into_iter();
+                match (message.kind, descriptors.next()) {
+                    (message::DIRECTORY, Some(descriptor)) => Directory::open(descriptor, self.ranks)?,
+                    (kind, _) => {
+                        let bytes = message.payload.len();
+                        return Err(failed(TransportError::NoHello { kind, bytes }));
+                    }
+                }
+            }
+            _ => {
+                let directory = Directory::create(self.ranks)?;
+                let descriptor = directory.mapping().as_fd();
+                for (rank, connection) in others() {
+                    let Some(connection) = connection else { continue };
+                    let sent = connection.send(message::DIRECTORY, &[], &[descriptor], self.deadline);
+                    sent.map_err(|source| Error::Transport { rank, source })?;
+                }
+                directory
+            }
+        };
+        directory.set_joined(self.rank)?;
+        for (rank, connection) in others() {
+            while !directory.has_joined(rank)? {
+                let is_alive = connection
+                    .as_ref()
+                    .is_some_and(|connection| connection.peer().is_alive().unwrap_or(false));
+                if !is_alive {
+                    return Err(Error::Broken { group: self.name.to_owned(), rank, why: Why::Died });
+                }
+                if self.deadline.has_passed() {
+                    return Err(self.missing(vec![rank], "join"));
+                }
+                thread::sleep(PAUSE);
+            }
+        }
+        // All have mapped it.
+        directory.mapping().seal()?;
+        let state = State::new(self.name, self.rank, connections, directory);
+        let state = state
+            .map_err(|source| self.failed(TransportError::System { call: "pipe", source: source.into() }))?;
+        Group::of(context, state, self.options)
+    }
+}

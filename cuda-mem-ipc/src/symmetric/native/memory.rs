@@ -1,0 +1,183 @@
+//! What a rank has after the rendezvous.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::{Device, Driver, Stream, Uses, forked};
+
+use super::allocation::{Allocation, Remote};
+use super::{Group, SIGNAL_PAD_BYTES};
+use crate::symmetric::memory::Used;
+use crate::symmetric::{Error, PeerBuffer, Result, SymmetricMemory};
+
+pub(super) struct NativeMemory {
+    pub(super) group: Group,
+    pub(super) allocation: Arc<Allocation>,
+    views: Vec<Arc<View>>,
+    buffers: Vec<CUdeviceptr>,
+    pads: Vec<CUdeviceptr>,
+    offset: usize,
+}
+
+/// A rank's memory, with the uses that this handle has made of it. The group outlives it, and with it the words.
+#[derive(Debug)]
+struct View {
+    kind: Kind,
+    group: Group,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Own(Arc<Allocation>),
+    Other { remote: Remote, uses: Uses },
+}
+
+impl Used for View {
+    fn driver(&self) -> Driver {
+        self.group.device().driver()
+    }
+
+    fn uses(&self) -> &Uses {
+        match &self.kind {
+            Kind::Own(allocation) => &allocation.uses,
+            Kind::Other { uses, .. } => uses,
+        }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        if let Kind::Other { remote, uses } = &mut self.kind
+            && !forked()
+        {
+            // The mapping outlives the work.
+            remote.segment.mapping.absorb_uses(std::mem::take(uses));
+        }
+    }
+}
+
+impl NativeMemory {
+    pub(super) fn new(group: &Group, allocation: Arc<Allocation>, offset: usize) -> Self {
+        let own = &allocation.segment.segment;
+        let here = (allocation.address(), own.pad_address(allocation.block.pad));
+        let remotes = allocation.remotes.get().map_or(&[][..], Vec::as_slice);
+        let places = (0..group.world_size()).map(|rank| match remotes.get(rank).and_then(Option::as_ref) {
+            Some(remote) => {
+                let segment = &remote.segment;
+                (segment.mapping.as_raw() + remote.offset as u64, segment.pad_address(remote.pad))
+            }
+            None => here,
+        });
+        let (buffers, pads) = places.unzip();
+        let kind = |rank: usize| match remotes.get(rank).and_then(Option::as_ref) {
+            Some(remote) => Kind::Other { remote: remote.clone(), uses: Uses::new() },
+            None => Kind::Own(Arc::clone(&allocation)),
+        };
+        let view = |rank| Arc::new(View { kind: kind(rank), group: group.clone() });
+        let views = (0..group.world_size()).map(view).collect();
+        Self { group: group.clone(), views, buffers, pads, offset, allocation }
+    }
+
+    /// Another rank's place; none for this one.
+    pub(super) fn remote(&self, rank: usize) -> Option<&Remote> {
+        self.allocation.remotes.get()?.get(rank)?.as_ref()
+    }
+
+    pub(super) fn expect_rank(&self, rank: usize) -> Result<()> {
+        let ranks = self.world_size();
+        if rank < ranks {
+            return Ok(());
+        }
+        Err(Error::NotAccepted { what: "the rank", value: rank, accepted: 0..=ranks - 1 })
+    }
+
+    fn view(&self, rank: usize) -> Result<&Arc<View>> {
+        self.expect_rank(rank)?;
+        self.views.get(rank).ok_or(Error::Left { rank })
+    }
+}
+
+impl SymmetricMemory for NativeMemory {
+    fn rank(&self) -> usize {
+        self.group.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.group.world_size()
+    }
+
+    fn device(&self) -> Device {
+        self.group.device()
+    }
+
+    fn buffer_ptrs(&self) -> &[CUdeviceptr] {
+        &self.buffers
+    }
+
+    fn signal_pad_ptrs(&self) -> &[CUdeviceptr] {
+        &self.pads
+    }
+
+    fn buffer_size(&self) -> usize {
+        self.allocation.size
+    }
+
+    fn signal_pad_size(&self) -> usize {
+        SIGNAL_PAD_BYTES
+    }
+
+    fn offset(&self) -> usize {
+        self.offset
+    }
+
+    fn get_buffer(&self, rank: usize, bytes: Range<usize>) -> Result<PeerBuffer> {
+        let view = self.view(rank)?;
+        let (Range { start, end }, bytes) = (bytes, self.allocation.size - self.offset);
+        let Some(len) = end.checked_sub(start).filter(|_| end <= bytes) else {
+            return Err(Error::BeyondBuffer { rank, start, end, bytes });
+        };
+        let address = self.buffers[rank] + (self.offset + start) as u64;
+        Ok(PeerBuffer::new(address, len, view.clone()))
+    }
+
+    fn get_signal_pad(&self, rank: usize) -> Result<PeerBuffer> {
+        let view = self.view(rank)?;
+        Ok(PeerBuffer::new(self.pads[rank], SIGNAL_PAD_BYTES, view.clone()))
+    }
+
+    fn check(&self) -> Result<()> {
+        self.group.check()
+    }
+
+    fn barrier(&self, stream: &Stream, channel: usize, timeout: Option<Duration>) -> Result<()> {
+        self.meet(stream, channel, timeout)
+    }
+
+    fn put_signal(&self, stream: &Stream, to: usize, channel: usize) -> Result<()> {
+        self.signal(stream, to, channel)
+    }
+
+    fn wait_signal(
+        &self,
+        stream: &Stream,
+        from: usize,
+        channel: usize,
+        timeout: Option<Duration>,
+    ) -> Result<()> {
+        self.await_signal(stream, from, channel, timeout)
+    }
+}
+
+impl fmt::Debug for NativeMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NativeMemory")
+            .field("group", &self.group)
+            .field("allocation", &self.allocation.sequence)
+            .field("bytes", &self.allocation.size)
+            .field("offset", &self.offset)
+            .finish_non_exhaustive()
+    }
+}

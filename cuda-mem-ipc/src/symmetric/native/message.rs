@@ -1,0 +1,90 @@
+//! What the ranks tell each other by messages. All numbers are little-endian words of eight bytes.
+//!
+//! | kind | payload | descriptors |
+//! |---|---|---|
+//! | 64, hello | version (1), rank, ranks, the group's name | none |
+//! | 65, directory (of rank 0) | none | host memory: [`super::directory`] |
+//! | 66, segment | its number, its bytes, pads, bytes of a pad, UUID of its device | device memory, host memory of its signals |
+//! | 67, broken: look at the directory | none | none |
+
+use crate::transport::FIRST_KIND;
+
+pub(super) const HELLO: u16 = FIRST_KIND + 48;
+pub(super) const DIRECTORY: u16 = HELLO + 1;
+pub(super) const SEGMENT: u16 = HELLO + 2;
+pub(super) const BROKEN: u16 = HELLO + 3;
+
+const VERSION: u64 = 1;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) rank: u64,
+    pub(super) ranks: u64,
+    pub(super) group: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SegmentInfo {
+    pub(super) number: u64,
+    pub(super) bytes: u64,
+    pub(super) pads: u64,
+    pub(super) pad_bytes: u64,
+    pub(super) device: [u8; 16],
+}
+
+impl Hello {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = words([VERSION, self.rank, self.ranks]);
+        bytes.extend(self.group.as_bytes());
+        bytes
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        let ([version, rank, ranks], name) = split(bytes)?;
+        let group = str::from_utf8(name).ok()?.to_owned();
+        Some(Self { rank, ranks, group }).filter(|_| version == VERSION)
+    }
+}
+
+impl SegmentInfo {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = words([self.number, self.bytes, self.pads, self.pad_bytes]);
+        bytes.extend(self.device);
+        bytes
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        let ([number, bytes, pads, pad_bytes], device) = split(bytes)?;
+        Some(Self { number, bytes, pads, pad_bytes, device: device.try_into().ok()? })
+    }
+}
+
+fn words<const N: usize>(words: [u64; N]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn split<const N: usize>(bytes: &[u8]) -> Option<([u64; N], &[u8])> {
+    let (head, tail) = bytes.split_at_checked(8 * N)?;
+    let (chunks, _) = head.as_chunks::<8>();
+    let mut words = [0; N];
+    words.iter_mut().zip(chunks).for_each(|(word, bytes)| *word = u64::from_le_bytes(*bytes));
+    Some((words, tail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_they_are_written() {
+        let hello = Hello { rank: 3, ranks: 8, group: "a group".to_owned() };
+        assert_eq!(Hello::parse(&hello.encode()), Some(hello.clone()));
+        assert_eq!(Hello::parse(&hello.encode()[..23]), None);
+        let mut other = hello.encode();
+        other[0] = 2;
+        assert_eq!(Hello::parse(&other), None);
+        let info = SegmentInfo { number: 1, bytes: 2, pads: 3, pad_bytes: 4, device: [5; 16] };
+        assert_eq!(SegmentInfo::parse(&info.encode()), Some(info));
+        assert_eq!(SegmentInfo::parse(&info.encode()[..47]), None);
+    }
+}

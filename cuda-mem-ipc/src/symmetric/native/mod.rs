@@ -1,0 +1,169 @@
+//! Symmetric memory of one host, over the driver's virtual memory management and this crate's transport.
+
+mod allocation;
+mod directory;
+mod group;
+mod join;
+mod lookup;
+mod memory;
+mod message;
+mod segment;
+mod signals;
+mod space;
+mod state;
+mod watch;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, LazyLock, Mutex};
+
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::{Device, Error as CoreError, forked};
+
+use super::{Error, Result, SymmetricBackend, SymmetricMemory};
+use allocation::Allocation;
+use state::lock;
+
+pub use group::{Group, GroupOptions};
+
+/// The channels that [`barrier`](SymmetricMemory::barrier) has for each allocation, and
+/// [`put_signal`](SymmetricMemory::put_signal) apart from them.
+pub const CHANNELS: usize = 8;
+
+/// Bytes of a signal pad: as PyTorch's, 32 channels for 72 ranks.
+pub const SIGNAL_PAD_BYTES: usize = 32 * 72 * 4;
+
+const NAME: &str = "NATIVE";
+
+/// The backend for ranks of one host, called `"NATIVE"`. It allocates for a [`Group`] only, on the group's device.
+///
+/// A group has segments of device memory, each of which every rank maps once. An allocation that fits one takes no driver call,
+/// and neither does its rendezvous: each rank writes what it has allocated into a directory in shared host memory, and reads what
+/// the others have. The [module](super) has an example.
+///
+/// A forked child has nothing of it: every call is an error there, and its drops do nothing. A process that ends without dropping
+/// its groups, those that a backend knows included ([`NativeBackend::remove_group`]), counts as dead for the others.
+#[derive(Default)]
+pub struct NativeBackend {
+    groups: Mutex<HashMap<String, Group>>,
+}
+
+impl NativeBackend {
+    /// A backend without groups.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The program's, which [`Backends::global`](super::Backends::global) has.
+    #[must_use]
+    pub fn global() -> &'static Arc<Self> {
+        static GLOBAL: LazyLock<Arc<NativeBackend>> = LazyLock::new(|| Arc::new(NativeBackend::new()));
+        &GLOBAL
+    }
+
+    /// Makes a group known by its name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::GroupExists`]; [`Error::Core`] in a forked child.
+    pub fn add_group(&self, group: &Group) -> Result<()> {
+        refuse_forked()?;
+        let mut groups = lock(&self.groups);
+        if groups.contains_key(group.name()) {
+            return Err(Error::GroupExists { name: group.name().to_owned() });
+        }
+        groups.insert(group.name().to_owned(), group.clone());
+        Ok(())
+    }
+
+    /// Forgets a group, and frees what it has allocated: memory lives on while a [`SymmetricMemory`] of it does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownGroup`]; [`Error::Core`] in a forked child.
+    pub fn remove_group(&self, name: &str) -> Result<Group> {
+        refuse_forked()?;
+        let removed = lock(&self.groups).remove(name);
+        let group = removed.ok_or_else(|| self.unknown(name))?;
+        group.free_all();
+        Ok(group)
+    }
+
+    fn group(&self, name: &str) -> Result<Group> {
+        refuse_forked()?;
+        let found = lock(&self.groups).get(name).cloned();
+        found.ok_or_else(|| self.unknown(name))
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        Error::UnknownGroup { name: name.to_owned(), known: lock(&self.groups).keys().cloned().collect() }
+    }
+
+    /// The group that has an address, and the allocation that it lies in.
+    fn owner(&self, address: CUdeviceptr) -> Result<(Group, Arc<Allocation>)> {
+        refuse_forked()?;
+        let groups = lock(&self.groups);
+        let found = groups.values().find_map(|group| Some((group.clone(), group.find(address)?)));
+        drop(groups);
+        found.ok_or(Error::UnknownAddress { address, backend: NAME })
+    }
+}
+
+/// Before any lock and any word of the directory: both are the parent's.
+fn refuse_forked() -> Result<()> {
+    if forked() { Err(CoreError::Forked.into()) } else { Ok(()) }
+}
+
+impl SymmetricBackend for NativeBackend {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    /// Zero bytes are an allocation of their own too.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture if a segment has room; a new one takes a wait for a stream of the group's own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::GroupNeeded`], [`Error::UnknownGroup`], [`Error::WrongDevice`]; [`Error::Broken`]; [`Error::Core`] when a new
+    /// segment cannot be made.
+    fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<CUdeviceptr> {
+        let name = group.ok_or_else(|| Error::GroupNeeded { backend: NAME.to_owned() })?;
+        self.group(name)?.alloc(size, device)
+    }
+
+    /// Memory that nobody has a [`SymmetricMemory`] of is reused when the uses that are known of it are over, for which this
+    /// waits.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`], also for an address inside an allocation.
+    fn free(&self, address: CUdeviceptr) -> Result<()> {
+        let (group, _) = self.owner(address)?;
+        group.free(address)
+    }
+
+    /// Waits until every rank has made the same allocation, as long as the group's timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`]; [`Error::WrongGroup`]; [`Error::Missing`] for a rank that has not allocated in time,
+    /// [`Error::OrderDiffers`] for one that allocated something else, [`Error::Overtaken`], [`Error::Invalid`];
+    /// [`Error::Broken`], [`Error::Left`]; [`Error::Core`] when a segment cannot be mapped.
+    fn rendezvous(&self, address: CUdeviceptr, group: Option<&str>) -> Result<Arc<dyn SymmetricMemory>> {
+        let (owner, allocation) = self.owner(address)?;
+        if let Some(asked) = group.filter(|name| *name != owner.name()) {
+            return Err(Error::WrongGroup { allocated: owner.name().to_owned(), asked: asked.to_owned() });
+        }
+        owner.rendezvous(allocation, address)
+    }
+}
+
+impl fmt::Debug for NativeBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NativeBackend").field("groups", &lock(&self.groups).keys()).finish()
+    }
+}

@@ -1,0 +1,157 @@
+//! Signals between the ranks' streams: words in host memory that the sender's stream writes and the receiver's stream waits for.
+//!
+//! Each rank has words for each of its allocations, by operation, channel and sender, and each word has one writer. A signal is
+//! the next number, so none is lost and none counts twice; the words of a rank are written by others and waited for at home.
+
+use std::time::Duration;
+
+use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
+use cuda_mem_pool::cuda_mem_core::{Error as CoreError, FenceLine, Stream};
+
+use super::CHANNELS;
+use super::memory::NativeMemory;
+use super::segment::slots_of_a_pad;
+use super::state::lock;
+use crate::symmetric::{Error, Result, SymmetricMemory, Why};
+
+/// Operations do not meet each other's signals.
+#[derive(Debug, Clone, Copy)]
+enum Operation {
+    Barrier,
+    Signal,
+}
+
+impl NativeMemory {
+    pub(super) fn signal(&self, stream: &Stream, to: usize, channel: usize) -> Result<()> {
+        self.begin("put_signal", stream, to, channel)?;
+        self.put(stream, to, Operation::Signal, channel)
+    }
+
+    pub(super) fn await_signal(
+        &self,
+        stream: &Stream,
+        from: usize,
+        channel: usize,
+        timeout: Option<Duration>,
+    ) -> Result<()> {
+        self.begin("wait_signal", stream, from, channel)?;
+        let mut waited = lock(&self.allocation.waited);
+        self.wait(&mut waited, stream, from, Operation::Signal, channel, timeout)
+    }
+
+    pub(super) fn meet(&self, stream: &Stream, channel: usize, timeout: Option<Duration>) -> Result<()> {
+        self.begin("barrier", stream, self.rank(), channel)?;
+        let others = || (0..self.world_size()).filter(|&rank| rank != self.rank());
+        if let Some(rank) = others().find(|&rank| self.group.state().directory.has_left(rank)) {
+            return Err(Error::Left { rank });
+        }
+        // Threads that meet on one channel do so one after the other, with the same order on all of its words.
+        let mut waited = lock(&self.allocation.waited);
+        // All signals first: a stream that waits holds up more than itself.
+        let mut has_begun = false;
+        let puts = others().try_for_each(|to| {
+            let put = self.put(stream, to, Operation::Barrier, channel);
+            has_begun |= put.is_ok();
+            put
+        });
+        let mut waits = || {
+            let wait = |from| self.wait(&mut waited, stream, from, Operation::Barrier, channel, timeout);
+            others().try_for_each(wait)
+        };
+        puts.and_then(|()| waits()).inspect_err(|_| {
+            if has_begun {
+                // Some ranks see this one come and some do not, or it does not see them.
+                self.group.state().break_by(self.rank(), Why::Failed);
+            }
+        })
+    }
+
+    /// What must hold before anything is put into a stream.
+    fn begin(&self, call: &'static str, stream: &Stream, rank: usize, channel: usize) -> Result<()> {
+        self.expect_rank(rank)?;
+        if channel >= CHANNELS {
+            let accepted = 0..=CHANNELS - 1;
+            return Err(Error::NotAccepted { what: "the channel", value: channel, accepted });
+        }
+        if stream.context().driver() != self.device().driver() {
+            return Err(CoreError::ForeignContext { what: "the stream" }.into());
+        }
+        if stream.is_capturing()? {
+            return Err(CoreError::Capturing { call }.into());
+        }
+        self.check()
+    }
+
+    fn put(&self, stream: &Stream, to: usize, operation: Operation, channel: usize) -> Result<()> {
+        if self.group.state().directory.has_left(to) {
+            return Err(Error::Left { rank: to });
+        }
+        let (words, pad) = match self.remote(to) {
+            Some(remote) => (&remote.segment.words, remote.pad),
+            None => (&self.allocation.segment.segment.words, self.allocation.block.pad),
+        };
+        let line = self.line(words, pad, operation, channel, self.rank());
+        // The write of the word is ordered behind the stream's earlier work, which it makes visible.
+        let put = line.and_then(|line| line.record(stream));
+        put.map(drop).map_err(|error| self.explain(error, to))
+    }
+
+    fn wait(
+        &self,
+        waited: &mut [u64],
+        stream: &Stream,
+        from: usize,
+        operation: Operation,
+        channel: usize,
+        timeout: Option<Duration>,
+    ) -> Result<()> {
+        let state = self.group.state();
+        let (words, pad) = (&self.allocation.segment.segment.words, self.allocation.block.pad);
+        let slot = self.slot(operation, channel, from);
+        let last = waited.get(slot).copied().unwrap_or(0);
+        let generation = last.saturating_add(1);
+        let waiting = || {
+            let line = self.line(words, pad, operation, channel, from)?;
+            let fence = line.fence(generation)?;
+            if state.directory.has_left(from) && !fence.is_complete()? {
+                return Ok(false);
+            }
+            // Before the wait itself: from here on it ends, whatever becomes of the other rank.
+            state.note_wait(from, &line, generation, timeout)?;
+            fence.hold_up(stream)?;
+            Ok(true)
+        };
+        if !waiting().map_err(|error| self.explain(error, from))? {
+            return Err(Error::Left { rank: from });
+        }
+        if let Some(last) = waited.get_mut(slot) {
+            *last = generation;
+        }
+        Ok(())
+    }
+
+    /// The number of a word among those of an allocation.
+    fn slot(&self, operation: Operation, channel: usize, source: usize) -> usize {
+        (operation as usize * CHANNELS + channel) * self.world_size() + source
+    }
+
+    fn line(
+        &self,
+        words: &SharedWords,
+        pad: usize,
+        operation: Operation,
+        channel: usize,
+        source: usize,
+    ) -> Result<FenceLine, CoreError> {
+        words.line(pad * slots_of_a_pad(self.world_size()) + self.slot(operation, channel, source))
+    }
+
+    /// Poison stands for a rank that is at fault.
+    fn explain(&self, error: CoreError, rank: usize) -> Error {
+        match (error, self.check()) {
+            (CoreError::Poisoned, Err(broken)) => broken,
+            (CoreError::Poisoned, Ok(())) => self.group.state().break_by(rank, Why::Unreachable),
+            (error, _) => error.into(),
+        }
+    }
+}

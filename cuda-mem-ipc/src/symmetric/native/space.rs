@@ -1,0 +1,118 @@
+//! Which bytes of a segment are free. Offsets alone: no memory is touched here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// What offsets and sizes are multiples of, in bytes.
+pub(super) const GRANULE: usize = 512;
+
+/// The free bytes and the free pads of one segment. The first that fits is taken, so that ranks that allocate and free in the
+/// same order have the same offsets.
+#[derive(Debug)]
+pub(super) struct Space {
+    /// Length by offset; neighbours are one.
+    free: BTreeMap<usize, usize>,
+    /// Pads that were used and are free.
+    pads: BTreeSet<usize>,
+    /// Those from here on were never used.
+    fresh: Range<usize>,
+}
+
+/// A piece that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) offset: usize,
+    /// With what was rounded up.
+    pub(super) len: usize,
+    pub(super) pad: usize,
+    /// Whether nobody had the pad before.
+    pub(super) is_fresh: bool,
+}
+
+impl Space {
+    /// All bytes from `from` to `to`, and pads from 0 on.
+    pub(super) fn new(from: usize, to: usize, pads: usize) -> Self {
+        Self { free: BTreeMap::from([(from, to - from)]), pads: BTreeSet::new(), fresh: 0..pads }
+    }
+
+    /// The length that a size takes; none if there is none.
+    pub(super) fn rounded(size: usize) -> Option<usize> {
+        size.max(1).checked_next_multiple_of(GRANULE)
+    }
+
+    pub(super) fn take(&mut self, len: usize) -> Option<Block> {
+        let (&offset, &found) = self.free.iter().find(|&(_, &free)| free >= len)?;
+        let pad = self.pads.pop_first();
+        let (pad, is_fresh) = pad.map(|pad| (pad, false)).or_else(|| Some((self.fresh.next()?, true)))?;
+        self.free.remove(&offset);
+        if found > len {
+            self.free.insert(offset + len, found - len);
+        }
+        Some(Block { offset, len, pad, is_fresh })
+    }
+
+    pub(super) fn give_back(&mut self, block: Block) {
+        let (mut offset, mut len) = (block.offset, block.len);
+        if let Some((&before, &its)) = self.free.range(..offset).next_back()
+            && before + its == offset
+        {
+            self.free.remove(&before);
+            (offset, len) = (before, its + len);
+        }
+        if let Some(behind) = self.free.remove(&(block.offset + block.len)) {
+            len += behind;
+        }
+        self.free.insert(offset, len);
+        self.pads.insert(block.pad);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_first_that_fits_is_taken_and_neighbours_become_one() {
+        let mut space = Space::new(1024, 1024 + 8 * GRANULE, 3);
+        let [a, b, c] = [1, 2, 3].map(|granules| space.take(granules * GRANULE).unwrap());
+        assert_eq!([a, b, c].map(|block| block.offset), [1024, 1024 + GRANULE, 1024 + 3 * GRANULE]);
+        assert_eq!([a, b, c].map(|block| block.pad), [0, 1, 2]);
+        assert!([a, b, c].iter().all(|block| block.is_fresh));
+        assert_eq!(space.take(GRANULE), None, "there is no pad");
+        space.give_back(a);
+        space.give_back(c);
+        space.give_back(b);
+        assert_eq!(space.free, BTreeMap::from([(1024, 8 * GRANULE)]));
+        let whole = space.take(8 * GRANULE).map(|block| (block.offset, block.pad, block.is_fresh));
+        assert_eq!(whole, Some((1024, 0, false)));
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_never_overlap_and_all_of_it_comes_back(steps: Vec<(bool, u8)>) {
+            let (from, to) = (2 * GRANULE, 40 * GRANULE);
+            let mut space = Space::new(from, to, 16);
+            let mut taken = Vec::<Block>::new();
+            for (take, number) in steps {
+                if take || taken.is_empty() {
+                    let Some(len) = Space::rounded(usize::from(number) * 37) else { continue };
+                    let Some(block) = space.take(len) else { continue };
+                    prop_assert!(block.offset >= from && block.offset + block.len <= to);
+                    for other in &taken {
+                        let apart = block.offset + block.len <= other.offset
+                            || other.offset + other.len <= block.offset;
+                        prop_assert!(apart && block.pad != other.pad);
+                    }
+                    taken.push(block);
+                } else {
+                    space.give_back(taken.swap_remove(usize::from(number) % taken.len()));
+                }
+            }
+            taken.into_iter().for_each(|block| space.give_back(block));
+            prop_assert_eq!(space.free, BTreeMap::from([(from, to - from)]));
+            prop_assert_eq!(space.pads.len() + space.fresh.len(), 16);
+        }
+    }
+}

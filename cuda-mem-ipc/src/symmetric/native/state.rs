@@ -1,0 +1,258 @@
+//! What the threads of a rank share: who is there, what was waited for, and whether the group is sound.
+
+use std::collections::VecDeque;
+use std::io::{PipeReader, PipeWriter, Write};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Fence, FenceLine};
+
+use super::directory::Directory;
+use super::message::{self, SegmentInfo};
+use crate::symmetric::{Error, Result, Why};
+use crate::transport::{Connection, Deadline};
+
+/// How often it is looked whether somebody broke the group, by those who wait.
+pub(super) const SLICE: Duration = Duration::from_millis(2);
+/// So many waits are kept without a look at them.
+const KEEP: usize = 64;
+/// How many segments of a rank may be announced and not mapped here yet.
+const ANNOUNCED: usize = 256;
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) group: String,
+    pub(super) rank: usize,
+    /// By rank; none for this one.
+    pub(super) peers: Vec<Option<Peer>>,
+    pub(super) directory: Directory,
+    broken: OnceLock<(usize, Why)>,
+    waits: Mutex<Waits>,
+    wake: Mutex<PipeWriter>,
+    pub(super) woken: PipeReader,
+    is_leaving: AtomicBool,
+    pub(super) stop: AtomicBool,
+}
+
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) connection: Connection,
+    /// Whether it has closed its end.
+    pub(super) is_gone: AtomicBool,
+    announced: Mutex<VecDeque<Announced>>,
+    came: Condvar,
+}
+
+/// A segment of another rank that is not mapped here yet.
+#[derive(Debug)]
+pub(super) struct Announced {
+    pub(super) info: SegmentInfo,
+    pub(super) memory: OwnedFd,
+    pub(super) words: OwnedFd,
+}
+
+/// The waits that streams were given.
+#[derive(Debug, Default)]
+struct Waits {
+    list: Vec<Waiting>,
+    /// From so many on, those that are over are forgotten.
+    prune_at: usize,
+    /// When the watching thread looks for who is late.
+    next: Option<Instant>,
+}
+
+/// A wait that a stream was given.
+#[derive(Debug)]
+struct Waiting {
+    rank: usize,
+    line: FenceLine,
+    fence: Fence,
+    deadline: Option<Instant>,
+}
+
+impl Waiting {
+    /// Whether its stream was let go, by whomever.
+    fn is_over(&self) -> bool {
+        !matches!(self.fence.is_complete(), Ok(false))
+    }
+}
+
+impl Peer {
+    pub(super) fn new(connection: Connection) -> Self {
+        Self {
+            connection,
+            is_gone: AtomicBool::new(false),
+            announced: Mutex::default(),
+            came: Condvar::new(),
+        }
+    }
+
+    /// Keeps an announced segment; `false` when there are too many.
+    pub(super) fn announce(&self, announced: Announced) -> bool {
+        let mut queue = lock(&self.announced);
+        if queue.len() >= ANNOUNCED {
+            return false;
+        }
+        queue.push_back(announced);
+        drop(queue);
+        self.came.notify_all();
+        true
+    }
+
+    /// The next announced segment, if there is one within a moment.
+    pub(super) fn next(&self) -> Option<Announced> {
+        let queue = lock(&self.announced);
+        let waited = self.came.wait_timeout_while(queue, SLICE, |queue| queue.is_empty());
+        waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
+    }
+}
+
+impl State {
+    pub(super) fn new(
+        group: &str,
+        rank: usize,
+        connections: Vec<Option<Connection>>,
+        directory: Directory,
+    ) -> std::io::Result<Self> {
+        let (woken, wake) = std::io::pipe()?;
+        Ok(Self {
+            group: group.to_owned(),
+            rank,
+            peers: connections.into_iter().map(|connection| connection.map(Peer::new)).collect(),
+            directory,
+            broken: OnceLock::new(),
+            waits: Mutex::default(),
+            wake: Mutex::new(wake),
+            woken,
+            is_leaving: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn ranks(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// The peers with their ranks.
+    pub(super) fn others(&self) -> impl Iterator<Item = (usize, &Peer)> {
+        self.peers.iter().enumerate().filter_map(|(rank, peer)| Some((rank, peer.as_ref()?)))
+    }
+
+    /// [`Error::Broken`] if anybody has found a rank to be at fault.
+    pub(super) fn check(&self) -> Result<()> {
+        let broken = self.broken.get().copied().or_else(|| self.directory.broken(self.ranks()));
+        match broken {
+            None => Ok(()),
+            Some((rank, why)) => Err(Error::Broken { group: self.group.clone(), rank, why }),
+        }
+    }
+
+    /// Whether this rank has taken note that the group is broken.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.get().is_some()
+    }
+
+    /// Says that a rank is at fault, to all who are there, and lets the waiting streams go. The first word counts.
+    pub(super) fn break_by(&self, rank: usize, why: Why) -> Error {
+        // Before the poison: whoever is let go must see why.
+        self.directory.break_by(rank, why);
+        let (rank, why) = self.directory.broken(self.ranks()).unwrap_or((rank, why));
+        let is_first = self.broken.set((rank, why)).is_ok();
+        let (rank, why) = self.broken.get().copied().unwrap_or((rank, why));
+        self.let_go();
+        if is_first {
+            for (_, peer) in self.others() {
+                // Who takes no message finds it in the directory.
+                let _ = peer.connection.send(message::BROKEN, &[], &[], Deadline::after(Duration::ZERO));
+            }
+            self.wake();
+        }
+        Error::Broken { group: self.group.clone(), rank, why }
+    }
+
+    /// Poisons the lines that streams wait for. Asking a line that was poisoned does so once more, if a writer that lives on has
+    /// moved it since.
+    pub(super) fn let_go(&self) {
+        let waits = lock(&self.waits);
+        waits.list.iter().filter(|waiting| !waiting.is_over()).for_each(|waiting| waiting.line.poison());
+    }
+
+    /// Whether streams are to be let go, for whatever reason.
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_broken() || self.is_leaving.load(Ordering::Acquire)
+    }
+
+    /// This rank goes: nothing is waited for any more.
+    pub(super) fn leave(&self) {
+        self.is_leaving.store(true, Ordering::Release);
+        self.let_go();
+        self.wake();
+    }
+
+    /// Notes a wait before it is put into its stream, so that nobody waits for the dead.
+    pub(super) fn note_wait(
+        &self,
+        rank: usize,
+        line: &FenceLine,
+        generation: u64,
+        timeout: Option<Duration>,
+    ) -> Result<(), CoreError> {
+        let fence = line.fence(generation)?;
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut waits = lock(&self.waits);
+        if waits.list.len() >= waits.prune_at.max(KEEP) && !self.is_ending() {
+            waits.list.retain(|waiting| !waiting.is_over());
+            // So that each is looked at a few times at most.
+            waits.prune_at = 2 * waits.list.len();
+        }
+        waits.list.push(Waiting { rank, line: line.clone(), fence, deadline });
+        let is_sooner = deadline.is_some_and(|deadline| waits.next.is_none_or(|next| deadline < next));
+        if is_sooner {
+            waits.next = deadline;
+        }
+        drop(waits);
+        if is_sooner {
+            self.wake();
+        }
+        Ok(())
+    }
+
+    /// Forgets what is over, and tells who is late, and when that has to be asked again.
+    pub(super) fn overdue(&self) -> (Option<usize>, Option<Instant>) {
+        if self.is_ending() {
+            return (None, None);
+        }
+        let now = Instant::now();
+        let mut waits = lock(&self.waits);
+        if waits.next.is_none_or(|next| next > now) {
+            return (None, waits.next);
+        }
+        let is_due = |waiting: &Waiting| waiting.deadline.is_some_and(|deadline| deadline <= now);
+        waits.list.retain(|waiting| !is_due(waiting) || !waiting.is_over());
+        waits.next = waits.list.iter().filter_map(|waiting| waiting.deadline).min();
+        (waits.list.iter().find(|waiting| is_due(waiting)).map(|waiting| waiting.rank), waits.next)
+    }
+
+    /// Whether a stream still waits for a rank.
+    pub(super) fn waits_for(&self, rank: usize) -> bool {
+        lock(&self.waits).list.iter().any(|waiting| waiting.rank == rank && !waiting.is_over())
+    }
+
+    /// Has the watching thread look around.
+    pub(super) fn wake(&self) {
+        // It fails if nobody reads any more.
+        let _ = lock(&self.wake).write_all(&[0]);
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+}
+
+/// Locks, also after a panic elsewhere: what is behind the locks here is right after each statement.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

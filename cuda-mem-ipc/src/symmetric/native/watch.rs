@@ -1,0 +1,112 @@
+//! The thread that looks after the other ranks: it takes their messages, notices their end, and keeps the deadlines.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::message::{self, SegmentInfo};
+use super::state::{Announced, Peer, State};
+use crate::error::Error as TransportError;
+use crate::symmetric::Why;
+use crate::transport::{Deadline, Message, Poller};
+
+/// How long a stream that comes to its wait late, after the poison, waits at most: a writer that lives on may have moved the word.
+const AGAIN: Duration = Duration::from_millis(5);
+/// As good as never.
+const LONG: Duration = Duration::from_secs(3600);
+
+#[derive(Clone, Copy)]
+enum Key {
+    Woken,
+    Message(usize),
+    Exit(usize),
+}
+
+pub(super) fn start(state: &Arc<State>) -> io::Result<JoinHandle<()>> {
+    let state = Arc::clone(state);
+    thread::Builder::new().name("symmetric".to_owned()).spawn(move || watch(&state))
+}
+
+fn watch(state: &State) {
+    while !state.stop.load(Ordering::Acquire) {
+        let (late, next) = state.overdue();
+        if let Some(rank) = late {
+            state.break_by(rank, Why::TimedOut);
+        }
+        let limit = if state.is_ending() {
+            state.let_go();
+            Deadline::after(AGAIN)
+        } else {
+            next.map_or(Deadline::after(LONG), Deadline::from)
+        };
+        let mut poller = Poller::new();
+        poller.readable(Key::Woken, &state.woken);
+        for (rank, peer) in state.others().filter(|(_, peer)| !peer.is_gone.load(Ordering::Acquire)) {
+            poller.readable(Key::Message(rank), &peer.connection);
+            poller.readable(Key::Exit(rank), &**peer.connection.peer());
+        }
+        let Ok(ready) = poller.wait(limit) else {
+            // Too many descriptors for the system: nobody's death would be noticed.
+            state.break_by(state.rank, Why::Failed);
+            thread::sleep(AGAIN);
+            continue;
+        };
+        for key in ready {
+            match key {
+                Key::Woken => {
+                    // Some of what woke it; the rest wakes it again.
+                    let _ = (&state.woken).read(&mut [0; 64]);
+                }
+                Key::Message(rank) | Key::Exit(rank) => {
+                    if let Some(Some(peer)) = state.peers.get(rank) {
+                        take(state, rank, peer);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Takes what a peer has sent, up to its end if it has one.
+fn take(state: &State, rank: usize, peer: &Peer) {
+    while !peer.is_gone.load(Ordering::Acquire) {
+        match peer.connection.recv(Deadline::after(Duration::ZERO)) {
+            Ok(message) => {
+                if let Err(why) = heard(state, peer, message) {
+                    state.break_by(rank, why);
+                }
+            }
+            Err(TransportError::Timeout { .. }) => return,
+            Err(error) => {
+                peer.is_gone.store(true, Ordering::Release);
+                let has_left = state.directory.has_left(rank);
+                match error {
+                    error if !error.is_gone() => state.break_by(rank, Why::Unreachable),
+                    _ if !has_left => state.break_by(rank, Why::Died),
+                    _ if state.waits_for(rank) => state.break_by(rank, Why::Left),
+                    _ => return,
+                };
+            }
+        }
+    }
+}
+
+fn heard(state: &State, peer: &Peer, message: Message) -> Result<(), Why> {
+    match message.kind {
+        message::SEGMENT => {
+            let info = SegmentInfo::parse(&message.payload).ok_or(Why::Unreachable)?;
+            let [memory, words] = message.descriptors.try_into().map_err(|_| Why::Unreachable)?;
+            let kept = peer.announce(Announced { info, memory, words });
+            if kept { Ok(()) } else { Err(Why::Unreachable) }
+        }
+        message::BROKEN => {
+            if let Some((culprit, why)) = state.directory.broken(state.ranks()) {
+                state.break_by(culprit, why);
+            }
+            Ok(())
+        }
+        _ => Err(Why::Unreachable),
+    }
+}

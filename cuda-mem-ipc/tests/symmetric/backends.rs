@@ -1,0 +1,69 @@
+//! Which backend is asked.
+
+use cuda_mem_ipc::symmetric::{Backends, DeviceType, Error, NativeBackend, SymmetricBackend};
+
+use crate::common::World;
+use crate::fakes::{Call, Fake};
+
+#[test]
+fn the_backend_is_chosen_by_name_until_it_is_used() {
+    let (world, backends) = (World::new(), Backends::new());
+    let device = world.context.device();
+    let (one, two) = (Fake::new("ONE"), Fake::new("TWO"));
+    let none = backends.get_backend(DeviceType::CUDA).map(drop);
+    assert!(matches!(none, Err(Error::NoBackend { device_type: DeviceType::CUDA })), "{none:?}");
+    backends.register(DeviceType::CUDA, one.clone()).unwrap();
+    backends.register(DeviceType::CUDA, two.clone()).unwrap();
+    let again = backends.register(DeviceType::CUDA, Fake::new("ONE"));
+    assert!(matches!(again, Err(Error::BackendExists { .. })), "{again:?}");
+    assert_eq!(backends.names(DeviceType::CUDA), ["ONE", "TWO"]);
+
+    let unknown = backends.set_backend(DeviceType::CUDA, "THREE").unwrap_err();
+    assert!(unknown.to_string().contains("THREE") && unknown.to_string().contains("TWO"), "{unknown}");
+    let elsewhere = backends.set_backend(DeviceType::new("xpu"), "ONE").unwrap_err();
+    assert!(elsewhere.to_string().contains("xpu"), "{elsewhere}");
+    backends.set_backend(DeviceType::CUDA, "TWO").unwrap();
+    backends.set_backend(DeviceType::CUDA, "ONE").unwrap();
+    backends.set_backend(DeviceType::CUDA, "TWO").unwrap();
+
+    let buffer = backends.empty(100, device, Some("group")).unwrap();
+    let address = buffer.as_raw();
+    let used = backends.set_backend(DeviceType::CUDA, "ONE");
+    assert!(matches!(&used, Err(Error::BackendInUse { used, .. }) if used == "TWO"), "{used:?}");
+    backends.set_backend(DeviceType::CUDA, "TWO").unwrap();
+    drop(buffer);
+    let expected = [Call::Alloc(100, device.as_raw(), Some("group".to_owned())), Call::Free(address)];
+    assert_eq!((one.calls(), two.calls()), (Vec::new(), expected.to_vec()));
+}
+
+#[test]
+fn a_persistent_allocation_keeps_its_address() {
+    let (world, backends) = (World::new(), Backends::new());
+    let (device, fake) = (world.context.device(), Fake::new("ONE"));
+    backends.register(DeviceType::CUDA, fake.clone()).unwrap();
+    let buffer = backends.empty_persistent(100, device, None, 7).unwrap();
+    let address = buffer.as_raw();
+    let alive = backends.empty_persistent(100, device, None, 7);
+    assert!(matches!(alive, Err(Error::PersistentAlive { id: 7 })), "{alive:?}");
+    drop(buffer);
+    for (size, group) in [(200, None), (100, Some("group"))] {
+        let differs = backends.empty_persistent(size, device, group, 7);
+        assert!(matches!(differs, Err(Error::PersistentDiffers { id: 7, .. })), "{differs:?}");
+    }
+    assert_eq!(backends.empty_persistent(100, device, None, 7).unwrap().as_raw(), address);
+    assert_ne!(backends.empty_persistent(100, device, None, 8).unwrap().as_raw(), address);
+    let allocated = Call::Alloc(100, device.as_raw(), None);
+    assert_eq!(fake.calls(), [allocated.clone(), allocated], "nothing was freed");
+}
+
+#[test]
+fn the_native_backend_allocates_for_a_group_only() {
+    let (world, native) = (World::new(), NativeBackend::new());
+    let device = world.context.device();
+    let without = native.alloc(100, device, None);
+    assert!(matches!(&without, Err(Error::GroupNeeded { backend }) if backend == "NATIVE"), "{without:?}");
+    let unknown = native.alloc(100, device, Some("nobody"));
+    assert!(matches!(&unknown, Err(Error::UnknownGroup { name, .. }) if name == "nobody"), "{unknown:?}");
+    let nothing = native.free(0x1000);
+    assert!(matches!(nothing, Err(Error::UnknownAddress { address: 0x1000, .. })), "{nothing:?}");
+}

@@ -1,0 +1,179 @@
+//! Buffers of all ranks, read and written by all.
+
+use cuda_mem_core::Stream;
+use cuda_mem_ipc::symmetric::{Error, SIGNAL_PAD_BYTES, SymmetricBackend};
+
+use crate::common::gate::Gate;
+use crate::common::pair::{self, Channel, checksum, test_name};
+use crate::common::pattern;
+use crate::rank::{Crew, Rank, SOON, Seat};
+
+const SIZES: [usize; 3] = [300_001, 0, 5 << 20];
+
+/// Each rank's own bytes of an allocation.
+fn bytes_of(rank: usize, size: usize) -> Vec<u8> {
+    pattern(size, 10 * (rank as u8 + 1))
+}
+
+fn read_and_write(rank: &Rank) {
+    // The last does not fit the first segment.
+    for size in SIZES {
+        let memory = rank.memory(size);
+        assert_eq!((memory.rank(), memory.world_size()), (rank.number(), rank.ranks()));
+        assert_eq!((memory.buffer_size(), memory.offset()), (size, 0));
+        rank.upload(&memory.get_buffer(rank.number(), 0..size).unwrap(), &bytes_of(rank.number(), size));
+        rank.meet(&*memory);
+        for other in rank.others() {
+            let theirs = memory.get_buffer(other, 0..size).unwrap();
+            assert_eq!(theirs.as_raw(), memory.buffer_ptrs()[other]);
+            let seen = rank.download(&theirs);
+            assert_eq!(checksum(&seen), checksum(&bytes_of(other, size)), "of rank {other}");
+        }
+        rank.meet(&*memory);
+        // Each writes its number into every buffer, at its own place.
+        for other in 0..rank.ranks() {
+            let place = rank.number() * size / rank.ranks()..(rank.number() + 1) * size / rank.ranks();
+            let bytes = vec![rank.number() as u8; place.len()];
+            rank.upload(&memory.get_buffer(other, place).unwrap(), &bytes);
+        }
+        rank.meet(&*memory);
+        let own = rank.download(&memory.get_buffer(rank.number(), 0..size).unwrap());
+        for from in 0..rank.ranks() {
+            let place = from * size / rank.ranks()..(from + 1) * size / rank.ranks();
+            assert!(own[place].iter().all(|byte| usize::from(*byte) == from), "by rank {from}");
+        }
+        rank.meet(&*memory);
+    }
+}
+
+#[test]
+fn ranks_read_and_write_each_others_buffers() {
+    fn body(first: &Channel) {
+        let rank = Seat::of(first).join();
+        read_and_write(&rank);
+        rank.finish();
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 3);
+        let rank = crew.seat.join();
+        read_and_write(&rank);
+        rank.finish();
+        crew.finish();
+    });
+}
+
+fn offsets(rank: &Rank) {
+    let buffer = rank.empty(100_000);
+    let whole = buffer.rendezvous(Some("ranks")).unwrap();
+    rank.upload(&whole.get_buffer(rank.number(), 0..100_000).unwrap(), &bytes_of(rank.number(), 100_000));
+    rank.meet(&*whole);
+    let part = rank.backends.rendezvous(buffer.as_raw() + 40_000, None).unwrap();
+    assert_eq!((part.offset(), part.buffer_size()), (40_000, 100_000));
+    assert_eq!(part.buffer_ptrs(), whole.buffer_ptrs());
+    for other in 0..rank.ranks() {
+        let theirs = part.get_buffer(other, 10..60_000).unwrap();
+        assert_eq!(theirs.as_raw(), whole.buffer_ptrs()[other] + 40_010);
+        assert_eq!(rank.download(&theirs), bytes_of(other, 100_000)[40_010..]);
+        for (start, end) in [(0, 60_001), (60_001, 60_001), (5, 4), (1, usize::MAX)] {
+            let beyond = part.get_buffer(other, start..end);
+            let bytes = 60_000;
+            assert!(
+                matches!(beyond, Err(Error::BeyondBuffer { rank, bytes: said, .. }) if (rank, said) == (other, bytes)),
+                "{beyond:?}"
+            );
+        }
+    }
+    let nobody = part.get_buffer(rank.ranks(), 0..1);
+    assert!(matches!(nobody, Err(Error::NotAccepted { value, .. }) if value == rank.ranks()), "{nobody:?}");
+    let outside = rank.backends.rendezvous(buffer.as_raw() + 100_000, None);
+    assert!(matches!(outside, Err(Error::UnknownAddress { .. })), "{outside:?}");
+    let wrong = buffer.rendezvous(Some("others"));
+    assert!(matches!(wrong, Err(Error::WrongGroup { .. })), "{wrong:?}");
+    rank.meet(&*whole);
+}
+
+#[test]
+fn an_address_inside_an_allocation_has_an_offset() {
+    fn body(first: &Channel) {
+        offsets(&Seat::of(first).join());
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        offsets(&crew.seat.join());
+        crew.finish();
+    });
+}
+
+fn pads(rank: &Rank) {
+    for round in 0..3 {
+        let (one, two) = (rank.memory(1000), rank.memory(1000));
+        for memory in [&one, &two] {
+            assert_eq!(memory.signal_pad_size(), SIGNAL_PAD_BYTES);
+            assert_eq!(memory.signal_pad_size(), 32 * 72 * 4);
+        }
+        assert_ne!(one.signal_pad_ptrs(), two.signal_pad_ptrs());
+        rank.meet(&*one);
+        for other in 0..rank.ranks() {
+            let pad = one.get_signal_pad(other).unwrap();
+            assert_eq!((pad.as_raw(), pad.bytes()), (one.signal_pad_ptrs()[other], SIGNAL_PAD_BYTES));
+            assert!(rank.download(&pad).iter().all(|byte| *byte == 0), "round {round}");
+        }
+        rank.meet(&*one);
+        // A kernel that was stopped in its middle: the slot of this rank, in channel 3 of the next one's pad.
+        let to = (rank.number() + 1) % rank.ranks();
+        let slot = 4 * (rank.ranks() * 3 + rank.number());
+        let pad = one.get_signal_pad(to).unwrap();
+        let mut bytes = rank.download(&pad);
+        bytes[slot] = 1;
+        rank.upload(&pad, &bytes);
+        rank.meet(&*one);
+        let from = (rank.number() + rank.ranks() - 1) % rank.ranks();
+        let own = rank.download(&one.get_signal_pad(rank.number()).unwrap());
+        assert_eq!(own[4 * (rank.ranks() * 3 + from)], 1);
+        rank.meet(&*one);
+    }
+}
+
+#[test]
+fn signal_pads_are_apart_and_zero_also_when_they_are_used_again() {
+    fn body(first: &Channel) {
+        pads(&Seat::of(first).join());
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        pads(&crew.seat.join());
+        crew.finish();
+    });
+}
+
+#[test]
+fn memory_is_used_again_when_nobody_has_it_and_its_work_is_done() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        let rank = crew.seat.join();
+        let buffer = rank.empty(1 << 20);
+        let (address, memory) = (buffer.as_raw(), buffer.rendezvous(None).unwrap());
+        drop(buffer);
+        let gone = rank.native.free(address);
+        assert!(matches!(gone, Err(Error::UnknownAddress { .. })), "freed once: {gone:?}");
+        let other = rank.empty(1 << 20);
+        assert_ne!(other.as_raw(), address, "a handle keeps it");
+
+        let busy = Stream::new(&rank.context).unwrap();
+        let gate = Gate::before(&busy);
+        drop(memory.get_buffer(0, 0..1).unwrap().on(&busy).unwrap());
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                drop(memory);
+                done.send(()).unwrap();
+            });
+            is_done.recv_timeout(SOON).unwrap_err();
+            gate.open();
+            is_done.recv().unwrap();
+        });
+        assert_eq!(rank.empty(1 << 20).as_raw(), address);
+        rank.finish();
+        crew.finish();
+    });
+}

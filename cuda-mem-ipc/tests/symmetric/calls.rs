@@ -1,0 +1,54 @@
+//! What an allocation costs the driver.
+
+use cuda_mem_core::Driver;
+use cuda_mem_ipc::symmetric::GroupOptions;
+use cuda_mem_sim::Sim;
+
+use crate::common::pair::{self, Channel, test_name};
+use crate::common::{Backend, backend, driver};
+use crate::rank::{Crew, Rank, Seat, options};
+
+const COUNT: usize = 200;
+
+/// Allocates and brings together again and again, and counts the driver's calls meanwhile where they can be counted.
+fn allocate(seat: &Seat) {
+    let sim = (backend() == Backend::Simulator).then(|| Sim::builder().build());
+    let driver = sim.as_ref().map_or_else(driver, |sim| Driver::over(sim.table()).unwrap());
+    let options = GroupOptions { segment_allocations: COUNT + 10, ..options() };
+    let rank = Rank::new(seat.context(driver), seat, &options, None);
+    let first = rank.memory(1000);
+    let calls = || sim.as_ref().map(|sim| sim.log().counts());
+    let before = calls();
+    let mut all = Vec::new();
+    for index in 0..COUNT {
+        let buffer = rank.empty(1000 + index);
+        let memory = buffer.rendezvous(None).unwrap();
+        for peer in 0..rank.ranks() {
+            let distance = memory.buffer_ptrs()[peer] - first.buffer_ptrs()[peer];
+            assert!(distance < 4 << 20, "of the same segment");
+        }
+        all.push((buffer, memory));
+    }
+    assert_eq!(calls(), before);
+    rank.meet(&*first);
+    drop((all, first));
+    rank.finish();
+    if let Some(sim) = sim {
+        let misuse: Vec<_> = sim.misuse().iter().map(ToString::to_string).collect();
+        assert!(misuse.is_empty(), "misused: {misuse:#?}");
+        let leaks: Vec<_> = sim.leaks().iter().map(ToString::to_string).collect();
+        assert!(leaks.is_empty(), "leaked: {leaks:#?}");
+    }
+}
+
+#[test]
+fn memory_inside_a_segment_takes_no_driver_call() {
+    fn body(first: &Channel) {
+        allocate(&Seat::of(first));
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        allocate(&crew.seat);
+        crew.finish();
+    });
+}

@@ -1,0 +1,144 @@
+//! Ranks that go in good order.
+
+use cuda_mem_core::Error as CoreError;
+use cuda_mem_ipc::symmetric::{Error, SymmetricBackend};
+
+use crate::common::child;
+use crate::common::pair::{self, Channel, test_name};
+use crate::rank::{Crew, Seat, culprit, until_broken, until_idle};
+
+const LEFT: u64 = 2;
+
+#[test]
+fn what_a_rank_signalled_before_it_left_counts() {
+    fn body(first: &Channel) {
+        let rank = Seat::of(first).join();
+        let memory = rank.memory(1000);
+        rank.upload(&memory.get_buffer(0, 0..1000).unwrap(), &[5; 1000]);
+        memory.put_signal(&rank.stream, 0, 0).unwrap();
+        drop(memory);
+        rank.finish();
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let mut crew = Crew::start(cast, 2);
+        let rank = crew.seat.join();
+        let memory = rank.memory(1000);
+        crew.others.drain(..).for_each(pair::Peer::finish);
+        memory.wait_signal(&rank.stream, 1, 0, None).unwrap();
+        assert_eq!(rank.download(&memory.get_buffer(0, 0..1000).unwrap()), [5; 1000]);
+        memory.check().unwrap();
+        let left = [
+            memory.wait_signal(&rank.stream, 1, 0, None),
+            memory.put_signal(&rank.stream, 1, 0),
+            memory.barrier(&rank.stream, 0, None),
+            rank.empty(1000).rendezvous(None).map(drop),
+        ];
+        for left in left {
+            let error = left.unwrap_err();
+            assert!(matches!(error, Error::Left { rank: 1 }), "{error}");
+        }
+        memory.check().unwrap();
+        drop(memory);
+        rank.finish();
+        crew.finish();
+    });
+}
+
+#[test]
+fn a_rank_that_leaves_while_others_wait_for_it_breaks_the_group() {
+    fn body(first: &Channel) {
+        let rank = Seat::of(first).join();
+        let memory = rank.memory(1000);
+        // It waits itself, which is given up.
+        memory.wait_signal(&rank.stream, 0, 3, None).unwrap();
+        assert_eq!(first.receive().bytes, b"leave");
+        drop(memory);
+        rank.finish();
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        let rank = crew.seat.join();
+        let memory = rank.memory(1000);
+        memory.wait_signal(&rank.stream, 1, 0, None).unwrap();
+        assert!(!rank.stream.is_idle().unwrap());
+        crew.others[0].send(b"leave", &[]);
+        assert_eq!(culprit(&until_broken(&*memory)), [1, LEFT]);
+        until_idle(&rank.stream);
+        drop(memory);
+        rank.finish();
+        crew.finish();
+    });
+}
+
+#[test]
+fn a_group_is_made_anew_and_forgets_what_it_had() {
+    fn body(first: &Channel) {
+        let seat = Seat::of(first);
+        for _ in 0..2 {
+            let rank = seat.join();
+            rank.meet(&*rank.memory(1000));
+            rank.finish();
+        }
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        for _ in 0..2 {
+            let rank = crew.seat.join();
+            let kept = rank.empty(1000);
+            let memory = kept.rendezvous(None).unwrap();
+            rank.meet(&*memory);
+            let address = kept.as_raw();
+            let again = rank.native.add_group(&rank.group);
+            assert!(matches!(again, Err(Error::GroupExists { .. })), "{again:?}");
+            drop(rank.native.remove_group("ranks").unwrap());
+            let gone = rank.backends.rendezvous(address, None);
+            assert!(matches!(gone, Err(Error::UnknownAddress { .. })), "{gone:?}");
+            let unknown = rank.native.remove_group("ranks");
+            assert!(matches!(unknown, Err(Error::UnknownGroup { .. })), "{unknown:?}");
+            drop((memory, kept));
+            rank.finish();
+        }
+        crew.finish();
+    });
+}
+
+#[test]
+fn a_forked_child_has_nothing_and_its_parent_keeps_all() {
+    fn body(first: &Channel) {
+        let rank = Seat::of(first).join();
+        rank.meet(&*rank.memory(1000));
+        rank.meet(&*rank.memory(2000));
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        let rank = crew.seat.join();
+        let buffer = rank.empty(1000);
+        let memory = buffer.rendezvous(None).unwrap();
+        // Its child has copies of all of it, to drop.
+        let (mut copies, copy) = (None, (memory.clone(), rank.group.clone()));
+        child::forked(|| {
+            copies = Some(copy);
+            let device = memory.device();
+            let refused = [
+                memory.check(),
+                memory.barrier(&rank.stream, 0, None),
+                rank.native.alloc(2000, device, Some("ranks")).map(drop),
+                rank.native.free(buffer.as_raw()),
+                rank.native.rendezvous(buffer.as_raw(), None).map(drop),
+                rank.native.add_group(&rank.group),
+                rank.native.remove_group("ranks").map(drop),
+            ];
+            for (index, refused) in refused.into_iter().enumerate() {
+                if !matches!(refused, Err(Error::Core(CoreError::Forked))) {
+                    return Err(format!("{index}: {refused:?}\n"));
+                }
+            }
+            copies = None;
+            Ok(())
+        });
+        drop(copies);
+        rank.meet(&*memory);
+        rank.meet(&*rank.memory(2000));
+        crew.finish();
+    });
+}

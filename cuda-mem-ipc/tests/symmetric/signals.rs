@@ -1,0 +1,292 @@
+//! Data before flag, between streams of different processes.
+
+use cuda_mem_core::{DeviceBuffer, Error as CoreError, Stream, copy};
+use cuda_mem_ipc::symmetric::{CHANNELS, Error, PeerBuffer, SymmetricMemory};
+
+use crate::common::capture::{Capture, RELAXED};
+use crate::common::gate::Gate;
+use crate::common::pair::{self, Channel, test_name};
+use crate::rank::{Crew, LONG, Rank, SOON, Seat};
+
+/// Bytes that are written before each flag.
+const WIDTH: usize = 256;
+
+/// Rounds that are in the streams at a time.
+const BATCH: usize = 1000;
+
+/// How many rounds; a million on hardware: `CUDA_MEM_LITMUS_ROUNDS`.
+fn rounds() -> usize {
+    match std::env::var("CUDA_MEM_LITMUS_ROUNDS") {
+        Ok(text) => text.parse::<usize>().expect("a number of rounds").next_multiple_of(BATCH),
+        Err(_) => 10 * BATCH,
+    }
+}
+
+fn bytes_of(round: usize) -> [u8; WIDTH] {
+    let bytes = (round as u64 + 1).to_le_bytes();
+    std::array::from_fn(|index| bytes[index % 8])
+}
+
+fn copy(stream: &Stream, target: (&PeerBuffer, usize), source: (&PeerBuffer, usize)) {
+    let (to, from) = (target.0.on(stream).unwrap(), source.0.on(stream).unwrap());
+    let (to, from) = (to.address() + target.1 as u64, from.address() + source.1 as u64);
+    // SAFETY: bytes of both buffers, which know of the stream.
+    unsafe { copy::memcpy_async(stream, to, from, WIDTH) }.unwrap();
+}
+
+/// Rank 0 writes into rank 1's buffer and flags it; rank 1 keeps what it finds, and flags that it has.
+fn litmus(rank: &Rank) {
+    let data = rank.memory(WIDTH);
+    let rows = rank.memory(WIDTH * BATCH);
+    let (cell, rows) =
+        (data.get_buffer(1, 0..WIDTH).unwrap(), rows.get_buffer(rank.number(), 0..WIDTH * BATCH).unwrap());
+    for first in (0..rounds()).step_by(BATCH) {
+        if rank.number() == 0 {
+            let bytes = (first..first + BATCH).flat_map(bytes_of).collect::<Vec<_>>();
+            rank.upload(&rows, &bytes);
+        }
+        for row in 0..BATCH {
+            if rank.number() == 0 {
+                if first + row > 0 {
+                    data.wait_signal(&rank.stream, 1, 2, Some(LONG)).unwrap();
+                }
+                copy(&rank.stream, (&cell, 0), (&rows, WIDTH * row));
+                data.put_signal(&rank.stream, 1, 2).unwrap();
+            } else {
+                data.wait_signal(&rank.stream, 0, 2, Some(LONG)).unwrap();
+                copy(&rank.stream, (&rows, WIDTH * row), (&cell, 0));
+                data.put_signal(&rank.stream, 0, 2).unwrap();
+            }
+        }
+        if rank.number() == 1 {
+            let seen = rank.download(&rows);
+            for row in 0..BATCH {
+                assert_eq!(seen[WIDTH * row..][..WIDTH], bytes_of(first + row), "round {}", first + row);
+            }
+        }
+        rank.stream.synchronize().unwrap();
+        data.check().unwrap();
+    }
+    rank.meet(&*data);
+}
+
+#[test]
+fn data_comes_before_its_flag() {
+    fn body(first: &Channel) {
+        litmus(&Seat::of(first).join());
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        litmus(&crew.seat.join());
+        crew.finish();
+    });
+}
+
+#[test]
+fn a_signal_waits_for_the_work_before_it() {
+    fn body(first: &Channel) {
+        let rank = Seat::of(first).join();
+        let memory = rank.memory(1000);
+        memory.wait_signal(&rank.stream, 0, 0, None).unwrap();
+        first.send(b"waiting", &[]);
+        rank.stream.synchronize().unwrap();
+        memory.check().unwrap();
+        first.send(&rank.download(&memory.get_buffer(1, 0..1000).unwrap()), &[]);
+        rank.meet(&*memory);
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        let rank = crew.seat.join();
+        let memory = rank.memory(1000);
+        let source = DeviceBuffer::from_slice(&rank.stream, &[9u8; 1000]).unwrap();
+        let busy = Stream::new(&rank.context).unwrap();
+        let gate = Gate::before(&busy);
+        {
+            let target = memory.get_buffer(1, 0..1000).unwrap();
+            let (to, from) = (target.on(&busy).unwrap(), source.on_read(&busy).unwrap());
+            // SAFETY: as many bytes on both sides, which know of the stream.
+            unsafe { copy::memcpy_async(&busy, to.address(), from.address(), 1000) }.unwrap();
+        }
+        memory.put_signal(&busy, 1, 0).unwrap();
+        assert_eq!(crew.others[0].receive().bytes, b"waiting");
+        std::thread::sleep(SOON);
+        gate.open();
+        assert_eq!(crew.others[0].receive().bytes, [9; 1000]);
+        rank.meet(&*memory);
+        crew.finish();
+    });
+}
+
+/// Each rank adds its part to every rank's sum, between two barriers.
+fn sums(rank: &Rank) {
+    let memory = rank.memory(8 * rank.ranks());
+    let own = memory.get_buffer(rank.number(), 0..8 * rank.ranks()).unwrap();
+    for round in 0..50u64 {
+        let channel = round as usize % CHANNELS;
+        for to in 0..rank.ranks() {
+            let place = 8 * rank.number()..8 * rank.number() + 8;
+            let part = round * 100 + rank.number() as u64;
+            rank.upload(&memory.get_buffer(to, place).unwrap(), &part.to_le_bytes());
+        }
+        memory.barrier(&rank.stream, channel, None).unwrap();
+        let seen = rank.download(&own);
+        let expected = (0..rank.ranks() as u64).flat_map(|from| (round * 100 + from).to_le_bytes());
+        assert!(seen.iter().copied().eq(expected), "round {round}: {seen:?}");
+        memory.barrier(&rank.stream, channel, None).unwrap();
+    }
+    rank.meet(&*memory);
+}
+
+#[test]
+fn a_barrier_is_one_for_all_ranks() {
+    fn body(first: &Channel) {
+        sums(&Seat::of(first).join());
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 3);
+        sums(&crew.seat.join());
+        crew.finish();
+    });
+}
+
+/// Signals that come out of the order in which they are waited for: of two allocations, of two channels, and of a barrier.
+fn apart(rank: &Rank) {
+    let (one, two) = (rank.memory(100), rank.memory(100));
+    let other = 1 - rank.number();
+    let ways: [(&dyn SymmetricMemory, usize); 3] = [(&*one, 0), (&*two, 0), (&*two, 1)];
+    for waited in 0..ways.len() {
+        if rank.number() == 0 {
+            for (index, (memory, channel)) in ways.into_iter().enumerate() {
+                if index != waited {
+                    memory.put_signal(&rank.stream, other, channel).unwrap();
+                }
+            }
+            rank.stream.synchronize().unwrap();
+        }
+        // Signals do not count as coming to a barrier on their channel, and the other way round.
+        one.barrier(&rank.stream, 0, None).unwrap();
+        two.barrier(&rank.stream, 0, None).unwrap();
+        rank.stream.synchronize().unwrap();
+        let (memory, channel) = ways[waited];
+        if rank.number() == 0 {
+            rank.meet(&*one);
+            memory.put_signal(&rank.stream, other, channel).unwrap();
+        } else {
+            memory.wait_signal(&rank.stream, other, channel, None).unwrap();
+            assert!(!rank.stream.is_idle().unwrap(), "the others are of no concern");
+            let beside = Stream::new(&rank.context).unwrap();
+            one.barrier(&beside, 0, None).unwrap();
+            for (index, (memory, channel)) in ways.into_iter().enumerate() {
+                if index != waited {
+                    memory.wait_signal(&beside, other, channel, None).unwrap();
+                }
+            }
+            beside.synchronize().unwrap();
+            rank.stream.synchronize().unwrap();
+        }
+        rank.meet(&*two);
+    }
+}
+
+#[test]
+fn signals_of_allocations_channels_and_barriers_are_apart() {
+    fn body(first: &Channel) {
+        apart(&Seat::of(first).join());
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        apart(&crew.seat.join());
+        crew.finish();
+    });
+}
+
+#[test]
+fn pads_that_are_used_again_count_on() {
+    fn body(first: &Channel) {
+        again(&Seat::of(first).join());
+    }
+    fn again(rank: &Rank) {
+        let other = 1 - rank.number();
+        // More than a segment has pads, one behind the other.
+        let first = rank.memory(100);
+        for round in 0..40 {
+            let memory = rank.memory(100);
+            memory.put_signal(&rank.stream, other, 4).unwrap();
+            // A second one that nobody waits for.
+            memory.put_signal(&rank.stream, other, 5).unwrap();
+            memory.wait_signal(&rank.stream, other, 4, None).unwrap();
+            rank.stream.synchronize().unwrap();
+            rank.meet(&*first);
+            memory.check().unwrap();
+            drop(memory);
+            let next = rank.memory(100);
+            rank.meet(&*first);
+            next.wait_signal(&rank.stream, other, 5, None).unwrap();
+            assert!(!rank.stream.is_idle().unwrap(), "round {round}: the signal was for the memory before");
+            let beside = Stream::new(&rank.context).unwrap();
+            first.barrier(&beside, 1, None).unwrap();
+            next.put_signal(&beside, other, 5).unwrap();
+            rank.stream.synchronize().unwrap();
+            rank.meet(&*first);
+        }
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        again(&crew.seat.join());
+        crew.finish();
+    });
+}
+
+#[test]
+fn a_stream_that_captures_is_refused_and_its_graph_goes_on() {
+    fn body(first: &Channel) {
+        let rank = Seat::of(first).join();
+        rank.meet(&*rank.memory(100));
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        let rank = crew.seat.join();
+        let memory = rank.memory(100);
+        let stream = Stream::new(&rank.context).unwrap();
+        let capture = Capture::begin(&stream, RELAXED);
+        let refused = [
+            memory.barrier(&stream, 0, None),
+            memory.put_signal(&stream, 1, 0),
+            memory.wait_signal(&stream, 1, 0, None),
+        ];
+        for refused in refused {
+            let is_refused = matches!(refused, Err(Error::Core(CoreError::Capturing { .. })));
+            assert!(is_refused, "{refused:?}");
+        }
+        assert_eq!(capture.end().map(|graph| graph.len()).unwrap(), 0);
+        // Nothing was counted.
+        rank.meet(&*memory);
+        crew.finish();
+    });
+}
+
+#[test]
+fn numbers_that_are_no_channels_and_ranks() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        let rank = crew.seat.join();
+        let memory = rank.memory(100);
+        for (result, what) in [
+            (memory.barrier(&rank.stream, CHANNELS, None), "the channel"),
+            (memory.put_signal(&rank.stream, 0, usize::MAX), "the channel"),
+            (memory.wait_signal(&rank.stream, 0, CHANNELS, None), "the channel"),
+            (memory.put_signal(&rank.stream, 1, 0), "the rank"),
+            (memory.wait_signal(&rank.stream, 1, 0, None), "the rank"),
+        ] {
+            assert!(
+                matches!(&result, Err(Error::NotAccepted { what: said, .. }) if *said == what),
+                "{result:?}"
+            );
+        }
+        // A rank may signal itself, and is a barrier of its own.
+        memory.put_signal(&rank.stream, 0, CHANNELS - 1).unwrap();
+        memory.wait_signal(&rank.stream, 0, CHANNELS - 1, None).unwrap();
+        rank.meet(&*memory);
+        crew.finish();
+    });
+}
