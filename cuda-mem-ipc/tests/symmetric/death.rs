@@ -1,6 +1,7 @@
 //! Ranks that are killed, or never signal: the others learn which one, and nobody waits for ever.
 
 use std::fs::{DirEntry, read_dir, read_link};
+use std::time::{Duration, Instant};
 
 use cuda_mem_ipc::symmetric::{GroupOptions, SymmetricMemory};
 
@@ -85,8 +86,12 @@ fn second(first: &Channel, seat: &Seat, same: impl FnOnce(&Rank, &dyn Fn())) {
     assert_eq!(open_descriptors(), before);
     // Memory lasts as long as the other survivor has it mapped.
     assert_eq!(first.receive().bytes, b"finished");
-    let now = context.memory_info().unwrap().free;
-    assert!(now + (128 << 20) > free, "{free} bytes were free, now {now}");
+    // On a device, other tests have memory too, for a while.
+    let start = Instant::now();
+    while context.memory_info().unwrap().free + (128 << 20) <= free {
+        assert!(start.elapsed() < Duration::from_secs(30), "{free} bytes were free, and are not again");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn until_killed(first: &Channel) -> ! {

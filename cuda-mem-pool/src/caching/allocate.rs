@@ -5,7 +5,7 @@ use cuda_mem_core::{Stream, forked};
 use super::callbacks::refuse_watchers;
 use super::shared::{OtherHeaps, Shared};
 use super::slot::StreamSlot;
-use crate::engine::paged::{GrowError, Load, MEDIUM, StreamHeap, Wanted, block_size};
+use crate::engine::paged::{GrowError, Load, MEDIUM, Policy, StreamHeap, Wanted, block_size};
 use crate::error::{Error, Result};
 use crate::statistics::{PoolSize, ShardGuard};
 
@@ -140,6 +140,9 @@ impl Shared {
 
     /// One attempt: None if there is no memory for it.
     pub(super) fn try_grow(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
+        if let Some(address) = self.take_of_kept(slot, request) {
+            return Ok(Some(address));
+        }
         let mut source = self.source()?;
         let live = self.ledger.read().active_bytes.all;
         let bytes = |count: u64| usize::try_from(count).unwrap_or(0);
@@ -166,6 +169,21 @@ impl Shared {
                 Err(GrowError::OutOfMemory) => Ok(None),
                 Err(error) => Err(grow_error(error)),
             }
+        })
+    }
+
+    /// A block after what the heap keeps is joined, if it has more than its part of what may be kept. The page source sees to
+    /// that too, but others wait for it.
+    fn take_of_kept(&self, slot: &StreamSlot, request: Request) -> Option<u64> {
+        let part = Policy::DEFAULT.room_of_each(self.slots.iter().count());
+        slot.heap.with(|heap, guard| {
+            if heap.held_bytes() < part {
+                return None;
+            }
+            let index = self.index(slot.number);
+            let block = heap.allocate_of_kept(request.size, request.unused(), &index)?;
+            guard.allocate(pool_of(block.size), block.size, request.requested);
+            Some(block.address)
         })
     }
 }

@@ -162,7 +162,7 @@ impl StreamHeap {
 
     /// As [`StreamHeap::allocate`], once all that is kept for later requests of its size may serve this one.
     #[cold]
-    pub(super) fn allocate_of_kept(
+    pub(crate) fn allocate_of_kept(
         &mut self,
         size: usize,
         unused: u16,
@@ -193,6 +193,11 @@ impl StreamHeap {
         let pages = self.small.pages().saturating_add(self.medium.pages()).saturating_mul(PAGE);
         let large = self.large.used_bytes().saturating_sub(self.large.kept_bytes()).saturating_sub(pages);
         large.saturating_add(self.small.used_bytes()).saturating_add(self.medium.used_bytes())
+    }
+
+    /// The bytes that are here.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.large.held_bytes()
     }
 
     /// The bytes that are in no block, those between small ones too.

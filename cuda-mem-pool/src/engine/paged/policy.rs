@@ -76,6 +76,11 @@ impl Policy {
         Self { moves, ..self }
     }
 
+    /// What each of so many heaps may hold before it gives up what it keeps.
+    pub(crate) const fn room_of_each(&self, heaps: usize) -> usize {
+        self.room / (if heaps == 0 { 1 } else { heaps }) + self.room_of_heap
+    }
+
     /// What free bytes are worth when so many are held.
     pub(super) const fn waste(&self, held: usize) -> Waste {
         // Little memory is not worth more than calls: it has hardly any.
