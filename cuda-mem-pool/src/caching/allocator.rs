@@ -12,6 +12,7 @@ use std::sync::Arc;
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, MemorySource, Stream};
 
+use super::index::number_of;
 use super::observer::{CallObserver, Observer};
 use super::options::CachingOptions;
 use super::shared::{Shared, limit};
@@ -120,11 +121,14 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAddress`] if no block begins there; [`Error::Core`] of the driver.
+    /// [`Error::UnknownAddress`] if no block begins there; [`Error::InCallback`], [`Error::Core`] of the driver.
     pub fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
         let shared = self.shared();
         let Some(found) = shared.map.find(address) else { return shared.record_private(address, stream) };
         let slot = shared.slots.get(found.owner).ok_or(Error::UnknownAddress { address })?;
+        if !shared.is_in_use(slot, number_of(found))? {
+            return Err(Error::UnknownAddress { address });
+        }
         if slot.stream.id() == stream.id() {
             return Ok(());
         }

@@ -89,11 +89,26 @@ impl Shared {
             guard.request_free(pool_of(block.size), block.size);
             heap.requested(number)
         });
-        if let Some(requested) = requested {
-            self.tell_free(Action::FreeRequested, slot, address, requested);
-            self.pending.push(address, slot.number, number, uses, &self.observer);
-        }
+        let requested = requested.ok_or(Error::UnknownAddress { address })?;
+        self.tell_free(Action::FreeRequested, slot, address, requested);
+        self.pending.push(address, slot.number, number, uses, &self.observer);
         Ok(())
+    }
+
+    /// Whether somebody has a block: one that is kept for the next one of its size is still found by its address.
+    pub(super) fn is_in_use(&self, slot: &StreamSlot, number: BlockNumber) -> Result<bool> {
+        let in_use = |heap: &mut StreamHeap, guard: &mut ShardGuard<'_>| {
+            guard.disarm();
+            heap.block(number).is_some()
+        };
+        match slot.heap.try_with(in_use) {
+            Some(is_in_use) => Ok(is_in_use),
+            None => {
+                // It may be this thread that has the heap, in a watcher.
+                refuse_watchers()?;
+                Ok(slot.heap.with(in_use))
+            }
+        }
     }
 
     /// Gives the blocks back whose uses are over.

@@ -25,6 +25,10 @@ fn what_is_freed_is_given_again_without_a_driver_call() {
         // SAFETY: refused, because no block begins there.
         let refused = unsafe { allocator.free_by_address(again) };
         assert!(matches!(refused, Err(Error::UnknownAddress { address }) if address == again));
+        for stream in [&stream, &world.new_stream()] {
+            let refused = allocator.record_stream(again, stream);
+            assert!(matches!(refused, Err(Error::UnknownAddress { address }) if address == again));
+        }
     }
     let statistics = allocator.statistics();
     assert_eq!(statistics.allocation.all.current, 0);
