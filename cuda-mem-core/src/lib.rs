@@ -43,6 +43,7 @@ pub mod host;
 pub mod ipc;
 mod marker;
 pub mod nvml;
+mod opaque;
 pub mod pointer;
 pub mod raw_pool;
 mod scope;

@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-use std::fmt;
 use std::ptr;
 
 use cuda_mem_sys::{CUevent, CUipcEventHandle_v1};
@@ -14,31 +13,11 @@ use cuda_mem_sys::{CUevent, CUipcEventHandle_v1};
 use crate::context::Context;
 use crate::error::{Result, call};
 use crate::event::Event;
+use crate::opaque::opaque;
 
-/// Names an event for other processes: 64 bytes that may travel over any channel. [`InterprocessEvent`] has an example.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct EventHandle {
-    bytes: [u8; 64],
-}
-
-impl EventHandle {
-    /// From the bytes that another process sent.
-    #[must_use]
-    pub fn from_bytes(bytes: [u8; 64]) -> Self {
-        Self { bytes }
-    }
-
-    /// The bytes to send.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8; 64] {
-        &self.bytes
-    }
-}
-
-impl fmt::Debug for EventHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EventHandle").finish_non_exhaustive()
-    }
+opaque! {
+    /// Names an event for other processes: 64 bytes that may travel over any channel. [`InterprocessEvent`] has an example.
+    EventHandle
 }
 
 /// An event without a time that other processes can wait for, and record.

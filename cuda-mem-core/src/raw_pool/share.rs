@@ -7,7 +7,6 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
@@ -17,66 +16,46 @@ use super::MemoryPool;
 use crate::capture::Relaxed;
 use crate::driver::Driver;
 use crate::error::{Result, call};
+use crate::opaque::opaque;
 
 const DESCRIPTOR: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// What another process needs, besides the pool, to find an allocation: 64 bytes that may travel over any channel.
-///
-/// ```
-/// use std::os::fd::AsFd;
-///
-/// use cuda_mem_core::raw_pool::{self, AllocationType, MemoryLocation, MemoryPool, PointerExport, PoolProperties};
-/// use cuda_mem_core::{Driver, Stream};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
-/// let properties = PoolProperties {
-///     allocation_type: AllocationType::Pinned,
-///     location: MemoryLocation::Device(0),
-///     shareable: true,
-///     max_size: 0,
-/// };
-/// let pool = MemoryPool::create(driver, &properties)?;
-/// let address = pool.allocate(4096, &stream)?;
-/// let descriptor = pool.export()?;
-/// // SAFETY: nothing here borrows the memory; it is freed after the importer's use of it.
-/// let bytes = *unsafe { MemoryPool::export_pointer(driver, address) }?.as_bytes();
-///
-/// // In the other process, which received both (here the same one).
-/// let theirs = MemoryPool::import(driver, descriptor.as_fd())?;
-/// // SAFETY: imported once, from the process that exported the pool.
-/// let imported = unsafe { theirs.import_pointer(&PointerExport::from_bytes(bytes)) }?;
-/// assert_ne!(imported, 0);
-/// // SAFETY: no work uses it; the importer's comes before the exporter's.
-/// unsafe { raw_pool::free(imported, &stream) }?;
-/// // SAFETY: no work uses it.
-/// unsafe { raw_pool::free(address, &stream) }?;
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct PointerExport {
-    bytes: [u8; 64],
-}
-
-impl PointerExport {
-    /// From the bytes that an exporter sent.
-    #[must_use]
-    pub fn from_bytes(bytes: [u8; 64]) -> Self {
-        Self { bytes }
-    }
-
-    /// The bytes to send.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8; 64] {
-        &self.bytes
-    }
-}
-
-impl fmt::Debug for PointerExport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PointerExport").finish_non_exhaustive()
-    }
+opaque! {
+    /// What another process needs, besides the pool, to find an allocation: 64 bytes that may travel over any channel.
+    ///
+    /// ```
+    /// use std::os::fd::AsFd;
+    ///
+    /// use cuda_mem_core::raw_pool::{self, AllocationType, MemoryLocation, MemoryPool, PointerExport, PoolProperties};
+    /// use cuda_mem_core::{Driver, Stream};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+    /// let properties = PoolProperties {
+    ///     allocation_type: AllocationType::Pinned,
+    ///     location: MemoryLocation::Device(0),
+    ///     shareable: true,
+    ///     max_size: 0,
+    /// };
+    /// let pool = MemoryPool::create(driver, &properties)?;
+    /// let address = pool.allocate(4096, &stream)?;
+    /// let descriptor = pool.export()?;
+    /// // SAFETY: nothing here borrows the memory; it is freed after the importer's use of it.
+    /// let bytes = *unsafe { MemoryPool::export_pointer(driver, address) }?.as_bytes();
+    ///
+    /// // In the other process, which received both (here the same one).
+    /// let theirs = MemoryPool::import(driver, descriptor.as_fd())?;
+    /// // SAFETY: imported once, from the process that exported the pool.
+    /// let imported = unsafe { theirs.import_pointer(&PointerExport::from_bytes(bytes)) }?;
+    /// assert_ne!(imported, 0);
+    /// // SAFETY: no work uses it; the importer's comes before the exporter's.
+    /// unsafe { raw_pool::free(imported, &stream) }?;
+    /// // SAFETY: no work uses it.
+    /// unsafe { raw_pool::free(address, &stream) }?;
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
+    PointerExport
 }
 
 impl MemoryPool {

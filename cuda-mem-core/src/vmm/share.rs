@@ -8,7 +8,6 @@
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 use std::ffi::{c_int, c_void};
-use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
@@ -21,6 +20,7 @@ use crate::capture::Relaxed;
 use crate::device::Device;
 use crate::driver::refuse_forked;
 use crate::error::{Error, Result, call};
+use crate::opaque::opaque;
 use crate::raw_pool::MemoryLocation;
 
 const DESCRIPTOR: CUmemAllocationHandleType =
@@ -56,31 +56,10 @@ pub struct MemoryProperties {
     pub gpu_direct_rdma: bool,
 }
 
-/// Names memory for processes that share the fabric: 64 bytes that may travel over any channel.
-/// [`ShareableMemory::export_fabric`](super::ShareableMemory::export_fabric) makes it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FabricHandle {
-    bytes: [u8; 64],
-}
-
-impl FabricHandle {
-    /// From the bytes that another process sent.
-    #[must_use]
-    pub fn from_bytes(bytes: [u8; 64]) -> Self {
-        Self { bytes }
-    }
-
-    /// The bytes to send.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8; 64] {
-        &self.bytes
-    }
-}
-
-impl fmt::Debug for FabricHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FabricHandle").finish_non_exhaustive()
-    }
+opaque! {
+    /// Names memory for processes that share the fabric: 64 bytes that may travel over any channel.
+    /// [`ShareableMemory::export_fabric`](super::ShareableMemory::export_fabric) makes it.
+    FabricHandle
 }
 
 impl PhysicalMemory {
