@@ -47,9 +47,11 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
     let (cases, limit) = if quick { (CASES_QUICK, LIMIT_QUICK) } else { (CASES, LIMIT) };
     let mut properties = cargo("test --release --no-fail-fast");
     properties.args(&tests).env("PROPTEST_CASES", cases).env("CUDA_MEM_FAULTS", "all");
-    // Of a peer at each step of what processes say to each other.
-    properties.env("CUDA_MEM_DEATH_ROUNDS", if quick { "3" } else { "20" });
     steps.command("properties", limit_tests(&mut properties, limit, ""));
+    // Processes killed at each step of what they say to each other; the count is printed by step.
+    let mut deaths = cargo("test --release --package cuda-mem-ipc --test processes --test symmetric death");
+    deaths.args(["--", "--nocapture"]).env("CUDA_MEM_DEATH_ROUNDS", if quick { "3" } else { "20" });
+    steps.command("deaths", limit_tests(&mut deaths, limit, ""));
     let mut soak = cargo("test --release --package cuda-mem-pool --test sim soak");
     soak.env("CUDA_MEM_SOAK_SECONDS", if quick { "30" } else { "600" });
     steps.command("soak", &mut soak);

@@ -30,6 +30,14 @@ pub(crate) fn backend() -> Backend {
     }
 }
 
+/// How often a process is killed at each step: `CUDA_MEM_DEATH_ROUNDS`.
+pub(crate) fn death_rounds() -> usize {
+    let set = std::env::var("CUDA_MEM_DEATH_ROUNDS").ok();
+    // Processes take far longer to start on hardware.
+    let usual = if backend() == Backend::Gpu { 2 } else { 3 };
+    set.map_or(usual, |rounds| rounds.parse().expect("CUDA_MEM_DEATH_ROUNDS is a number"))
+}
+
 /// The driver under test. Without a GPU, the `gpu` backend fails: nothing passes by being skipped.
 pub(crate) fn driver() -> Driver {
     let driver = match backend() {

@@ -14,18 +14,10 @@ use std::time::{Duration, Instant};
 use cuda_mem_core::DeviceBuffer;
 
 use crate::common::pair::{Channel, Peer};
-use crate::common::{Backend, World, backend, pattern};
+use crate::common::{World, pattern};
 use crate::link::eventually;
 
 const LEN: usize = 100_000;
-
-/// How often each step is died at.
-fn rounds() -> usize {
-    let set = std::env::var("CUDA_MEM_DEATH_ROUNDS").ok();
-    // Processes take far longer to start on hardware.
-    let usual = if backend() == Backend::Gpu { 2 } else { 3 };
-    set.map_or(usual, |rounds| rounds.parse().expect("CUDA_MEM_DEATH_ROUNDS is a number"))
-}
 
 /// How a process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,15 @@
 //! Ranks that are killed, or never signal: the others learn which one, and nobody waits for ever.
+//!
+//! `CUDA_MEM_DEATH_ROUNDS` says how often a rank is killed at each step.
+#![allow(clippy::print_stdout, reason = "tells how many were killed where")]
 
 use std::fs::{DirEntry, read_dir, read_link};
 use std::time::{Duration, Instant};
 
 use cuda_mem_ipc::symmetric::{GroupOptions, SymmetricMemory};
 
-use crate::common::World;
 use crate::common::pair::{self, Channel, test_name};
+use crate::common::{World, death_rounds};
 use crate::rank::{Crew, Rank, SOON, Seat, culprit, options, until_broken, until_idle};
 
 const DIED: u64 = 1;
@@ -36,8 +39,17 @@ fn survive(rank: &Rank, memory: Option<&dyn SymmetricMemory>, expected: [u64; 2]
     assert_eq!(buffer.to_vec(&rank.stream).unwrap(), [7; 100]);
 }
 
+/// Kills rank 2 at a step, again and again with new processes.
+fn kill(cast: pair::Cast, step: &str, same: impl Fn(&Rank, &dyn Fn())) {
+    let rounds = death_rounds();
+    for _ in 0..rounds {
+        kill_once(cast, &same);
+    }
+    println!("rank {LAST} Killed in {step}: {rounds} times");
+}
+
 /// Ranks 0 and 1 do the same and end well; rank 2 is killed when it has said so.
-fn kill(cast: pair::Cast, same: impl FnOnce(&Rank, &dyn Fn())) {
+fn kill_once(cast: pair::Cast, same: impl FnOnce(&Rank, &dyn Fn())) {
     let mut crew = Crew::start(cast, 3);
     let rank = crew.seat.join();
     let ready = std::cell::Cell::new(false);
@@ -122,7 +134,7 @@ fn a_rank_killed_in_rendezvous_is_named() {
         }
         second(first, &seat, in_rendezvous);
     }
-    pair::play(test_name!(), &[("rank", body)], |cast| kill(cast, in_rendezvous));
+    pair::play(test_name!(), &[("rank", body)], |cast| kill(cast, "rendezvous", in_rendezvous));
 }
 
 fn in_barrier(rank: &Rank, waiting: &dyn Fn()) {
@@ -146,7 +158,7 @@ fn a_rank_killed_in_barrier_is_named_and_the_streams_are_let_go() {
         }
         second(first, &seat, in_barrier);
     }
-    pair::play(test_name!(), &[("rank", body)], |cast| kill(cast, in_barrier));
+    pair::play(test_name!(), &[("rank", body)], |cast| kill(cast, "barrier", in_barrier));
 }
 
 fn in_wait(rank: &Rank, waiting: &dyn Fn()) {
@@ -181,7 +193,7 @@ fn a_rank_killed_in_wait_signal_is_named_and_the_streams_are_let_go() {
         }
         second(first, &seat, in_wait);
     }
-    pair::play(test_name!(), &[("rank", body)], |cast| kill(cast, in_wait));
+    pair::play(test_name!(), &[("rank", body)], |cast| kill(cast, "wait_signal", in_wait));
 }
 
 /// Rank 0 waits with a timeout for rank 2, rank 1 without one; rank 2 lives and never signals.

@@ -8,10 +8,10 @@ use cuda_mem_ipc::Error;
 use cuda_mem_ipc::shared::wire::Message;
 use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
 
-use super::{End, LEN, die_at, end, ready, rounds, stay, time_until};
+use super::{End, LEN, die_at, end, ready, stay, time_until};
 use crate::common::gate::Gate;
 use crate::common::pair::{self, Cast, Channel, test_name};
-use crate::common::{World, pattern};
+use crate::common::{World, death_rounds, pattern};
 use crate::link::{LIMIT, download, enqueue_download, enqueue_upload, invite, invited, upload};
 use crate::raw;
 
@@ -154,7 +154,9 @@ fn expect_dead(buffer: &cuda_mem_ipc::shared::ReceivedBuffer, world: &World) {
 fn an_exporter_that_is_killed_leaves_its_importers_sane() {
     pair::play(test_name!(), &[("exporter", dying)], |cast| {
         for step in STEPS {
-            die_at("exporter", step, End::Killed, rounds(), |world, step, how| round(cast, world, step, how));
+            die_at("exporter", step, End::Killed, death_rounds(), |world, step, how| {
+                round(cast, world, step, how)
+            });
         }
     });
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use cuda_mem_core::DeviceBuffer;
 use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
 
-use super::{End, LEN, die_at, end, ready, rounds, stay, time_until};
+use super::{End, LEN, die_at, end, ready, stay, time_until};
 use crate::common::gate::Gate;
 use crate::common::pair::{self, Cast, Channel, checksum, test_name};
-use crate::common::{World, pattern};
+use crate::common::{World, death_rounds, pattern};
 use crate::link::{
     LIMIT, download, enqueue_download, enqueue_upload, eventually, export_to, import_from, invite, invited,
     upload,
@@ -137,7 +137,9 @@ fn round(cast: Cast, world: &World, step: Step, how: End) -> Duration {
 fn an_importer_that_is_killed_takes_nothing_with_it() {
     pair::play(test_name!(), &[("importer", dying)], |cast| {
         for step in STEPS {
-            die_at("importer", step, End::Killed, rounds(), |world, step, how| round(cast, world, step, how));
+            die_at("importer", step, End::Killed, death_rounds(), |world, step, how| {
+                round(cast, world, step, how)
+            });
         }
     });
 }
