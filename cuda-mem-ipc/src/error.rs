@@ -96,6 +96,20 @@ pub enum Error {
         /// The device.
         uuid: Uuid,
     },
+    /// The pool layer refused.
+    #[error(transparent)]
+    Pool(cuda_mem_pool::Error),
+    /// A block that lies in more handles than a peer is given for one buffer.
+    #[error(
+        "the block lies in {handles} handles, at most {most} are shared for one buffer: take a smaller one, or one of a SharedPool, \
+         whose segments have one handle each"
+    )]
+    TooManyHandles {
+        /// How many there are.
+        handles: usize,
+        /// The most.
+        most: usize,
+    },
     /// Bytes of a device are not touched by the host.
     #[error("the buffer lies on a device; the host reads and writes buffers of host memory alone")]
     NotOnHost,

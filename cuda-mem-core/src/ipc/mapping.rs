@@ -63,6 +63,8 @@ struct Mapped {
     device: Device,
     uses: Uses,
     companion: Companion,
+    /// Released after the unmapping, when nobody waits for it.
+    handles: Vec<PhysicalMemory>,
 }
 
 impl ImportedMapping {
@@ -89,20 +91,41 @@ impl ImportedMapping {
         bytes: usize,
         devices: &[Device],
     ) -> Result<Self> {
+        Self::import_posix_fds(device, &[(descriptor, bytes)], devices)
+    }
+
+    /// As [`ImportedMapping::import_posix_fd`], for memory of several handles with their sizes, which are mapped side by side in
+    /// this order.
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there; [`Error::NotGranular`] without handles, [`Error::TooLarge`].
+    pub fn import_posix_fds(
+        device: Device,
+        parts: &[(BorrowedFd<'_>, usize)],
+        devices: &[Device],
+    ) -> Result<Self> {
         device.driver().reclaim();
-        let memory = PhysicalMemory::import_unchecked(device, descriptor, bytes)?;
+        let total = parts.iter().try_fold(0usize, |sum, (_, bytes)| sum.checked_add(*bytes));
+        let bytes = total.ok_or(Error::TooLarge { count: usize::MAX, size: 1 })?;
         let range = AddressRange::reserve(device, bytes, 0)?;
-        memory.map_whole(&range)?;
         // From here on it is unmapped if anything is wrong.
         let (uses, companion) = (Uses::new(), Companion::NONE);
         let address = range.address();
-        let mapped = Mapped { range: Some(range), bytes, address, device, uses, companion };
-        let mapping = Self { mapped: ManuallyDrop::new(mapped) };
-        if let Some(range) = &mapping.mapped.range {
-            range.set_access(0, bytes, devices, Access::ReadWrite)?;
+        let handles = Vec::with_capacity(parts.len());
+        let mapped = Mapped { range: Some(range), bytes, address, device, uses, companion, handles };
+        let mut mapping = Self { mapped: ManuallyDrop::new(mapped) };
+        let Mapped { range: Some(range), handles, .. } = &mut *mapping.mapped else { return Ok(mapping) };
+        for &(descriptor, bytes) in parts {
+            let memory = PhysicalMemory::import_unchecked(device, descriptor, bytes)?;
+            memory.map_whole(range, range.mapped_bytes())?;
+            handles.push(memory);
         }
-        // What is mapped needs no handle.
-        memory.close()?;
+        range.set_access(0, bytes, devices, Access::ReadWrite)?;
         Ok(mapping)
     }
 
@@ -176,10 +199,13 @@ impl Release for Mapped {
         refuse_forked()?;
         let Some(range) = &self.range else { return Ok(()) };
         self.uses.synchronize()?;
-        if range.mapped_bytes() > 0 {
-            // SAFETY: the one mapping of these addresses, of which no use runs any more.
-            unsafe { range.unmap(0, self.bytes) }?;
+        let mapped = range.mapped_bytes();
+        if mapped > 0 {
+            // SAFETY: the mappings of these addresses, side by side from the first on, of which no use runs any more.
+            unsafe { range.unmap(0, mapped) }?;
         }
+        // A refusal is counted.
+        self.handles.clear();
         if let Some(range) = self.range.take()
             && let Err(refused) = range.close()
         {

@@ -71,15 +71,22 @@ pub struct ImportedBlock {
 
 /// What there is to free.
 #[derive(Debug)]
-struct Block {
+pub(super) struct Block {
     /// 0 once it is freed.
-    address: CUdeviceptr,
+    pub(super) address: CUdeviceptr,
     /// The stream that it is freed on.
-    home: Stream,
-    uses: Uses,
+    pub(super) home: Stream,
+    pub(super) uses: Uses,
     companion: Companion,
     /// Destroyed after its blocks.
     _pool: Arc<MemoryPool>,
+}
+
+impl Block {
+    pub(super) fn new(address: CUdeviceptr, home: &Stream, pool: &Arc<MemoryPool>) -> Self {
+        let (uses, companion) = (Uses::new(), Companion::NONE);
+        Self { address, home: home.clone(), uses, companion, _pool: Arc::clone(pool) }
+    }
 }
 
 impl ImportedBlock {
@@ -113,9 +120,7 @@ impl ImportedBlock {
         pool.driver().reclaim();
         // SAFETY: the caller's promise.
         let address = unsafe { pool.import_pointer(export) }?;
-        let (uses, companion) = (Uses::new(), Companion::NONE);
-        let block = Block { address, home: stream.clone(), uses, companion, _pool: Arc::clone(pool) };
-        let imported = Self { block: ManuallyDrop::new(block), bytes };
+        let imported = Self { block: ManuallyDrop::new(Block::new(address, stream, pool)), bytes };
         let found = pointer::attributes(stream.context(), address)?.range_size;
         if found < bytes {
             return Err(Error::NotAsDeclared {
@@ -160,6 +165,11 @@ impl ImportedBlock {
             return Err(Error::ForeignContext { what: "the stream" });
         }
         StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
+    }
+
+    /// Takes over the uses of a part of the memory, whose own owner is gone: the free comes after them too.
+    pub fn absorb_uses(&self, uses: Uses) {
+        self.block.uses.absorb(uses);
     }
 
     /// Has `guard` dropped once the free was reached on its stream, by a later call that allocates or releases or by

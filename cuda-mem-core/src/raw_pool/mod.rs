@@ -8,6 +8,7 @@
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 mod attributes;
+mod block;
 mod imported;
 mod location;
 mod share;
@@ -30,6 +31,7 @@ use crate::handle::Handle;
 use crate::stream::Stream;
 
 pub use attributes::PoolAttributes;
+pub use block::PoolBlock;
 pub use imported::ImportedBlock;
 pub use location::{AllocationType, MemoryLocation};
 pub use share::PointerExport;

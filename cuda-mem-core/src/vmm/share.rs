@@ -172,6 +172,7 @@ impl PhysicalMemory {
     /// [`Error::NotWhole`], [`Error::NotAsDeclared`], [`Error::NotGranular`]; [`Error::Driver`]: code 999 if the descriptor is no
     /// memory; [`Error::Forked`]. Nothing is imported then.
     pub fn import_posix_fd(device: Device, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
+        expect_granular(bytes, granularity(device)?)?;
         let memory = Self::import_unchecked(device, descriptor, bytes)?;
         memory.expect_whole(device)?;
         Ok(memory)
@@ -196,6 +197,7 @@ impl PhysicalMemory {
     ///
     /// As there; [`Error::Unsupported`] where there are no fabric handles, and [`Error::Driver`] for bytes that are none.
     pub fn import_fabric(device: Device, handle: &FabricHandle, bytes: usize) -> Result<Self> {
+        expect_granular(bytes, granularity(device)?)?;
         let mut raw = handle.bytes;
         // SAFETY: 64 bytes that live until the call returns, as this kind of handle is given.
         let imported = unsafe { import(device, raw.as_mut_ptr().cast(), FABRIC, bytes) };
@@ -204,10 +206,10 @@ impl PhysicalMemory {
         Ok(memory)
     }
 
-    /// Maps the memory at the start of a range that nothing is mapped in: [`Error::NotWhole`] if it has another size.
-    pub(crate) fn map_whole(&self, range: &AddressRange) -> Result<()> {
+    /// Maps the memory in a range where nothing is mapped: [`Error::NotWhole`] if it has another size.
+    pub(crate) fn map_whole(&self, range: &AddressRange, offset: usize) -> Result<()> {
         let bytes = self.bytes();
-        range.map(0, self).map_err(|error| match error.code() {
+        range.map(offset, self).map_err(|error| match error.code() {
             Some(CUresult::CUDA_ERROR_NOT_SUPPORTED | CUresult::CUDA_ERROR_INVALID_VALUE) => {
                 Error::NotWhole { bytes }
             }
@@ -218,7 +220,7 @@ impl PhysicalMemory {
     /// Memory is as large as was said if it can be mapped so.
     fn expect_whole(&self, device: Device) -> Result<()> {
         let range = AddressRange::reserve(device, self.bytes(), 0)?;
-        self.map_whole(&range)?;
+        self.map_whole(&range, 0)?;
         device.driver().attempt(|| {
             // SAFETY: the one mapping of these addresses, which nobody else knows.
             unsafe { range.unmap(0, self.bytes()) }
@@ -238,10 +240,6 @@ unsafe fn import(
     bytes: usize,
 ) -> Result<PhysicalMemory> {
     let driver = device.driver();
-    let granularity = granularity(device)?;
-    if bytes == 0 || !bytes.is_multiple_of(granularity) {
-        return Err(Error::NotGranular { what: "the size", value: bytes, granularity });
-    }
     let _relaxed = Relaxed::enter(driver)?;
     let mut raw = 0;
     // SAFETY: one handle to write; the caller's promise.
@@ -258,4 +256,11 @@ unsafe fn import(
         }
     }
     Ok(memory)
+}
+
+fn expect_granular(bytes: usize, granularity: usize) -> Result<()> {
+    if bytes == 0 || !bytes.is_multiple_of(granularity) {
+        return Err(Error::NotGranular { what: "the size", value: bytes, granularity });
+    }
+    Ok(())
 }

@@ -11,10 +11,11 @@ use cuda_mem_pool::cuda_mem_core::ipc::InterprocessEvent;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
 
 use super::options::FenceKind;
-use super::reaper::{self, Watched};
+use super::reaper::{self, Watched, bury};
 use super::ring::{self, Corrupt, Producer, Pushed};
 use super::segment::SegmentRef;
 use super::share::{Holder, Share};
+use super::slab::Slab;
 use super::wire::{self, Fence, HandOver, Offer, Release};
 use super::words::{Point, ReleaseFence, Words};
 use super::{heard, lock, refuse_forked, say};
@@ -42,6 +43,8 @@ pub(super) struct ExportLink {
     announced: Mutex<HashSet<u64>>,
     /// Segments whose end the importer was not told of yet.
     retiring: Mutex<Vec<u64>>,
+    /// What the importer has to let go of before it is freed here.
+    slabs: Mutex<HashMap<u64, Arc<Slab>>>,
     ring: Mutex<Producer<ring::Shared>>,
     /// How many messages were sent, from the first segment on.
     sent: AtomicU64,
@@ -113,6 +116,7 @@ impl Exporter {
             count: Arc::default(),
             announced: Mutex::default(),
             retiring: Mutex::default(),
+            slabs: Mutex::default(),
             ring,
             sent: AtomicU64::new(0),
             is_closing: AtomicBool::new(false),
@@ -206,7 +210,15 @@ impl ExportLink {
             return Ok(());
         }
         let message = wire::Message::Segment(segment.said());
-        self.say(&message, &[segment.descriptor()], deadline)?;
+        if let Some(slab) = segment.slab() {
+            // Before it can answer.
+            lock(&self.slabs).insert(segment.id(), Arc::clone(slab));
+        }
+        let said = segment.with_descriptors(|descriptors| self.say(&message, descriptors, deadline));
+        if let Err(error) = said {
+            lock(&self.slabs).remove(&segment.id());
+            return Err(error);
+        }
         announced.insert(segment.id());
         segment.is_known_by(Arc::downgrade(self));
         Ok(())
@@ -304,6 +316,26 @@ impl ExportLink {
         Ok(())
     }
 
+    /// Nobody there has it any more.
+    fn take_slab(&self, segment: u64) -> Result<()> {
+        let Some(slab) = lock(&self.slabs).remove(&segment) else {
+            let (pid, what) = (self.connection.peer().pid(), "it lets go of what it does not have");
+            return Err(Error::Protocol { pid, what });
+        };
+        // If it does so of its own accord, it has to be told anew.
+        lock(&self.announced).remove(&segment);
+        bury(slab);
+        Ok(())
+    }
+
+    /// Without leases nobody needs the segments there.
+    fn retire_all(&self) {
+        let mut announced = lock(&self.announced);
+        let slabs = lock(&self.slabs);
+        let retiring = slabs.keys().copied().filter(|segment| announced.remove(segment)).collect::<Vec<_>>();
+        lock(&self.retiring).extend(retiring);
+    }
+
     fn take_messages(&self) -> Result<()> {
         loop {
             let (message, descriptors) = match heard(&self.connection, Duration::ZERO) {
@@ -312,9 +344,10 @@ impl ExportLink {
             };
             let taken = match message {
                 wire::Message::Release(release) if descriptors.is_empty() => self.take_release(release),
+                wire::Message::LetGo { segment } if descriptors.is_empty() => self.take_slab(segment),
                 _ => Err(Error::Protocol {
                     pid: self.connection.peer().pid(),
-                    what: "an importer only releases",
+                    what: "an importer does not say that",
                 }),
             };
             taken.map_err(|error| self.connection.breaks(error))?;
@@ -333,6 +366,9 @@ impl Watched for ExportLink {
 
     fn service(&self) -> Result<()> {
         self.take_messages().inspect_err(|_| self.is_closing.store(true, Ordering::Release))?;
+        if self.is_let_go() {
+            self.retire_all();
+        }
         let mut retiring = lock(&self.retiring);
         while let Some(&segment) = retiring.last() {
             if self.say(&wire::Message::Retire { segment }, &[], Duration::ZERO).is_err() {
@@ -349,7 +385,7 @@ impl Watched for ExportLink {
 
     fn is_done(&self) -> bool {
         // As long as the peer has to reach something, it is watched.
-        self.is_let_go() && self.words.expected_are_reached()
+        self.is_let_go() && self.words.expected_are_reached() && lock(&self.slabs).is_empty()
     }
 
     fn end(&self) {
@@ -361,6 +397,7 @@ impl Watched for ExportLink {
             std::mem::take(&mut leases.open)
         };
         drop(held);
+        bury(std::mem::take(&mut *lock(&self.slabs)));
     }
 }
 

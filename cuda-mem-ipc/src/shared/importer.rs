@@ -62,6 +62,9 @@ pub(super) struct ImportLink {
     unsent: Mutex<Vec<Returned>>,
     /// Buffers that have not gone back.
     live: AtomicUsize,
+    /// Segments that the exporter has to hear the end of: how many there are, and those that have come to it.
+    slabs: AtomicUsize,
+    let_go: Mutex<Vec<u64>>,
     /// Where releases are recorded that have no stream of their own.
     stream: OnceLock<Stream>,
     is_open: AtomicBool,
@@ -81,7 +84,19 @@ struct Turn {
 enum Known {
     Mapped(Imported<Segment>),
     /// It could not be imported, for this reason. Its buffers go back at once.
-    Refused(Error),
+    Refused {
+        error: Error,
+        is_slab: bool,
+    },
+}
+
+impl Known {
+    fn is_slab(&self) -> bool {
+        match self {
+            Self::Mapped(segment) => segment.slab().is_some(),
+            Self::Refused { is_slab, .. } => *is_slab,
+        }
+    }
 }
 
 impl Importer {
@@ -117,6 +132,8 @@ impl Importer {
             segments: Mutex::default(),
             unsent: Mutex::default(),
             live: AtomicUsize::new(0),
+            slabs: AtomicUsize::new(0),
+            let_go: Mutex::default(),
             stream: OnceLock::new(),
             is_open: AtomicBool::new(true),
             is_over: AtomicBool::new(false),
@@ -208,19 +225,21 @@ impl ImportLink {
             let (message, descriptors) = heard(&self.connection, Duration::ZERO)?;
             turn.heard = turn.heard.saturating_add(1);
             let no_descriptor = descriptors.is_empty();
-            match (message, <[OwnedFd; 1]>::try_from(descriptors)) {
-                (wire::Message::Segment(said), Ok([descriptor])) => self.learn(&said, descriptor)?,
+            match message {
+                wire::Message::Segment(said) if descriptors.len() == said.descriptors() => {
+                    self.learn(&said, descriptors)?;
+                }
                 // Behind what was put into the ring before.
-                (wire::Message::HandOver(said), _) if no_descriptor => turn.held = Some(said),
-                (wire::Message::Retire { segment }, _) if no_descriptor => self.forget(segment)?,
-                (wire::Message::Ring, _) if no_descriptor => {}
+                wire::Message::HandOver(said) if no_descriptor => turn.held = Some(said),
+                wire::Message::Retire { segment } if no_descriptor => self.forget(segment)?,
+                wire::Message::Ring if no_descriptor => {}
                 _ => return Err(self.breaks("an exporter does not say that")),
             }
         }
     }
 
     /// Maps a segment, unless this process has it.
-    fn learn(&self, said: &wire::Segment, descriptor: OwnedFd) -> Result<()> {
+    fn learn(self: &Arc<Self>, said: &wire::Segment, descriptors: Vec<OwnedFd>) -> Result<()> {
         let (is_known, count) = {
             let segments = lock(&self.segments);
             (segments.contains_key(&said.segment), segments.len())
@@ -232,24 +251,46 @@ impl ImportLink {
             return Err(self.breaks("it announces more segments than are accepted"));
         }
         let key = ImportKey::new(self.context.device(), &identity(self.connection.peer(), said));
-        let import = |departure| Segment::import(&self.context, said, descriptor, departure);
+        let import = |departure| Segment::import(&self.context, said, descriptors, departure);
         let imported = IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import);
         let known = match imported {
             // Somebody else's import of what the peer now says has another size.
             Ok(segment) if segment.bytes() as u64 != said.bytes => {
                 return Err(self.breaks("it announces a segment with another size than before"));
             }
-            Ok(segment) => Known::Mapped(segment),
-            Err(ImportError::Failed(error)) => Known::Refused(error),
-            Err(ImportError::Timeout(_)) => Known::Refused(Error::ImportBusy),
+            Ok(segment) => {
+                if let Some(slab) = segment.slab() {
+                    self.slabs.fetch_add(1, Ordering::SeqCst);
+                    slab.tell(Arc::downgrade(self), said.segment);
+                }
+                Known::Mapped(segment)
+            }
+            Err(ImportError::Failed(error)) => self.refused(error, said),
+            Err(ImportError::Timeout(_)) => self.refused(Error::ImportBusy, said),
             Err(ImportError::Forked) => return Err(core::Error::Forked.into()),
         };
         lock(&self.segments).insert(said.segment, known);
         Ok(())
     }
 
+    fn refused(&self, error: Error, said: &wire::Segment) -> Known {
+        let is_slab = said.place.is_in_a_pool();
+        if is_slab {
+            self.slabs.fetch_add(1, Ordering::SeqCst);
+        }
+        Known::Refused { error, is_slab }
+    }
+
+    /// The exporter may free a segment.
+    pub(super) fn slab_is_gone(&self, segment: u64) {
+        lock(&self.let_go).push(segment);
+        reaper::wake();
+    }
+
     fn forget(&self, segment: u64) -> Result<()> {
         match lock(&self.segments).remove(&segment) {
+            // It was not imported, so that nobody has it.
+            Some(Known::Refused { is_slab: true, .. }) => self.slab_is_gone(segment),
             Some(known) => bury(known),
             None => return Err(self.breaks("it retires a segment that it did not announce")),
         }
@@ -259,7 +300,7 @@ impl ImportLink {
     fn receive(self: &Arc<Self>, said: HandOver) -> Result<ReceivedBuffer> {
         let segment = match lock(&self.segments).get(&said.segment) {
             Some(Known::Mapped(segment)) => Ok(segment.clone()),
-            Some(Known::Refused(error)) => Err(error.clone()),
+            Some(Known::Refused { error, .. }) => Err(error.clone()),
             None => return Err(self.breaks("it hands over a part of a segment that it did not announce")),
         };
         let range = (usize::try_from(said.offset), usize::try_from(said.len));
@@ -336,6 +377,35 @@ impl ImportLink {
         }
     }
 
+    /// Whether some are used no more that the exporter has not heard the end of.
+    fn has_slabs_to_let_go(&self) -> bool {
+        let slabs = self.slabs.load(Ordering::SeqCst);
+        slabs > 0 && slabs > lock(&self.segments).values().filter(|known| known.is_slab()).count()
+    }
+
+    /// Tells the exporter which segments are gone here, and has those go that can.
+    fn let_go_of_slabs(&self) {
+        if self.is_let_go() {
+            // The exporter need not say that they are used no more.
+            let segments = std::mem::take(&mut *lock(&self.segments));
+            let refused = |(segment, known): (&u64, &Known)| {
+                matches!(known, Known::Refused { is_slab: true, .. }).then_some(*segment)
+            };
+            lock(&self.let_go).extend(segments.iter().filter_map(refused));
+            bury(segments);
+        }
+        // What has been freed in stream order ends here.
+        self.context.driver().reclaim();
+        let mut let_go = lock(&self.let_go);
+        while let Some(&segment) = let_go.last() {
+            if say(&self.connection, &wire::Message::LetGo { segment }, &[], Duration::ZERO).is_err() {
+                break;
+            }
+            let_go.pop();
+            self.slabs.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
     fn gone_back(&self) {
         self.live.fetch_sub(1, Ordering::SeqCst);
         if !self.is_open.load(Ordering::SeqCst) {
@@ -373,16 +443,20 @@ impl Watched for ImportLink {
                 lock(&self.unsent).push(returned);
             }
         }
+        if self.slabs.load(Ordering::SeqCst) > 0 {
+            self.let_go_of_slabs();
+        }
         Ok(())
     }
 
     fn is_restless(&self) -> bool {
-        !lock(&self.unsent).is_empty() || self.is_let_go()
+        !lock(&self.unsent).is_empty() || self.is_let_go() || self.has_slabs_to_let_go()
     }
 
     fn is_done(&self) -> bool {
         // Its end is what tells the exporter that the words will not be written any more.
-        self.is_let_go() && lock(&self.unsent).is_empty() && self.words.own_are_reached()
+        let has_slabs = self.slabs.load(Ordering::SeqCst) > 0;
+        self.is_let_go() && lock(&self.unsent).is_empty() && !has_slabs && self.words.own_are_reached()
     }
 
     fn end(&self) {

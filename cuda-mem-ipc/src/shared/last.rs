@@ -39,6 +39,12 @@ impl Last {
         self.releases.iter().try_for_each(|release| release.order(stream))
     }
 
+    /// Whether nobody need wait for any of it.
+    pub(super) fn is_over(&self) -> bool {
+        let is_over = |point: &UsePoint| point.is_reached().unwrap_or(false);
+        self.releases.iter().all(ReleaseFence::is_over) && self.points.iter().all(is_over)
+    }
+
     /// Whether `stream` need not wait for any of it.
     pub(super) fn is_over_for(&self, stream: &Stream) -> bool {
         let is_over = |point: &UsePoint| point.stream() == stream || point.is_reached().unwrap_or(false);

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use cuda_mem_pool::cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses, vmm};
 
 use super::books::Books;
@@ -10,6 +11,7 @@ use super::last::Last;
 use super::options::{MemoryKind, SharedPoolOptions};
 use super::reaper::bury;
 use super::segment::Segment;
+use super::slab::Slabs;
 use super::{expect_driver, lock, refuse_forked};
 use crate::error::Result;
 
@@ -73,6 +75,8 @@ pub(super) struct Pool {
     options: SharedPoolOptions,
     /// What sizes of segments are multiples of.
     page: usize,
+    /// The driver's pool, if segments are blocks of one.
+    slabs: Option<Arc<Slabs>>,
     state: Mutex<State>,
 }
 
@@ -115,17 +119,24 @@ impl SharedPool {
     ///
     /// # Errors
     ///
-    /// [`core::Error::NotAccepted`] for segments of no bytes; [`core::Error::Driver`], [`core::Error::Forked`].
+    /// [`core::Error::NotAccepted`] for segments of no bytes; [`core::Error::Driver`]: code 1 for a node that has no pools to
+    /// share; [`core::Error::Forked`].
     pub fn new(context: &Context, options: &SharedPoolOptions) -> Result<Self> {
         refuse_forked()?;
         expect_bytes("the size of a segment", options.segment_bytes)?;
+        let location = match options.kind {
+            MemoryKind::DevicePool => Some(MemoryLocation::Device(context.device().as_raw())),
+            MemoryKind::HostNumaPool(node) => Some(MemoryLocation::HostNuma(node)),
+            MemoryKind::Device | MemoryKind::Host => None,
+        };
         let page = match options.kind {
             MemoryKind::Device => vmm::granularity(context.device())?,
-            // Files have whole pages by themselves.
-            MemoryKind::Host => GRANULE,
+            // Files and blocks have whole pages by themselves.
+            _ => GRANULE,
         };
+        let slabs = location.map(|location| Slabs::new(context, location)).transpose()?.map(Arc::new);
         let (context, options) = (context.clone(), *options);
-        Ok(Self { pool: Arc::new(Pool { context, options, page, state: Mutex::default() }) })
+        Ok(Self { pool: Arc::new(Pool { context, options, page, slabs, state: Mutex::default() }) })
     }
 
     /// A buffer of `bytes` bytes, for `stream` at first, which is ordered behind whoever had the memory before. What is in it is
@@ -229,7 +240,8 @@ impl Pool {
     fn grow(&self, room: usize, bytes: usize, is_isolated: bool) -> Result<Cut> {
         let too_large = core::Error::TooLarge { count: bytes, size: 1 };
         let bytes = bytes.max(room).checked_next_multiple_of(self.page).ok_or(too_large)?;
-        let segment = Arc::new(Segment::create(&self.context, self.options.kind, bytes)?);
+        let segment =
+            Arc::new(Segment::create(&self.context, self.options.kind, self.slabs.as_ref(), bytes)?);
         let mut books = Books::new(segment.bytes(), Last::default());
         // The isolated one has all of it.
         let room = if is_isolated { segment.bytes() } else { room };

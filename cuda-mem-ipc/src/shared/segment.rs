@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use cuda_mem_pool::Uuid;
+use cuda_mem_pool::caching::Pinned;
 use cuda_mem_pool::cuda_mem_core::host::{RegisterFlags, Registered, SharedMapping};
 use cuda_mem_pool::cuda_mem_core::ipc::ImportedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -13,9 +14,10 @@ use cuda_mem_pool::cuda_mem_core::vmm::{CreateOptions, ShareableMemory};
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Uses};
 
 use super::exporter::ExportLink;
-use super::lock;
 use super::options::MemoryKind;
+use super::slab::{Slab, Slabs};
 use super::wire::{self, Place};
+use super::{lent, lock};
 use crate::error::{Error, Result};
 use crate::import::{Departure, Imported};
 
@@ -40,8 +42,24 @@ pub(super) struct Segment {
 
 #[derive(Debug)]
 enum Memory {
-    Device { mapping: ImportedMapping, descriptor: OwnedFd },
-    Host { registered: Registered<SharedMapping>, mapping: SharedMapping, address: CUdeviceptr },
+    Device {
+        mapping: ImportedMapping,
+        descriptors: Vec<OwnedFd>,
+    },
+    /// Of a caching allocator of this process.
+    Lent {
+        pinned: Pinned,
+        address: CUdeviceptr,
+    },
+    /// Shared with those who wait for its end.
+    Pooled {
+        slab: Arc<Slab>,
+    },
+    Host {
+        registered: Registered<SharedMapping>,
+        mapping: SharedMapping,
+        address: CUdeviceptr,
+    },
 }
 
 /// A share in a segment.
@@ -53,33 +71,67 @@ pub(super) enum SegmentRef {
 
 impl Segment {
     /// New memory, of at least `bytes`.
-    pub(super) fn create(context: &Context, kind: MemoryKind, bytes: usize) -> Result<Self> {
+    pub(super) fn create(
+        context: &Context,
+        kind: MemoryKind,
+        slabs: Option<&Arc<Slabs>>,
+        bytes: usize,
+    ) -> Result<Self> {
+        let device = context.device();
+        if let Some(slabs) = slabs {
+            let slab = Slab::allocate(context, slabs, bytes)?;
+            let block = slab.export;
+            let place = match kind {
+                MemoryKind::HostNumaPool(node) => Place::NodePool { node: node.cast_unsigned(), block },
+                _ => Place::DevicePool { uuid: device.uuid()?, block },
+            };
+            return Ok(Self::new(bytes, place, Memory::Pooled { slab: Arc::new(slab) }, None));
+        }
         match kind {
-            MemoryKind::Device => {
-                let device = context.device();
-                let memory = ShareableMemory::create(device, bytes, &CreateOptions::supported_by(device)?)?;
-                let descriptor = memory.export_posix_fd()?;
-                Self::map(context, device, descriptor, bytes, None)
-            }
             MemoryKind::Host => Self::register(context, SharedMapping::create(bytes)?, None),
+            _ => {
+                let memory = ShareableMemory::create(device, bytes, &CreateOptions::supported_by(device)?)?;
+                let descriptors = vec![memory.export_posix_fd()?];
+                Self::map(context, device, Place::Device(device.uuid()?), descriptors, &[bytes], None)
+            }
         }
     }
 
-    /// What another process says is memory. `departure` is dropped when it is unmapped.
+    /// Memory of a caching allocator, whole handles side by side.
+    pub(super) fn lent(place: Place, address: CUdeviceptr, bytes: usize, pinned: Pinned) -> Self {
+        Self::new(bytes, place, Memory::Lent { pinned, address }, None)
+    }
+
+    /// What another process says is memory, with as many descriptors as it says. `departure` is dropped when it is unmapped.
     pub(super) fn import(
         context: &Context,
         said: &wire::Segment,
-        descriptor: OwnedFd,
+        descriptors: Vec<OwnedFd>,
         departure: Departure,
     ) -> Result<Self> {
-        let bytes =
-            usize::try_from(said.bytes).map_err(|_| core::Error::TooLarge { count: usize::MAX, size: 1 })?;
-        match said.place {
+        let size = |bytes: &u64| {
+            usize::try_from(*bytes).map_err(|_| core::Error::TooLarge { count: usize::MAX, size: 1 })
+        };
+        let bytes = size(&said.bytes)?;
+        let only = |mut descriptors: Vec<OwnedFd>| {
+            descriptors.pop().ok_or(Error::DescriptorCount { declared: 1, received: 0 })
+        };
+        match &said.place {
             Place::Device(uuid) => {
-                let device = device_of(context, uuid)?;
-                Self::map(context, device, descriptor, bytes, Some(departure))
+                let device = device_of(context, *uuid)?;
+                Self::map(context, device, said.place, descriptors, &[bytes], Some(departure))
+            }
+            Place::Parts { uuid, parts } => {
+                let device = device_of(context, *uuid)?;
+                let sizes = parts.sizes().iter().map(size).collect::<Result<Vec<_>, _>>()?;
+                Self::map(context, device, said.place, descriptors, &sizes, Some(departure))
+            }
+            Place::DevicePool { block, .. } | Place::NodePool { block, .. } => {
+                let slab = Slab::import(context, only(descriptors)?, *block, bytes, departure)?;
+                Ok(Self::new(bytes, said.place, Memory::Pooled { slab: Arc::new(slab) }, None))
             }
             Place::Host => {
+                let descriptor = only(descriptors)?;
                 let mapping = SharedMapping::open(descriptor)?;
                 if mapping.bytes() != bytes {
                     let (said, found) = (said.bytes, mapping.bytes());
@@ -93,17 +145,17 @@ impl Segment {
     fn map(
         context: &Context,
         device: Device,
-        descriptor: OwnedFd,
-        bytes: usize,
+        place: Place,
+        descriptors: Vec<OwnedFd>,
+        sizes: &[usize],
         departure: Option<Departure>,
     ) -> Result<Self> {
-        let here = context.device();
-        let mut mapping = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), bytes, &[here])?;
-        let place = Place::Device(device.uuid()?);
+        let parts = descriptors.iter().map(|one| one.as_fd()).zip(sizes.iter().copied()).collect::<Vec<_>>();
+        let mut mapping = ImportedMapping::import_posix_fds(device, &parts, &[context.device()])?;
         if let Some(departure) = departure {
             mapping.drop_after_unmap(departure);
         }
-        Ok(Self::new(bytes, place, Memory::Device { mapping, descriptor }, None))
+        Ok(Self::new(mapping.bytes(), place, Memory::Device { mapping, descriptors }, None))
     }
 
     fn register(context: &Context, mapping: SharedMapping, departure: Option<Departure>) -> Result<Self> {
@@ -129,25 +181,39 @@ impl Segment {
     pub(super) fn address(&self, offset: usize) -> CUdeviceptr {
         let first = match &self.memory {
             Memory::Device { mapping, .. } => mapping.as_raw(),
-            Memory::Host { address, .. } => *address,
+            Memory::Pooled { slab } => slab.address(),
+            Memory::Lent { address, .. } | Memory::Host { address, .. } => *address,
         };
         first.wrapping_add(offset as u64)
     }
 
-    /// What peers map it by.
-    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+    /// Gives somebody what peers map it by.
+    pub(super) fn with_descriptors<R>(&self, to: impl FnOnce(&[BorrowedFd<'_>]) -> Result<R>) -> Result<R> {
         match &self.memory {
-            Memory::Device { descriptor, .. } => descriptor.as_fd(),
-            Memory::Host { mapping, .. } => mapping.as_fd(),
+            Memory::Device { descriptors, .. } => {
+                to(&descriptors.iter().map(|one| one.as_fd()).collect::<Vec<_>>())
+            }
+            // Once for each peer, and none is kept: there may be many.
+            Memory::Lent { pinned, .. } => {
+                let exported = pinned.export_posix_fds().map_err(lent::told)?;
+                to(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>())
+            }
+            Memory::Pooled { slab } => to(&[slab.descriptor()]),
+            Memory::Host { mapping, .. } => to(&[mapping.as_fd()]),
         }
     }
 
     /// The memory as the host sees it; none on a device.
     pub(super) fn host(&self) -> Option<&SharedMapping> {
         match &self.memory {
-            Memory::Device { .. } => None,
+            Memory::Device { .. } | Memory::Lent { .. } | Memory::Pooled { .. } => None,
             Memory::Host { mapping, .. } => Some(mapping),
         }
+    }
+
+    /// What its importers have to let go of before it is freed.
+    pub(super) fn slab(&self) -> Option<&Arc<Slab>> {
+        if let Memory::Pooled { slab } = &self.memory { Some(slab) } else { None }
     }
 
     /// What a peer is told of it.
@@ -161,6 +227,9 @@ impl Segment {
         match &self.memory {
             Memory::Device { mapping, .. } => mapping.absorb_uses(uses),
             Memory::Host { registered, .. } => registered.absorb_uses(uses),
+            Memory::Pooled { slab } => slab.absorb(uses),
+            // The allocator knows who uses its blocks.
+            Memory::Lent { .. } => {}
         }
     }
 

@@ -1,12 +1,16 @@
 //! What exporter and importer say to each other: the payloads of their messages.
 
+mod place;
+
 use crate::transport::FIRST_KIND;
+
+pub use place::{MOST_HANDLES, Parts, Place, Segment};
 
 /// The memory where fences are, a descriptor of which travels with it, and the exporter's device. Kind 16.
 pub const OFFER: u16 = FIRST_KIND;
 /// The importer has it. Kind 17.
 pub const ACCEPT: u16 = FIRST_KIND + 1;
-/// A segment, a descriptor of which travels with it. Kind 18.
+/// A segment, the descriptors of which travel with it. Kind 18.
 pub const SEGMENT: u16 = FIRST_KIND + 2;
 /// A buffer and the fence that orders it. Kind 19.
 pub const HAND_OVER: u16 = FIRST_KIND + 3;
@@ -17,6 +21,9 @@ pub const RETIRE: u16 = FIRST_KIND + 5;
 
 /// There is something in the ring, for an importer that sleeps. Kind 22.
 pub const RING: u16 = FIRST_KIND + 6;
+
+/// The importer has unmapped a segment that its exporter waits for, a block of a pool. Kind 23.
+pub const LET_GO: u16 = FIRST_KIND + 7;
 
 /// How many lines of fences each side writes. Those of the exporter come first.
 pub const LINES: u32 = 32;
@@ -45,6 +52,7 @@ pub const SLOTS: usize = FIRST_OF_RING + 3 + RING_ENTRIES as usize;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(clippy::large_enum_variant, reason = "it is on the stack for as long as it is read")]
 pub enum Message {
     /// [`OFFER`].
     Offer(Offer),
@@ -63,6 +71,11 @@ pub enum Message {
     },
     /// [`RING`].
     Ring,
+    /// [`LET_GO`].
+    LetGo {
+        /// The segment.
+        segment: u64,
+    },
 }
 
 /// The first message of an exporter.
@@ -75,31 +88,9 @@ pub struct Offer {
 
 impl Offer {
     /// The version that is spoken here.
-    pub const VERSION: u32 = 1;
+    pub const VERSION: u32 = 2;
     /// What is offered here.
     pub const OURS: Self = Self { version: Self::VERSION };
-}
-
-/// Memory that buffers are parts of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Segment {
-    /// Its number, which the exporter's process gives once.
-    pub segment: u64,
-    /// A number of the exporter's program, which tells a process from what it was before `exec`.
-    pub generation: u64,
-    /// Its size.
-    pub bytes: u64,
-    /// Where it lies.
-    pub place: Place,
-}
-
-/// Where a segment lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// On the device with this UUID.
-    Device([u8; 16]),
-    /// On the host.
-    Host,
 }
 
 /// A buffer that is handed over.
@@ -183,6 +174,7 @@ impl Message {
             RELEASE => Self::Release(fields.release()?),
             RETIRE => Self::Retire { segment: fields.number()? },
             RING => Self::Ring,
+            LET_GO => Self::LetGo { segment: fields.number()? },
             kind => return Err(WireError::Kind(kind)),
         };
         fields.end()?;
@@ -201,13 +193,8 @@ impl Message {
                 OFFER
             }
             Self::Accept => ACCEPT,
-            Self::Segment(Segment { segment, generation, bytes, place }) => {
-                let (place, uuid) = match place {
-                    Place::Device(uuid) => (0u64, *uuid),
-                    Place::Host => (1, [0; 16]),
-                };
-                [*segment, *generation, *bytes, place].iter().for_each(|number| put(&number.to_le_bytes()));
-                put(&uuid);
+            Self::Segment(segment) => {
+                segment.put(put);
                 SEGMENT
             }
             Self::HandOver(HandOver { sequence, segment, offset, len, fence }) => {
@@ -236,6 +223,10 @@ impl Message {
                 RETIRE
             }
             Self::Ring => RING,
+            Self::LetGo { segment } => {
+                put(&segment.to_le_bytes());
+                LET_GO
+            }
         };
         (kind, bytes)
     }
@@ -298,18 +289,6 @@ impl Fields<'_> {
         check("version", version.into(), version == Offer::VERSION)?;
         check("number of lines", lines.into(), lines == LINES)?;
         Ok(Offer { version })
-    }
-
-    fn segment(&mut self) -> Result<Segment, WireError> {
-        let (segment, generation, bytes) = (self.number()?, self.number()?, self.number()?);
-        let (place, uuid) = (self.number()?, self.take::<16>()?);
-        check("size", bytes, bytes > 0 && bytes <= isize::MAX as u64)?;
-        let place = match place {
-            0 => Place::Device(uuid),
-            1 if uuid == [0; 16] => Place::Host,
-            value => return Err(WireError::Value { field: "place", value }),
-        };
-        Ok(Segment { segment, generation, bytes, place })
     }
 
     fn hand_over(&mut self) -> Result<HandOver, WireError> {

@@ -1,12 +1,14 @@
 //! From A to B to C, and to several at once.
 
 use cuda_mem_core::DeviceBuffer;
-use cuda_mem_ipc::shared::{SharedPool, SharedPoolOptions};
+use cuda_mem_ipc::shared::{MemoryKind, SharedPool, SharedPoolOptions};
 
 use crate::common::gate::Gate;
 use crate::common::pair::{self, Cast, Channel, checksum, test_name};
 use crate::common::{World, pattern};
-use crate::link::{LIMIT, enqueue_download, enqueue_upload, eventually, export_to, import_from};
+use crate::link::{
+    LIMIT, enqueue_download, enqueue_upload, eventually, export_to, import_from, kinds, options,
+};
 
 const LEN: usize = 100_000;
 const TEST: &str = "chain::what_was_received_is_handed_on";
@@ -45,22 +47,28 @@ fn what_was_received_is_handed_on() {
     assert_eq!(TEST, test_name!());
     pair::play(TEST, &[("b", second), ("c", third)], |cast| {
         let world = World::new();
-        let stream = world.new_stream();
-        let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
-        let buffer = pool.allocate(LEN, &stream).unwrap();
-        let bytes = pattern(LEN, 8);
-        let source = DeviceBuffer::from_slice(&stream, &bytes).unwrap();
-        let peer = cast.start("b");
-        let exporter = export_to(&world, &peer);
-        let gate = Gate::before(&stream);
-        enqueue_upload(&stream, buffer.on(&stream).unwrap().address(), &source);
-        exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
-        assert_eq!(peer.receive().bytes, b"enqueued");
-        gate.open();
-        assert_eq!(peer.receive().words(), [checksum(&bytes[1000..])]);
-        eventually("it comes back", || exporter.leases() == 0);
-        peer.finish();
+        for kind in kinds(&world) {
+            hand_on(cast, &world, kind);
+        }
     });
+}
+
+fn hand_on(cast: Cast, world: &World, kind: MemoryKind) {
+    let stream = world.new_stream();
+    let pool = SharedPool::new(&world.context, &options(kind, 64 << 20)).unwrap();
+    let buffer = pool.allocate(LEN, &stream).unwrap();
+    let bytes = pattern(LEN, 8);
+    let source = DeviceBuffer::from_slice(&stream, &bytes).unwrap();
+    let peer = cast.start("b");
+    let exporter = export_to(world, &peer);
+    let gate = Gate::before(&stream);
+    enqueue_upload(&stream, buffer.on(&stream).unwrap().address(), &source);
+    exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
+    assert_eq!(peer.receive().bytes, b"enqueued");
+    gate.open();
+    assert_eq!(peer.receive().words(), [checksum(&bytes[1000..])], "{kind:?}");
+    eventually("it comes back", || exporter.leases() == 0);
+    peer.finish();
 }
 
 fn one_of_many(first: &Channel) {

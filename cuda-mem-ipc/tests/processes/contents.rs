@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use cuda_mem_core::DeviceBuffer;
-use cuda_mem_ipc::shared::{SharedPool, SharedPoolOptions};
+use cuda_mem_ipc::shared::{MemoryKind, SharedPool};
 
 use crate::common::kernels::Kernels;
-use crate::common::pair::{self, Channel, checksum, test_name};
+use crate::common::pair::{self, Cast, Channel, checksum, test_name};
 use crate::common::{World, pattern};
 use crate::link::{
-    LIMIT, download, enqueue_download, enqueue_upload, eventually, export_to, import_from, upload,
+    LIMIT, download, enqueue_download, enqueue_upload, eventually, export_to, import_from, kinds, options,
+    upload,
 };
 
 const COUNT: usize = 1000;
@@ -42,35 +43,41 @@ fn receiver_of_many(first: &Channel) {
 }
 
 #[test]
-fn a_thousand_buffers_are_there_at_once() {
+fn a_thousand_buffers_of_each_kind_are_there_at_once() {
     pair::play(test_name!(), &[("receiver", receiver_of_many)], |cast| {
         let world = World::new();
-        let stream = world.new_stream();
-        let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
-        let receiver = cast.start("receiver");
-        let exporter = export_to(&world, &receiver);
-        let mut buffers = Vec::new();
-        for index in 0..COUNT {
-            let buffer = pool.allocate(len_of(index), &stream).unwrap();
-            upload(&stream, buffer.as_raw(), &pattern(buffer.len(), index as u8));
-            assert_eq!(exporter.hand_over(&buffer, &stream, LIMIT).unwrap(), index as u64);
-            buffers.push(buffer);
+        for kind in kinds(&world) {
+            a_thousand(cast, &world, kind);
         }
-        assert_eq!(exporter.leases(), COUNT);
-        assert_eq!(receiver.receive().bytes, b"seen");
-        eventually("all go back", || exporter.leases() == 0);
-        for (index, buffer) in buffers.iter().enumerate() {
-            let address = buffer.on(&stream).unwrap().address();
-            let seen = checksum(&download(&stream, address, buffer.len()));
-            assert_eq!(seen, checksum(&pattern(buffer.len(), !(index as u8))), "buffer {index}");
-        }
-        drop(buffers);
-        // One segment, which nobody uses: the pool gives all of it back.
-        assert_eq!((pool.trim(), pool.reserved_bytes()), (64 << 20, 0));
-        receiver.send(b"done", &[]);
-        receiver.finish();
         assert_eq!(world.driver.release_failures(), 0);
     });
+}
+
+fn a_thousand(cast: Cast, world: &World, kind: MemoryKind) {
+    let stream = world.new_stream();
+    let pool = SharedPool::new(&world.context, &options(kind, 64 << 20)).unwrap();
+    let receiver = cast.start("receiver");
+    let exporter = export_to(world, &receiver);
+    let mut buffers = Vec::new();
+    for index in 0..COUNT {
+        let buffer = pool.allocate(len_of(index), &stream).unwrap();
+        upload(&stream, buffer.as_raw(), &pattern(buffer.len(), index as u8));
+        assert_eq!(exporter.hand_over(&buffer, &stream, LIMIT).unwrap(), index as u64);
+        buffers.push(buffer);
+    }
+    assert_eq!(exporter.leases(), COUNT);
+    assert_eq!(receiver.receive().bytes, b"seen");
+    eventually("all go back", || exporter.leases() == 0);
+    for (index, buffer) in buffers.iter().enumerate() {
+        let address = buffer.on(&stream).unwrap().address();
+        let seen = checksum(&download(&stream, address, buffer.len()));
+        assert_eq!(seen, checksum(&pattern(buffer.len(), !(index as u8))), "{kind:?}: buffer {index}");
+    }
+    drop(buffers);
+    // One segment, which nobody uses: the pool gives all of it back.
+    assert_eq!((pool.trim(), pool.reserved_bytes()), (64 << 20, 0));
+    receiver.send(b"done", &[]);
+    receiver.finish();
 }
 
 const ROUNDS: usize = 400;
@@ -106,8 +113,7 @@ fn memory_is_used_again_at_once_while_both_sides_work() {
         let world = World::new();
         let kernels = Kernels::load(&world.context);
         let streams = [(); 3].map(|()| world.new_stream());
-        let options = SharedPoolOptions { segment_bytes: 2 << 20, ..SharedPoolOptions::default() };
-        let pool = SharedPool::new(&world.context, &options).unwrap();
+        let pool = SharedPool::new(&world.context, &options(MemoryKind::Device, 2 << 20)).unwrap();
         let sources: Vec<_> =
             (0..7).map(|seed| DeviceBuffer::from_slice(&streams[0], &pattern(LEN, seed)).unwrap()).collect();
         streams[0].synchronize().unwrap();
@@ -149,26 +155,32 @@ fn receiver_of_parts(first: &Channel) {
 }
 
 #[test]
-fn parts_of_a_buffer_are_handed_over() {
+fn parts_of_a_buffer_of_each_kind_are_handed_over() {
     pair::play(test_name!(), &[("receiver", receiver_of_parts)], |cast| {
         let world = World::new();
-        let stream = world.new_stream();
-        let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
-        // Not at the start of its segment.
-        let _before = pool.allocate(12_345, &stream).unwrap();
-        let buffer = pool.allocate(LEN, &stream).unwrap();
-        let bytes = pattern(LEN, 5);
-        upload(&stream, buffer.as_raw(), &bytes);
-        let receiver = cast.start("receiver");
-        let exporter = export_to(&world, &receiver);
-        for range in [0..1, 777..100_001, LEN - 1..LEN] {
-            exporter.hand_over(buffer.range(range.clone()).unwrap(), &stream, LIMIT).unwrap();
-            assert_eq!(receiver.receive().words(), [checksum(&bytes[range])]);
+        for kind in kinds(&world) {
+            parts(cast, &world, kind);
         }
-        #[allow(clippy::reversed_empty_ranges, reason = "what must be refused")]
-        for range in [0..0, 5..4, 0..LEN + 1, LEN..LEN + 1, 1..usize::MAX] {
-            assert!(buffer.range(range).is_err());
-        }
-        receiver.finish();
     });
+}
+
+fn parts(cast: Cast, world: &World, kind: MemoryKind) {
+    let stream = world.new_stream();
+    let pool = SharedPool::new(&world.context, &options(kind, 64 << 20)).unwrap();
+    // Not at the start of its segment.
+    let _before = pool.allocate(12_345, &stream).unwrap();
+    let buffer = pool.allocate(LEN, &stream).unwrap();
+    let bytes = pattern(LEN, 5);
+    upload(&stream, buffer.as_raw(), &bytes);
+    let receiver = cast.start("receiver");
+    let exporter = export_to(world, &receiver);
+    for range in [0..1, 777..100_001, LEN - 1..LEN] {
+        exporter.hand_over(buffer.range(range.clone()).unwrap(), &stream, LIMIT).unwrap();
+        assert_eq!(receiver.receive().words(), [checksum(&bytes[range])], "{kind:?}");
+    }
+    #[allow(clippy::reversed_empty_ranges, reason = "what must be refused")]
+    for range in [0..0, 5..4, 0..LEN + 1, LEN..LEN + 1, 1..usize::MAX] {
+        assert!(buffer.range(range).is_err());
+    }
+    receiver.finish();
 }

@@ -8,7 +8,7 @@ use cuda_mem_core::host::SharedMapping;
 use cuda_mem_core::ipc::{SharedWords, poison_word};
 use cuda_mem_ipc::Error;
 use cuda_mem_ipc::shared::wire::{
-    self, FIRST_OF_RING, Fence, HandOver, LINES, Message, Offer, Place, RING_ENTRIES, Release, SLOTS,
+    self, FIRST_OF_RING, Fence, HandOver, LINES, Message, Offer, Parts, Place, RING_ENTRIES, Release, SLOTS,
 };
 use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
 use cuda_mem_ipc::transport::Connection;
@@ -134,16 +134,42 @@ fn memory_that_is_not_what_it_was_said_to_be_is_not_mapped() {
     let (memory, said) = segment(&world, 0);
     let device = || memory.export_posix_fd().unwrap();
     let host = || SharedMapping::create(1 << 16).unwrap().as_fd().try_clone_to_owned().unwrap();
-    let cases: [(&str, wire::Segment, OwnedFd); 5] = [
-        ("larger", wire::Segment { bytes: said.bytes * 2, ..said }, device()),
-        ("smaller", wire::Segment { bytes: said.bytes / 2, ..said }, device()),
-        ("another device", wire::Segment { place: Place::Device([3; 16]), ..said }, device()),
-        ("no memory", said, File::open("/dev/null").unwrap().into()),
-        ("of the host, and larger", wire::Segment { place: Place::Host, bytes: 1 << 17, ..said }, host()),
+    let pool = Place::DevicePool { uuid: world.context.device().uuid().unwrap(), block: [9; 64] };
+    let parts = Parts::new(&[said.bytes, said.bytes]).unwrap();
+    let longer = Parts::new(&[said.bytes, 3 * said.bytes]).unwrap();
+    let longer = Place::Parts { uuid: world.context.device().uuid().unwrap(), parts: longer };
+    let two = Place::Parts { uuid: world.context.device().uuid().unwrap(), parts };
+    let cases: [(&str, wire::Segment, Vec<OwnedFd>); 9] = [
+        ("memory and no pool", wire::Segment { place: pool, ..said }, vec![device()]),
+        (
+            "no pool",
+            wire::Segment { place: Place::NodePool { node: 0, block: [0; 64] }, ..said },
+            vec![host()],
+        ),
+        (
+            "a part that is none",
+            wire::Segment { place: two, bytes: 2 * said.bytes, ..said },
+            vec![device(), host()],
+        ),
+        (
+            "parts that are larger",
+            wire::Segment { place: longer, bytes: 4 * said.bytes, ..said },
+            vec![device(), device()],
+        ),
+        ("larger", wire::Segment { bytes: said.bytes * 2, ..said }, vec![device()]),
+        ("smaller", wire::Segment { bytes: said.bytes / 2, ..said }, vec![device()]),
+        ("another device", wire::Segment { place: Place::Device([3; 16]), ..said }, vec![device()]),
+        ("no memory", said, vec![File::open("/dev/null").unwrap().into()]),
+        (
+            "of the host, and larger",
+            wire::Segment { place: Place::Host, bytes: 1 << 17, ..said },
+            vec![host()],
+        ),
     ];
     let (importer, hostile, _words) = importer(&world);
-    for (number, (what, said, descriptor)) in (1..).zip(cases) {
-        say(&hostile, Message::Segment(wire::Segment { segment: number, ..said }), &[descriptor.as_fd()]);
+    for (number, (what, said, descriptors)) in (1..).zip(cases) {
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        say(&hostile, Message::Segment(wire::Segment { segment: number, ..said }), &descriptors);
         for sequence in [10, 20] {
             let part = HandOver { sequence, segment: number, offset: 0, len: 1, fence: WORD };
             say(&hostile, Message::HandOver(part), &[]);
@@ -156,6 +182,10 @@ fn memory_that_is_not_what_it_was_said_to_be_is_not_mapped() {
             assert_eq!(heard(&hostile), release, "{what}");
         }
         say(&hostile, Message::Retire { segment: number }, &[]);
+        if matches!(said.place, Place::DevicePool { .. } | Place::NodePool { .. }) {
+            assert!(matches!(importer.recv(SHORT), Err(Error::Timeout { .. })));
+            assert_eq!(heard(&hostile), Message::LetGo { segment: number }, "{what}");
+        }
     }
     say(&hostile, Message::Segment(said), &[device().as_fd()]);
     say(&hostile, part(0, said.bytes), &[]);

@@ -8,7 +8,8 @@ use crate::common::gate::Gate;
 use crate::common::pair::{self, Channel, checksum, test_name};
 use crate::common::{World, pattern};
 use crate::link::{
-    LIMIT, SHORT, download, enqueue_upload, eventually, export_to, import_from, invited, upload,
+    LIMIT, SHORT, download, enqueue_upload, eventually, export_to, import_from, invited, kinds, options,
+    upload,
 };
 
 const LEN: usize = 100_000;
@@ -98,6 +99,51 @@ fn isolated_memory_goes_when_its_buffer_does() {
         let slack = 48 << 20;
         eventually("the memory is free", || world.context.memory_info().unwrap().free + slack > before);
         importer.finish();
+        assert_eq!(world.driver.release_failures(), 0);
+    });
+}
+
+/// Takes a buffer of each pool and waits for the end of its segments.
+fn importer_of_pools(first: &Channel) {
+    let world = World::new();
+    let importer = import_from(&world, first);
+    let stream = world.new_stream();
+    loop {
+        match importer.recv(LIMIT) {
+            Ok(buffer) => {
+                let address = buffer.on(&stream).unwrap().address();
+                first.send_words(&[checksum(&download(&stream, address, buffer.len()))]);
+            }
+            Err(error) => break assert!(error.is_gone(), "{error}"),
+        }
+    }
+    assert_eq!(world.driver.release_failures(), 0);
+}
+
+/// Blocks of a driver pool are freed here only when the importer has freed them.
+#[test]
+fn pools_of_the_driver_have_their_memory_back_when_importers_have_let_go() {
+    pair::play(test_name!(), &[("importer", importer_of_pools)], |cast| {
+        let world = World::new();
+        let stream = world.new_stream();
+        let pools = kinds(&world)
+            .into_iter()
+            .filter(|kind| matches!(kind, MemoryKind::DevicePool | MemoryKind::HostNumaPool(_)));
+        for kind in pools {
+            let importer = cast.start("importer");
+            let exporter = export_to(&world, &importer);
+            let pool = SharedPool::new(&world.context, &options(kind, 4 << 20)).unwrap();
+            for seed in 0..20 {
+                let buffer = pool.allocate_isolated(3 << 20, &stream).unwrap();
+                upload(&stream, buffer.as_raw(), &pattern(LEN, seed));
+                exporter.hand_over(buffer.range(0..LEN).unwrap(), &stream, LIMIT).unwrap();
+                assert_eq!(importer.receive().words(), [checksum(&pattern(LEN, seed))], "{kind:?} {seed}");
+            }
+            eventually("the segments are gone", || exporter.leases() == 0 && pool.reserved_bytes() == 0);
+            // It ends when the importer has let go of them all.
+            drop(exporter);
+            importer.finish();
+        }
         assert_eq!(world.driver.release_failures(), 0);
     });
 }

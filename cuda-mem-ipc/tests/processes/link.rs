@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use cuda_mem_core::{DeviceBuffer, Stream, copy};
-use cuda_mem_ipc::shared::{Exporter, Importer};
+use cuda_mem_ipc::shared::{Exporter, Importer, MemoryKind, SharedPool, SharedPoolOptions};
 use cuda_mem_ipc::transport::{Connection, PeerPolicy, Pending, pair};
 
 use crate::common::World;
@@ -28,6 +28,23 @@ pub(crate) fn invite(peer: &Channel) -> Connection {
 pub(crate) fn invited(first: &Channel) -> Connection {
     let [there] = <[OwnedFd; 1]>::try_from(first.receive().descriptors).unwrap();
     Pending::inherited(there).unwrap().complete(&PeerPolicy::default(), LIMIT).unwrap()
+}
+
+/// The kinds of memory that a shared pool has, as far as the driver knows them.
+pub(crate) fn kinds(world: &World) -> Vec<MemoryKind> {
+    let all = [MemoryKind::Device, MemoryKind::DevicePool, MemoryKind::HostNumaPool(0), MemoryKind::Host];
+    let is_known = |kind: &MemoryKind| {
+        let made = SharedPool::new(&world.context, &options(*kind, 2 << 20));
+        let is_old = matches!(kind, MemoryKind::HostNumaPool(_)) && made.is_err();
+        // Drivers before CUDA 12.6 have no pools on nodes of the host, and share none.
+        assert!(made.is_ok() || is_old, "{kind:?}: {made:?}");
+        made.is_ok()
+    };
+    all.into_iter().filter(is_known).collect()
+}
+
+pub(crate) fn options(kind: MemoryKind, segment_bytes: usize) -> SharedPoolOptions {
+    SharedPoolOptions { kind, segment_bytes }
 }
 
 pub(crate) fn export_to(world: &World, peer: &Channel) -> Exporter {

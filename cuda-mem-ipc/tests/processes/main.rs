@@ -12,6 +12,7 @@ mod death;
 mod fork;
 mod hostile;
 mod kinds;
+mod lent;
 mod link;
 mod order;
 mod raw;

@@ -3,7 +3,16 @@ use proptest::prelude::*;
 use super::*;
 
 fn message() -> impl Strategy<Value = Message> {
-    let place = prop_oneof![any::<[u8; 16]>().prop_map(Place::Device), Just(Place::Host)];
+    let uuid = any::<[u8; 16]>;
+    let block = || prop::collection::vec(any::<u8>(), 64).prop_map(|bytes| bytes.try_into().unwrap());
+    let sizes = prop::collection::vec(1..=1u64 << 50, 2..=MOST_HANDLES);
+    let place = prop_oneof![
+        uuid().prop_map(Place::Device),
+        Just(Place::Host),
+        (uuid(), block()).prop_map(|(uuid, block)| Place::DevicePool { uuid, block }),
+        (any::<u32>(), block()).prop_map(|(node, block)| Place::NodePool { node, block }),
+        (uuid(), sizes).prop_map(|(uuid, sizes)| Place::Parts { uuid, parts: Parts::new(&sizes).unwrap() }),
+    ];
     let segment = (any::<u64>(), any::<u64>(), 1..=isize::MAX as u64, place);
     let event =
         prop::collection::vec(any::<u8>(), 64).prop_map(|bytes| Fence::Event(bytes.try_into().unwrap()));
@@ -15,6 +24,9 @@ fn message() -> impl Strategy<Value = Message> {
         Just(Message::Accept),
         Just(Message::Ring),
         segment.prop_map(|(segment, generation, bytes, place)| {
+            // Of several handles it is what they have together.
+            let together = |parts: Parts| parts.sizes().iter().sum();
+            let bytes = if let Place::Parts { parts, .. } = place { together(parts) } else { bytes };
             Message::Segment(Segment { segment, generation, bytes, place })
         }),
         hand_over.prop_map(|(sequence, segment, (offset, len), fence)| {
@@ -24,6 +36,7 @@ fn message() -> impl Strategy<Value = Message> {
             Message::Release(Release { sequence, line, generation })
         }),
         any::<u64>().prop_map(|segment| Message::Retire { segment }),
+        any::<u64>().prop_map(|segment| Message::LetGo { segment }),
     ]
 }
 
@@ -61,7 +74,7 @@ proptest! {
     /// Whatever is read is written as it was: no two payloads mean the same, and no number is changed on the way.
     #[test]
     fn any_bytes_are_a_message_or_an_error(
-        kind in FIRST_KIND - 1..=RING + 1,
+        kind in FIRST_KIND - 1..=LET_GO + 1,
         bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 0..120),
     ) {
         if let Ok(message) = Message::parse(kind, &bytes) {
@@ -91,4 +104,7 @@ fn numbers_that_no_message_has_are_named() {
         );
     }
     assert_eq!(Message::parse(15, &[]), Err(WireError::Kind(15)));
+    for sizes in [&[][..], &[1], &[1, 0], &[1; MOST_HANDLES + 1], &[1 << 62, 1 << 62], &[u64::MAX, 1]] {
+        assert_eq!(Parts::new(sizes), None, "{sizes:?}");
+    }
 }

@@ -1,6 +1,6 @@
 //! Any bytes are a message of a shared pool or an error, and a message is written as it is read.
 
-use cuda_mem_ipc::shared::wire::{Fence, LINES, Message};
+use cuda_mem_ipc::shared::wire::{Fence, LINES, MOST_HANDLES, Message, Place};
 
 /// Whether the bytes are a kind, in two of them, and a payload that has it.
 pub(crate) fn check(bytes: &[u8]) -> bool {
@@ -16,7 +16,13 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
             }
         }
         Message::Release(release) => assert!(release.line < LINES && release.generation.cast_signed() >= 0),
-        Message::Segment(segment) => assert!(segment.bytes > 0 && usize::try_from(segment.bytes).is_ok()),
+        Message::Segment(segment) => {
+            assert!(segment.bytes > 0 && usize::try_from(segment.bytes).is_ok());
+            assert!((1..=MOST_HANDLES).contains(&segment.descriptors()));
+            if let Place::Parts { parts, .. } = segment.place {
+                assert_eq!(parts.sizes().iter().sum::<u64>(), segment.bytes);
+            }
+        }
         _ => {}
     }
     true

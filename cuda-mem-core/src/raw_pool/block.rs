@@ -1,0 +1,146 @@
+//! Blocks of this process's pools, with what frees them.
+//!
+//! # Safety
+//!
+//! Relies on every use of a block being in its [`Uses`]: work that is put into a stream without [`PoolBlock::on`] is its author's
+//! `unsafe` responsibility.
+
+#![allow(unsafe_code, reason = "exports the address of a block")]
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use cuda_mem_sys::CUdeviceptr;
+
+use super::imported::Block;
+use super::{MemoryPool, PointerExport};
+use crate::buffer::StreamUse;
+use crate::error::{Error, Result};
+use crate::fork;
+use crate::stream::Stream;
+use crate::uses::{Access, Uses};
+
+/// A block of a [`MemoryPool`], freed once, behind all uses that it knows of and without the host waiting. It keeps the pool.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolBlock, PoolProperties};
+/// use cuda_mem_core::{Driver, Stream};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let properties = PoolProperties {
+///     allocation_type: AllocationType::Pinned,
+///     location: MemoryLocation::Device(0),
+///     shareable: false,
+///     max_size: 0,
+/// };
+/// let pool = Arc::new(MemoryPool::create(driver, &properties)?);
+/// let block = PoolBlock::allocate(&pool, 4096, &stream)?;
+/// assert_eq!(block.on(&stream)?.address(), block.as_raw());
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+pub struct PoolBlock {
+    /// Taken out when the block is dropped.
+    block: ManuallyDrop<Block>,
+    bytes: usize,
+}
+
+impl PoolBlock {
+    /// Memory of the pool, allocated and to be freed on `stream`: [`MemoryPool::allocate`].
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn allocate(pool: &Arc<MemoryPool>, bytes: usize, stream: &Stream) -> Result<Self> {
+        let address = pool.allocate(bytes, stream)?;
+        let block = ManuallyDrop::new(Block::new(address, stream, pool));
+        let allocated = Self { block, bytes };
+        // Others wait for the allocation.
+        allocated.block.uses.record_stream(stream)?;
+        Ok(allocated)
+    }
+
+    /// Where it begins. It is valid while this value lives.
+    #[must_use]
+    pub fn as_raw(&self) -> CUdeviceptr {
+        self.block.address
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The stream that it was allocated on and is freed on.
+    #[must_use]
+    pub fn stream(&self) -> &Stream {
+        &self.block.home
+    }
+
+    /// What another process needs to find it: [`MemoryPool::export_pointer`].
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    ///
+    /// # Safety
+    ///
+    /// This value outlives what the other process has imported, up to its free.
+    pub unsafe fn export(&self) -> Result<PointerExport> {
+        // SAFETY: no slice of it exists; the caller's promise.
+        unsafe { MemoryPool::export_pointer(self.block.home.driver(), self.block.address) }
+    }
+
+    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
+    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on).
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>> {
+        if stream.driver() != self.block.home.driver() {
+            return Err(Error::ForeignContext { what: "the stream" });
+        }
+        StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
+    }
+
+    /// Takes over the uses of a part of the memory, whose own owner is gone: the free comes after them too.
+    pub fn absorb_uses(&self, uses: Uses) {
+        self.block.uses.absorb(uses);
+    }
+}
+
+impl Drop for PoolBlock {
+    fn drop(&mut self) {
+        // SAFETY: taken once; the value is not used after its drop.
+        let block = unsafe { ManuallyDrop::take(&mut self.block) };
+        if !fork::forked() {
+            block.home.driver().release_or_defer(block);
+        }
+    }
+}
+
+impl fmt::Debug for PoolBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolBlock")
+            .field("address", &format_args!("{:#x}", self.as_raw()))
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,142 @@
+//! Blocks of driver pools that whole segments are made of.
+//!
+//! # Safety
+//!
+//! Relies on the importer's free of a block coming before the exporter's. An importer says that its free was reached
+//! ([`LetGo`](super::wire::Message::LetGo)), and each [`Exporter`](super::Exporter) that told of a slab has a share in it until
+//! then, or until the peer is gone. A block is imported once at a time: segments are
+//! ([`Imports`](crate::Imports)), and a slab is one segment's.
+
+#![allow(unsafe_code, reason = "exports and imports blocks of pools")]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, Weak};
+
+use cuda_mem_pool::cuda_mem_core::raw_pool::{
+    AllocationType, ImportedBlock, MemoryLocation, MemoryPool, PointerExport, PoolBlock, PoolProperties,
+};
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::{Context, Stream, Uses};
+
+use super::importer::ImportLink;
+use super::lock;
+use crate::error::Result;
+use crate::import::Departure;
+
+/// A driver pool that other processes can be given.
+#[derive(Debug)]
+pub(super) struct Slabs {
+    pool: Arc<MemoryPool>,
+    descriptor: OwnedFd,
+}
+
+/// A block of such a pool, of this process or another one's.
+#[derive(Debug)]
+pub(super) struct Slab {
+    block: Block,
+    /// What it is imported by.
+    pub(super) export: [u8; 64],
+}
+
+#[derive(Debug)]
+enum Block {
+    Own { block: PoolBlock, slabs: Arc<Slabs> },
+    Imported { block: ImportedBlock, descriptor: OwnedFd, told: Arc<Told> },
+}
+
+/// Links whose exporters have to hear that a block is gone, with their numbers for it.
+#[derive(Debug, Default)]
+struct Told(Mutex<Vec<(Weak<ImportLink>, u64)>>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        for (link, segment) in lock(&self.0).drain(..) {
+            if let Some(link) = link.upgrade() {
+                link.slab_is_gone(segment);
+            }
+        }
+    }
+}
+
+impl Slabs {
+    /// A pool of its own.
+    pub(super) fn new(context: &Context, location: MemoryLocation) -> Result<Self> {
+        let allocation_type = AllocationType::Pinned;
+        let properties = PoolProperties { allocation_type, location, shareable: true, max_size: 0 };
+        let pool = MemoryPool::create(context.driver(), &properties)?;
+        reach(&pool, context)?;
+        // Before any block of it can be exported.
+        let descriptor = pool.export()?;
+        Ok(Self { pool: Arc::new(pool), descriptor })
+    }
+}
+
+/// Lets the context's device reach the memory, if it does not: of pools of the host it has to be let in by each process.
+fn reach(pool: &MemoryPool, context: &Context) -> Result<()> {
+    if !pool.is_accessible_from(context.device())? {
+        pool.set_access(&[context.device()], true)?;
+    }
+    Ok(())
+}
+
+impl Slab {
+    /// New memory.
+    pub(super) fn allocate(context: &Context, slabs: &Arc<Slabs>, bytes: usize) -> Result<Self> {
+        let stream = Stream::new(context)?;
+        let block = PoolBlock::allocate(&slabs.pool, bytes, &stream)?;
+        // It is for all streams.
+        stream.synchronize()?;
+        // SAFETY: the slab outlives what is imported: see the module.
+        let export = *unsafe { block.export() }?.as_bytes();
+        Ok(Self { block: Block::Own { block, slabs: Arc::clone(slabs) }, export })
+    }
+
+    /// A block of another process's pool.
+    pub(super) fn import(
+        context: &Context,
+        descriptor: OwnedFd,
+        export: [u8; 64],
+        bytes: usize,
+        departure: Departure,
+    ) -> Result<Self> {
+        let pool = Arc::new(MemoryPool::import(context.driver(), descriptor.as_fd())?);
+        reach(&pool, context)?;
+        let stream = Stream::new(context)?;
+        let data = PointerExport::from_bytes(export);
+        // SAFETY: once at a time, by the peer's word that it is its pool; the peer frees it after this process has said so.
+        let mut block = unsafe { ImportedBlock::import(&pool, &data, bytes, &stream) }?;
+        let told = Arc::new(Told::default());
+        block.drop_after_free((departure, Arc::clone(&told)));
+        Ok(Self { block: Block::Imported { block, descriptor, told }, export })
+    }
+
+    /// Has the exporter of a link be told when it is gone here, by its number there.
+    pub(super) fn tell(&self, link: Weak<ImportLink>, segment: u64) {
+        if let Block::Imported { told, .. } = &self.block {
+            lock(&told.0).push((link, segment));
+        }
+    }
+
+    pub(super) fn address(&self) -> CUdeviceptr {
+        match &self.block {
+            Block::Own { block, .. } => block.as_raw(),
+            Block::Imported { block, .. } => block.as_raw(),
+        }
+    }
+
+    /// The pool's.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        match &self.block {
+            Block::Own { slabs, .. } => slabs.descriptor.as_fd(),
+            Block::Imported { descriptor, .. } => descriptor.as_fd(),
+        }
+    }
+
+    /// Takes over the uses of a part of it.
+    pub(super) fn absorb(&self, others: Uses) {
+        match &self.block {
+            Block::Own { block, .. } => block.absorb_uses(others),
+            Block::Imported { block, .. } => block.absorb_uses(others),
+        }
+    }
+}
