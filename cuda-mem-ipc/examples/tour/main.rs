@@ -1,5 +1,6 @@
 //! A first job on a real file: its pages pinned where they are, copied to the device and back, verified byte by byte, with the
-//! rates. Then the memory of a training run: its allocations replayed, what the caching allocator reserves for them beside what
+//! rates. Then memory in two processes: a buffer handed to another one and back, and two ranks that read each other's symmetric buffer.
+//! Then the memory of a training run: its allocations replayed, what the caching allocator reserves for them beside what
 //! PyTorch did, and a page that shows it.
 //!
 //! ```text
@@ -15,6 +16,7 @@ mod job;
 mod memory;
 mod page;
 mod pool;
+mod processes;
 mod report;
 
 use std::process::ExitCode;
@@ -35,12 +37,19 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
+    if processes::play()? {
+        return Ok(());
+    }
     let mut arguments = std::env::args_os().skip(1);
     let path = arguments.next();
     if arguments.next().is_some() {
         return Err("usage: tour [FILE]".into());
     }
-    let (driver, simulated) = open_driver()?;
+    let (driver, simulated) = driver()?;
+    match &simulated {
+        None => println!("driver    CUDA {}.{}", driver.version() / 1000, driver.version() % 1000 / 10),
+        Some(reason) => println!("driver    simulated, rates mean nothing ({reason})"),
+    }
     let device = driver.device(0)?;
     println!("device    {}, {} of memory", device.name()?, report::bytes(device.total_memory()?));
     let whole = path.is_none();
@@ -52,22 +61,20 @@ fn run() -> Result<()> {
     let outcome = job::run(device, &input)?;
     report::print(&outcome);
     println!();
-    let snapshot = if simulated { memory::replay_without_bytes() } else { memory::replay(device) };
+    processes::show(&device.primary_context()?)?;
+    println!();
+    let snapshot = if simulated.is_some() { memory::replay_without_bytes() } else { memory::replay(device) };
     page::show(&snapshot?, whole);
     Ok(())
 }
 
-/// The system's driver, or the simulated one where there is none, and which it is.
-fn open_driver() -> Result<(Driver, bool)> {
+/// The system's driver, or the simulated one and the reason for it.
+pub(crate) fn driver() -> Result<(Driver, Option<Error>)> {
     match Driver::system() {
-        Ok(driver) => {
-            println!("driver    CUDA {}.{}", driver.version() / 1000, driver.version() % 1000 / 10);
-            Ok((driver, false))
-        }
+        Ok(driver) => Ok((driver, None)),
         // No library, or no device behind it: the tour shows the same steps without a GPU.
         Err(reason @ (Error::Load(_) | Error::Driver(_))) => {
-            println!("driver    simulated, rates mean nothing ({reason})");
-            Ok((Driver::over(cuda_mem_sim::table())?, true))
+            Ok((Driver::over(cuda_mem_sim::table())?, Some(reason)))
         }
         Err(error) => Err(error.into()),
     }

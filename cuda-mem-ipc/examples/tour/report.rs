@@ -47,7 +47,7 @@ pub(crate) fn print(outcome: &Outcome) {
 }
 
 /// GB/s with one decimal, in units of 10^9 bytes.
-fn rate(bytes: usize, time: Duration) -> String {
+pub(crate) fn rate(bytes: usize, time: Duration) -> String {
     if bytes == 0 || time.is_zero() {
         return "-".to_owned();
     }
@@ -64,6 +64,10 @@ fn ratio(slow: Duration, fast: Duration) -> String {
 
 fn milliseconds(time: Duration) -> String {
     format!("{:.3} ms", time.as_secs_f64() * 1e3)
+}
+
+pub(crate) fn microseconds(time: Duration) -> String {
+    format!("{:.1} us", time.as_secs_f64() * 1e6)
 }
 
 /// A size for people: 3.0 GiB.

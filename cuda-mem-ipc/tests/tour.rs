@@ -33,7 +33,7 @@ impl Drop for Scratch {
 /// The tour, built as cargo would for a newcomer.
 fn tour(file: &Path, simulator: &str) -> Command {
     let mut command = Command::new(env!("CARGO"));
-    command.args(["run", "--quiet", "--package", "cuda-mem-pool", "--example", "tour", "--"]).arg(file);
+    command.args(["run", "--quiet", "--package", "cuda-mem-ipc", "--example", "tour", "--"]).arg(file);
     command.current_dir(env!("CARGO_MANIFEST_DIR"));
     // No library of that name: the simulated driver in the program itself is what runs.
     command.env("CUDA_MEM_DRIVER", "/nonexistent/libcuda.so").env("CUDA_MEM_SIM", simulator);
@@ -75,6 +75,16 @@ fn a_training_run_is_replayed_beside_what_pytorch_reserved() {
     let pickle = fs::read(path.lines().next().unwrap()).unwrap();
     assert!(pickle.starts_with(b"\x80\x02") && pickle.ends_with(b"."));
     assert!(out.contains("cargo xtask report"), "{out}");
+}
+
+#[test]
+fn other_processes_get_memory_and_give_it_back() {
+    let file = Scratch::new("processes", 1000);
+    let (output, out, err) = run(&file.0, "");
+    assert!(output.status.success(), "{err}");
+    assert!(out.contains("handed    16.0 MiB to process "), "{out}");
+    assert!(out.contains("ranks     2 on 1 device, each has read the other's 16.0 MiB"), "{out}");
+    assert!(out.contains("verified  16777216 bytes, in both processes"), "{out}");
 }
 
 #[test]

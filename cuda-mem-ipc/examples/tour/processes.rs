@@ -1,0 +1,194 @@
+//! Memory in two processes: a buffer that another one gets and gives back, and ranks that read each other's. The other process is
+//! this program, started again.
+
+use std::env;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cuda_mem_core::{Context, DeviceBuffer, Stream, StreamUse, copy};
+use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
+use cuda_mem_ipc::symmetric::{Backends, DeviceType, Group, GroupOptions, NativeBackend, SymmetricMemory};
+use cuda_mem_ipc::transport::{PeerPolicy, Pending, pair};
+
+use crate::{Result, driver, report};
+
+/// What the other process is, in its environment.
+const ROLE: &str = "CUDA_MEM_TOUR_ROLE";
+/// Where the ranks meet.
+const DIRECTORY: &str = "CUDA_MEM_TOUR_DIRECTORY";
+
+const BYTES: usize = 16 << 20;
+/// Rounds that are timed: the first by itself, the others by their median.
+const ROUNDS: usize = 21;
+const LIMIT: Duration = Duration::from_secs(60);
+const RANKS: &str = "tour";
+
+/// Whether this is the other process, which is done then.
+pub(crate) fn play() -> Result<bool> {
+    match env::var(ROLE).as_deref() {
+        Ok("importer") => import()?,
+        Ok("rank") => drop(rank(1, Path::new(&env::var_os(DIRECTORY).unwrap_or_default()))?),
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+pub(crate) fn show(context: &Context) -> Result<()> {
+    hand_over(context)?;
+    ranks()
+}
+
+/// Gives a buffer away and has it back, again and again.
+fn hand_over(context: &Context) -> Result<()> {
+    let (here, there) = pair()?;
+    let mut other = start("importer", |command| command.stdin(there))?;
+    let stream = Stream::new(context)?;
+    let exporter = Exporter::new(context, here.complete(&PeerPolicy::default(), LIMIT)?, LIMIT)?;
+    let pool = SharedPool::new(context, &SharedPoolOptions::default())?;
+    let buffer = pool.allocate(BYTES, &stream)?;
+    let source = DeviceBuffer::from_slice(&stream, &pattern(1))?;
+    copy_between(&stream, buffer.on(&stream)?, source.on_read(&stream)?)?;
+    let mut times = Vec::new();
+    for _ in 0..=ROUNDS {
+        stream.synchronize()?;
+        let start = Instant::now();
+        exporter.hand_over(&buffer, &stream, LIMIT)?;
+        while exporter.leases() > 0 {
+            if start.elapsed() > LIMIT || other.try_wait()?.is_some() {
+                return Err("the other process did not give the buffer back".into());
+            }
+            std::hint::spin_loop();
+        }
+        times.push(start.elapsed());
+    }
+    // In the last round the other process has looked at all of it.
+    times.pop();
+    // Behind what the other process has written.
+    expect(&stream, buffer.on(&stream)?, 2, "came back from the other process")?;
+    drop(exporter);
+    let first = times.remove(0);
+    println!(
+        "handed    {} to process {} and back, nothing copied: {} with the mapping, {} from then on",
+        report::bytes(BYTES),
+        other.id(),
+        report::microseconds(first),
+        report::microseconds(median(times))
+    );
+    finish(&mut other)
+}
+
+/// Looks at what it gets, and writes something else into it.
+fn import() -> Result<()> {
+    let context = driver()?.0.device(0)?.primary_context()?;
+    let there: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let connection = Pending::inherited(there)?.complete(&PeerPolicy::default(), LIMIT)?;
+    let stream = Stream::new(&context)?;
+    let source = DeviceBuffer::from_slice(&stream, &pattern(2))?;
+    // The exporter waits for this, and its clock starts behind it.
+    let importer = Importer::new(&context, connection, LIMIT)?;
+    for round in 0..=ROUNDS {
+        let buffer = importer.recv(LIMIT)?;
+        if round == ROUNDS {
+            expect(&stream, buffer.on(&stream)?, 1, "was handed over")?;
+            copy_between(&stream, buffer.on(&stream)?, source.on_read(&stream)?)?;
+        }
+    }
+    // What has gone back behind work that is not done is lost with the process.
+    Ok(stream.synchronize()?)
+}
+
+/// Two ranks, each on a device if there are as many.
+fn ranks() -> Result<()> {
+    let directory = env::temp_dir().join(format!("cuda-mem-tour-{}", std::process::id()));
+    let mut other = start("rank", |command| command.env(DIRECTORY, &directory))?;
+    let result = rank(0, &directory);
+    if result.is_err() {
+        other.kill()?;
+    }
+    let finished = finish(&mut other);
+    // It is gone with the ranks, or the next run has another one.
+    let _ = std::fs::remove_dir_all(&directory);
+    let (time, devices) = result?;
+    finished?;
+    println!(
+        "ranks     2 on {devices} device{}, each has read the other's {} of symmetric memory: {} GB/s",
+        if devices > 1 { "s" } else { "" },
+        report::bytes(BYTES),
+        report::rate(BYTES, time)
+    );
+    println!("verified  {BYTES} bytes, in both processes each, all as they were written");
+    Ok(())
+}
+
+/// One rank's life: how long its read of the other's buffer took, and on how many devices they are.
+fn rank(rank: usize, directory: &Path) -> Result<(Duration, usize)> {
+    let devices = driver()?.0.devices()?;
+    let device = *devices.get(rank).or(devices.first()).ok_or("no device")?;
+    let context = device.primary_context()?;
+    let stream = Stream::new(&context)?;
+    let group = Group::join(&context, RANKS, rank, 2, directory, &GroupOptions::default())?;
+    let native = Arc::new(NativeBackend::new());
+    native.add_group(&group)?;
+    let backends = Backends::new();
+    backends.register(DeviceType::CUDA, native)?;
+    let memory = backends.empty(BYTES, device, Some(RANKS))?.rendezvous(None)?;
+
+    let source = DeviceBuffer::from_slice(&stream, &pattern(rank))?;
+    copy_between(&stream, memory.get_buffer(rank, 0..BYTES)?.on(&stream)?, source.on_read(&stream)?)?;
+    meet(&*memory, &stream)?;
+    let theirs = memory.get_buffer(1 - rank, 0..BYTES)?;
+    let target = DeviceBuffer::<u8>::zeroed(&stream, BYTES)?;
+    stream.synchronize()?;
+    let start = Instant::now();
+    copy_between(&stream, target.on(&stream)?, theirs.on(&stream)?)?;
+    stream.synchronize()?;
+    let time = start.elapsed();
+    if target.to_vec(&stream)? != pattern(1 - rank) {
+        return Err(format!("rank {rank} reads something else than rank {} wrote", 1 - rank).into());
+    }
+    meet(&*memory, &stream)?;
+    Ok((time, devices.len().min(2)))
+}
+
+/// Both ranks have come here.
+fn meet(memory: &dyn SymmetricMemory, stream: &Stream) -> Result<()> {
+    memory.barrier(stream, 0, Some(LIMIT))?;
+    stream.synchronize()?;
+    Ok(memory.check()?)
+}
+
+fn start(role: &str, how: impl FnOnce(&mut Command) -> &mut Command) -> Result<Child> {
+    let mut command = Command::new(env::current_exe()?);
+    command.env(ROLE, role).stdin(Stdio::null());
+    Ok(how(&mut command).spawn()?)
+}
+
+fn finish(other: &mut Child) -> Result<()> {
+    let status = other.wait()?;
+    if status.success() { Ok(()) } else { Err(format!("the other process failed: {status}").into()) }
+}
+
+fn copy_between(stream: &Stream, target: StreamUse<'_>, source: StreamUse<'_>) -> Result<()> {
+    // SAFETY: callers pass two pieces of memory that have as many bytes, whose owners know of the stream.
+    Ok(unsafe { copy::memcpy_async(stream, target.address(), source.address(), BYTES) }?)
+}
+
+/// Compares what is there with a pattern.
+fn expect(stream: &Stream, source: StreamUse<'_>, seed: usize, what: &str) -> Result<()> {
+    let target = DeviceBuffer::<u8>::zeroed(stream, BYTES)?;
+    copy_between(stream, target.on(stream)?, source)?;
+    if target.to_vec(stream)? == pattern(seed) { Ok(()) } else { Err(format!("other bytes {what}").into()) }
+}
+
+/// Bytes that tell the processes apart.
+fn pattern(seed: usize) -> Vec<u8> {
+    (0..BYTES).map(|index| (index / 7 + 31 * seed) as u8).collect()
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
