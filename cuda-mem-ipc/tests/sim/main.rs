@@ -3,6 +3,8 @@
 
 #[path = "../../../cuda-mem-core/tests/common/child.rs"]
 mod child;
+
+mod calls;
 mod corpus;
 mod death;
 mod descriptors;
