@@ -12,7 +12,7 @@ use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
 
 use super::options::FenceKind;
 use super::reaper::{self, Watched, bury};
-use super::ring::{self, Corrupt, Producer, Pushed};
+use super::ring::{self, Consumer, Corrupt, Producer, Pushed};
 use super::segment::SegmentRef;
 use super::share::{Holder, Share};
 use super::slab::Slab;
@@ -46,6 +46,10 @@ pub(super) struct ExportLink {
     /// What the importer has to let go of before it is freed here.
     slabs: Mutex<HashMap<u64, Arc<Slab>>>,
     ring: Mutex<Producer<ring::Shared>>,
+    /// Read by the thread that looks after peers.
+    releases: Mutex<Consumer<ring::Shared>>,
+    /// Where it says that it sleeps.
+    bed: ring::Shared,
     /// How many frames whoever reads the ring must have heard.
     sent: AtomicU64,
     /// The peer has closed its end or broken the protocol.
@@ -107,7 +111,8 @@ impl Exporter {
             return Err(connection.breaks(Error::Protocol { pid, what: "the offer is not accepted" }));
         }
         words.seal()?;
-        let ring = Mutex::new(words.ring()?.producer());
+        let [ring, bed] = words.rings()?;
+        let (ring, releases) = (Mutex::new(ring.producer()), Mutex::new(bed.consumer()));
         let link = Arc::new(ExportLink {
             context: context.clone(),
             connection,
@@ -118,6 +123,8 @@ impl Exporter {
             retiring: Mutex::default(),
             slabs: Mutex::default(),
             ring,
+            releases,
+            bed,
             sent: AtomicU64::new(0),
             is_closing: AtomicBool::new(false),
             is_open: AtomicBool::new(true),
@@ -337,6 +344,21 @@ impl ExportLink {
         lock(&self.retiring).extend(retiring);
     }
 
+    /// What has come by the ring.
+    fn take_releases(&self) -> Result<()> {
+        let pid = self.connection.peer().pid();
+        let mut releases = lock(&self.releases);
+        loop {
+            let what = "it has put more into the ring than there is room for";
+            let peeked = releases.peek().map_err(|_| Error::Protocol { pid, what });
+            let Some(entry) = peeked.map_err(|error| self.connection.breaks(error))? else { return Ok(()) };
+            releases.advance();
+            let release = Release::of_entry(entry).map_err(|source| Error::Wire { pid, source });
+            let taken = release.and_then(|release| self.take_release(release));
+            taken.map_err(|error| self.connection.breaks(error))?;
+        }
+    }
+
     fn take_messages(&self) -> Result<()> {
         loop {
             let Heard { message, descriptors, .. } = match heard(&self.connection, Duration::ZERO) {
@@ -345,6 +367,7 @@ impl ExportLink {
             };
             let taken = match message {
                 wire::Message::Release(release) if descriptors.is_empty() => self.take_release(release),
+                wire::Message::Ring if descriptors.is_empty() => Ok(()),
                 wire::Message::LetGo { segment } if descriptors.is_empty() => self.take_slab(segment),
                 _ => Err(Error::Protocol {
                     pid: self.connection.peer().pid(),
@@ -366,7 +389,9 @@ impl Watched for ExportLink {
     }
 
     fn service(&self) -> Result<()> {
-        self.take_messages().inspect_err(|_| self.is_closing.store(true, Ordering::Release))?;
+        // Both, whatever the other says: what a peer has given back before it ended counts.
+        let (released, heard) = (self.take_releases(), self.take_messages());
+        released.and(heard).inspect_err(|_| self.is_closing.store(true, Ordering::Release))?;
         if self.is_let_go() {
             self.retire_all();
         }
@@ -378,6 +403,15 @@ impl Watched for ExportLink {
             retiring.pop();
         }
         Ok(())
+    }
+
+    fn may_sleep(&self) -> bool {
+        let position = lock(&self.releases).position();
+        ring::may_doze(&self.bed, position)
+    }
+
+    fn awake(&self) {
+        ring::rise(&self.bed);
     }
 
     fn is_restless(&self) -> bool {

@@ -14,7 +14,7 @@ use super::arrival::Arrival;
 use super::reaper::{self, Watched, bury};
 use super::received::ReceivedBuffer;
 use super::returned::Returned;
-use super::ring::{self, Consumer};
+use super::ring::{self, Consumer, Producer, Pushed};
 use super::segment::Segment;
 use super::wire::{self, Fence, HandOver, Release};
 use super::words::{Point, Words};
@@ -57,6 +57,9 @@ pub(super) struct ImportLink {
     /// Held while a message is received and looked at, not while one is waited for.
     turn: Mutex<Turn>,
     ring: ring::Shared,
+    releases: Mutex<Producer<ring::Shared>>,
+    /// Where the exporter says that nobody there looks.
+    bed: ring::Shared,
     pub(super) words: Arc<Words>,
     segments: Mutex<HashMap<u64, Known>>,
     /// Releases that could not be sent at once.
@@ -123,12 +126,15 @@ impl Importer {
         };
         let words = Arc::new(Words::open(context, descriptor, pid)?);
         say(&connection, &wire::Message::Accept, &[], deadline)?;
-        let ring = words.ring()?;
+        let [ring, bed] = words.rings()?;
+        let releases = Mutex::new(bed.producer());
         let link = Arc::new(ImportLink {
             context: context.clone(),
             connection,
             turn: Mutex::new(Turn { ring: ring.consumer(), heard: 0, held: None }),
             ring,
+            releases,
+            bed,
             words,
             segments: Mutex::default(),
             unsent: Mutex::default(),
@@ -367,8 +373,20 @@ impl ImportLink {
         self.is_over.load(Ordering::SeqCst)
     }
 
+    /// By the ring, if it has room; otherwise as a message.
     pub(super) fn send(&self, release: Release) -> Result<()> {
-        say(&self.connection, &wire::Message::Release(release), &[], Duration::ZERO).map(drop)
+        let pushed = lock(&self.releases).push(release.to_entry());
+        let message = match pushed {
+            Ok(Pushed::Quietly) => return Ok(()),
+            Ok(Pushed::ToASleeper) if ring::is_to_wake(&self.bed) => wire::Message::Ring,
+            // Another one does.
+            Ok(Pushed::ToASleeper) => return Ok(()),
+            Ok(Pushed::Full) => wire::Message::Release(release),
+            Err(_) => return Err(self.breaks("it has taken more from the ring than there was")),
+        };
+        let said = say(&self.connection, &message, &[], Duration::ZERO);
+        // What is in the ring is there: a peer whose queue is full has something to wake up for.
+        if message == wire::Message::Ring { Ok(()) } else { said.map(drop) }
     }
 
     /// Gives a buffer back, now or as soon as it can be.

@@ -29,6 +29,14 @@ pub(super) trait Watched: Send + Sync {
     /// Takes what came, and does what was left to do. An error means that nothing will come any more.
     fn service(&self) -> Result<()>;
 
+    /// Whether nothing came by memory that was not taken. Nobody else reads it.
+    fn may_sleep(&self) -> bool {
+        true
+    }
+
+    /// The thread is awake, whether it slept or not.
+    fn awake(&self) {}
+
     /// Whether there is something left to do that nobody will tell of.
     fn is_restless(&self) -> bool;
 
@@ -114,6 +122,7 @@ fn look_after(bell: &OwnedFd) {
             }
         }
         let ready = wait(bell, &watches);
+        watches.iter().for_each(|watch| watch.link.awake());
         let mut count = [0; 8];
         // Empty if it was not rung.
         let _ = rustix::io::read(bell, &mut count);
@@ -137,7 +146,10 @@ fn wait(bell: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
         let connection = watch.link.connection();
         poller.readable(Ready::Exit(index), connection.peer());
         if watch.closed_at.is_some() || watch.link.is_restless() {
-            limit = TICK;
+            limit = limit.min(TICK);
+        }
+        if watch.closed_at.is_none() && !watch.link.may_sleep() {
+            limit = Duration::ZERO;
         }
         if watch.closed_at.is_none() {
             if watch.link.reads() {

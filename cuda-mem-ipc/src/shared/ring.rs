@@ -1,5 +1,5 @@
-//! A ring of hand-overs in memory that both processes have: one writes, the other reads, and no system call is made unless the
-//! reader sleeps.
+//! Rings in memory that both processes have, of hand-overs and of releases: one writes, the other reads, and no system call is made
+//! unless the reader sleeps.
 //!
 //! Neither believes the other's number: each counts by itself, and reads the other's only to see how far it is.
 
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 
-use super::wire::{FIRST_OF_RING, RING_ENTRIES};
+use super::wire::RING_ENTRIES;
 
 /// Words of an entry.
 pub(super) const ENTRY: usize = 7;
@@ -24,6 +24,7 @@ pub(super) trait Cells {
     fn load(&self, cell: usize, order: Ordering) -> u64;
     fn store(&self, cell: usize, value: u64, order: Ordering);
     fn add(&self, cell: usize, value: u64);
+    fn swap(&self, cell: usize, value: u64) -> u64;
     fn fence(&self);
 }
 
@@ -131,20 +132,41 @@ pub(super) fn awake(cells: &impl Cells) {
     cells.add(SLEEPERS, u64::MAX);
 }
 
+/// As [`may_sleep`], for the only one who reads. Behind it comes [`rise`].
+pub(super) fn may_doze(cells: &impl Cells, position: u64) -> bool {
+    cells.store(SLEEPERS, 1, Ordering::Relaxed);
+    // As in `push`.
+    cells.fence();
+    !has_more(cells, position)
+}
+
+pub(super) fn rise(cells: &impl Cells) {
+    cells.store(SLEEPERS, 0, Ordering::Relaxed);
+}
+
+/// Whether it is this one of all who write that has to wake the only reader: what others write until it is awake costs nothing more.
+pub(super) fn is_to_wake(cells: &impl Cells) -> bool {
+    cells.swap(SLEEPERS, 0) > 0
+}
+
 /// The first word of an entry.
 fn place(number: u64, entries: u64) -> usize {
     // Fewer than there are words of memory.
     ENTRIES + usize::try_from(number % entries).unwrap_or_default() * LINE
 }
 
-/// The ring of a connection.
+/// A ring of a connection.
 #[derive(Debug, Clone)]
-pub(super) struct Shared(SharedMapping);
+pub(super) struct Shared {
+    mapping: SharedMapping,
+    /// The slot of 64 bytes where it begins.
+    first: usize,
+}
 
 impl Shared {
     /// Of memory that has room for it.
-    pub(super) fn new(mapping: &SharedMapping) -> Self {
-        Self(mapping.clone())
+    pub(super) fn new(mapping: &SharedMapping, first: usize) -> Self {
+        Self { mapping: mapping.clone(), first }
     }
 
     pub(super) fn producer(&self) -> Producer<Self> {
@@ -157,7 +179,7 @@ impl Shared {
 
     /// None outside of the mapping, where nothing of a ring is.
     fn word(&self, cell: usize) -> Option<&AtomicU64> {
-        self.0.word(FIRST_OF_RING * 64 + cell * 8).ok()
+        self.mapping.word(self.first * 64 + cell * 8).ok()
     }
 }
 
@@ -176,6 +198,10 @@ impl Cells for Shared {
         if let Some(word) = self.word(cell) {
             word.fetch_add(value, Ordering::Relaxed);
         }
+    }
+
+    fn swap(&self, cell: usize, value: u64) -> u64 {
+        self.word(cell).map_or(0, |word| word.swap(value, Ordering::Relaxed))
     }
 
     fn fence(&self) {

@@ -19,7 +19,7 @@ pub const RELEASE: u16 = FIRST_KIND + 4;
 /// A segment is used no more. Kind 21.
 pub const RETIRE: u16 = FIRST_KIND + 5;
 
-/// There is something in the ring, for an importer that sleeps. Kind 22.
+/// There is something in the ring, of hand-overs or of releases, for a reader that sleeps. Kind 22.
 pub const RING: u16 = FIRST_KIND + 6;
 
 /// The importer has unmapped a segment that its exporter waits for, a block of a pool. Kind 23.
@@ -28,14 +28,17 @@ pub const LET_GO: u16 = FIRST_KIND + 7;
 /// How many lines of fences each side writes. Those of the exporter come first.
 pub const LINES: u32 = 32;
 
-/// How many hand-overs the ring has room for.
+/// How many hand-overs the ring has room for, and as many releases the other one.
 pub const RING_ENTRIES: u64 = 128;
 
 /// The slot of 64 bytes where the ring begins, behind both sides' lines.
 pub const FIRST_OF_RING: usize = 2 * LINES as usize;
 
-/// How many slots there are: behind the ring's three numbers are its entries.
-pub const SLOTS: usize = FIRST_OF_RING + 3 + RING_ENTRIES as usize;
+/// The slot where the ring of releases begins: behind a ring's three numbers are its entries.
+pub const FIRST_OF_RELEASES: usize = FIRST_OF_RING + 3 + RING_ENTRIES as usize;
+
+/// How many slots there are.
+pub const SLOTS: usize = FIRST_OF_RELEASES + 3 + RING_ENTRIES as usize;
 
 /// A message of a shared pool, as its bytes say. Nothing of it is believed yet but that its numbers are in range.
 ///
@@ -252,6 +255,24 @@ impl HandOver {
         let said = fields.hand_over()?;
         fields.end()?;
         Ok((said, messages))
+    }
+}
+
+impl Release {
+    /// As an entry of the ring: the words of its payload, and zeroes.
+    pub(super) fn to_entry(self) -> [u64; 7] {
+        [self.sequence, self.line.into(), self.generation, 0, 0, 0, 0]
+    }
+
+    /// What an entry of the ring says, which is checked as a payload is.
+    pub(super) fn of_entry(entry: [u64; 7]) -> Result<Self, WireError> {
+        let [payload @ .., _, _, _, _] = entry;
+        let mut bytes = [0; 24];
+        for (field, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(payload) {
+            *field = word.to_le_bytes();
+        }
+        let mut fields = Fields { rest: &bytes, len: bytes.len() };
+        fields.release()
     }
 }
 

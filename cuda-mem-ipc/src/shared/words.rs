@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, Stream, StreamId};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream, StreamId};
 
 use super::reaper::bury;
 use super::{lock, ring, wire};
@@ -24,7 +24,7 @@ const LINES: usize = wire::LINES as usize;
 #[derive(Debug)]
 pub(super) struct Words {
     /// None once the peer is gone.
-    page: Mutex<Option<SharedWords>>,
+    page: Mutex<Option<Arc<Page>>>,
     side: Side,
     pid: u32,
     own: Mutex<Own>,
@@ -32,6 +32,13 @@ pub(super) struct Words {
     reached: Mutex<[u64; LINES]>,
     /// How far the peer has said that its lines will come.
     expected: Mutex<[u64; LINES]>,
+}
+
+/// The memory, and both sides' lines of it.
+#[derive(Debug)]
+struct Page {
+    words: SharedWords,
+    lines: Vec<FenceLine>,
 }
 
 /// Whose lines are ours.
@@ -60,49 +67,51 @@ pub(super) struct Point {
 impl Words {
     /// Memory for both sides' lines.
     pub(super) fn create(context: &Context, pid: u32) -> Result<Self> {
-        let page = SharedWords::create(context, wire::SLOTS)?;
-        Ok(Self::over(page, Side::Exporter, pid))
+        Self::over(SharedWords::create(context, wire::SLOTS)?, Side::Exporter, pid)
     }
 
     /// What a peer has made.
     pub(super) fn open(context: &Context, descriptor: OwnedFd, pid: u32) -> Result<Self> {
-        let page = SharedWords::open(context, descriptor)?;
-        if page.slots() < wire::SLOTS {
+        let words = SharedWords::open(context, descriptor)?;
+        if words.slots() < wire::SLOTS {
             return Err(Error::Protocol { pid, what: "the memory for fences is too small" });
         }
-        Ok(Self::over(page, Side::Importer, pid))
+        Self::over(words, Side::Importer, pid)
     }
 
-    fn over(page: SharedWords, side: Side, pid: u32) -> Self {
+    fn over(words: SharedWords, side: Side, pid: u32) -> Result<Self> {
         let own = Own { lines: HashMap::new(), next: 0, issued: [0; LINES] };
-        Self {
-            page: Mutex::new(Some(page)),
+        let lines = (0..2 * LINES).map(|slot| words.line(slot)).collect::<core::Result<_>>()?;
+        Ok(Self {
+            page: Mutex::new(Some(Arc::new(Page { words, lines }))),
             side,
             pid,
             own: Mutex::new(own),
             reached: Mutex::new([0; LINES]),
             expected: Mutex::new([0; LINES]),
-        }
+        })
     }
 
     /// A descriptor of the memory.
     pub(super) fn descriptor(&self) -> Result<OwnedFd> {
         let page = self.page()?;
-        let duplicate = page.as_fd().try_clone_to_owned();
+        let duplicate = page.words.as_fd().try_clone_to_owned();
         duplicate.map_err(|error| Error::System { call: "fcntl(F_DUPFD_CLOEXEC)", source: Arc::new(error) })
     }
 
     /// Lets nobody take pages out of it, once both have mapped it.
     pub(super) fn seal(&self) -> Result<()> {
-        Ok(self.page()?.mapping().seal()?)
+        Ok(self.page()?.words.mapping().seal()?)
     }
 
-    /// The ring behind the lines.
-    pub(super) fn ring(&self) -> Result<ring::Shared> {
-        Ok(ring::Shared::new(self.page()?.mapping()))
+    /// The rings behind the lines: of hand-overs, and of releases.
+    pub(super) fn rings(&self) -> Result<[ring::Shared; 2]> {
+        let page = self.page()?;
+        let at = |first| ring::Shared::new(page.words.mapping(), first);
+        Ok([at(wire::FIRST_OF_RING), at(wire::FIRST_OF_RELEASES)])
     }
 
-    fn page(&self) -> Result<SharedWords> {
+    fn page(&self) -> Result<Arc<Page>> {
         lock(&self.page).clone().ok_or(Error::PeerDied { pid: self.pid })
     }
 
@@ -192,7 +201,7 @@ impl Words {
     fn have_come_to(&self, side: Side, generations: [u64; LINES]) -> bool {
         let Ok(page) = self.page() else { return true };
         let mut lines = (0..wire::LINES).zip(generations);
-        lines.all(|(line, generation)| word(&page, self.slot(side, line)) >= generation)
+        lines.all(|(line, generation)| word(&page.words, self.slot(side, line)) >= generation)
     }
 
     /// The peer is gone: whoever waits for it is let go, and what it had reached is remembered.
@@ -201,7 +210,7 @@ impl Words {
         {
             let mut reached = lock(&self.reached);
             for (line, reached) in (0..wire::LINES).zip(reached.iter_mut()) {
-                let seen = word(&page, self.slot(self.peer(), line));
+                let seen = word(&page.words, self.slot(self.peer(), line));
                 // Above the last generation it is poison.
                 *reached = if seen > LAST { 0 } else { seen };
             }
@@ -221,6 +230,13 @@ impl Words {
             core::Error::Poisoned => Error::PeerDied { pid: self.pid },
             error => error.into(),
         }
+    }
+}
+
+impl Page {
+    fn line(&self, slot: usize) -> Result<&FenceLine> {
+        let out = || core::Error::OutOfRange { range: slot..slot.saturating_add(1), len: self.lines.len() };
+        Ok(self.lines.get(slot).ok_or_else(out)?)
     }
 }
 

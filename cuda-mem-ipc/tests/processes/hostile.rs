@@ -8,7 +8,8 @@ use cuda_mem_core::host::SharedMapping;
 use cuda_mem_core::ipc::{SharedWords, poison_word};
 use cuda_mem_ipc::Error;
 use cuda_mem_ipc::shared::wire::{
-    self, FIRST_OF_RING, Fence, HandOver, LINES, Message, Offer, Parts, Place, RING_ENTRIES, Release, SLOTS,
+    self, FIRST_OF_RELEASES, FIRST_OF_RING, Fence, HandOver, LINES, Message, Offer, Parts, Place,
+    RING_ENTRIES, Release, SLOTS,
 };
 use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
 use cuda_mem_ipc::transport::Connection;
@@ -81,8 +82,12 @@ fn what_no_exporter_says_ends_the_connection() {
 
 /// Writes words of the ring, whose entries begin three cache lines behind its start.
 fn write_ring(words: &SharedWords, line: usize, values: &[u64]) {
+    write(words, FIRST_OF_RING + line, values);
+}
+
+fn write(words: &SharedWords, slot: usize, values: &[u64]) {
     for (word, value) in values.iter().enumerate() {
-        let place = (FIRST_OF_RING + line) * 64 + word * 8;
+        let place = slot * 64 + word * 8;
         words.mapping().word(place).unwrap().store(*value, Ordering::SeqCst);
     }
 }
@@ -265,6 +270,35 @@ fn what_no_importer_says_ends_its_leases() {
     }
     assert!(pool.trim() > 0, "nobody has anything of it any more");
     assert_eq!(world.driver.release_failures(), 0);
+}
+
+#[test]
+fn what_no_importer_writes_into_the_ring_ends_its_leases() {
+    let world = World::new();
+    let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+    let cases: [(&str, u64, [u64; 3]); 5] = [
+        ("more than there is room for", RING_ENTRIES + 1, [0; 3]),
+        ("fewer than before", u64::MAX, [0; 3]),
+        ("what was not handed over", 1, [1, 0, 0]),
+        ("no line", 1, [0, LINES.into(), 1]),
+        ("no generation", 1, [0, 0, u64::MAX]),
+    ];
+    for (what, tail, entry) in cases {
+        let (exporter, hostile, words) = exporter(&world, &pool);
+        write(&words, FIRST_OF_RELEASES + 3, &entry);
+        write(&words, FIRST_OF_RELEASES, &[tail]);
+        say(&hostile, Message::Ring, &[]);
+        eventually(what, || exporter.leases() == 0);
+        assert!(hostile.recv(LIMIT).unwrap_err().is_gone(), "{what}");
+    }
+    // And what one does write ends its lease alone.
+    let (exporter, hostile, words) = exporter(&world, &pool);
+    write(&words, FIRST_OF_RELEASES, &[1]);
+    say(&hostile, Message::Ring, &[]);
+    eventually("it goes back", || exporter.leases() == 0);
+    let stream = world.new_stream();
+    let buffer = pool.allocate(1000, &stream).unwrap();
+    assert_eq!(exporter.hand_over(&buffer, &stream, LIMIT).unwrap(), 1);
 }
 
 /// A fence that is never reached keeps nobody but its own exporter's streams, and them until the peer is gone.

@@ -44,6 +44,8 @@ fn a_hand_over_takes_few_calls() {
         let (received, receiving) = calls_of(&sim, || importer.recv(LIMIT).unwrap());
         let (_, ordering) = calls_of(&sim, || drop(received.on(&consumer).unwrap()));
         let (_, returning) = calls_of(&sim, || drop(received));
-        eprintln!("hand over: {handing:?}\nreceive: {receiving:?}\norder: {ordering:?}\nreturn: {returning:?}");
+        eprintln!(
+            "hand over: {handing:?}\nreceive: {receiving:?}\norder: {ordering:?}\nreturn: {returning:?}"
+        );
     }
 }

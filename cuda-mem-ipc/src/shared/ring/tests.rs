@@ -12,9 +12,11 @@ mod real {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::shared::wire::FIRST_OF_RELEASES;
 
     fn ring() -> (Shared, Producer<Shared>, Consumer<Shared>) {
-        let shared = Shared::new(&SharedMapping::create(crate::shared::wire::SLOTS * 64).unwrap());
+        let shared =
+            Shared::new(&SharedMapping::create(crate::shared::wire::SLOTS * 64).unwrap(), FIRST_OF_RELEASES);
         (shared.clone(), shared.producer(), shared.consumer())
     }
 
@@ -69,6 +71,23 @@ mod real {
     }
 
     #[test]
+    fn the_only_reader_is_woken_once() {
+        let (shared, mut producer, mut consumer) = ring();
+        assert!(may_doze(&shared, consumer.position()));
+        assert_eq!(producer.push(entry(0)), Ok(Pushed::ToASleeper));
+        assert!(is_to_wake(&shared));
+        assert_eq!(producer.push(entry(1)), Ok(Pushed::Quietly), "it is on its way");
+        assert!(!is_to_wake(&shared));
+        rise(&shared);
+        assert!(!may_doze(&shared, consumer.position()), "there is something");
+        for number in 0..2 {
+            assert_eq!(consumer.peek(), Ok(Some(entry(number))));
+            consumer.advance();
+        }
+        assert!(may_doze(&shared, consumer.position()));
+    }
+
+    #[test]
     fn threads_pass_everything_on_in_order() {
         const COUNT: u64 = 20_000;
         let (_, mut producer, mut consumer) = ring();
@@ -117,6 +136,10 @@ mod model {
             self.0[cell].fetch_add(value, Ordering::Relaxed);
         }
 
+        fn swap(&self, cell: usize, value: u64) -> u64 {
+            self.0[cell].swap(value, Ordering::Relaxed)
+        }
+
         fn fence(&self) {
             fence(Ordering::SeqCst);
         }
@@ -153,6 +176,44 @@ mod model {
                         *rung = false;
                     }
                     awake(&cells);
+                };
+                assert_eq!(found, entry(number));
+                consumer.advance();
+            }
+            writer.join().unwrap();
+        });
+    }
+
+    /// The same with one reader, who is woken by the first who finds it asleep and by nobody else.
+    #[test]
+    fn the_only_reader_never_sleeps_past_an_entry() {
+        loom::model(|| {
+            let cells = Model(Arc::new((0..ENTRIES + 2 * LINE).map(|_| AtomicU64::new(0)).collect()));
+            let bell = Arc::new((Mutex::new(false), Condvar::new()));
+            let (mut producer, mut consumer) =
+                (Producer::new(cells.clone(), 2), Consumer::new(cells.clone(), 2));
+            let (rung, theirs) = (Arc::clone(&bell), cells.clone());
+            let writer = loom::thread::spawn(move || {
+                for number in 0..2 {
+                    if producer.push(entry(number)).unwrap() == Pushed::ToASleeper && is_to_wake(&theirs) {
+                        *rung.0.lock().unwrap() = true;
+                        rung.1.notify_one();
+                    }
+                }
+            });
+            for number in 0..2 {
+                let found = loop {
+                    if let Some(found) = consumer.peek().unwrap() {
+                        break found;
+                    }
+                    if may_doze(&cells, consumer.position()) {
+                        let mut rung = bell.0.lock().unwrap();
+                        while !*rung {
+                            rung = bell.1.wait(rung).unwrap();
+                        }
+                        *rung = false;
+                    }
+                    rise(&cells);
                 };
                 assert_eq!(found, entry(number));
                 consumer.advance();
