@@ -2,14 +2,14 @@
 
 use cuda_mem_core::DeviceBuffer;
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::shared::{MemoryKind, SharedPool, SharedPoolOptions};
+use cuda_mem_ipc::shared::{Exporter, Importer, MemoryKind, SharedPool, SharedPoolOptions};
 
 use crate::common::gate::Gate;
 use crate::common::pair::{self, Channel, checksum, test_name};
 use crate::common::{World, pattern};
 use crate::link::{
-    LIMIT, SHORT, download, enqueue_upload, eventually, export_to, import_from, invited, kinds, options,
-    upload,
+    LIMIT, SHORT, download, enqueue_upload, eventually, export_to, import_from, invite, invited, kinds,
+    options, upload,
 };
 
 const LEN: usize = 100_000;
@@ -148,6 +148,73 @@ fn pools_of_the_driver_have_their_memory_back_when_importers_have_let_go() {
     });
 }
 
+/// Has a buffer until it is killed.
+fn keeper(first: &Channel) {
+    let world = World::new();
+    let importer = import_from(&world, first);
+    let _buffer = importer.recv(LIMIT).unwrap();
+    first.send(b"ready", &[]);
+    first.receive();
+}
+
+/// Hands a buffer of its pool over and stays.
+fn owner(first: &Channel) {
+    let world = World::new();
+    let stream = world.new_stream();
+    let kind = match first.receive().words()[..] {
+        [0] => MemoryKind::DevicePool,
+        _ => MemoryKind::HostNumaPool(0),
+    };
+    let exporter = Exporter::new(&world.context, invited(first), LIMIT).unwrap();
+    let pool = SharedPool::new(&world.context, &options(kind, 4 << 20)).unwrap();
+    let buffer = pool.allocate(LEN, &stream).unwrap();
+    upload(&stream, buffer.as_raw(), &pattern(LEN, 9));
+    exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
+    first.send(b"ready", &[]);
+    first.receive();
+}
+
+#[test]
+fn pools_of_the_driver_outlive_either_end() {
+    pair::play(test_name!(), &[("keeper", keeper), ("owner", owner)], |cast| {
+        let world = World::new();
+        let stream = world.new_stream();
+        let all = kinds(&world);
+        for (number, kind) in (0..).zip([MemoryKind::DevicePool, MemoryKind::HostNumaPool(0)]) {
+            if !all.contains(&kind) {
+                continue;
+            }
+            let mut keeper = cast.start("keeper");
+            let exporter = export_to(&world, &keeper);
+            let pool = SharedPool::new(&world.context, &options(kind, 4 << 20)).unwrap();
+            let buffer = pool.allocate(LEN, &stream).unwrap();
+            exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
+            drop(buffer);
+            assert_eq!(keeper.receive().bytes, b"ready");
+            keeper.kill();
+            eventually("its lease ends", || exporter.leases() == 0);
+            assert_eq!(pool.trim(), 4 << 20);
+            drop((exporter, pool));
+
+            let mut owner = cast.start("owner");
+            owner.send_words(&[number]);
+            let importer = Importer::new(&world.context, invite(&owner), LIMIT).unwrap();
+            let buffer = importer.recv(LIMIT).unwrap();
+            assert_eq!(owner.receive().bytes, b"ready");
+            owner.kill();
+            assert!(importer.recv(LIMIT).unwrap_err().is_gone());
+            // Its work was done, so that nothing is lost.
+            assert!(buffer.is_ready().unwrap());
+            let address = buffer.on(&stream).unwrap().address();
+            assert_eq!(checksum(&download(&stream, address, LEN)), checksum(&pattern(LEN, 9)), "{kind:?}");
+            drop((buffer, importer));
+            let buffer = DeviceBuffer::from_slice(&stream, &pattern(LEN, 3)).unwrap();
+            assert!(buffer.to_vec(&stream).unwrap() == pattern(LEN, 3), "the context is sane");
+        }
+        assert_eq!(world.driver.release_failures(), 0);
+    });
+}
+
 fn importer_of_two(first: &Channel) {
     let world = World::new();
     let (one, two) = (import_from(&world, first), import_from(&world, first));
@@ -192,7 +259,7 @@ fn other_program(first: &Channel) {
     let world = World::new();
     let connection = invited(first);
     // An importer that meets an importer.
-    let refused = cuda_mem_ipc::shared::Importer::new(&world.context, connection, SHORT);
+    let refused = Importer::new(&world.context, connection, SHORT);
     assert!(matches!(refused, Err(Error::Timeout { .. } | Error::Closed { .. })), "{refused:?}");
 }
 
@@ -201,8 +268,8 @@ fn two_of_a_kind_do_not_wait_for_ever() {
     pair::play(test_name!(), &[("other", other_program)], |cast| {
         let world = World::new();
         let other = cast.start("other");
-        let connection = crate::link::invite(&other);
-        let refused = cuda_mem_ipc::shared::Importer::new(&world.context, connection, SHORT);
+        let connection = invite(&other);
+        let refused = Importer::new(&world.context, connection, SHORT);
         assert!(refused.is_err());
         other.finish();
     });
