@@ -304,7 +304,14 @@ impl ImportLink {
         match lock(&self.segments).remove(&segment) {
             // It was not imported, so that nobody has it.
             Some(Known::Refused { is_slab: true, .. }) => self.slab_is_gone(segment),
-            Some(known) => bury(known),
+            Some(known) => {
+                let is_slab = known.is_slab();
+                bury(known);
+                if is_slab {
+                    // From here on the thread looks whether its free was reached.
+                    reaper::wake();
+                }
+            }
             None => return Err(self.breaks("it retires a segment that it did not announce")),
         }
         Ok(())

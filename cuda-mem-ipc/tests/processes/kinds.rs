@@ -170,6 +170,8 @@ fn owner(first: &Channel) {
     let buffer = pool.allocate(LEN, &stream).unwrap();
     upload(&stream, buffer.as_raw(), &pattern(LEN, 9));
     exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
+    // The fence is reached before this process ends.
+    stream.synchronize().unwrap();
     first.send(b"ready", &[]);
     first.receive();
 }
