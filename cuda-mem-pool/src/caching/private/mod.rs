@@ -13,6 +13,9 @@ mod memory;
 mod peers;
 mod reclaim;
 mod routes;
+mod share;
+
+pub use share::BlockExport;
 
 use std::collections::HashMap;
 use std::sync::Arc;
