@@ -14,6 +14,7 @@ mod peers;
 mod reclaim;
 mod routes;
 mod share;
+mod shown;
 
 pub use share::BlockExport;
 
