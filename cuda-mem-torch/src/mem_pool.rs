@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, forked};
 use cuda_mem_ipc::cuda_mem_pool::snapshot::Snapshot;
-use cuda_mem_ipc::cuda_mem_pool::{MempoolId, RawResource};
+use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 
 use crate::allocator::{AllocatorSource, CudaAllocator};
 use crate::current::current_allocator;
@@ -79,7 +79,8 @@ impl MemPool {
     ///
     /// # Errors
     ///
-    /// `NoCurrentContext` in [`Error::Pool`] if no device is current, [`Error::NotInitialized`] if it is not the allocator's.
+    /// `NoCurrentContext` in [`Error::Pool`] if no device is current, `OwnSource` in it if `allocator` is the pool's own one;
+    /// [`Error::NotInitialized`] if the device is not the allocator's.
     pub fn of(
         owner: &Arc<dyn CudaAllocator>,
         allocator: Option<Arc<dyn CudaAllocator>>,
@@ -89,6 +90,9 @@ impl MemPool {
     ) -> Result<Self> {
         let device = owner.native().caches.current_device()?;
         let id = Self::graph_pool_handle(is_user_created);
+        if allocator.as_ref().is_some_and(|allocator| allocator.raw_deleter() == owner.raw_deleter()) {
+            return Err(pool::Error::OwnSource { id }.into());
+        }
         let source =
             allocator.clone().map(|allocator| Arc::new(AllocatorSource(allocator)) as Arc<dyn RawResource>);
         owner.create_or_incref_pool(device, id, source)?;

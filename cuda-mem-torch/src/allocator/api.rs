@@ -51,7 +51,8 @@ pub trait CudaAllocator: fmt::Debug + Send + Sync {
     /// The kind of allocator: `native` or `pluggable`, as PyTorch calls them.
     fn name(&self) -> &'static str;
 
-    /// Memory of `size` bytes on `device` for work of `stream`, by its address; 0 for no bytes.
+    /// Memory of `size` bytes on `device` for work of `stream`, by its address; 0 for no bytes. It lives no longer than the
+    /// allocator: what keeps that is a handle to it, an owner of such memory, or its deleter.
     ///
     /// # Errors
     ///
@@ -347,7 +348,7 @@ pub trait CudaAllocator: fmt::Debug + Send + Sync {
         self.native().caches.ipc_dev_ptr(handle)
     }
 
-    /// Records what happens on all devices that are initialised, or no more. The options are PyTorch's arguments: `frames` is
+    /// Records what happens on all devices, those to come too, or no more. The options are PyTorch's arguments: `frames` is
     /// its context recorder, `context` its `when`, `clear_history` its `clearHistory`.
     ///
     /// # Errors
@@ -357,8 +358,8 @@ pub trait CudaAllocator: fmt::Debug + Send + Sync {
         self.native().caches.record_history(enabled, options)
     }
 
-    /// Has `observer` be told of each request that fails for lack of memory, before its caller is, on all devices that are
-    /// initialised. No lock is held: it may use the allocator.
+    /// Has `observer` be told of each request that fails for lack of memory, before its caller is, on all devices, those to
+    /// come too, for as long as the allocator lives. No lock is held: it may use the allocator.
     ///
     /// # Errors
     ///
@@ -367,7 +368,8 @@ pub trait CudaAllocator: fmt::Debug + Send + Sync {
         self.native().caches.attach_out_of_memory_observer(&observer)
     }
 
-    /// Has `tracker` be told of everything that happens on all devices that are initialised, recorded or not.
+    /// Has `tracker` be told of everything that happens on all devices, those to come too, recorded or not, for as long as the
+    /// allocator lives.
     ///
     /// # Errors
     ///

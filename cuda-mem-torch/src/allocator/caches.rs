@@ -8,6 +8,7 @@ use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Driver, Stream, forked};
 use cuda_mem_ipc::cuda_mem_pool::{self as pool};
 
+use super::telling::Listeners;
 use super::uncached::Uncached;
 use crate::error::{Error, Result};
 use crate::ipc::{Exports, Opened};
@@ -20,6 +21,7 @@ pub(crate) struct Caches {
     devices: RwLock<Vec<Arc<PerDevice>>>,
     enabled: AtomicBool,
     pub(super) uncached: Uncached,
+    pub(super) listeners: Listeners,
     pub(crate) exports: Exports,
     pub(crate) opened: Opened,
 }
@@ -41,6 +43,7 @@ impl Caches {
             devices: RwLock::default(),
             enabled: AtomicBool::new(true),
             uncached: Uncached::default(),
+            listeners: Listeners::default(),
             exports: Exports::default(),
             opened: Opened::new(),
         }
@@ -52,6 +55,7 @@ impl Caches {
         for ordinal in devices.len()..device_count {
             let context = self.driver.device(ordinal)?.primary_context()?;
             let cache = CachingAllocator::new(&context, &self.options)?;
+            self.listeners.attach_all(&cache);
             devices.push(Arc::new(PerDevice { context, cache, default_stream: OnceLock::new() }));
         }
         Ok(())

@@ -1,9 +1,9 @@
 //! What the caching allocators tell of themselves.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cuda_mem_ipc::cuda_mem_pool::MempoolId;
-use cuda_mem_ipc::cuda_mem_pool::caching::OutOfMemoryReport;
+use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, OutOfMemoryReport};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Device;
 use cuda_mem_ipc::cuda_mem_pool::history::{HistoryOptions, TraceTracker};
 use cuda_mem_ipc::cuda_mem_pool::snapshot::Snapshot;
@@ -12,6 +12,7 @@ use cuda_mem_ipc::cuda_mem_pool::statistics::DeviceStatistics;
 use super::caches::Caches;
 use super::types::{OutOfMemory, OutOfMemoryObserver};
 use crate::error::Result;
+use crate::lock::lock;
 
 impl Caches {
     pub(crate) fn device_stats(&self, device: Device) -> Result<DeviceStatistics> {
@@ -40,26 +41,63 @@ impl Caches {
     }
 
     pub(crate) fn record_history(&self, enabled: bool, options: &HistoryOptions) -> Result<()> {
-        for device in self.all()? {
-            let history = device.cache.history();
-            if enabled { history.start(options) } else { history.stop() }
+        let devices = self.all()?;
+        let before = std::mem::replace(&mut *lock(&self.listeners.history), enabled.then(|| options.clone()));
+        for device in devices {
+            record(&device.cache, enabled.then_some(options));
         }
+        // With the last of it goes a closure of others.
+        drop(before);
         Ok(())
     }
 
     pub(crate) fn attach_out_of_memory_observer(&self, observer: &OutOfMemoryObserver) -> Result<()> {
-        for device in self.all()? {
-            let observer = Arc::clone(observer);
-            device.cache.attach_oom_observer(move |report| observer(&report.into()));
-        }
+        let devices = self.all()?;
+        lock(&self.listeners.observers).push(Arc::clone(observer));
+        devices.iter().for_each(|device| observe(&device.cache, observer));
         Ok(())
     }
 
     pub(crate) fn attach_allocator_trace_tracker(&self, tracker: &Arc<dyn TraceTracker>) -> Result<()> {
-        for device in self.all()? {
+        let devices = self.all()?;
+        lock(&self.listeners.trackers).push(Arc::clone(tracker));
+        for device in devices {
             device.cache.history().attach(Arc::clone(tracker));
         }
         Ok(())
+    }
+}
+
+/// Who is told, also by devices that are yet to be initialised.
+#[derive(Default)]
+pub(super) struct Listeners {
+    observers: Mutex<Vec<OutOfMemoryObserver>>,
+    trackers: Mutex<Vec<Arc<dyn TraceTracker>>>,
+    /// What is recorded, if anything is.
+    history: Mutex<Option<HistoryOptions>>,
+}
+
+impl Listeners {
+    pub(super) fn attach_all(&self, cache: &CachingAllocator) {
+        lock(&self.observers).iter().for_each(|observer| observe(cache, observer));
+        for tracker in lock(&self.trackers).iter() {
+            cache.history().attach(Arc::clone(tracker));
+        }
+        if let Some(options) = &*lock(&self.history) {
+            record(cache, Some(options));
+        }
+    }
+}
+
+fn observe(cache: &CachingAllocator, observer: &OutOfMemoryObserver) {
+    let observer = Arc::clone(observer);
+    cache.attach_oom_observer(move |report| observer(&report.into()));
+}
+
+fn record(cache: &CachingAllocator, options: Option<&HistoryOptions>) {
+    match options {
+        Some(options) => cache.history().start(options),
+        None => cache.history().stop(),
     }
 }
 

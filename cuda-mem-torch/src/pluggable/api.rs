@@ -175,6 +175,7 @@ impl CudaAllocator for PluggableAllocator {
     }
 
     fn empty_cache(&self, id: MempoolId) -> Result<usize> {
+        refuse_forked()?;
         if id == MempoolId::NONE { self.inner.empty() } else { self.inner.native.caches.empty_cache(id) }
     }
 
@@ -184,6 +185,7 @@ impl CudaAllocator for PluggableAllocator {
     }
 
     fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
+        refuse_forked()?;
         let base_alloc = read(&self.inner.functions).base_alloc.clone();
         if let Some(base_alloc) = base_alloc {
             let mut bytes = 0;
@@ -197,6 +199,7 @@ impl CudaAllocator for PluggableAllocator {
     }
 
     fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
+        refuse_forked()?;
         if address == 0 {
             return Ok(());
         }
@@ -237,14 +240,17 @@ impl CudaAllocator for PluggableAllocator {
     }
 
     fn begin_allocate_to_pool(&self, device: Device, id: MempoolId, filter: Filter) -> Result<()> {
+        refuse_forked()?;
         self.inner.begin_allocate_to_pool(device, id, filter)
     }
 
     fn end_allocate_to_pool(&self, device: Device, id: MempoolId) -> Result<()> {
+        refuse_forked()?;
         self.inner.end_allocate_to_pool(device, id)
     }
 
     fn release_pool(&self, device: Device, id: MempoolId) -> Result<()> {
+        refuse_forked()?;
         self.inner.release_pool(device, id)
     }
 
@@ -258,6 +264,7 @@ impl CudaAllocator for PluggableAllocator {
     }
 
     unsafe fn share_ipc_handle(&self, address: CUdeviceptr) -> Result<ShareableHandle> {
+        refuse_forked()?;
         let caches = &self.inner.native.caches;
         let block =
             self.inner.books.with(|state| state.blocks.get(&address).map(|block| (block.device, block.size)));

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, UsePoint, Uses};
-use cuda_mem_ipc::cuda_mem_pool::history::{Event, History, TraceTracker};
+use cuda_mem_ipc::cuda_mem_pool::history::{Event, History, HistoryOptions, TraceTracker};
 use cuda_mem_ipc::cuda_mem_pool::segments::SMALL_SIZE;
 use cuda_mem_ipc::cuda_mem_pool::snapshot::{Action, Frames};
 use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolSize};
@@ -138,21 +138,55 @@ impl State {
 
 /// The history of each device.
 #[derive(Default)]
-pub(super) struct Histories(Mutex<BTreeMap<i32, Arc<History>>>);
+pub(super) struct Histories(Mutex<Devices>);
+
+#[derive(Default)]
+struct Devices {
+    histories: BTreeMap<i32, Arc<History>>,
+    trackers: Vec<Arc<dyn TraceTracker>>,
+    /// What is recorded, if anything is.
+    recording: Option<HistoryOptions>,
+}
 
 impl Histories {
+    /// That of a device, which is made when it is first asked for.
     pub(super) fn of(&self, device: Device) -> Arc<History> {
-        lock(&self.0).entry(device.as_raw()).or_default().clone()
+        let mut devices = lock(&self.0);
+        if let Some(history) = devices.histories.get(&device.as_raw()) {
+            return Arc::clone(history);
+        }
+        let history = Arc::new(History::new());
+        for tracker in &devices.trackers {
+            history.attach(Arc::clone(tracker));
+        }
+        if let Some(options) = &devices.recording {
+            history.start(options);
+        }
+        devices.histories.insert(device.as_raw(), Arc::clone(&history));
+        history
     }
 
     pub(super) fn all(&self) -> BTreeMap<i32, Arc<History>> {
-        lock(&self.0).clone()
+        lock(&self.0).histories.clone()
     }
 
     pub(super) fn attach(&self, tracker: &Arc<dyn TraceTracker>) {
+        lock(&self.0).trackers.push(Arc::clone(tracker));
         for history in self.all().values() {
             history.attach(Arc::clone(tracker));
         }
+    }
+
+    pub(super) fn record(&self, options: Option<&HistoryOptions>) {
+        let before = std::mem::replace(&mut lock(&self.0).recording, options.cloned());
+        for history in self.all().values() {
+            match options {
+                Some(options) => history.start(options),
+                None => history.stop(),
+            }
+        }
+        // With the last of it goes a closure of others.
+        drop(before);
     }
 
     /// Tells of something that happened to an allocation.

@@ -8,7 +8,7 @@ use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId};
 
 use super::Inner;
 use super::books::{Block, Freed, State};
-use crate::allocator::OutOfMemory;
+use crate::allocator::{OutOfMemory, for_core};
 use crate::error::{Error, Result};
 use crate::lock::{lock, read};
 
@@ -146,6 +146,20 @@ impl Inner {
         result
     }
 
+    /// Gives back what was freed, at the end: waits for the streams that use it. One that captures keeps its memory for ever.
+    pub(super) fn give_back_rest(&self) {
+        let waiting = self.books.with(|state| std::mem::take(&mut state.freed));
+        for freed in waiting {
+            let given = match freed.block.uses.wait() {
+                Ok(()) => self.complete(freed).map_err(|(freed, error)| for_core(error, freed.address)),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = given {
+                self.driver.report_release_failure(&error);
+            }
+        }
+    }
+
     /// Everything that may help a request: waits for freed blocks, released pools, and what the program's functions cache.
     fn reclaim(&self) -> Result<()> {
         let points = self.books.with(|state| {
@@ -201,23 +215,22 @@ impl Inner {
 
     /// Sets bytes of the fraction aside, if it has as many left. The private pools have the rest.
     fn claim(&self, bytes: usize, device: Device) -> Result<bool> {
-        let (fraction, held) = self.books.with(|state| {
+        let limited = read(&self.functions).memory_fraction.is_none();
+        let (total, reserved) = (device.total_memory()?, self.ready(device)?.cache.reserved_bytes());
+        let claimed = self.books.with(|state| {
             let of = state.of(device);
-            (of.fraction, of.held)
-        });
-        if fraction < 1.0 && read(&self.functions).memory_fraction.is_none() {
-            let limit = (fraction * device.total_memory()? as f64) as usize;
-            let reserved = self.ready(device)?.cache.reserved_bytes();
-            if held.saturating_add(reserved).saturating_add(bytes) > limit {
-                return Ok(false);
+            let limit = (of.fraction * total as f64) as usize;
+            let held = of.held.saturating_add(bytes);
+            let fits = !limited || of.fraction >= 1.0 || held.saturating_add(reserved) <= limit;
+            if fits {
+                of.held = held;
             }
-        }
-        self.books.with(|state| {
-            let held = &mut state.of(device).held;
-            *held = held.saturating_add(bytes);
+            fits
         });
-        self.share_fraction(device)?;
-        Ok(true)
+        if claimed {
+            self.share_fraction(device)?;
+        }
+        Ok(claimed)
     }
 
     fn unclaim(&self, bytes: usize, device: Device) {

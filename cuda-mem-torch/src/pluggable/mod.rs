@@ -99,6 +99,16 @@ impl PluggableAllocator {
     }
 }
 
+impl Drop for Inner {
+    /// What was freed and waits for streams goes back yet. What nobody has freed cannot: nobody has its deleter any more.
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        self.give_back_rest();
+    }
+}
+
 impl Clone for PluggableAllocator {
     /// Another allocator with the same functions, which knows nothing of what this one allocated and is not initialised.
     fn clone(&self) -> Self {

@@ -46,14 +46,8 @@ impl Inner {
 
     pub(super) fn record_history(&self, enabled: bool, options: &HistoryOptions) -> Result<()> {
         self.native.caches.record_history(enabled, options)?;
-        for history in self.histories.all().values() {
-            if enabled {
-                // The program's provider is asked on both sides, each for its own entries.
-                history.start(options);
-            } else {
-                history.stop();
-            }
-        }
+        // The program's provider of stacks is asked on both sides, each for its own entries.
+        self.histories.record(enabled.then_some(options));
         Ok(())
     }
 

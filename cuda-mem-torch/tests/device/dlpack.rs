@@ -26,13 +26,19 @@ struct Foreign {
 }
 
 unsafe extern "C" fn count_versioned(managed: *mut DLManagedTensorVersioned) {
-    // SAFETY: the context is the counter, which the test keeps.
-    unsafe { (*(*managed).manager_ctx.cast::<AtomicUsize>()).fetch_add(1, Ordering::SeqCst) };
+    // SAFETY: a live structure.
+    count(unsafe { (*managed).manager_ctx });
 }
 
 unsafe extern "C" fn count_legacy(managed: *mut DLManagedTensor) {
-    // SAFETY: as above.
-    unsafe { (*(*managed).manager_ctx.cast::<AtomicUsize>()).fetch_add(1, Ordering::SeqCst) };
+    // SAFETY: a live structure.
+    count(unsafe { (*managed).manager_ctx });
+}
+
+fn count(context: *mut c_void) {
+    // SAFETY: the context is the counter, which the test keeps.
+    let counter = unsafe { &*context.cast::<AtomicUsize>() };
+    counter.fetch_add(1, Ordering::SeqCst);
 }
 
 impl Foreign {

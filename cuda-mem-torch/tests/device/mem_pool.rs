@@ -121,7 +121,7 @@ fn dropped_while_a_graph_holds_it_the_memory_stays_for_the_graph() {
     assert_eq!(owner.pool_use_count(device, id).unwrap(), 1);
     assert_eq!(owner.empty_cache(id).unwrap(), 0, "the graph has it");
     // SAFETY: the graph has no nodes.
-    unsafe { graph.run(&world.stream) };
+    unsafe { graph.run(&stream) };
     owner.release_pool(device, id).unwrap();
     stream.synchronize().unwrap();
     assert_eq!(owner.empty_cache(id).unwrap(), 20 * MIB);
@@ -189,13 +189,19 @@ fn its_snapshot_has_its_own_segments() {
 fn a_pool_of_its_own_allocator_is_refused() {
     let world = World::new();
     let owner = owner(&world);
-    let pool = pool(&world, &owner, Some(owner.clone()));
-    let (device, id) = (pool.device(), pool.id());
-    owner.begin_allocate_to_pool(device, id, Filter::this_thread()).unwrap();
-    let refused = owner.malloc(3 * MIB, device, &world.stream).unwrap_err();
+    let make = || MemPool::of(&owner, Some(owner.clone()), true, false, false).map(drop);
+    let refused = world.context.with_current(make).unwrap().unwrap_err();
     assert!(matches!(refused, Error::Pool(cuda_mem_pool::Error::OwnSource { .. })), "{refused}");
-    owner.end_allocate_to_pool(device, id).unwrap();
-    owner.release_pool(device, id).unwrap();
+}
+
+#[test]
+fn a_pool_that_never_had_memory_keeps_its_allocator_no_longer_than_itself() {
+    let world = World::new();
+    let owner = owner(&world);
+    let source: Shared = Program::new().allocator(&world);
+    let weak = Arc::downgrade(&source);
+    drop(pool(&world, &owner, Some(source)));
+    assert!(weak.upgrade().is_none());
 }
 
 #[test]

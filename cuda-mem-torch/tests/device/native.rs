@@ -128,10 +128,12 @@ impl TraceTracker for Tracker {
 #[test]
 fn history_and_trackers_are_those_of_all_devices() {
     let world = World::new();
-    let (allocator, device) = (native(&world), world.context.device());
+    let (allocator, device) = (NativeAllocator::new(world.driver), world.context.device());
     let tracker = Arc::new(Tracker(Mutex::default()));
     allocator.attach_allocator_trace_tracker(tracker.clone()).unwrap();
     allocator.record_history(true, &HistoryOptions::default()).unwrap();
+    // Devices that come later record and tell too.
+    allocator.init(world.driver.device_count().unwrap()).unwrap();
     let block = allocator.malloc(1000, device, &world.stream).unwrap();
     let snapshot = allocator.snapshot(MempoolId::NONE).unwrap();
     assert_eq!(snapshot.device_traces.len(), world.driver.device_count().unwrap());

@@ -35,6 +35,19 @@ fn a_recorded_stream_keeps_the_memory_until_it_has_passed() {
 }
 
 #[test]
+fn an_allocator_that_ends_gives_back_what_was_freed() {
+    let world = World::new();
+    let program = Program::new();
+    let allocator = program.allocator(&world);
+    let block = allocator.malloc(MIB, world.context.device(), &world.stream).unwrap();
+    allocator.record_stream(block, &world.new_stream()).unwrap();
+    free(&*allocator, block);
+    assert_eq!(program.out(), 1);
+    drop(allocator);
+    assert_eq!(program.out(), 0);
+}
+
+#[test]
 fn the_own_stream_is_no_other_user() {
     let world = World::new();
     let (program, device) = (Program::new(), world.context.device());

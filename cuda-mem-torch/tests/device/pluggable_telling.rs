@@ -80,7 +80,7 @@ fn the_history_has_what_happened_and_who_asked() {
     let world = World::new();
     let (program, device) = (Program::new(), world.context.device());
     let allocator = program.allocator(&world);
-    allocator.init(1).unwrap();
+    // Before the device was used: it is told all the same.
     let tracker = Arc::new(Tracker::default());
     allocator.attach_allocator_trace_tracker(tracker.clone()).unwrap();
     let frame = Frame { filename: "train.py".into(), line: 7, name: "forward".into() };
@@ -120,7 +120,6 @@ fn what_pools_do_is_in_the_same_history() {
     let world = World::new();
     let (device, id) = (world.context.device(), MempoolId::for_user());
     let allocator = Program::new().allocator(&world);
-    allocator.init(1).unwrap();
     let tracker = Arc::new(Tracker::default());
     allocator.attach_allocator_trace_tracker(tracker.clone()).unwrap();
     allocator.record_history(true, &HistoryOptions::default()).unwrap();
