@@ -139,6 +139,7 @@ impl Borrowed {
         expect_device(context, tensor.device)?;
         if layout.bytes > 0 {
             expect_memory(context, tensor.device, address)?;
+            expect_all_of_it(context, address, layout.bytes)?;
         }
         Ok(Self { layout, address, device: tensor.device, read_only, uses: Uses::new(), lent })
     }
@@ -278,6 +279,26 @@ fn expect_memory(context: &Context, device: DLDevice, address: u64) -> Result<()
         (_, MemoryKind::Device) => wrong("device memory"),
         _ => wrong("of another kind"),
     }
+}
+
+/// The driver knows all bytes, as far as it tells where memory ends.
+fn expect_all_of_it(context: &Context, address: u64, needed: usize) -> Result<(), DlpackError> {
+    let end = address.saturating_add(needed as u64);
+    let mut at = address;
+    while at < end {
+        let known = attributes(context, at)?;
+        if known.kind == MemoryKind::Unknown {
+            let len = usize::try_from(at.saturating_sub(address)).unwrap_or(usize::MAX);
+            return Err(DlpackError::Beyond { needed, len });
+        }
+        let next = known.range_start.saturating_add(known.range_size as u64);
+        if next <= at {
+            // It does not tell.
+            return Ok(());
+        }
+        at = next;
+    }
+    Ok(())
 }
 
 impl fmt::Debug for Borrowed {

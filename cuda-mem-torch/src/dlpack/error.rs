@@ -84,7 +84,7 @@ pub enum DlpackError {
         lanes: u16,
     },
     /// A shape that needs more memory than there is.
-    #[error("a tensor of this shape has {needed} bytes; the buffer has {len}")]
+    #[error("a tensor of this shape has {needed} bytes; its memory has {len}")]
     Beyond {
         /// What the shape needs.
         needed: usize,
