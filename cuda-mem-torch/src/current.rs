@@ -11,7 +11,7 @@ use crate::lock::lock;
 static CURRENT: Mutex<Option<Arc<dyn CudaAllocator>>> = Mutex::new(None);
 
 /// The program's allocator: the one that [`change_current_allocator`] made it, or else a [`NativeAllocator`] of the system's driver,
-/// which is made by the first call and initialised by whoever first needs it.
+/// which is made by the first call and which the program initialises (`init`).
 ///
 /// # Errors
 ///

@@ -11,9 +11,9 @@ use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Mutex;
 
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Context;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::MemoryHandle;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context};
 use cuda_mem_ipc::cuda_mem_pool::{self as pool};
 
 use super::ShareableHandle;
@@ -68,8 +68,15 @@ impl Caches {
         if let Some(shared) = lock(&self.exports.0).get(&address) {
             return Ok(shared.handle.clone());
         }
-        let export = self.find(|cache| cache.export_block(address))?;
-        let export = export.ok_or(Error::UnknownPointer { address })?;
+        let export = match self.find(|cache| cache.export_block(address)) {
+            // A private pool's segment that another allocator gave.
+            Err(Error::Pool(pool::Error::Core(core::Error::NotShareable { .. }))) => {
+                let context = self.context_of(address)?;
+                // SAFETY: the caller's promise. One byte: the handle is for the whole allocation anyway.
+                return unsafe { self.exports.legacy(&context, address, 1) };
+            }
+            export => export?.ok_or(Error::UnknownPointer { address })?,
+        };
         let piece = |(bytes, descriptor): &(usize, OwnedFd)| Piece {
             bytes: *bytes as u64,
             descriptor: descriptor.as_raw_fd(),
@@ -85,7 +92,7 @@ impl Caches {
 
     fn context_of(&self, address: CUdeviceptr) -> Result<Context> {
         for device in self.all()? {
-            let known = pool::cuda_mem_core::pointer::attributes(&device.context, address)?;
+            let known = core::pointer::attributes(&device.context, address)?;
             if known.device == device.context.device().as_raw() {
                 return Ok(device.context.clone());
             }

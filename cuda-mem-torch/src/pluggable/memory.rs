@@ -1,7 +1,7 @@
 //! How memory comes from the program's functions and goes back.
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, Uses};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, UsePoint, Uses};
 use cuda_mem_ipc::cuda_mem_pool::history::{Event, RecordContext};
 use cuda_mem_ipc::cuda_mem_pool::snapshot::Action;
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId};
@@ -131,9 +131,8 @@ impl Inner {
             if freed.points.is_none() {
                 freed.points = freed.block.uses.points().ok();
             }
-            let reached = |points: &Vec<_>| {
-                points.iter().all(|point: &pool::cuda_mem_core::UsePoint| point.is_reached().unwrap_or(false))
-            };
+            let reached =
+                |points: &Vec<_>| points.iter().all(|point: &UsePoint| point.is_reached().unwrap_or(false));
             if !freed.points.as_ref().is_some_and(reached) {
                 self.books.with(|state| state.freed.push(freed));
                 continue;
@@ -211,49 +210,5 @@ impl Inner {
             observer(&report);
         }
         Ok(Error::OutOfMemory(Box::new(report)))
-    }
-
-    /// Sets bytes of the fraction aside, if it has as many left. The private pools have the rest.
-    fn claim(&self, bytes: usize, device: Device) -> Result<bool> {
-        let limited = read(&self.functions).memory_fraction.is_none();
-        let (total, reserved) = (device.total_memory()?, self.ready(device)?.cache.reserved_bytes());
-        let claimed = self.books.with(|state| {
-            let of = state.of(device);
-            let limit = (of.fraction * total as f64) as usize;
-            let held = of.held.saturating_add(bytes);
-            let fits = !limited || of.fraction >= 1.0 || held.saturating_add(reserved) <= limit;
-            if fits {
-                of.held = held;
-            }
-            fits
-        });
-        if claimed {
-            self.share_fraction(device)?;
-        }
-        Ok(claimed)
-    }
-
-    fn unclaim(&self, bytes: usize, device: Device) {
-        self.books.with(|state| {
-            let held = &mut state.of(device).held;
-            *held = held.saturating_sub(bytes);
-        });
-        // It can only leave the pools less than they may have.
-        let _ = self.share_fraction(device);
-    }
-
-    /// Leaves the private pools what is left of the fraction.
-    pub(super) fn share_fraction(&self, device: Device) -> Result<()> {
-        let (fraction, held) = self.books.with(|state| (state.of(device).fraction, state.of(device).held));
-        let cache = &self.ready(device)?.cache;
-        let limited = fraction < 1.0 && read(&self.functions).memory_fraction.is_none();
-        if !limited {
-            if cache.memory_fraction() < 1.0 {
-                cache.set_memory_fraction(1.0)?;
-            }
-            return Ok(());
-        }
-        let part = held as f64 / device.total_memory()? as f64;
-        Ok(cache.set_memory_fraction((fraction - part).clamp(0.0, 1.0))?)
     }
 }

@@ -2,6 +2,7 @@
 
 mod api;
 mod books;
+mod fraction;
 mod functions;
 mod memory;
 mod pools;

@@ -142,6 +142,25 @@ fn memory_of_a_program_is_shared_as_the_driver_shares_it() {
 }
 
 #[test]
+fn a_pool_of_another_allocators_memory_is_shared_as_the_driver_shares_it() {
+    let world = World::new();
+    let (program, device, id) = (Program::new(), world.context.device(), MempoolId::for_user());
+    let allocator = program.allocator(&world);
+    allocator.begin_allocate_to_pool(device, id, Filter::this_thread()).unwrap();
+    let (one, two) = (
+        allocator.malloc(SOME, device, &world.stream).unwrap(),
+        allocator.malloc(SOME, device, &world.stream).unwrap(),
+    );
+    allocator.end_allocate_to_pool(device, id).unwrap();
+    let (first, second) = (share(&*allocator, one), share(&*allocator, two));
+    assert_eq!((first.offset, second.offset, first.handle[1]), (0, SOME as u64, b'c'));
+    assert_eq!(first.handle, second.handle, "one segment");
+    free(&*allocator, one);
+    free(&*allocator, two);
+    allocator.release_pool(device, id).unwrap();
+}
+
+#[test]
 fn what_is_not_allocated_is_not_shared() {
     let world = World::new();
     let allocators: [Box<dyn CudaAllocator>; 2] =

@@ -188,3 +188,32 @@ fn the_largest_block_starts_from_what_the_driver_has() {
     assert_eq!(largest, 7, "nothing is cached");
     assert_eq!(allocator.expandable_segment_sizes(device).unwrap(), []);
 }
+
+#[test]
+fn threads_allocate_and_free_at_once() {
+    let world = World::new();
+    let (program, device) = (Program::new(), world.context.device());
+    let allocator = program.allocator(&world);
+    let streams = [(); 4].map(|()| world.new_stream());
+    std::thread::scope(|scope| {
+        for (place, stream) in streams.iter().enumerate() {
+            let (allocator, side) = (&allocator, &streams[(place + 1) % streams.len()]);
+            scope.spawn(move || {
+                for round in 0..100 {
+                    let block = allocator.malloc(1000 + round, device, stream).unwrap();
+                    if round % 3 == 0 {
+                        allocator.record_stream(block, side).unwrap();
+                    }
+                    free(&**allocator, block);
+                }
+            });
+        }
+    });
+    streams.iter().for_each(|stream| stream.synchronize().unwrap());
+    allocator.empty_cache(Default::default()).unwrap();
+    assert_eq!(program.out(), 0);
+    let stats = allocator.device_stats(device).unwrap();
+    assert_eq!((stats.allocation.all.current, stats.active.all.current), (0, 0));
+    assert_eq!(stats.allocation.all.allocated, 400);
+    assert_eq!((stats.num_device_alloc, stats.num_device_free), (400, 400));
+}

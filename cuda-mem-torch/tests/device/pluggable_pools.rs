@@ -8,6 +8,7 @@ use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::{self};
 use cuda_mem_torch::{CudaAllocator, Error};
 
 use crate::common::World;
+use crate::common::capture::{Capture, RELAXED};
 use crate::program::{Call, MIB, Program, free};
 
 #[test]
@@ -118,4 +119,28 @@ fn a_checkpoint_says_what_it_freed_and_remade() {
     }
     let unknown = allocator.checkpoint_state(device, MempoolId::for_user()).unwrap_err();
     assert!(matches!(unknown, Error::Pool(_)), "{unknown}");
+}
+
+#[test]
+fn what_a_graph_was_captured_from_serves_nobody_else_until_it_is_released() {
+    let world = World::new();
+    let (program, device, id) = (Program::new(), world.context.device(), MempoolId::for_graph());
+    let (allocator, stream) = (program.allocator(&world), world.new_stream());
+    allocator.begin_allocate_to_pool(device, id, Filter::stream(stream.id().as_raw())).unwrap();
+    let capture = Capture::begin(&stream, RELAXED);
+    let inside = allocator.malloc(3 * MIB, device, &stream).unwrap();
+    free(&*allocator, inside);
+    let graph = capture.end().unwrap();
+    allocator.end_allocate_to_pool(device, id).unwrap();
+    program.calls();
+    let outside = allocator.malloc(3 * MIB, device, &stream).unwrap();
+    assert!(!(inside..inside + 20 * MIB as u64).contains(&outside), "the graph writes there");
+    // SAFETY: the graph has no nodes.
+    unsafe { graph.run(&stream) };
+    assert_eq!(allocator.empty_cache(MempoolId::NONE).unwrap(), 0);
+    free(&*allocator, outside);
+    allocator.release_pool(device, id).unwrap();
+    stream.synchronize().unwrap();
+    assert_eq!(allocator.empty_cache(MempoolId::NONE).unwrap(), 20 * MIB);
+    assert_eq!(program.out(), 0);
 }
