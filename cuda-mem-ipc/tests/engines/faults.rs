@@ -1,0 +1,1 @@
+//! Faults, made by the stand-ins.
