@@ -167,8 +167,8 @@ pub(crate) fn ranks_that_differ_are_all_told(rank: Rank) {
     let error = if rank.number() == 0 { rank.alloc(1).map(drop) } else { rank.backend.close() }.unwrap_err();
     assert!(matches!(error, Error::Disagrees { .. }), "{error}");
 
-    both.map(|address| drop(rank.backend.rendezvous(address, None).unwrap()));
-    both.map(|address| rank.backend.free(address).unwrap());
+    both.iter().for_each(|address| drop(rank.backend.rendezvous(*address, None).unwrap()));
+    both.iter().for_each(|address| rank.backend.free(*address).unwrap());
     rank.finish();
 }
 

@@ -1,7 +1,7 @@
 //! NVSHMEM and NCCL as backends of symmetric memory.
 //!
 //! The bodies in `bodies` run on both, on two ranks, each a process: on a GPU over the machine's library, on the simulator over a stand-in
-//! (`fake`) whose collective calls wait for all ranks as the real ones do. What goes wrong is made to go wrong by the stand-in (`faults`).
+//! (`fake`) whose collective calls wait for all ranks as the real ones do.
 #![cfg(any(feature = "nccl", feature = "nvshmem"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 
@@ -9,12 +9,13 @@
 mod common;
 
 mod bodies;
+#[allow(dead_code, reason = "each test program uses its part")]
 mod fake;
-mod faults;
 #[cfg(feature = "nccl")]
 mod nccl;
 #[cfg(feature = "nvshmem")]
 mod nvshmem;
+#[allow(dead_code, reason = "as above")]
 mod rank;
 
 /// Tests of two ranks, each a process, that do the same: a body of [`bodies`] each.

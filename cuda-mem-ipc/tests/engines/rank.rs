@@ -87,15 +87,13 @@ impl Seat {
     }
 
     /// A rank whose group has joined, and whose library has not started.
-    pub(crate) fn join(&self, timeout: Duration) -> Joined {
+    pub(crate) fn join(&self) -> Joined {
         // A process that was started has one test anyway.
         let turn = (self.rank == 0).then(World::new);
         let context = self.context(turn.as_ref().map_or_else(driver, |world| world.driver));
         let options = GroupOptions { timeout: LONG, ..GroupOptions::default() };
         let group = Group::join(&context, NAME, self.rank, self.ranks, &self.directory, &options).unwrap();
-        let mut options = EngineOptions::default();
-        options.timeout = timeout;
-        Joined { group: Arc::new(group), context, options, _turn: turn }
+        Joined { group: Arc::new(group), context, options: EngineOptions::default(), _turn: turn }
     }
 }
 
@@ -120,12 +118,13 @@ pub(crate) struct Rank {
 
 impl Rank {
     pub(crate) fn of(seat: &Seat, library: Library) -> Self {
-        Self::with(seat, library, LONG)
+        let joined = seat.join();
+        let backend = joined.start(library).unwrap();
+        Self::new(joined, backend)
     }
 
-    pub(crate) fn with(seat: &Seat, library: Library, timeout: Duration) -> Self {
-        let joined = seat.join(timeout);
-        let backend = Arc::new(joined.start(library).unwrap());
+    pub(crate) fn new(joined: Joined, backend: EngineBackend) -> Self {
+        let backend = Arc::new(backend);
         let stream = default_stream(&joined.context);
         Self { backend, stream, joined }
     }

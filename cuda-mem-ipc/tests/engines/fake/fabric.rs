@@ -43,6 +43,12 @@ impl Fabric {
         fabric
     }
 
+    /// One whose ranks never meet.
+    #[cfg(feature = "nvshmem")]
+    pub(super) fn pretended(rank: usize, ranks: usize) -> Self {
+        Self { directory: PathBuf::new(), rank, ranks, calls: 0, memory: BTreeMap::new() }
+    }
+
     /// Waits until all ranks are at the same call; what each has brought.
     pub(super) fn meet(&mut self, call: &str, brought: &[u8]) -> Vec<Vec<u8>> {
         let (number, start) = (self.calls, Instant::now());
@@ -64,6 +70,11 @@ impl Fabric {
             std::thread::sleep(Duration::from_millis(1));
         };
         (0..self.ranks).map(of).collect()
+    }
+
+    /// There is no last meeting.
+    pub(super) fn forget(&self) {
+        let _ = fs::remove_dir_all(&self.directory);
     }
 
     /// The last meeting.

@@ -142,7 +142,7 @@ extern "C" fn destroy(communicator: ncclComm_t) -> ncclResult_t {
 extern "C" fn abort(communicator: ncclComm_t) -> ncclResult_t {
     note("abort");
     with(communicator, |_| ());
-    *COMM.lock().unwrap() = None;
+    COMM.lock().unwrap().take().inspect(|comm| comm.fabric.forget());
     GOOD
 }
 

@@ -37,6 +37,22 @@ pub(crate) fn initialise(id: [u8; 16], rank: usize, ranks: usize) {
     *FABRIC.lock().unwrap() = Some(Fabric::join(&id, rank, ranks));
 }
 
+/// Finalises it, as whoever has initialised it would.
+pub(crate) fn leave() {
+    FABRIC.lock().unwrap().take().expect("an instance").leave();
+}
+
+/// As if the process was new.
+pub(crate) fn reset() {
+    IS_FULL.store(false, Ordering::SeqCst);
+    FABRIC.lock().unwrap().take().inspect(Fabric::forget);
+}
+
+/// Initialised by somebody, with others who are not here.
+pub(crate) fn pretend(rank: usize, ranks: usize) {
+    *FABRIC.lock().unwrap() = Some(Fabric::pretended(rank, ranks));
+}
+
 pub(crate) fn is_initialised() -> bool {
     FABRIC.lock().unwrap().is_some()
 }
@@ -125,7 +141,7 @@ extern "C" fn init(flags: c_uint, attributes: *mut c_void) -> c_int {
 
 extern "C" fn finalize() {
     note("finalize");
-    FABRIC.lock().unwrap().take().expect("an instance, once").leave();
+    leave();
 }
 
 extern "C" fn my_pe() -> c_int {

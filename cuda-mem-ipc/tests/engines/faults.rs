@@ -1,1 +1,0 @@
-//! Faults, made by the stand-ins.
