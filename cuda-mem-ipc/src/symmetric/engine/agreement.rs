@@ -305,7 +305,7 @@ mod tests {
         let script = Script(Mutex::new(vec![said(0, 2, 64, 3, &many[..FREED]), said(0, GO, 64, 3, &[])]));
         let agreed = agree(&mut Calls::default(), &script, alloc(64, &many)).unwrap();
         assert_eq!(agreed.freed.len(), FREED);
-        assert!((HEAD + FREED) * 8 <= crate::transport::MAX_PAYLOAD);
+        const { assert!((HEAD + FREED) * 8 <= crate::transport::MAX_PAYLOAD) };
     }
 
     #[test]

@@ -97,6 +97,7 @@ struct Opened {
 }
 
 /// The words of an allocation, on this rank: zero at first, and the library's to use.
+#[cfg_attr(not(feature = "nvshmem"), allow(dead_code, reason = "NCCL counts its signals itself"))]
 #[derive(Debug)]
 struct Words {
     address: CUdeviceptr,
