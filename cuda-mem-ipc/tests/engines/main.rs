@@ -18,23 +18,18 @@ mod nvshmem;
 #[allow(dead_code, reason = "as above")]
 mod rank;
 
-/// Tests of two ranks, each a process, that do the same: a body of [`bodies`] each.
+/// The test around it, of two ranks, each a process, that do the same: a body of [`bodies`].
 macro_rules! alike {
-    ($library:expr; $($body:ident,)*) => {
-        $(
-            #[test]
-            fn $body() {
-                use $crate::common::pair;
-                use $crate::rank::{Crew, Rank, Seat};
+    ($library:expr, $body:ident) => {{
+        use $crate::common::pair;
+        use $crate::rank::{Crew, Rank, Seat};
 
-                let other: pair::Body = |first| $crate::bodies::$body(Rank::of(&Seat::of(first), $library));
-                pair::play(pair::test_name!(), &[("rank", other)], |cast| {
-                    let crew = Crew::start(cast, 2);
-                    $crate::bodies::$body(Rank::of(&crew.seat, $library));
-                    crew.finish();
-                });
-            }
-        )*
-    };
+        let other: pair::Body = |first| $crate::bodies::$body(Rank::of(&Seat::of(first), $library));
+        pair::play(pair::test_name!(), &[("rank", other)], |cast| {
+            let crew = Crew::start(cast, 2);
+            $crate::bodies::$body(Rank::of(&crew.seat, $library));
+            crew.finish();
+        });
+    }};
 }
 use alike;
