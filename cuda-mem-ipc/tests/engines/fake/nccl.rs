@@ -5,10 +5,10 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use cuda_mem_core::sys::CUstream;
 use cuda_mem_core::sys::nccl::{
     Table, ncclComm_t, ncclResult_t, ncclUniqueId, ncclWaitSignalDesc_t, ncclWindow_t,
 };
+use cuda_mem_core::sys::{CUresult, CUstream};
 
 use super::fabric::{self, Fabric, pointer};
 use super::note;
@@ -115,7 +115,11 @@ extern "C" fn init(
     let words = fabric::allocate(4096);
     let zero = fabric::table().cuMemsetD8().unwrap();
     // SAFETY: new memory of so many bytes.
-    assert_eq!(unsafe { zero(words, 0, 4096) }, cuda_mem_core::sys::CUresult::CUDA_SUCCESS);
+    assert_eq!(unsafe { zero(words, 0, 4096) }, CUresult::CUDA_SUCCESS);
+    // Before others write there: the driver may zero it after the call.
+    let synchronize = fabric::table().cuCtxSynchronize().unwrap();
+    // SAFETY: the backend has made a context current.
+    assert_eq!(unsafe { synchronize() }, CUresult::CUDA_SUCCESS);
     fabric.share(words, 4096);
     let comm = Comm { fabric, words, sent: BTreeMap::new(), waited: BTreeMap::new() };
     *COMM.lock().unwrap() = Some(comm);
