@@ -206,7 +206,7 @@ impl PhysicalMemory {
         Ok(memory)
     }
 
-    /// Maps the memory in a range where nothing is mapped: [`Error::NotWhole`] if it has another size.
+    /// Maps the memory in a range, from an offset on where nothing is mapped: [`Error::NotWhole`] if it has another size.
     pub(crate) fn map_whole(&self, range: &AddressRange, offset: usize) -> Result<()> {
         let bytes = self.bytes();
         range.map(offset, self).map_err(|error| match error.code() {
