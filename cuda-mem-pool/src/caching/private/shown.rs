@@ -1,0 +1,54 @@
+//! What private pools show of themselves.
+
+use std::collections::HashMap;
+
+use cuda_mem_core::Stream;
+
+use super::State;
+use super::allocate::pool_of;
+use crate::caching::shared::Shared;
+use crate::mempool_id::MempoolId;
+use crate::primitive::lock;
+use crate::segments::{Block, BlockState as Doing, SegmentView};
+use crate::snapshot::{BlockInfo, BlockState, Frames, SegmentInfo};
+
+impl Shared {
+    /// The segments of all private pools.
+    pub(in crate::caching) fn private_segments(
+        &self,
+        device: u32,
+        stacks: &HashMap<u64, Frames>,
+    ) -> Vec<SegmentInfo> {
+        let state = lock(&self.private.state);
+        let pools = state.pools.iter();
+        let segments = pools.flat_map(|(id, pool)| pool.heap().segments().map(move |segment| (id, segment)));
+        segments.map(|(id, segment)| shown(&state, device, id, &segment, stacks)).collect()
+    }
+}
+
+fn shown(
+    state: &State,
+    device: u32,
+    id: MempoolId,
+    segment: &SegmentView<'_>,
+    stacks: &HashMap<u64, Frames>,
+) -> SegmentInfo {
+    let block = |block: Block| BlockInfo {
+        address: block.address,
+        size: block.size,
+        requested_size: block.requested,
+        state: match block.state {
+            Doing::ActiveAllocated => BlockState::ActiveAllocated,
+            Doing::ActivePendingFree => BlockState::ActivePendingFree,
+            Doing::Inactive => BlockState::Inactive,
+        },
+        frames: stacks.get(&block.address).filter(|_| block.state != Doing::Inactive).cloned(),
+    };
+    let blocks = segment.blocks().map(block).collect();
+    let stream = state.streams.get(&segment.stream()).map_or(0, |stream: &Stream| stream.as_raw() as usize);
+    SegmentInfo {
+        stream: stream as u64,
+        segment_pool_id: id,
+        ..SegmentInfo::of(device, pool_of(segment.kind()), blocks)
+    }
+}
