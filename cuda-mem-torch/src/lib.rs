@@ -15,5 +15,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod abi;
+
 pub use cuda_mem_ipc;
 pub use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::{PinError, pin_memory, unpin_memory};

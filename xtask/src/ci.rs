@@ -34,6 +34,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         cargo("doc --workspace --all-features --no-deps").env("RUSTDOCFLAGS", "--deny warnings"),
     );
     steps.command("bindings", &mut cargo("xtask bindgen --check"));
+    steps.command("header", &mut cargo("xtask header --check"));
     deny(&mut steps, &workspace);
     for package in workspace.packages.iter().filter(|package| package.is_publishable_alone()) {
         let check = format!("publish --dry-run --allow-dirty --package {}", package.name);
