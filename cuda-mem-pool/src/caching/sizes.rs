@@ -6,6 +6,8 @@ use cuda_mem_core::StreamId;
 
 use super::allocator::CachingAllocator;
 use super::shared::Shared;
+use super::slot::StreamSlot;
+use crate::engine::paged::Piece;
 use crate::error::Result;
 use crate::primitive::lock;
 use crate::statistics::PoolSize;
@@ -36,13 +38,7 @@ impl CachingAllocator {
         let shared = self.shared();
         let private = shared.largest_free_private()?;
         drop(shared.source()?);
-        let of_heaps = shared.slots.iter().map(|slot| {
-            slot.heap.with(|heap, guard| {
-                shared.drain(slot, heap, guard);
-                guard.disarm();
-                heap.largest_free()
-            })
-        });
+        let of_heaps = shared.slots.iter().map(|slot| largest_free(&shared.pieces(slot)));
         Ok(of_heaps.fold(private, usize::max))
     }
 
@@ -84,14 +80,18 @@ impl CachingAllocator {
 }
 
 impl Shared {
-    fn sizes_of(&self, slot: &super::slot::StreamSlot) -> Vec<StreamSegmentSize> {
-        let pieces = slot.heap.with(|heap, guard| {
+    /// All that a stream has, when all frees are taken in.
+    fn pieces(&self, slot: &StreamSlot) -> Vec<Piece> {
+        slot.heap.with(|heap, guard| {
             self.drain(slot, heap, guard);
             guard.disarm();
             heap.pieces()
-        });
+        })
+    }
+
+    fn sizes_of(&self, slot: &StreamSlot) -> Vec<StreamSegmentSize> {
         let mut mapped = BTreeMap::new();
-        for piece in pieces {
+        for piece in self.pieces(slot) {
             *mapped.entry(!piece.in_page).or_insert(0u64) += piece.size as u64;
         }
         let size = |(is_large, mapped)| StreamSegmentSize {
@@ -101,4 +101,14 @@ impl Shared {
         };
         mapped.into_iter().map(size).collect()
     }
+}
+
+/// The longest piece without a gap that is free.
+fn largest_free(pieces: &[Piece]) -> usize {
+    let joins = |one: &Piece, next: &Piece| {
+        let free = one.requested.is_none() && next.requested.is_none();
+        free && one.in_page == next.in_page && one.address + one.size as u64 == next.address
+    };
+    let runs = pieces.chunk_by(joins).filter(|run| run.iter().all(|piece| piece.requested.is_none()));
+    runs.map(|run| run.iter().map(|piece| piece.size).sum()).max().unwrap_or(0)
 }
