@@ -27,6 +27,7 @@ mod soundness;
 mod steps;
 mod table;
 mod vendor;
+mod wheel;
 mod workspace;
 
 use std::path::{Path, PathBuf};
@@ -102,6 +103,8 @@ enum Task {
         /// Where to; must be empty or not there.
         folder: PathBuf,
     },
+    /// Build the Python package with the library and the C++ shim for PyTorch.
+    Wheel(wheel::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -147,6 +150,7 @@ fn run(arguments: Arguments) -> Result<bool> {
         #[cfg(not(feature = "report"))]
         Task::Report { words } => with_feature(None, "report", "dev", words).map(done),
         Task::Vendor { folder } => vendor::run(&root()?, &folder).map(done),
+        Task::Wheel(arguments) => wheel::run(&root()?, &arguments).map(done),
     }
 }
 
