@@ -968,6 +968,16 @@ int cuda_mem_torch_reset_peak_stats(int device);
 int cuda_mem_torch_reset_accumulated_stats(int device);
 
 /*
+ Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is
+ allocated.
+
+ # Safety
+
+ `stream` is a stream of the device.
+ */
+int cuda_mem_torch_see_stream(int device, void *stream);
+
+/*
  A stream is about to be destroyed; another may have its handle afterwards. What was allocated for it stays.
 
  # Safety

@@ -58,11 +58,8 @@ void Allocator::see_streams(DeviceIndex device) {
   constexpr int streams_in_a_pool = 32;
   const c10::cuda::CUDAGuard guard(device);
   const auto see = [&](cudaStream_t stream) {
-    void* pointer = nullptr;
     // What cannot be seen, because it captures, is refused when it allocates.
-    if (cuda_mem_torch_malloc(device, 512, stream, &pointer) == CUDA_MEM_TORCH_OK) {
-      cuda_mem_torch_delete(pointer);
-    }
+    cuda_mem_torch_see_stream(device, stream);
   };
   see(c10::cuda::getCurrentCUDAStream(device));
   static std::mutex mutex;

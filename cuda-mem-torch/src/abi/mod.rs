@@ -10,7 +10,7 @@
 //!   which must not wait for other threads that allocate, and must not take the GIL.
 //! - In a forked child all functions are [`CUDA_MEM_TORCH_FORKED`], before any lock is taken.
 //! - A stream's handle names the same stream until [`cuda_mem_torch_forget_stream`] is told of its end. It must be seen here for
-//!   the first time while it does not capture.
+//!   the first time while it does not capture: by an allocation, or by [`cuda_mem_torch_see_stream`].
 //!
 //! ```
 //! use std::ffi::{c_int, c_void};
@@ -67,7 +67,7 @@ pub use pools::*;
 pub use settings::*;
 pub use snapshot::*;
 pub use stats::*;
-pub use streams::cuda_mem_torch_forget_stream;
+pub use streams::{cuda_mem_torch_forget_stream, cuda_mem_torch_see_stream};
 
 use std::ffi::{c_char, c_int};
 

@@ -109,6 +109,17 @@ pub(super) fn current_handle() -> *mut c_void {
     ALLOCATING.try_with(Cell::get).unwrap_or(std::ptr::null_mut())
 }
 
+/// Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is
+/// allocated.
+///
+/// # Safety
+///
+/// `stream` is a stream of the device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_see_stream(device: c_int, stream: *mut c_void) -> c_int {
+    entry(|| self::stream(devices::device(device)?, stream).map(drop))
+}
+
 /// A stream is about to be destroyed; another may have its handle afterwards. What was allocated for it stays.
 ///
 /// # Safety

@@ -175,6 +175,34 @@ fn plain_memory_is_used_again_behind_a_wait() {
 }
 
 #[test]
+fn a_stream_that_captures_must_have_been_seen() {
+    let _turn = turn();
+    let (seen, unseen) = (new_stream(), new_stream());
+    // SAFETY: a live stream.
+    succeed(unsafe { cuda_mem_torch_see_stream(0, seen.as_raw()) });
+    let before = stats();
+    let pool = user_pool();
+    // SAFETY: no filter.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    for stream in [seen, unseen] {
+        begin_capture(stream);
+    }
+    let block = allocate(MIB, seen.as_raw());
+    let mut none = null_mut();
+    // SAFETY: a live stream and a place.
+    let code = unsafe { cuda_mem_torch_malloc(0, MIB, unseen.as_raw(), &mut none) };
+    for stream in [seen, unseen] {
+        end_capture(stream);
+    }
+    assert_eq!(code, CUDA_MEM_TORCH_CAPTURING);
+    assert!(message().contains("allocate on it once before the capture begins"), "{}", message());
+    delete(block);
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    assert_eq!(stats().allocated_bytes.all.current, before.allocated_bytes.all.current);
+}
+
+#[test]
 fn copies_are_ordered_on_their_stream() {
     let _turn = turn();
     let stream = new_stream();

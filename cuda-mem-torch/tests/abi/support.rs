@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_mem_torch::abi::*;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::MempoolId;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{CUresult, CUstreamCaptureMode};
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Context, Driver, Stream};
 
 pub(crate) const MIB: usize = 1 << 20;
@@ -33,6 +34,23 @@ pub(crate) fn context() -> Context {
 /// A stream that lives as long as the process: the allocators know it by its handle.
 pub(crate) fn new_stream() -> &'static Stream {
     Box::leak(Box::new(Stream::new(&context()).unwrap()))
+}
+
+/// As `cudaStreamBeginCapture` in its relaxed mode.
+pub(crate) fn begin_capture(stream: &Stream) {
+    let begin = driver().table().cuStreamBeginCapture().unwrap();
+    // SAFETY: a live stream.
+    let result =
+        unsafe { begin(stream.as_raw().cast(), CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) };
+    assert_eq!(result, CUresult::CUDA_SUCCESS);
+}
+
+/// Ends it; what was captured stays behind.
+pub(crate) fn end_capture(stream: &Stream) {
+    let end = driver().table().cuStreamEndCapture().unwrap();
+    let mut graph = null_mut();
+    // SAFETY: a live stream that captures; one handle to write.
+    assert_eq!(unsafe { end(stream.as_raw().cast(), &mut graph) }, CUresult::CUDA_SUCCESS);
 }
 
 pub(crate) fn user_pool() -> cuda_mem_torch_pool_id {
