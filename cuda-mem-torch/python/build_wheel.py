@@ -132,6 +132,7 @@ def main() -> None:
     shim.add_argument("--headers", type=Path, help="a folder with torch/ and nvidia/cu13/, instead of fetching them")
     shim.add_argument("--no-shim", action="store_true", help="leave building the shim to the user's machine")
     arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     built = None
     if not arguments.no_shim:
         headers = arguments.headers or fetch(arguments.out / "torch-2.11.0")

@@ -79,13 +79,21 @@ pub(super) fn of(frames: Option<&Frames>) -> *mut c_void {
     found.map_or(std::ptr::null_mut(), |(_, context)| context.raw.raw())
 }
 
+/// Releases what nobody has any more.
+pub(super) fn release_unused() {
+    let gone = table().as_mut().map(Table::take_unused);
+    // As above.
+    drop(gone);
+}
+
 impl Table {
     /// Takes out those that nobody has any more, now and then.
     fn sweep(&mut self) -> Vec<Context> {
         const LEAST: usize = 1024;
-        if self.by_frames.len() < self.sweep_at.max(LEAST) {
-            return Vec::new();
-        }
+        if self.by_frames.len() < self.sweep_at.max(LEAST) { Vec::new() } else { self.take_unused() }
+    }
+
+    fn take_unused(&mut self) -> Vec<Context> {
         let is_gone = |entry: &(Weak<[Frame]>, Context)| entry.0.strong_count() == 0;
         let gone: Vec<usize> =
             self.by_frames.iter().filter(|(_, entry)| is_gone(entry)).map(|(key, _)| *key).collect();

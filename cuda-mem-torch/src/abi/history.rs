@@ -78,7 +78,9 @@ pub extern "C" fn cuda_mem_torch_stop_history() -> c_int {
             setup.history = None;
             all().for_each(|device| device.caching.history().stop());
             Ok(())
-        })
+        })?;
+        contexts::release_unused();
+        Ok(())
     })
 }
 

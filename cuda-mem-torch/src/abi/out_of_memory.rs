@@ -68,9 +68,9 @@ fn head(device: i32, bytes: usize, total: usize, free: usize) -> String {
 fn size(bytes: usize) -> String {
     let scaled = |shift: u32| bytes as f64 / (1u64 << shift) as f64;
     match bytes {
-        0..=1024 => format!("{bytes} bytes"),
-        ..=0x10_0000 => format!("{:.2} KiB", scaled(10)),
-        ..=0x4000_0000 => format!("{:.2} MiB", scaled(20)),
+        0..=0x400 => format!("{bytes} bytes"),
+        0x401..=0x10_0000 => format!("{:.2} KiB", scaled(10)),
+        0x10_0001..=0x4000_0000 => format!("{:.2} MiB", scaled(20)),
         _ => format!("{:.2} GiB", scaled(30)),
     }
 }

@@ -215,9 +215,9 @@ impl Plain {
             return false;
         }
         let elsewhere = self.parked.iter().any(|(_, block)| block.recorded);
-        let others = devices::all().filter(|other| elsewhere && other.ordinal != device.ordinal);
-        let waited = device.context.synchronize().is_ok()
-            && others.fold(true, |waited, other| waited && other.context.synchronize().is_ok());
+        let mut others = devices::all().filter(|other| elsewhere && other.ordinal != device.ordinal);
+        let waited =
+            device.context.synchronize().is_ok() && others.all(|other| other.context.synchronize().is_ok());
         if waited {
             for (address, _) in self.parked.drain(..) {
                 // SAFETY: handed out by `allocate`, given back once, and everything that used it is done.

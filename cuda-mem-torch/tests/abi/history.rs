@@ -81,7 +81,7 @@ fn contexts_come_with_entries_and_blocks_and_are_released() {
     succeed(cuda_mem_torch_stop_history());
     assert!(!cuda_mem_torch_is_history_enabled());
     let left = GATHERED.load(Ordering::Relaxed) - RELEASED.load(Ordering::Relaxed);
-    assert!(RELEASED.load(Ordering::Relaxed) > 10_000 && left < 15_000, "{left} are left");
+    assert!(left < 2000, "{left} are left");
     assert!(snapshot(NO_POOL).traces.is_empty());
 
     let bad = cuda_mem_torch_history_options { context: 4, ..options };

@@ -10,8 +10,10 @@ use super::support::*;
 #[test]
 fn settings_hold_for_private_pools() {
     unsafe extern "C" fn note(data: *mut c_void, text: *const c_char) {
-        // SAFETY: the list that is passed below, and text.
-        unsafe { (*data.cast::<Vec<String>>()).push(CStr::from_ptr(text).to_str().unwrap().to_owned()) };
+        // SAFETY: text.
+        let text = unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned();
+        // SAFETY: the list that is passed below.
+        unsafe { &mut *data.cast::<Vec<String>>() }.push(text);
     }
     let _turn = turn();
     let mut notes: Vec<String> = Vec::new();

@@ -60,10 +60,8 @@ fn a_shared_block_is_seen_by_who_opens_it() {
         assert_eq!(unsafe { cuda_mem_torch_ipc_close(base) }, CUDA_MEM_TORCH_NOT_OURS);
         delete(block);
         // SAFETY: its descriptors are closed, which is found out.
-        assert_ne!(
-            unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) },
-            CUDA_MEM_TORCH_OK
-        );
+        let code = unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) };
+        assert_ne!(code, CUDA_MEM_TORCH_OK);
     }
     succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
     succeed(cuda_mem_torch_release_pool(0, pool));

@@ -106,23 +106,30 @@ pub(crate) struct Seen {
 }
 
 pub(crate) fn snapshot(pool: cuda_mem_torch_pool_id) -> Seen {
+    fn seen<'s>(data: *mut c_void) -> &'s mut Seen {
+        // SAFETY: what the visitor below passes.
+        unsafe { &mut *data.cast() }
+    }
     unsafe extern "C" fn segment(data: *mut c_void, segment: *const cuda_mem_torch_segment) {
-        // SAFETY: what the visitor below passes, and a segment.
-        unsafe { (*data.cast::<Seen>()).segments.push(*segment) };
+        // SAFETY: a segment.
+        let segment = unsafe { *segment };
+        seen(data).segments.push(segment);
     }
     unsafe extern "C" fn block(data: *mut c_void, block: *const cuda_mem_torch_block) {
-        // SAFETY: as above.
-        unsafe { (*data.cast::<Seen>()).blocks.push(*block) };
+        // SAFETY: a block.
+        let block = unsafe { *block };
+        seen(data).blocks.push(block);
     }
     unsafe extern "C" fn trace(data: *mut c_void, entry: *const cuda_mem_torch_trace_entry) {
-        // SAFETY: as above; the texts are there during the call.
-        unsafe {
-            let entry = *entry;
-            let text = |text| CStr::from_ptr(text).to_str().unwrap().to_owned();
-            let told =
-                (entry.action, entry.context.addr(), text(entry.compile_context), text(entry.user_metadata));
-            (*data.cast::<Seen>()).traces.push(told);
+        // SAFETY: an entry.
+        let entry = unsafe { *entry };
+        let text = |text| {
+            // SAFETY: the texts are there during the call.
+            unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned()
         };
+        let told =
+            (entry.action, entry.context.addr(), text(entry.compile_context), text(entry.user_metadata));
+        seen(data).traces.push(told);
     }
     let mut seen = Seen::default();
     let visitor = cuda_mem_torch_visitor {
