@@ -16,7 +16,7 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
 use super::devices::{self, Device, device};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
 use super::pointers::{pointer, write};
-use super::streams::{allocating, stream};
+use super::streams::stream;
 use super::{ipc, out_of_memory, uncached};
 
 thread_local! {
@@ -55,7 +55,7 @@ fn obtain(ordinal: c_int, bytes: usize, raw: *mut c_void) -> Result<u64, Failure
     if !uncached::is_caching() {
         return uncached::allocate(device, bytes);
     }
-    let found = allocating(raw, || device.caching.allocate_by_address(bytes, stream));
+    let found = device.caching.allocate_by_address(bytes, stream);
     found.map_err(|error| out_of_memory::failure(device, bytes, error))
 }
 

@@ -170,10 +170,10 @@ pub unsafe extern "C" fn cuda_mem_torch_begin_allocate_to_pool(
             true
         }
         let filter = CFilter { data: Data::new(data), accepts: filter.unwrap_or(all), release };
-        let accepts = move |_: u64| {
+        let accepts = move |stream: u64| {
             let CFilter { data, accepts, .. } = &filter;
             // SAFETY: what was promised for the filter.
-            unsafe { accepts(data.raw(), streams::current_handle()) }
+            unsafe { accepts(data.raw(), streams::handle_of(device, stream)) }
         };
         Ok(self::device(device)?.caching.begin_allocate_to_pool(pool.into(), Filter::new(accepts))?)
     })

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream, StreamId, forked};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream, forked};
 
 use super::devices::{self, Device};
 use super::error::{CUDA_MEM_TORCH_CAPTURING, Failure, entry};
@@ -24,6 +24,13 @@ type Key = (c_int, usize, Option<ThreadId>);
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
 const REMEMBERED: usize = 4;
+
+#[derive(Default)]
+struct Known {
+    by_handle: HashMap<Key, &'static Stream>,
+    /// The handles, by what names a stream for ever.
+    by_id: HashMap<(c_int, u64), usize>,
+}
 
 #[derive(Clone, Copy)]
 struct Recent {
@@ -36,14 +43,12 @@ struct Recent {
 const NONE: Recent = Recent { forgotten: 0, device: -1, raw: 0, stream: None };
 
 /// Never freed: whoever looks one up need not count.
-static KNOWN: Mutex<Option<HashMap<Key, &'static Stream>>> = Mutex::new(None);
+static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 /// How often a stream was said to have ended.
 static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static RECENT: [Cell<Recent>; REMEMBERED] = const { [const { Cell::new(NONE) }; REMEMBERED] };
-    /// The handle that the thread allocates for, for filters.
-    static ALLOCATING: Cell<*mut c_void> = const { Cell::new(std::ptr::null_mut()) };
 }
 
 /// The stream behind a handle of a device.
@@ -74,7 +79,7 @@ fn find(device: &'static Device, raw: usize) -> Result<&'static Stream, Failure>
     let key = (device.ordinal, raw, (raw == PER_THREAD).then(|| thread::current().id()));
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_default();
-    if let Some(stream) = known.get(&key) {
+    if let Some(stream) = known.by_handle.get(&key) {
         return Ok(stream);
     }
     let handle = std::ptr::without_provenance_mut(raw);
@@ -91,22 +96,9 @@ fn find(device: &'static Device, raw: usize) -> Result<&'static Stream, Failure>
         error => error.into(),
     })?;
     let stream: &'static Stream = Box::leak(Box::new(stream));
-    known.insert(key, stream);
+    known.by_handle.insert(key, stream);
+    known.by_id.insert((device.ordinal, stream.id().as_raw()), raw);
     Ok(stream)
-}
-
-/// Runs `body`, which allocates for the stream of this handle.
-pub(super) fn allocating<R>(raw: *mut c_void, body: impl FnOnce() -> R) -> R {
-    let before = ALLOCATING.try_with(|allocating| allocating.replace(raw));
-    let result = body();
-    // A thread at its end has no filters to ask.
-    let _ = before.and_then(|before| ALLOCATING.try_with(|allocating| allocating.set(before)));
-    result
-}
-
-/// The handle that the thread allocates for.
-pub(super) fn current_handle() -> *mut c_void {
-    ALLOCATING.try_with(Cell::get).unwrap_or(std::ptr::null_mut())
 }
 
 /// Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is
@@ -133,19 +125,16 @@ pub unsafe extern "C" fn cuda_mem_torch_forget_stream(device: c_int, stream: *mu
         }
         let ordinal = devices::device(device)?.ordinal;
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get_or_insert_default().retain(|key, _| (key.0, key.1) != (ordinal, stream.addr()));
+        let known = known.get_or_insert_default();
+        known.by_handle.retain(|key, _| (key.0, key.1) != (ordinal, stream.addr()));
         FORGOTTEN.fetch_add(1, Ordering::Relaxed);
         Ok(())
     })
 }
 
-/// The handle under which a stream is known; null if it is not.
-pub(super) fn handle_of(device: &Device, id: StreamId) -> *mut c_void {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = known
-        .get_or_insert_default()
-        .iter()
-        .find(|(key, stream)| key.0 == device.ordinal && stream.id() == id)
-        .map(|(key, _)| key.1);
-    std::ptr::without_provenance_mut(found.unwrap_or(0))
+/// The handle of a stream, by the number that names it for ever; null if it is not known.
+pub(super) fn handle_of(device: c_int, id: u64) -> *mut c_void {
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = known.as_ref().and_then(|known| known.by_id.get(&(device, id)));
+    std::ptr::without_provenance_mut(found.copied().unwrap_or(0))
 }
