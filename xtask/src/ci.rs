@@ -68,7 +68,10 @@ fn shim(steps: &mut Steps, root: &Path) {
         steps.skip("shim", "PyTorch's headers are not here; cargo xtask wheel fetches them");
         return;
     }
-    steps.command("shim libraries", &mut cargo("build --package cuda-mem-torch --package cuda-mem-sim-library"));
+    steps.command(
+        "shim libraries",
+        &mut cargo("build --package cuda-mem-torch --package cuda-mem-sim-library"),
+    );
     steps.command("shim", Command::new("python3").arg(root.join("ci/torch/simulated/run.py")));
 }
 

@@ -70,11 +70,15 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 cudaError_t cudaGetLastError(void) { cudaError_t last = last_error; last_error = cudaSuccess; return last; }
 const char *cudaGetErrorString(cudaError_t error) { (void)error; return "an error of the simulated driver"; }
 const char *cudaGetErrorName(cudaError_t error) { (void)error; return "cudaError"; }
+/* libc10_cuda.so wants all functions that it might call. */
+static int refuse(void) { return cudaErrorNotSupported; }
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags,
                                              enum cudaDriverEntryPointQueryResult *status)
 {
     (void)version; (void)flags;
     *function = driver(name);
+    if (*function == NULL)
+        *function = (void *)refuse;
     if (status != NULL)
         *status = *function == NULL ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
     return cudaSuccess;
@@ -144,4 +148,44 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) { return CALL("cuEventSynchr
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *exported, void *pointer)
 {
     return CALL("cuIpcGetMemHandle", (cudaIpcMemHandle_t *, address), exported, (address)pointer);
+}
+cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t *exported, cudaEvent_t event)
+{
+    return CALL("cuIpcGetEventHandle", (cudaIpcEventHandle_t *, cudaEvent_t), exported, event);
+}
+cudaError_t cudaIpcOpenEventHandle(cudaEvent_t *event, cudaIpcEventHandle_t exported)
+{
+    return CALL("cuIpcOpenEventHandle", (cudaEvent_t *, cudaIpcEventHandle_t), event, exported);
+}
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
+                                     cudaGraph_t *graph, const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
+                                     size_t *count)
+{
+    return CALL("cuStreamGetCaptureInfo_v3",
+                (cudaStream_t, int *, unsigned long long *, cudaGraph_t *, const cudaGraphNode_t **, const cudaGraphEdgeData **,
+                 size_t *),
+                stream, (int *)status, id, graph, nodes, edges, count);
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long flags)
+{
+    return CALL("cuGraphInstantiateWithFlags", (cudaGraphExec_t *, cudaGraph_t, unsigned long long), made, graph, flags);
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long flags)
+{
+    return cudaGraphInstantiateWithFlags(made, graph, flags);
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
+{
+    return CALL("cuGraphLaunch", (cudaGraphExec_t, cudaStream_t), graph, stream);
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return CALL("cuGraphDestroy", (cudaGraph_t), graph); }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return CALL("cuGraphExecDestroy", (cudaGraphExec_t), graph); }
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count)
+{
+    return CALL("cuGraphGetNodes", (cudaGraph_t, cudaGraphNode_t *, size_t *), graph, nodes, count);
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags)
+{
+    (void)flags;
+    return cudaEventRecord(event, stream);
 }

@@ -29,11 +29,11 @@ def snapshot(path: str | os.PathLike[str]) -> None:
     _enabled("snapshot()").cuda.memory._dump_snapshot(os.fspath(path))
 
 
-def report(path: str | os.PathLike[str], device: int = 0) -> None:
-    """Writes an HTML page of what there is on a device, and of the history if it is recorded. PyTorch draws it."""
+def report(path: str | os.PathLike[str]) -> None:
+    """Writes an HTML page of what there is, and of the history if it is recorded. PyTorch draws it."""
     torch = _enabled("report()")
     from torch.cuda import _memory_viz
 
-    page = _memory_viz.trace_plot(torch.cuda.memory._snapshot(device), device=device)
+    page = _memory_viz.trace_plot(torch.cuda.memory._snapshot())
     with open(path, "w", encoding="utf-8") as file:
         file.write(page)
