@@ -28,8 +28,7 @@ use crate::stream::Stream;
 ///
 /// # Errors
 ///
-/// [`Error::Driver`](crate::Error::Driver), [`Error::WrongThread`](crate::Error::WrongThread),
-/// [`Error::Forked`](crate::Error::Forked).
+/// [`Error::Driver`], [`Error::WrongThread`], [`Error::Forked`].
 ///
 /// # Safety
 ///
