@@ -72,6 +72,8 @@ def install(results, wheel, folder):
     python = folder / "bin/python3"
     subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", "--without-pip", str(folder)], check=True)
     site = next((folder / "lib").glob("python3*/site-packages"))
+    # Of a virtual environment the new one would see the system's packages alone.
+    (site / "parent.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")) + "\n")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--disable-pip-version-check"]
     results.run("install", [*pip, "--target", str(site), str(wheel)], dict(os.environ), 300)
     results.run("fits", [str(python), "-m", "cuda_mem_torch"], environment_of(folder, False), 300)
