@@ -28,6 +28,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod abi;
 mod allocator;
 mod current;
 pub mod dlpack;

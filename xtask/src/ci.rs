@@ -34,6 +34,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         cargo("doc --workspace --all-features --no-deps").env("RUSTDOCFLAGS", "--deny warnings"),
     );
     steps.command("bindings", &mut cargo("xtask bindgen --check"));
+    steps.command("header", &mut cargo("xtask header --check"));
     deny(&mut steps, &workspace);
     for package in workspace.packages.iter().filter(|package| package.is_publishable_alone()) {
         let check = format!("publish --dry-run --allow-dirty --package {}", package.name);
@@ -51,6 +52,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         steps.command(&format!("replay {trace}"), &mut cargo(&replay));
     }
     report(&mut steps);
+    shim(&mut steps, root);
     steps.command("matrix", &mut cargo("xtask gpu-test"));
     for bench in ["pinned", "staging", "alloc", "ipc"] {
         // On the simulator: that it runs, and that the bytes are right.
@@ -58,6 +60,19 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         steps.command(&format!("bench {bench}"), &mut cargo(&smoke));
     }
     Ok(steps.finish())
+}
+
+/// PyTorch's side of `cuda-mem-torch` on the simulator, where `cargo xtask wheel` has brought PyTorch's headers and libraries.
+fn shim(steps: &mut Steps, root: &Path) {
+    if !root.join("target/wheel/torch-2.11.0").is_dir() {
+        steps.skip("shim", "PyTorch's headers are not here; cargo xtask wheel fetches them");
+        return;
+    }
+    steps.command(
+        "shim libraries",
+        &mut cargo("build --package cuda-mem-torch --package cuda-mem-sim-library"),
+    );
+    steps.command("shim", Command::new("python3").arg(root.join("ci/torch/simulated/run.py")));
 }
 
 /// What `cargo xtask report` draws, read back and, where there is a browser, as that shows it.

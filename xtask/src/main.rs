@@ -11,6 +11,8 @@ mod ci;
 #[cfg(test)]
 mod dependencies;
 mod gpu_test;
+#[cfg(feature = "header")]
+mod header;
 mod nightly;
 mod planted_faults;
 mod process;
@@ -25,6 +27,7 @@ mod soundness;
 mod steps;
 mod table;
 mod vendor;
+mod wheel;
 mod workspace;
 
 use std::path::{Path, PathBuf};
@@ -63,6 +66,12 @@ enum Task {
     /// Run every check that a change must pass.
     Ci,
     GpuTest(gpu_test::Arguments),
+    /// Write cuda-mem-torch's header for C from its functions.
+    Header {
+        /// Write nothing; fail if the committed header is not what the functions give.
+        #[arg(long)]
+        check: bool,
+    },
     /// Run what takes long: property tests, sanitizers, models, Miri.
     Nightly {
         /// A few minutes of it.
@@ -94,6 +103,8 @@ enum Task {
         /// Where to; must be empty or not there.
         folder: PathBuf,
     },
+    /// Build the Python package with the library and the C++ shim for PyTorch.
+    Wheel(wheel::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -122,6 +133,7 @@ fn run(arguments: Arguments) -> Result<bool> {
             let root = root()?;
             bundle::run(&root, &out.unwrap_or_else(|| root.join("target/gpu-bundle")), with_rmm).map(done)
         }
+        Task::Header { check } => run_header(&root()?, check).map(done),
         Task::Ci => ci::run(&root()?),
         Task::Nightly { quick } => nightly::run(&root()?, quick),
         Task::PlantedFaults => planted_faults::run(&root()?),
@@ -138,6 +150,7 @@ fn run(arguments: Arguments) -> Result<bool> {
         #[cfg(not(feature = "report"))]
         Task::Report { words } => with_feature(None, "report", "dev", words).map(done),
         Task::Vendor { folder } => vendor::run(&root()?, &folder).map(done),
+        Task::Wheel(arguments) => wheel::run(&root()?, &arguments).map(done),
     }
 }
 
@@ -166,8 +179,19 @@ fn run_bindgen(root: &Path, check: bool) -> Result<()> {
     with_feature(Some(root), "bindgen", "dev", check.then(|| "--check".into()).into_iter().collect())
 }
 
+#[cfg(feature = "header")]
+fn run_header(root: &Path, check: bool) -> Result<()> {
+    header::run(root, check)
+}
+
+/// cbindgen is needed here alone.
+#[cfg(not(feature = "header"))]
+fn run_header(root: &Path, check: bool) -> Result<()> {
+    with_feature(Some(root), "header", "dev", check.then(|| "--check".into()).into_iter().collect())
+}
+
 /// Starts the tool again with what a task needs built in: the feature of the same name. A replay measures, and is optimised.
-#[cfg(not(all(feature = "bindgen", feature = "replay", feature = "report")))]
+#[cfg(not(all(feature = "bindgen", feature = "header", feature = "replay", feature = "report")))]
 fn with_feature(
     folder: Option<&Path>,
     task: &str,

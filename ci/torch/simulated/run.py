@@ -1,0 +1,83 @@
+"""The C++ shim on the simulated driver, with the real libc10_cuda.so: `python3 ci/torch/simulated/run.py --headers DIR`.
+
+DIR is what `cargo xtask wheel` fetches (`target/wheel/torch-2.11.0`): PyTorch's and CUDA's headers and libraries. CUDA's runtime is
+played by `cudart.c`. Needs `libcuda_mem_torch.so` and `libcuda_mem_sim.so`: `cargo build -p cuda-mem-torch -p cuda-mem-sim-library`.
+
+With `--python`, an interpreter that has PyTorch 2.11 and the wheel, also what whole PyTorch does without launching a kernel."""
+
+import argparse
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+
+
+PROGRAMS = ["late", "share_with_ours", "share_with_native", "graph"]
+# Of steps.py, with blocks that nothing is written to.
+STEPS = ["statistics", "history", "out_of_memory", "fraction", "options", "accelerator_memory", "disabled_again"]
+
+
+def run_pytorch(python, folder, environment):
+    """Programs of whole PyTorch. CUDA's real runtime stays for what the played one lacks, so that goes before it."""
+    steps = (HERE.parent / "steps.py").read_text()
+    filled = 'torch.full((bytes,), value, dtype=torch.uint8, device="cuda")'
+    assert filled in steps
+    (folder / "steps.py").write_text(steps.replace(filled, 'torch.empty(bytes, dtype=torch.uint8, device="cuda")'))
+    (folder / "programs.py").write_text((HERE / "programs.py").read_text())
+    environment = environment | {"LD_LIBRARY_PATH": str(folder), "LD_PRELOAD": str(folder / "libcudart-played.so")}
+    for script, names in (("programs.py", PROGRAMS), ("steps.py", STEPS)):
+        for name in names:
+            subprocess.run([python, str(folder / script), name], env=environment, check=True, timeout=300, cwd=folder)
+            print(f"ok {name}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--headers", type=Path, default=ROOT / "target/wheel/torch-2.11.0")
+    parser.add_argument("--build", type=Path, default=ROOT / "target/debug", help="where cargo built the two libraries")
+    parser.add_argument("--python", help="an interpreter with PyTorch 2.11 and the wheel")
+    arguments = parser.parse_args()
+    headers, build = arguments.headers.resolve(), arguments.build.resolve()
+    torch, cuda, crate = headers / "torch", headers / "nvidia/cu13", ROOT / "cuda-mem-torch"
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        (folder / "libcuda.so.1").symlink_to(build / "libcuda_mem_sim.so")
+        (folder / "libcuda_mem_torch.so").symlink_to(build / "libcuda_mem_torch.so")
+        cudart = folder / "libcudart.so.13"
+        compile_runtime = lambda path, *sources: subprocess.run(
+            ["cc", "-std=gnu11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{path.name}",
+             f"-Wl,--version-script={HERE / 'exports.map'}", "-isystem", str(cuda / "include"), "-o", str(path),
+             *(str(HERE / source) for source in sources), "-ldl"],
+            check=True,
+        )
+        compile_runtime(cudart, "cudart.c", "refused.c")
+        includes = [torch / "include", torch / "include/torch/csrc/api/include", cuda / "include"]
+        words = [word for include in includes for word in ("-isystem", str(include))]
+        shim = [str(path) for path in sorted((crate / "shim").glob("*.cpp"))]
+        program = folder / "smoke"
+        subprocess.run(
+            ["c++", "-std=c++17", "-O0", "-g1", "-Wall", "-Wextra", "-Werror", "-DUSE_CUDA", *words, "-I", str(crate / "include"),
+             "-I", str(crate / "shim"), "-o", str(program), str(HERE / "smoke.cpp"), *shim, f"-L{torch / 'lib'}", f"-L{folder}",
+             "-lcuda_mem_torch", "-lc10", "-lc10_cuda", str(cudart), "-Wl,--allow-shlib-undefined"],
+            check=True,
+        )
+        path = f"{folder}:{torch / 'lib'}"
+        environment = os.environ | {
+            "LD_LIBRARY_PATH": path,
+            "CUDA_MEM_DRIVER": str(folder / "libcuda.so.1"),
+            "CUDA_MEM_SIM": "devices=2",
+        }
+        for words in ([], ["late"]):
+            subprocess.run([str(program), *words], env=environment, check=True, timeout=300)
+        if arguments.python:
+            cudart.unlink()
+            compile_runtime(folder / "libcudart-played.so", "cudart.c")
+            run_pytorch(arguments.python, folder, environment)
+    print("well")
+
+
+if __name__ == "__main__":
+    main()

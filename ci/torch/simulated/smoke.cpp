@@ -1,0 +1,306 @@
+// Every virtual function of the shim, through the real libc10_cuda.so, on the simulated driver.
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace c10::cuda::_internal {
+// libtorch_cuda.so tells it; declared in no header that is installed.
+C10_CUDA_API void setHasPrimaryContext(bool (*ask)(DeviceIndex));
+} // namespace c10::cuda::_internal
+
+extern "C" int cuda_mem_torch_shim_install(const char*, char*, size_t);
+extern "C" int cuda_mem_torch_shim_uninstall(char*, size_t);
+extern "C" int cuda_mem_torch_shim_state();
+
+namespace CA = c10::cuda::CUDACachingAllocator;
+using c10::MempoolId_t;
+
+static int checks = 0;
+#define EXPECT(condition)                                              \
+  do {                                                                 \
+    ++checks;                                                          \
+    if (!(condition)) {                                                \
+      std::printf("%s:%d: %s\n", __FILE__, __LINE__, #condition);      \
+      std::exit(1);                                                    \
+    }                                                                  \
+  } while (false)
+
+template <class F>
+static std::string thrown(F body) {
+  try {
+    body();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "nothing was thrown";
+}
+
+static bool has(const std::string& text, const std::string& part) {
+  if (text.find(part) == std::string::npos) {
+    std::printf("%s\n  is not in: %s\n", part.c_str(), text.c_str());
+    return false;
+  }
+  return true;
+}
+
+static void install() {
+  char text[4096] = "";
+  if (cuda_mem_torch_shim_install("2.11.0+cu130", text, sizeof text) != 0) {
+    std::printf("install: %s\n", text);
+    std::exit(1);
+  }
+}
+
+static int64_t allocated() {
+  return CA::getDeviceStats(0).allocated_bytes[0].current;
+}
+
+struct Mark final : c10::GatheredContext {};
+static std::shared_ptr<c10::GatheredContext> mark() {
+  return std::make_shared<Mark>();
+}
+
+static void memory() {
+  auto* accelerator = c10::getDeviceAllocator(c10::kCUDA);
+  EXPECT(static_cast<CA::CUDAAllocator*>(accelerator) == CA::get() && CA::name() == "cuda-mem");
+  const auto side = c10::cuda::getStreamFromPool(false, 0);
+  {
+    c10::DataPtr data = CA::get()->allocate(3 << 20);
+    EXPECT(allocated() == 3 << 20);
+    EXPECT(data.get_deleter() == CA::get()->raw_deleter() && CA::get()->is_simple_data_ptr(data));
+    CA::recordStream(data, side);
+    CA::recordStream(c10::DataPtr(), side);
+    size_t bytes = 0;
+    EXPECT(CA::getBaseAllocation(data.get(), &bytes) <= data.get() && bytes >= 3 << 20);
+  }
+  EXPECT(allocated() == 0);
+  C10_CUDA_CHECK(cudaStreamSynchronize(side));
+  EXPECT(CA::get()->allocate(0).get() == nullptr);
+  void* raw = CA::raw_alloc(1000);
+  void* streamed = CA::raw_alloc_with_stream(1000, side);
+  EXPECT(raw != streamed && allocated() == 2048);
+  CA::get()->copy_data(streamed, raw, 1000);
+  EXPECT(CA::get()->memcpyAsync(raw, 0, streamed, 0, 1000, side, true) == cudaSuccess);
+  C10_CUDA_CHECK(cudaStreamSynchronize(side));
+  CA::raw_delete(raw);
+  CA::raw_delete(streamed);
+  CA::raw_delete(nullptr);
+  int local = 0;
+  EXPECT(has(thrown([&] { CA::raw_delete(&local); }), "invalid device pointer"));
+  EXPECT(has(thrown([] { CA::get()->allocate(1ULL << 60); }), "more than 1EB"));
+  EXPECT(has(thrown([] { CA::get()->allocate(32ULL << 40); }), "Tried to allocate 32768.00 GiB. GPU 0 has a total capacity of"));
+  EXPECT(CA::getDeviceStats(0).num_ooms == 1);
+  CA::setMemoryFraction(0.5, 0);
+  EXPECT(CA::getMemoryFraction(0) == 0.5);
+  CA::setMemoryFraction(1.0, 0);
+  EXPECT(has(thrown([] { CA::setMemoryFraction(2.0, 0); }), "invalid fraction:2"));
+  size_t largest = 0;
+  CA::cacheInfo(0, &largest);
+  EXPECT(largest > 0);
+  CA::enable(false);
+  EXPECT(!CA::isEnabled());
+  CA::raw_delete(CA::raw_alloc(1000));
+  CA::enable(true);
+  EXPECT(CA::get()->getMemoryInfo(0).second > 0);
+  EXPECT(!CA::getExpandableSegmentSizes(0).empty());
+  CA::resetPeakStats(0);
+  CA::resetAccumulatedStats(0);
+  EXPECT(CA::getDeviceStats(0).allocation[0].allocated == 0);
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  CA::emptyCache();
+}
+
+static void history() {
+  static int64_t observed = 0;
+  static int tracked = 0;
+  CA::attachOutOfMemoryObserver([](int64_t, size_t bytes, size_t, size_t) { observed = static_cast<int64_t>(bytes); });
+  CA::attachAllocatorTraceTracker([](const CA::TraceEntry& entry) { tracked += entry.action_ == CA::TraceEntry::ALLOC; });
+  EXPECT(!CA::isHistoryEnabled());
+  CA::recordHistory(true, &mark, 1000, CA::RecordContext::ALL, true, {"free_requested"});
+  EXPECT(CA::isHistoryEnabled());
+  CA::setUserMetadata("step");
+  std::string compiled = "frame 0";
+  CA::pushCompileContext(compiled);
+  c10::DataPtr data = CA::get()->allocate(2 << 20);
+  CA::popCompileContext();
+  EXPECT(CA::getUserMetadata() == "step");
+  CA::setUserMetadata("");
+  CA::recordAnnotation({{"name", "here"}, {"stage", "START"}});
+  thrown([] { CA::get()->allocate(32ULL << 40); });
+  EXPECT(observed == 32LL << 40 && tracked == 1);
+  const auto info = CA::snapshot();
+  EXPECT(info.device_traces.size() == 2 && info.external_annotations.size() == 1);
+  bool found = false;
+  for (const auto& entry : info.device_traces[0]) {
+    EXPECT(entry.action_ != CA::TraceEntry::FREE_REQUESTED);
+    if (entry.action_ == CA::TraceEntry::ALLOC) {
+      found = entry.context_ != nullptr && entry.user_metadata_ == "step" && entry.compile_context_ == "frame 0";
+      EXPECT(entry.addr_ == reinterpret_cast<size_t>(data.get()) && entry.time_.t_ > 0);
+    }
+  }
+  EXPECT(found);
+  size_t live = 0;
+  for (const auto& segment : info.segments) {
+    EXPECT(segment.registration_counter >= 0);
+    size_t sum = 0;
+    for (const auto& block : segment.blocks) {
+      sum += block.size;
+      if (block.allocated) {
+        live += block.size;
+        EXPECT(dynamic_cast<Mark*>(block.context_when_allocated.get()) != nullptr);
+      }
+    }
+    EXPECT(sum == segment.total_size);
+  }
+  EXPECT(live == 2 << 20);
+  CA::recordHistory(false, nullptr, 1, CA::RecordContext::NEVER, false, {});
+  EXPECT(!CA::isHistoryEnabled() && CA::snapshot().device_traces[0].empty());
+}
+
+static void pools() {
+  const MempoolId_t id{0, 1000};
+  CA::createOrIncrefPool(0, id);
+  CA::setNoSplit(0, id);
+  CA::setUseOnOOM(0, id, false);
+  const auto capturing = c10::cuda::getStreamFromPool(false, 0);
+  const auto other = c10::cuda::getStreamFromPool(true, 0);
+  void* inside = nullptr;
+  {
+    const c10::cuda::CUDAStreamGuard guard(capturing);
+    CA::beginAllocateToPool(0, id, [&](cudaStream_t stream) { return stream == capturing.stream(); });
+    EXPECT(CA::getPoolUseCount(0, id) == 2);
+    C10_CUDA_CHECK(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeRelaxed));
+    inside = CA::raw_alloc(4 << 20);
+    cudaGraph_t graph = nullptr;
+    C10_CUDA_CHECK(cudaStreamEndCapture(capturing, &graph));
+    CA::endAllocateToPool(0, id);
+  }
+  void* outside = CA::raw_alloc_with_stream(4 << 20, other);
+  const auto info = CA::snapshot(id);
+  EXPECT(info.segments.size() == 1 && info.segments[0].owner_private_pool_id == id);
+  EXPECT(info.segments[0].stream == capturing.stream() && info.segments[0].blocks.size() == 1);
+  EXPECT(info.segments[0].address == reinterpret_cast<size_t>(inside));
+  EXPECT(CA::checkPoolLiveAllocations(0, id, {inside}) && !CA::checkPoolLiveAllocations(0, id, {inside, outside}));
+  const auto state = CA::getCheckpointState(0, id);
+  auto delta = CA::setCheckpointPoolState(0, state);
+  EXPECT(delta.ptrs_freed.size() == 1 && delta.dataptrs_allocd.size() == 1);
+  EXPECT(delta.dataptrs_allocd[0].get() == inside && delta.dataptrs_allocd[0].get_deleter() == CA::get()->raw_deleter());
+  delta.dataptrs_allocd.clear();
+  CA::raw_delete(outside);
+  CA::releasePool(0, id);
+  CA::releasePool(0, id);
+  EXPECT(CA::getPoolUseCount(0, id) == 0);
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  CA::emptyCache(id);
+  EXPECT(CA::snapshot(id).segments.empty());
+  EXPECT(has(thrown([&] { CA::checkPoolLiveAllocations(0, {0, 4711}, {}); }), "Could not find pool"));
+}
+
+/// A pool whose segments another allocator gives.
+static void source(CA::CUDAAllocator* upstream) {
+  const MempoolId_t id{0, 2000};
+  const std::shared_ptr<CA::CUDAAllocator> shared(upstream, [](CA::CUDAAllocator*) {});
+  struct Counting {
+    std::shared_ptr<CA::CUDAAllocator> inner;
+  };
+  CA::createOrIncrefPool(0, id, shared);
+  CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
+  void* inside = CA::raw_alloc(1 << 20);
+  CA::endAllocateToPool(0, id);
+  CA::raw_delete(inside);
+  CA::releasePool(0, id);
+  CA::releasePool(0, id);
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  CA::emptyCache(id);
+}
+
+static void sharing() {
+  c10::DataPtr data = CA::get()->allocate(3 << 20);
+  const auto handle = CA::shareIpcHandle(data.get());
+  EXPECT(handle.handle[0] == 2 && (handle.handle[1] == 'e' || handle.handle[1] == 'm'));
+  const auto opened = CA::getIpcDevPtr(handle.handle);
+  EXPECT(opened != nullptr && opened == CA::getIpcDevPtr(handle.handle));
+  EXPECT(has(thrown([] { CA::getIpcDevPtr("\003e nonsense of a newer version"); }), "future version"));
+  CA::enablePeerAccess(0, 1);
+}
+
+static void settings() {
+  const MempoolId_t id{0, 3000};
+  c10::CachingAllocator::setAllocatorSettings("large_segment_size_mb:40");
+  CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
+  void* inside = CA::raw_alloc(2 << 20);
+  CA::endAllocateToPool(0, id);
+  EXPECT(CA::snapshot(id).segments[0].total_size == 40 << 20);
+  CA::raw_delete(inside);
+  CA::releasePool(0, id);
+}
+
+/// The native allocator was in use: its tensors, pools and pointers go on.
+static void late(CA::CUDAAllocator* native) {
+  c10::DataPtr early = native->allocate(5 << 20);
+  const MempoolId_t id{0, 4000};
+  native->createOrIncrefPool(0, id);
+  void* raw = native->raw_alloc(1 << 20);
+  native->beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
+  char text[4096] = "";
+  EXPECT(cuda_mem_torch_shim_install("2.11.0", text, sizeof text) == 1 && has(text, "use_mem_pool is active"));
+  native->endAllocateToPool(0, id);
+  native->releasePool(0, id);
+  install();
+  EXPECT(cuda_mem_torch_shim_state() == 2 && allocated() == 6 << 20);
+  c10::DataPtr fresh = CA::get()->allocate(1 << 20);
+  EXPECT(allocated() == 7 << 20);
+  CA::recordStream(early, c10::cuda::getStreamFromPool(false, 0));
+  CA::raw_delete(raw);
+  EXPECT(CA::getPoolUseCount(0, id) == 1);
+  CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
+  void* pooled = CA::raw_alloc(1 << 20);
+  CA::endAllocateToPool(0, id);
+  EXPECT(native->snapshot(id, false).segments.size() == 1);
+  CA::raw_delete(pooled);
+  CA::releasePool(0, id);
+  CA::releasePool(0, id);
+  early.clear();
+  EXPECT(allocated() == 1 << 20);
+}
+
+int main(int count, char** words) {
+  CA::CUDAAllocator* native = CA::get();
+  c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
+  c10::cuda::set_device(0);
+  if (count > 1 && std::strcmp(words[1], "late") == 0) {
+    native->init(c10::cuda::device_count());
+    late(native);
+  } else {
+    install();
+    EXPECT(cuda_mem_torch_shim_state() == 1 && !CA::get()->initialized());
+    CA::init(c10::cuda::device_count());
+    EXPECT(CA::get()->initialized());
+    memory();
+    history();
+    pools();
+    source(native);
+    sharing();
+    settings();
+    char text[4096] = "";
+    C10_CUDA_CHECK(cudaDeviceSynchronize());
+    CA::emptyCache();
+    {
+      c10::DataPtr held = CA::get()->allocate(1000);
+      EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 1 && has(text, "delete them first"));
+    }
+    EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 0 && CA::get() == native);
+    EXPECT(cuda_mem_torch_shim_state() == 0 && c10::GetAllocator(c10::kCUDA) == native);
+  }
+  std::printf("%d checks\n", checks);
+  std::fflush(stdout);
+  std::_Exit(0);
+}

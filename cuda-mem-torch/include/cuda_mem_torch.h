@@ -1,0 +1,993 @@
+/* The C interface of cuda-mem-torch. See the crate's documentation (cuda_mem_torch::abi) and docs/pytorch.md. */
+/* Written by `cargo xtask header`; do not edit. */
+
+#ifndef CUDA_MEM_TORCH_H
+#define CUDA_MEM_TORCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ What [`cuda_mem_torch_abi_version`] says. It changes when anything here changes its meaning or its layout.
+ */
+#define CUDA_MEM_TORCH_ABI_VERSION 1
+
+/*
+ All devices, where one may be named.
+ */
+#define CUDA_MEM_TORCH_ALL_DEVICES -1
+
+/*
+ All went well.
+ */
+#define CUDA_MEM_TORCH_OK 0
+
+/*
+ An argument is not what is accepted.
+ */
+#define CUDA_MEM_TORCH_INVALID_ARGUMENT 1
+
+/*
+ There is no more memory.
+ */
+#define CUDA_MEM_TORCH_OUT_OF_MEMORY 2
+
+/*
+ No block of this library begins at the address.
+ */
+#define CUDA_MEM_TORCH_NOT_OURS 3
+
+/*
+ The process was forked from one that had the driver.
+ */
+#define CUDA_MEM_TORCH_FORKED 4
+
+/*
+ The driver refused; [`cuda_mem_torch_last_driver_code`] says with what.
+ */
+#define CUDA_MEM_TORCH_DRIVER 5
+
+/*
+ A private pool is not as the call needs it.
+ */
+#define CUDA_MEM_TORCH_POOL 6
+
+/*
+ A stream captures a graph, and the call would have disturbed that.
+ */
+#define CUDA_MEM_TORCH_CAPTURING 7
+
+/*
+ The system refused.
+ */
+#define CUDA_MEM_TORCH_SYSTEM 8
+
+/*
+ The device or the memory cannot do this.
+ */
+#define CUDA_MEM_TORCH_UNSUPPORTED 9
+
+/*
+ Called from a function that was passed in, where it cannot be.
+ */
+#define CUDA_MEM_TORCH_IN_CALLBACK 10
+
+/*
+ A defect of this library.
+ */
+#define CUDA_MEM_TORCH_INTERNAL 11
+
+/*
+ The layout of a pool at one moment.
+ */
+typedef struct cuda_mem_torch_checkpoint cuda_mem_torch_checkpoint;
+
+/*
+ Is told of a request that failed: the device, the bytes that were asked for, what may be held or what the device has, and what
+ it has free.
+ */
+typedef void (*cuda_mem_torch_oom_observer)(void *data, int64_t device, size_t requested, size_t total, size_t free);
+
+/*
+ Frees what it can when there is no memory; whether it freed anything.
+ */
+typedef bool (*cuda_mem_torch_oom_reclaimer)(void *data, size_t requested);
+
+/*
+ Something that happened.
+ */
+typedef struct cuda_mem_torch_trace_entry {
+  /*
+   What: the number of the action in PyTorch's `TraceEntry::Action`.
+   */
+  int action;
+  /*
+   The device.
+   */
+  int device;
+  /*
+   Where it begins; what the device had free, of a lack of memory.
+   */
+  uint64_t address;
+  /*
+   Bytes.
+   */
+  uint64_t size;
+  /*
+   The stream.
+   */
+  void *stream;
+  /*
+   When, in microseconds since 1970.
+   */
+  uint64_t time_us;
+  /*
+   The context of who did it; null without.
+   */
+  void *context;
+  /*
+   What was compiled; empty without.
+   */
+  const char *compile_context;
+  /*
+   What the program says of it; empty without.
+   */
+  const char *user_metadata;
+} cuda_mem_torch_trace_entry;
+
+/*
+ Is told of each entry of the history, by who did what it says, before that returns.
+ */
+typedef void (*cuda_mem_torch_trace_tracker)(void *data, const struct cuda_mem_torch_trace_entry *entry);
+
+/*
+ A private pool, as PyTorch's `MempoolId_t`. Zeros are no pool.
+ */
+typedef struct cuda_mem_torch_pool_id {
+  /*
+   Of a graph's pool.
+   */
+  uint64_t first;
+  /*
+   Of a user's pool.
+   */
+  uint64_t second;
+} cuda_mem_torch_pool_id;
+
+/*
+ Tells where the calling thread is, as a pointer that is the history's from then on. It may be null.
+ */
+typedef void *(*cuda_mem_torch_gather_context)(void);
+
+/*
+ Takes such a pointer back. It is called by any thread, with no lock held that the program knows.
+ */
+typedef void (*cuda_mem_torch_release_context)(void *context);
+
+/*
+ Which entries are recorded, and how many.
+ */
+typedef struct cuda_mem_torch_history_options {
+  /*
+   How many entries are kept, the newest ones.
+   */
+  uint64_t max_entries;
+  /*
+   For what the context is recorded: 0 nothing, 1 blocks in use, 2 allocations too, 3 frees too. PyTorch's `RecordContext`.
+   */
+  uint32_t context;
+  /*
+   What is not recorded: a bit for each action, by its number in the trace.
+   */
+  uint32_t skip_actions;
+  /*
+   Tells the context; null for none. Called with no lock held.
+   */
+  cuda_mem_torch_gather_context gather;
+  /*
+   Takes it back.
+   */
+  cuda_mem_torch_release_context release;
+  /*
+   Whether earlier entries are forgotten.
+   */
+  bool clear;
+} cuda_mem_torch_history_options;
+
+/*
+ Where a pool's segments come from, if not from the device: another allocator.
+ */
+typedef struct cuda_mem_torch_source {
+  /*
+   What each function is passed first.
+   */
+  void *data;
+  /*
+   Memory of so many bytes at a multiple of 512, or null if there is none.
+   */
+  void *(*alloc)(void *data, size_t bytes);
+  /*
+   Takes it back. Nothing uses it any more.
+   */
+  void (*free)(void *data, void *address, size_t bytes);
+  /*
+   The pool needs the source no more; may be null.
+   */
+  void (*release)(void *data);
+} cuda_mem_torch_source;
+
+/*
+ Whether an allocation for this stream, in the calling thread, goes to the pool.
+ */
+typedef bool (*cuda_mem_torch_filter)(void *data, void *stream);
+
+/*
+ What private pools do. Its threshold counts for the default pool too.
+ */
+typedef struct cuda_mem_torch_options {
+  /*
+   The segment that sizes between 1 and 10 MiB share, in bytes.
+   */
+  uint64_t large_segment_size;
+  /*
+   Blocks of this many bytes and more are not split; the largest number for none.
+   */
+  uint64_t max_split_size;
+  /*
+   How many bytes larger than its request a block may be that is not split.
+   */
+  uint64_t max_non_split_rounding_size;
+  /*
+   Into how many steps sizes are rounded between powers of two, from 1 MiB on.
+   */
+  uint64_t roundup_power2_divisions[16];
+  /*
+   Which part of the limit may be held before what has long been free goes; 0 for none.
+   */
+  double garbage_collection_threshold;
+} cuda_mem_torch_options;
+
+/*
+ A segment.
+ */
+typedef struct cuda_mem_torch_segment {
+  /*
+   Where it begins.
+   */
+  void *address;
+  /*
+   The stream it is for.
+   */
+  void *stream;
+  /*
+   Bytes.
+   */
+  uint64_t total_size;
+  /*
+   Bytes of blocks that somebody has.
+   */
+  uint64_t allocated_size;
+  /*
+   Bytes of blocks that somebody has or a stream still uses.
+   */
+  uint64_t active_size;
+  /*
+   As `active_size`, as it was asked for.
+   */
+  uint64_t requested_size;
+  /*
+   The private pool it belongs to; zeros for the default one.
+   */
+  struct cuda_mem_torch_pool_id pool;
+  /*
+   The device.
+   */
+  int device;
+  /*
+   Whether its blocks are larger than 1 MiB.
+   */
+  bool is_large;
+  /*
+   Whether its memory is mapped page by page.
+   */
+  bool is_expandable;
+  /*
+   The context of who had it made; null without.
+   */
+  void *context;
+} cuda_mem_torch_segment;
+
+/*
+ A block of the segment that was told of last.
+ */
+typedef struct cuda_mem_torch_block {
+  /*
+   Where it begins.
+   */
+  void *address;
+  /*
+   Bytes.
+   */
+  uint64_t size;
+  /*
+   Bytes that were asked for; 0 of a free one.
+   */
+  uint64_t requested_size;
+  /*
+   Whether somebody has it.
+   */
+  bool allocated;
+  /*
+   Whether somebody has it or a stream still uses it.
+   */
+  bool active;
+  /*
+   The context of who has it; null without.
+   */
+  void *context;
+} cuda_mem_torch_block;
+
+/*
+ Who is told. Each may be null. What they are passed is theirs during the call.
+ */
+typedef struct cuda_mem_torch_visitor {
+  /*
+   What each is passed first.
+   */
+  void *data;
+  /*
+   A segment; its blocks come next.
+   */
+  void (*segment)(void *data, const struct cuda_mem_torch_segment *segment);
+  /*
+   A block.
+   */
+  void (*block)(void *data, const struct cuda_mem_torch_block *block);
+  /*
+   An entry of the history, the oldest first.
+   */
+  void (*trace)(void *data, const struct cuda_mem_torch_trace_entry *entry);
+} cuda_mem_torch_visitor;
+
+/*
+ A figure that goes up and down.
+ */
+typedef struct cuda_mem_torch_stat {
+  /*
+   Now.
+   */
+  int64_t current;
+  /*
+   The most since the peaks were reset.
+   */
+  int64_t peak;
+  /*
+   The sum of what was added since the accumulated figures were reset.
+   */
+  int64_t allocated;
+  /*
+   The sum of what was taken away since then.
+   */
+  int64_t freed;
+} cuda_mem_torch_stat;
+
+/*
+ A figure of all blocks, and of those of each kind of pool: PyTorch's `StatArray`.
+ */
+typedef struct cuda_mem_torch_stat_array {
+  /*
+   Of both.
+   */
+  struct cuda_mem_torch_stat all;
+  /*
+   Of blocks up to 1 MiB.
+   */
+  struct cuda_mem_torch_stat small_pool;
+  /*
+   Of all others.
+   */
+  struct cuda_mem_torch_stat large_pool;
+} cuda_mem_torch_stat_array;
+
+/*
+ All figures of a device, as `torch.cuda.memory_stats()` names them.
+ */
+typedef struct cuda_mem_torch_device_stats {
+  /*
+   Blocks that somebody has.
+   */
+  struct cuda_mem_torch_stat_array allocation;
+  /*
+   Pieces of memory that the driver gave.
+   */
+  struct cuda_mem_torch_stat_array segment;
+  /*
+   Blocks that somebody has or a stream still uses.
+   */
+  struct cuda_mem_torch_stat_array active;
+  /*
+   Free blocks beside others.
+   */
+  struct cuda_mem_torch_stat_array inactive_split;
+  /*
+   Bytes of `allocation`.
+   */
+  struct cuda_mem_torch_stat_array allocated_bytes;
+  /*
+   Bytes of `segment`.
+   */
+  struct cuda_mem_torch_stat_array reserved_bytes;
+  /*
+   Bytes of `active`.
+   */
+  struct cuda_mem_torch_stat_array active_bytes;
+  /*
+   Bytes of `inactive_split`.
+   */
+  struct cuda_mem_torch_stat_array inactive_split_bytes;
+  /*
+   Bytes of `active`, as they were asked for.
+   */
+  struct cuda_mem_torch_stat_array requested_bytes;
+  /*
+   Blocks larger than `max_split_size`.
+   */
+  struct cuda_mem_torch_stat oversize_allocations;
+  /*
+   Segments that are.
+   */
+  struct cuda_mem_torch_stat oversize_segments;
+  /*
+   Requests for which cached memory went back to the driver first.
+   */
+  int64_t num_alloc_retries;
+  /*
+   Requests that failed for lack of memory.
+   */
+  int64_t num_ooms;
+  /*
+   Waits for all streams.
+   */
+  int64_t num_sync_all_streams;
+  /*
+   Driver calls that got memory.
+   */
+  int64_t num_device_alloc;
+  /*
+   Driver calls that gave memory back.
+   */
+  int64_t num_device_free;
+  /*
+   Blocks of this many bytes and more are not cut up; -1 if all are.
+   */
+  int64_t max_split_size;
+} cuda_mem_torch_device_stats;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/*
+ The version of the interface, [`CUDA_MEM_TORCH_ABI_VERSION`] of the header that the library was built with. Ask before anything else.
+ */
+uint32_t cuda_mem_torch_abi_version(void);
+
+/*
+ The version of the library, for people.
+ */
+const char *cuda_mem_torch_version(void);
+
+/*
+ Has `observer` be told of each request that fails for lack of memory, on any device, before its caller is.
+
+ # Safety
+
+ It may be called with `data` by any thread until the process ends.
+ */
+int cuda_mem_torch_attach_oom_observer(cuda_mem_torch_oom_observer observer, void *data);
+
+/*
+ Has `reclaimer` be called when there is no memory, after all that the library can do by itself; then all is tried once more.
+
+ # Safety
+
+ As [`cuda_mem_torch_attach_oom_observer`].
+ */
+int cuda_mem_torch_attach_oom_reclaimer(cuda_mem_torch_oom_reclaimer reclaimer,
+                                        void *data);
+
+/*
+ Has `tracker` be told of every entry of the history, also while nothing is recorded. Other threads that allocate wait
+ meanwhile: it must not wait for them, nor take the GIL.
+
+ # Safety
+
+ As [`cuda_mem_torch_attach_oom_observer`].
+ */
+int cuda_mem_torch_attach_trace_tracker(cuda_mem_torch_trace_tracker tracker, void *data);
+
+/*
+ The layout of a pool as it is, which the caller has until it is given to [`cuda_mem_torch_free_checkpoint`].
+
+ # Safety
+
+ `checkpoint` is a place for its address.
+ */
+int cuda_mem_torch_checkpoint_pool(int device,
+                                   struct cuda_mem_torch_pool_id pool,
+                                   struct cuda_mem_torch_checkpoint **checkpoint);
+
+/*
+ Makes a pool's layout what it was: `freed` is told of each block that there was, `allocated` of each that there is.
+
+ # Safety
+
+ `checkpoint` came from [`cuda_mem_torch_checkpoint_pool`] for this device; what is told as freed is not used any more and not
+ freed by anybody else. The functions may be called with `data`.
+ */
+int cuda_mem_torch_restore_pool(int device,
+                                const struct cuda_mem_torch_checkpoint *checkpoint,
+                                void *data,
+                                void (*freed)(void *data, void *address),
+                                void (*allocated)(void *data, void *address));
+
+/*
+ Frees a checkpoint; the pool stays as it is. Null is nothing.
+
+ # Safety
+
+ It came from [`cuda_mem_torch_checkpoint_pool`] and is given back once.
+ */
+void cuda_mem_torch_free_checkpoint(struct cuda_mem_torch_checkpoint *checkpoint);
+
+/*
+ Says how many devices the program may use. Nothing is made on them yet, and it may be called again.
+ */
+int cuda_mem_torch_init(int device_count);
+
+/*
+ How many devices [`cuda_mem_torch_init`] was told of; 0 before.
+ */
+int cuda_mem_torch_device_count(void);
+
+/*
+ What to do next, of the failure that the calling thread met last: text in UTF-8, which stays until its next one. Empty
+ before the first.
+ */
+const char *cuda_mem_torch_last_error(void);
+
+/*
+ The driver's code (`CUresult`) of that failure; 0 if the driver refused nothing.
+ */
+int cuda_mem_torch_last_driver_code(void);
+
+/*
+ Records on all devices from now on. If it does already, the options change.
+
+ # Safety
+
+ `options` points to them; their functions may be called by any thread until the process ends.
+ */
+int cuda_mem_torch_record_history(const struct cuda_mem_torch_history_options *options);
+
+/*
+ Records no more, and forgets all entries.
+ */
+int cuda_mem_torch_stop_history(void);
+
+/*
+ Whether it is recorded.
+ */
+bool cuda_mem_torch_is_history_enabled(void);
+
+/*
+ What the calling thread says of what it does next; null is nothing.
+
+ # Safety
+
+ `metadata` is null or text.
+ */
+int cuda_mem_torch_set_user_metadata(const char *metadata);
+
+/*
+ What is compiled in the calling thread from here on, on top of what it said before.
+
+ # Safety
+
+ `context` is text.
+ */
+int cuda_mem_torch_push_compile_context(const char *context);
+
+/*
+ Ends what [`cuda_mem_torch_push_compile_context`] said last in the calling thread.
+ */
+int cuda_mem_torch_pop_compile_context(void);
+
+/*
+ Tells of a block in PyTorch's format for other processes: `handle` gets up to `capacity` bytes of it, `length` how many there
+ are, `offset` where in it the block begins. Whoever opens it keeps the memory, but not the block: this process does not free
+ it before the others are done.
+
+ # Safety
+
+ `handle` is null or has room for `capacity` bytes; `length` and `offset` are places for their values.
+ */
+int cuda_mem_torch_ipc_share(void *address,
+                             uint8_t *handle,
+                             size_t capacity,
+                             size_t *length,
+                             size_t *offset);
+
+/*
+ Maps what another process told of, for a device. The same bytes give the same address, until all have closed it.
+
+ # Safety
+
+ `handle` has `length` bytes; `address` is a place for one address.
+ */
+int cuda_mem_torch_ipc_open(int device, const uint8_t *handle, size_t length, void **address);
+
+/*
+ Ends one use of what [`cuda_mem_torch_ipc_open`] gave; the last one waits for the device and unmaps it.
+
+ # Safety
+
+ No work uses it that is given to the device later.
+ */
+int cuda_mem_torch_ipc_close(void *address);
+
+/*
+ Memory of `bytes` bytes for work of a stream of the device, at a multiple of 512; null for no bytes.
+
+ `CUDA_MEM_TORCH_OUT_OF_MEMORY` after all that can be done; the message is then PyTorch's, with what would help.
+
+ # Safety
+
+ `stream` is a stream of the device, `address` a place for one address.
+ */
+int cuda_mem_torch_malloc(int device, size_t bytes, void *stream, void **address);
+
+/*
+ Takes a block back, ordered on the stream that it was allocated for. Null is nothing.
+
+ `CUDA_MEM_TORCH_NOT_OURS` leaves no message: the caller may ask another allocator.
+
+ # Safety
+
+ What uses the block is ordered before this point of its stream, or on streams that [`cuda_mem_torch_record_stream`] was told.
+ */
+int cuda_mem_torch_delete(void *address);
+
+/*
+ The device of the block that begins at an address; -1 if there is none of this library.
+ */
+int cuda_mem_torch_device_of(const void *address);
+
+/*
+ Enters a stream, of whichever device, as a user of a block: freed, the block stays away from everybody until the stream is past
+ the work that it was given by then.
+
+ # Safety
+
+ `stream` is a stream of `stream_device`.
+ */
+int cuda_mem_torch_record_stream(void *address,
+                                 int stream_device,
+                                 void *stream);
+
+/*
+ What a block lies in: the segment, for a block of a private pool, else the whole pages of 2 MiB.
+
+ # Safety
+
+ `base` and `bytes` are places for their values.
+ */
+int cuda_mem_torch_base_allocation(void *address, void **base, size_t *bytes);
+
+/*
+ The largest free block of the device's allocator; with 0 in `largest` at first, what the device has free if that is more.
+
+ # Safety
+
+ `largest` points to a size.
+ */
+int cuda_mem_torch_cache_info(int device,
+                              size_t *largest);
+
+/*
+ Sets the share of the device's memory that may be held, from 0 to 1; 1 is no limit.
+ */
+int cuda_mem_torch_set_memory_fraction(int device, double fraction);
+
+/*
+ The share of the device's memory that may be held.
+
+ # Safety
+
+ `fraction` is a place for a number.
+ */
+int cuda_mem_torch_memory_fraction(int device, double *fraction);
+
+/*
+ Lets `device` reach the memory of `peer`: what it has and what it gets.
+ */
+int cuda_mem_torch_enable_peer_access(int device, int peer);
+
+/*
+ Puts a copy into a stream. Between devices that do not reach each other (`p2p` is false) it is one between peers, which
+ mapped memory needs.
+
+ # Safety
+
+ `stream` is a stream of `device` or `source_device`; until it is past the copy, the memory stays, of `bytes` bytes each, and
+ nobody else writes it or reads the target.
+ */
+int cuda_mem_torch_memcpy_async(void *target,
+                                int target_device,
+                                const void *source,
+                                int source_device,
+                                size_t bytes,
+                                int stream_device,
+                                void *stream,
+                                bool p2p);
+
+/*
+ Pins `bytes` bytes, for all devices: `torch.cuda`'s `pin_memory(ptr, size)`.
+
+ # Safety
+
+ The memory stays mapped until it is unpinned.
+ */
+int cuda_mem_torch_pin_memory(void *address, size_t bytes);
+
+/*
+ Unpins what begins there.
+
+ # Safety
+
+ No device uses it.
+ */
+int cuda_mem_torch_unpin_memory(void *address);
+
+/*
+ PyTorch's `alloc`: memory of `size` bytes, or null if there is none. A size of 0 gives null.
+
+ # Safety
+
+ None is needed: addresses go out only.
+ */
+void *cuda_mem_torch_alloc(size_t size, int device, void *_stream);
+
+/*
+ PyTorch's `free`. The memory is used again once everything is done that the device was given by then.
+
+ # Safety
+
+ The address came from [`cuda_mem_torch_alloc`] for this device and is given back once.
+ */
+void cuda_mem_torch_free(void *address, size_t _size, int device, void *_stream);
+
+/*
+ For `set_init_fn`.
+ */
+void cuda_mem_torch_plain_init(int device_count);
+
+/*
+ For `set_reset_fn`: what is free goes back to the driver.
+ */
+void cuda_mem_torch_plain_reset(void);
+
+/*
+ For `set_memory_fraction_fn`.
+ */
+void cuda_mem_torch_plain_memory_fraction(double fraction, int device);
+
+/*
+ For `set_base_alloc_fn`: what the block lies in. Of an address that is not ours, it is that address.
+
+ # Safety
+
+ `size` is null or a place for a size.
+ */
+void *cuda_mem_torch_plain_base_alloc(void *address, size_t *size);
+
+/*
+ For `set_record_stream_fn`. A stream of the block's own device is waited for anyway; for others all devices are, before the
+ block is used again.
+
+ # Safety
+
+ `stream` is a stream.
+ */
+void cuda_mem_torch_plain_record_stream(void *address,
+                                        void *_stream);
+
+/*
+ Makes a pool, or adds a use to it. With a `source`, which only a new pool takes, its segments come from there.
+
+ # Safety
+
+ `source` is null, or points to functions that may be called with their data until its `release` is.
+ */
+int cuda_mem_torch_create_or_incref_pool(int device,
+                                         struct cuda_mem_torch_pool_id pool,
+                                         const struct cuda_mem_torch_source *source);
+
+/*
+ How often a pool is in use; 0 if there is none.
+
+ # Safety
+
+ `count` is a place for a number.
+ */
+int cuda_mem_torch_pool_use_count(int device, struct cuda_mem_torch_pool_id pool, uint64_t *count);
+
+/*
+ From here on allocations that `filter` accepts go to the pool, which is made if there is none and has one use more. Of several
+ that accept one, the last begun decides. Null accepts all. `release`, which may be null, is called when the filter is needed no
+ more, also if this fails.
+
+ # Safety
+
+ They may be called with `data` by any thread until then.
+ */
+int cuda_mem_torch_begin_allocate_to_pool(int device,
+                                          struct cuda_mem_torch_pool_id pool,
+                                          cuda_mem_torch_filter filter,
+                                          void *data,
+                                          void (*release)(void *data));
+
+/*
+ Ends what [`cuda_mem_torch_begin_allocate_to_pool`] began. Its use of the pool stays.
+ */
+int cuda_mem_torch_end_allocate_to_pool(int device, struct cuda_mem_torch_pool_id pool);
+
+/*
+ Ends one use of the pool. After the last one its memory goes back when the cache is emptied, or when there is no other.
+ */
+int cuda_mem_torch_release_pool(int device, struct cuda_mem_torch_pool_id pool);
+
+/*
+ Whether the pool's free memory may serve requests that would else be out of memory.
+ */
+int cuda_mem_torch_set_use_on_oom(int device, struct cuda_mem_torch_pool_id pool, bool use_on_oom);
+
+/*
+ Has each request to the pool get the whole of the free block that is found for it.
+ */
+int cuda_mem_torch_set_no_split(int device, struct cuda_mem_torch_pool_id pool);
+
+/*
+ Gives cached memory back, of a device or of all, without waiting: of a pool that was released, or with zeros of the default
+ pool and of all released ones. `bytes`, which may be null, gets how much.
+
+ # Safety
+
+ `bytes` is null or a place for a size.
+ */
+int cuda_mem_torch_empty_cache(int device,
+                               struct cuda_mem_torch_pool_id pool,
+                               size_t *bytes);
+
+/*
+ Whether exactly the blocks at these addresses are in somebody's hands, of all that came from the pool.
+
+ # Safety
+
+ `addresses` points to `count` addresses, `are` is a place for the answer.
+ */
+int cuda_mem_torch_check_pool_live_allocations(int device,
+                                               struct cuda_mem_torch_pool_id pool,
+                                               const void *const *addresses,
+                                               size_t count,
+                                               bool *are);
+
+/*
+ Sets options, as a whole or not at all.
+
+ # Safety
+
+ `options` points to them.
+ */
+int cuda_mem_torch_set_options(const struct cuda_mem_torch_options *options);
+
+/*
+ Sets what text in the form of `PYTORCH_CUDA_ALLOC_CONF` says, as a whole or not at all; what it does not name gets its default,
+ but for the memory fraction. `note`, which may be null, is told of each setting that changes nothing here, and why.
+
+ # Safety
+
+ `settings` is text; `note` may be called with `data`.
+ */
+int cuda_mem_torch_set_settings(const char *settings,
+                                void *data,
+                                void (*note)(void *data, const char *text));
+
+/*
+ Switches caching on or off. Off, each request goes to the driver and each free waits for the device; what was cached stays.
+ */
+void cuda_mem_torch_enable(bool caching);
+
+/*
+ Whether it is on.
+ */
+bool cuda_mem_torch_is_enabled(void);
+
+/*
+ Tells of all segments of a device or of all, of their blocks, and of the history. A pool other than zeros limits it to its
+ segments, without a history.
+
+ # Safety
+
+ `visitor` points to functions that may be called.
+ */
+int cuda_mem_torch_snapshot(int device,
+                            struct cuda_mem_torch_pool_id pool,
+                            bool include_traces,
+                            const struct cuda_mem_torch_visitor *visitor);
+
+/*
+ Writes the file that PyTorch's memory viewer opens, of all devices, with the history and without the program's contexts.
+
+ # Safety
+
+ `path` is text.
+ */
+int cuda_mem_torch_write_snapshot(const char *path);
+
+/*
+ Tells of the bytes that streams have mapped of the default pool, by size class: PyTorch's `getExpandableSegmentSizes`.
+
+ # Safety
+
+ `size` may be called.
+ */
+int cuda_mem_torch_expandable_segment_sizes(int device, void *data, void (*size)(void *data,
+                                                                                 void *stream,
+                                                                                 bool is_small,
+                                                                                 uint64_t bytes));
+
+/*
+ The statistics of a device.
+
+ # Safety
+
+ `stats` is a place for them.
+ */
+int cuda_mem_torch_stats(int device, struct cuda_mem_torch_device_stats *stats);
+
+/*
+ Has the peaks of a device, or of all, start anew from what there is now.
+ */
+int cuda_mem_torch_reset_peak_stats(int device);
+
+/*
+ Has the sums and counts of a device, or of all, start anew from nothing.
+ */
+int cuda_mem_torch_reset_accumulated_stats(int device);
+
+/*
+ Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is
+ allocated.
+
+ # Safety
+
+ `stream` is a stream of the device.
+ */
+int cuda_mem_torch_see_stream(int device, void *stream);
+
+/*
+ A stream is about to be destroyed; another may have its handle afterwards. What was allocated for it stays.
+
+ # Safety
+
+ The stream is not used any more.
+ */
+int cuda_mem_torch_forget_stream(int device, void *stream);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* CUDA_MEM_TORCH_H */

@@ -1,0 +1,146 @@
+"""Packs the wheel: the package, the library, the header, the shim's sources and the shim itself. `cargo xtask wheel` calls it.
+
+The same inputs give the same bytes. One wheel serves every Python 3: nothing in it is linked against Python."""
+
+import argparse
+import base64
+import hashlib
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CRATE = HERE.parent
+NAME = "cuda_mem_torch"
+TAG = "py3-none-linux_x86_64"
+
+# The PyTorch that the shim is built for, and what of its packages is needed: headers, and the libraries that it is linked with.
+PACKAGES = {
+    "torch==2.11.0": ["torch/include/", "torch/lib/libc10.so", "torch/lib/libc10_cuda.so"],
+    "nvidia-cuda-runtime==13.0.*": ["nvidia/cu13/include/", "nvidia/cu13/lib/"],
+    "nvidia-cuda-crt==13.0.*": ["nvidia/cu13/include/"],
+}
+
+METADATA = """\
+Metadata-Version: 2.4
+Name: cuda-mem-torch
+Version: {version}
+Summary: PyTorch on cuda-mem's allocator
+License-Expression: MIT OR Apache-2.0
+License-File: LICENSE-APACHE
+License-File: LICENSE-MIT
+Requires-Python: >=3.9
+"""
+
+WHEEL = f"""\
+Wheel-Version: 1.0
+Generator: cargo xtask wheel
+Root-Is-Purelib: false
+Tag: {TAG}
+"""
+
+# How `import torch` finds the package: it asks whoever is listed here, and the package looks at CUDA_MEM_TORCH.
+ENTRY_POINTS = f"""\
+[torch.backends]
+{NAME} = {NAME}._install:_autoload
+"""
+
+
+def fetch(folder: Path) -> Path:
+    """PyTorch's and CUDA's headers, brought once."""
+    if folder.is_dir():
+        return folder
+    partial = folder.with_name(folder.name + ".partial")
+    for package, wanted in PACKAGES.items():
+        download = partial / "download"
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        subprocess.run([*pip, "--dest", str(download), package], check=True)
+        for wheel in download.glob("*.whl"):
+            with zipfile.ZipFile(wheel) as file:
+                names = [name for name in file.namelist() if name.startswith(tuple(wanted))]
+                file.extractall(partial, names)
+            wheel.unlink()
+    partial.rename(folder)
+    return folder
+
+
+def build_shim(root: Path, library: Path, target: Path) -> None:
+    """Compiles the shim against the headers in `root`, as the package does on a user's machine."""
+    sys.path.insert(0, str(HERE))
+    from cuda_mem_torch import _shim
+
+    torch, cuda = root / "torch", root / "nvidia/cu13"
+    cudart = next(iter(sorted((cuda / "lib").glob("libcudart.so.*"))))
+    words = _shim.compile_command("c++", target, torch / "include", [cuda / "include"], torch / "lib", str(cudart))
+    # In the workspace the parts lie elsewhere than in a wheel, and in it beside each other.
+    sources = [str(source) for source in sorted((CRATE / "shim").glob("*.cpp"))]
+    places = ["-I", str(CRATE / "shim"), "-I", str(CRATE / "include"), f"-L{library.parent}"]
+    words = [word for word in words if not word.startswith("-Wl,-rpath")]
+    command = words[: words.index(str(target)) + 1] + sources + words[words.index(str(target)) + 1 :]
+    subprocess.run([*command, *places, "-Wall", "-Wextra", "-Wl,-z,defs", "-Wl,-rpath,$ORIGIN"], check=True)
+
+
+def contents(library: Path, shim: Path | None) -> dict[str, bytes]:
+    """Every file of the package, by its name in the wheel."""
+    files = {}
+    for path in sorted((HERE / NAME).glob("*")):
+        if path.suffix == ".py" or path.name == "py.typed":
+            files[f"{NAME}/{path.name}"] = path.read_bytes()
+    for path in sorted((CRATE / "shim").iterdir()):
+        files[f"{NAME}/shim/{path.name}"] = path.read_bytes()
+    files[f"{NAME}/include/cuda_mem_torch.h"] = (CRATE / "include/cuda_mem_torch.h").read_bytes()
+    files[f"{NAME}/libcuda_mem_torch.so"] = library.read_bytes()
+    if shim is not None:
+        files[f"{NAME}/libcuda_mem_torch_shim_2_11.so"] = shim.read_bytes()
+    return files
+
+
+def pack(files: dict[str, bytes], out: Path) -> Path:
+    """Writes the wheel."""
+    version = re.search(r'__version__ = "(.+)"', files[f"{NAME}/__init__.py"].decode())[1]
+    info = f"{NAME}-{version}.dist-info"
+    files = dict(files)
+    files[f"{info}/METADATA"] = METADATA.format(version=version).encode()
+    files[f"{info}/WHEEL"] = WHEEL.encode()
+    files[f"{info}/entry_points.txt"] = ENTRY_POINTS.encode()
+    for license in ("LICENSE-APACHE", "LICENSE-MIT"):
+        files[f"{info}/licenses/{license}"] = (CRATE.parent / license).read_bytes()
+    record = []
+    for name, data in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        record.append(f"{name},sha256={digest},{len(data)}\n")
+    files[f"{info}/RECORD"] = "".join([*record, f"{info}/RECORD,,\n"]).encode()
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{NAME}-{version}-{TAG}.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, data in files.items():
+            # The oldest time that the format knows, so that no build differs by its time.
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o755 if name.endswith(".so") else 0o644) << 16
+            wheel.writestr(entry, data)
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", type=Path, required=True, help="libcuda_mem_torch.so")
+    parser.add_argument("--out", type=Path, required=True, help="where the wheel goes")
+    shim = parser.add_mutually_exclusive_group()
+    shim.add_argument("--headers", type=Path, help="a folder with torch/ and nvidia/cu13/, instead of fetching them")
+    shim.add_argument("--no-shim", action="store_true", help="leave building the shim to the user's machine")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    built = None
+    if not arguments.no_shim:
+        headers = arguments.headers or fetch(arguments.out / "torch-2.11.0")
+        built = arguments.out / "libcuda_mem_torch_shim_2_11.so"
+        build_shim(headers.resolve(), arguments.library.resolve(), built)
+    path = pack(contents(arguments.library, built), arguments.out)
+    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, the shim {'is in it' if built else 'is built where it is installed'}")
+
+
+if __name__ == "__main__":
+    main()

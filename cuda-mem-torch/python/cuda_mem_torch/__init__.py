@@ -1,0 +1,33 @@
+"""PyTorch on cuda-mem's allocator.
+
+    import cuda_mem_torch
+    cuda_mem_torch.enable()
+
+or, without touching the script, ``CUDA_MEM_TORCH=1 python train.py``. Everything that PyTorch offers for its own allocator works
+as before: statistics, snapshots, history, graphs, pools, IPC, ``record_stream``, ``OutOfMemoryError``.
+"""
+
+from cuda_mem_torch._errors import CudaMemError, UnsupportedTorchError
+from cuda_mem_torch._install import disable, enable, is_enabled
+from cuda_mem_torch._pinning import pin, pin_memory, unpin, unpin_memory
+from cuda_mem_torch._pools import MemPool, plain_allocator
+from cuda_mem_torch._seeing import report, snapshot, stats
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CudaMemError",
+    "MemPool",
+    "UnsupportedTorchError",
+    "disable",
+    "enable",
+    "is_enabled",
+    "pin",
+    "pin_memory",
+    "plain_allocator",
+    "report",
+    "snapshot",
+    "stats",
+    "unpin",
+    "unpin_memory",
+]

@@ -1,0 +1,22 @@
+"""``python -m cuda_mem_torch``: what is here, and whether it fits together."""
+
+import sys
+
+from cuda_mem_torch import __version__, _library, _shim, _torch
+
+
+def main() -> int:
+    """Says what was found; 0 if ``enable()`` can work."""
+    print(f"cuda_mem_torch {__version__}, {_library.PATH}")
+    try:
+        torch = _torch.load()
+        print(f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, {torch.cuda.device_count()} devices")
+        _shim.load(torch)
+        print(f"shim: {_shim.PREBUILT if _shim.PREBUILT.is_file() else 'built on this machine'}")
+    except Exception as error:
+        print(f"error: {error}")
+        return 1
+    return 0
+
+
+sys.exit(main())

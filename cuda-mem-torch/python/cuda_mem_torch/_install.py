@@ -1,0 +1,90 @@
+"""Putting the allocator into PyTorch, and taking it out."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from typing import Mapping
+
+from cuda_mem_torch import _library, _settings, _shim, _torch
+from cuda_mem_torch._errors import CudaMemError
+
+_log = logging.getLogger("cuda_mem_torch")
+
+_VARIABLE = "CUDA_MEM_TORCH"
+
+
+def enable(
+    *,
+    garbage_collection_threshold: float | None = None,
+    large_segment_size_mb: int | None = None,
+    max_non_split_rounding_mb: int | None = None,
+    max_split_size_mb: int | None = None,
+    per_process_memory_fraction: float | None = None,
+    roundup_power2_divisions: int | Mapping[int | str, int] | None = None,
+) -> None:
+    """Has PyTorch allocate device memory here from now on.
+
+    Best called before anything is on a device. Afterwards it works too: what there is stays with PyTorch's own allocator, and
+    statistics are the sum of both. It is refused while a graph is captured or ``use_mem_pool`` is active. Called again, it
+    changes the options.
+
+    The options are those of ``PYTORCH_CUDA_ALLOC_CONF``, and go before it. Raises ``ValueError`` for a value that is not
+    accepted, ``UnsupportedTorchError`` for a PyTorch that is not supported, ``CudaMemError`` for all else.
+    """
+    options = dict(locals())
+    text = _settings.merge(_settings.from_environment(), options)
+    # Before PyTorch is touched: a bad value changes nothing.
+    _library.set_settings(text, lambda note: _log.info("%s", note))
+    torch = _torch.load()
+    was = _shim.state(torch)
+    _shim.install(torch)
+    if text:
+        torch._C._accelerator_setAllocatorSettings(text)
+    if per_process_memory_fraction is not None and torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.set_per_process_memory_fraction(float(per_process_memory_fraction), device)
+    if was == 0 and _shim.state(torch) == 2:
+        _announce_lost()
+
+
+def _announce_lost() -> None:
+    """Who listened to the native allocator before does not hear of this one."""
+    _log.info("CUDA was in use before enable(): earlier memory stays with PyTorch's own allocator until it is freed")
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        warnings.warn(
+            "cuda_mem_torch was enabled after torch.distributed was initialised: NCCL's registration of segments "
+            "(TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK) and out-of-memory observers that were attached before hear of "
+            "earlier memory only. Call enable() before init_process_group()",
+            stacklevel=3,
+        )
+
+
+def disable() -> None:
+    """Has PyTorch use its own allocator again. Raises ``CudaMemError`` while tensors of this one live. Nothing if it is not
+    enabled."""
+    if is_enabled():
+        _shim.uninstall(_torch.load())
+
+
+def is_enabled() -> bool:
+    """Whether PyTorch allocates here."""
+    torch = sys.modules.get("torch")
+    return torch is not None and _shim.load.cache_info().currsize > 0 and _shim.state(torch) != 0
+
+
+def _autoload() -> None:
+    """What PyTorch calls when it is imported: enables if the variable says so."""
+    asked = os.environ.get(_VARIABLE, "0")
+    if asked in ("", "0"):
+        return
+    if asked != "1":
+        raise CudaMemError(f"{_VARIABLE} is {asked!r}; accepted: 1 to enable, 0 or nothing to leave PyTorch as it is")
+    torch = _torch.load()
+    if not torch.cuda.is_available():
+        warnings.warn(f"{_VARIABLE}=1 does nothing: PyTorch sees no GPU here", stacklevel=2)
+        return
+    enable()

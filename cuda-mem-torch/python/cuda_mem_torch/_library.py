@@ -1,0 +1,61 @@
+"""``libcuda_mem_torch.so``, through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+from typing import Callable
+
+from cuda_mem_torch._errors import CudaMemError
+
+ABI_VERSION = 1
+FOLDER = Path(__file__).resolve().parent
+PATH = FOLDER / "libcuda_mem_torch.so"
+
+OK, INVALID_ARGUMENT = 0, 1
+
+NOTE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The library, loaded once."""
+    try:
+        library = ctypes.CDLL(str(PATH))
+    except OSError as error:
+        raise CudaMemError(f"{PATH} could not be loaded: {error}. Install the wheel again") from error
+    found = library.cuda_mem_torch_abi_version()
+    if found != ABI_VERSION:
+        raise CudaMemError(f"{PATH} has version {found} of the interface; this package needs {ABI_VERSION}: install the wheel again")
+    library.cuda_mem_torch_last_error.restype = ctypes.c_char_p
+    library.cuda_mem_torch_version.restype = ctypes.c_char_p
+    library.cuda_mem_torch_pin_memory.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library.cuda_mem_torch_unpin_memory.argtypes = [ctypes.c_void_p]
+    library.cuda_mem_torch_set_settings.argtypes = [ctypes.c_char_p, ctypes.c_void_p, NOTE]
+    library.cuda_mem_torch_write_snapshot.argtypes = [ctypes.c_char_p]
+    return library
+
+
+def check(code: int) -> None:
+    """Raises what a call of the library failed with."""
+    if code == OK:
+        return
+    message = load().cuda_mem_torch_last_error().decode()
+    raise ValueError(message) if code == INVALID_ARGUMENT else CudaMemError(message)
+
+
+def set_settings(text: str, note: Callable[[str], None]) -> None:
+    """Checks settings in PyTorch's form and sets them; ``note`` hears of those that change nothing."""
+
+    def told(_data: int | None, words: bytes) -> None:
+        note(words.decode())
+
+    check(load().cuda_mem_torch_set_settings(text.encode(), None, NOTE(told)))
+
+
+def address_of(name: str) -> int:
+    """Where a function of the library is."""
+    address = ctypes.cast(getattr(load(), name), ctypes.c_void_p).value
+    assert address is not None, name
+    return address

@@ -1,0 +1,59 @@
+"""Options as keywords, and PyTorch's settings as text."""
+
+from __future__ import annotations
+
+import os
+from typing import Mapping
+
+# In the order in which PyTorch looks; it takes the first alone.
+VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+KEYWORDS = (
+    "garbage_collection_threshold",
+    "large_segment_size_mb",
+    "max_non_split_rounding_mb",
+    "max_split_size_mb",
+    "per_process_memory_fraction",
+    "roundup_power2_divisions",
+)
+
+
+def value_text(key: str, value: object) -> str:
+    """A value as PyTorch writes it."""
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, Mapping) and key == "roundup_power2_divisions":
+        return "[" + ",".join(f"{size}:{steps}" for size, steps in value.items()) + "]"
+    accepted = "a number, or {MiB: steps, ..., '>': steps}" if key == "roundup_power2_divisions" else "a number"
+    raise TypeError(f"{key} is {value!r}; accepted: {accepted}")
+
+
+def from_environment(environment: Mapping[str, str] = os.environ) -> str:
+    """What PyTorch takes from the environment."""
+    return next((environment[name] for name in VARIABLES if name in environment), "")
+
+
+def merge(environment: str, options: Mapping[str, object]) -> str:
+    """The environment's settings, with keywords in the place of those of the same name."""
+    unknown = sorted(set(options) - set(KEYWORDS))
+    if unknown:
+        raise TypeError(f"enable() has no option {unknown[0]!r}; the options are {', '.join(KEYWORDS)}")
+    given = {key: value for key, value in options.items() if value is not None}
+    kept = [pair for pair in split(environment) if pair.split(":")[0] not in given]
+    return ",".join(kept + [f"{key}:{value_text(key, value)}" for key, value in given.items()])
+
+
+def split(text: str) -> list[str]:
+    """The pairs of settings; commas within brackets part none."""
+    pairs, depth = [""], 0
+    for letter in text:
+        if letter.isspace():
+            continue
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            pairs.append("")
+        else:
+            pairs[-1] += letter
+    return [pair for pair in pairs if pair]

@@ -1,0 +1,109 @@
+"""The C++ side: every virtual function of PyTorch's allocator interface, built for one minor version of it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+from cuda_mem_torch import _library
+from cuda_mem_torch._errors import CudaMemError
+from cuda_mem_torch._torch import SUPPORTED
+
+SOURCES = _library.FOLDER / "shim"
+PREBUILT = _library.FOLDER / f"libcuda_mem_torch_shim_{SUPPORTED[0]}_{SUPPORTED[1]}.so"
+_TEXT = 4096
+
+
+def compile_command(compiler: str, target: Path, torch_include: Path, cuda_includes: list[Path], torch_lib: Path, cudart: str) -> list[str]:
+    """How the shim is compiled and linked against an installed PyTorch."""
+    words = [compiler, "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-DUSE_CUDA", "-o", str(target)]
+    words += [str(source) for source in sorted(SOURCES.glob("*.cpp"))]
+    for folder in [torch_include, torch_include / "torch/csrc/api/include", *cuda_includes]:
+        words += ["-isystem", str(folder)]
+    words += ["-I", str(SOURCES), "-I", str(_library.FOLDER / "include")]
+    words += [f"-L{torch_lib}", f"-L{_library.FOLDER}", "-Wl,--no-as-needed", "-lcuda_mem_torch", "-lc10", "-lc10_cuda"]
+    return words + [cudart, f"-Wl,-rpath,{_library.FOLDER}"]
+
+
+def cuda_folders() -> list[Path]:
+    """Where CUDA may be: the packages that PyTorch brought, and the toolkit."""
+    try:
+        import nvidia
+
+        packages = [folder for root in nvidia.__path__ for folder in Path(root).glob("cu*")]
+    except ImportError:
+        packages = []
+    toolkit = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    return [*packages, Path(toolkit), Path(toolkit) / "targets/x86_64-linux"]
+
+
+def build(torch: ModuleType) -> Path:
+    """Compiles the shim on this machine, once for each PyTorch and each state of the sources."""
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        raise CudaMemError("this wheel brings no shim for this PyTorch, and there is no C++ compiler to build it with: install g++")
+    digest = hashlib.sha256(f"{torch.__version__} {_library.PATH.stat().st_mtime_ns}".encode())
+    for source in sorted(SOURCES.iterdir()):
+        digest.update(source.read_bytes())
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "cuda_mem_torch"
+    target = cache / f"shim-{digest.hexdigest()[:16]}.so"
+    if target.is_file():
+        return target
+    folders = cuda_folders()
+    includes = [folder / "include" for folder in folders if (folder / "include/cuda_runtime_api.h").is_file()]
+    if not any((include / "crt/host_config.h").is_file() for include in includes):
+        raise CudaMemError(
+            "CUDA's headers are needed to build the shim, and crt/host_config.h is not among those of "
+            f"{', '.join(map(str, folders))}: pip install nvidia-cuda-crt, or set CUDA_HOME"
+        )
+    libraries = [path for folder in folders for path in sorted((folder / "lib").glob("libcudart.so.*"))]
+    cudart = str(libraries[0]) if libraries else "-lcudart"
+    root = Path(torch.__file__).resolve().parent
+    cache.mkdir(parents=True, exist_ok=True)
+    # Made beside and renamed, so that processes that start together do not see half of it.
+    partial = cache / f"partial-{os.getpid()}.so"
+    command = compile_command(compiler, partial, root / "include", includes, root / "lib", cudart)
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise CudaMemError(f"the shim could not be built for PyTorch {torch.__version__}:\n{' '.join(command)}\n{done.stderr}")
+    partial.rename(target)
+    return target
+
+
+@functools.cache
+def load(torch: ModuleType) -> ctypes.CDLL:
+    """The shim for this PyTorch, loaded once. PyTorch's libraries are loaded already."""
+    _library.load()
+    path = PREBUILT if PREBUILT.is_file() else build(torch)
+    try:
+        shim = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise CudaMemError(f"{path} could not be loaded into PyTorch {torch.__version__}: {error}") from error
+    shim.cuda_mem_torch_shim_install.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
+    shim.cuda_mem_torch_shim_uninstall.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    return shim
+
+
+def install(torch: ModuleType) -> None:
+    """Has PyTorch allocate here from now on."""
+    text = ctypes.create_string_buffer(_TEXT)
+    if load(torch).cuda_mem_torch_shim_install(torch.__version__.encode(), text, _TEXT) != 0:
+        raise CudaMemError(text.value.decode(errors="replace"))
+
+
+def uninstall(torch: ModuleType) -> None:
+    """Has PyTorch allocate itself again."""
+    text = ctypes.create_string_buffer(_TEXT)
+    if load(torch).cuda_mem_torch_shim_uninstall(text, _TEXT) != 0:
+        raise CudaMemError(text.value.decode(errors="replace"))
+
+
+def state(torch: ModuleType) -> int:
+    """0 if PyTorch uses its own allocator, 1 if it uses this one from the start, 2 if its own was in use before."""
+    return int(load(torch).cuda_mem_torch_shim_state())

@@ -1,0 +1,159 @@
+"""What the package does without a GPU: options, errors, and that what it needs is in it.
+
+Run as ``python test_package.py``, with the package on ``PYTHONPATH`` or installed. PyTorch is played where it is needed."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import types
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import cuda_mem_torch
+from cuda_mem_torch import _install, _library, _pinning, _settings, _shim, _torch
+
+
+def fake_torch(version="2.11.0+cu130", cuda="13.0"):
+    torch = types.ModuleType("torch")
+    torch.__version__ = version
+    torch.version = types.SimpleNamespace(cuda=cuda)
+    torch.cuda = types.SimpleNamespace(is_available=lambda: False)
+    return torch
+
+
+class Versions(unittest.TestCase):
+    def load(self, torch):
+        with mock.patch.dict(sys.modules, {"torch": torch}):
+            return _torch.load()
+
+    def test_the_supported_one_is_taken(self):
+        self.assertEqual(self.load(fake_torch()).__version__, "2.11.0+cu130")
+        self.assertEqual(_torch.version_of("2.11.1a0+git1234"), (2, 11))
+
+    def test_others_are_refused_with_what_to_do(self):
+        refused = {
+            "2.9.1": "too old.*Upgrade PyTorch",
+            "2.12.0+cu130": "too new.*Upgrade cuda_mem_torch",
+            "main": "which is none",
+        }
+        for version, text in refused.items():
+            with self.assertRaisesRegex(cuda_mem_torch.UnsupportedTorchError, text):
+                self.load(fake_torch(version))
+        with self.assertRaisesRegex(cuda_mem_torch.UnsupportedTorchError, "built without CUDA"):
+            self.load(fake_torch("2.11.0+cpu", None))
+
+    def test_a_missing_one_is_said_to_be(self):
+        with self.assertRaisesRegex(cuda_mem_torch.UnsupportedTorchError, "Install it first: pip install"):
+            self.load(None)
+
+    def test_enable_says_so_too(self):
+        with mock.patch.dict(sys.modules, {"torch": None}), mock.patch.object(_library, "set_settings"):
+            with self.assertRaisesRegex(cuda_mem_torch.UnsupportedTorchError, "could not be imported"):
+                cuda_mem_torch.enable()
+
+
+class Settings(unittest.TestCase):
+    def test_keywords_go_before_the_environment(self):
+        environment = "max_split_size_mb:200, roundup_power2_divisions:[64:8,>:1],expandable_segments:True"
+        text = _settings.merge(environment, {"max_split_size_mb": 100, "garbage_collection_threshold": None})
+        self.assertEqual(text, "roundup_power2_divisions:[64:8,>:1],expandable_segments:True,max_split_size_mb:100")
+        text = _settings.merge("", {"roundup_power2_divisions": {4: 2, ">": 1}})
+        self.assertEqual(text, "roundup_power2_divisions:[4:2,>:1]")
+
+    def test_the_first_variable_counts(self):
+        self.assertEqual(_settings.from_environment({}), "")
+        both = {"PYTORCH_ALLOC_CONF": "a:1", "PYTORCH_CUDA_ALLOC_CONF": "b:1"}
+        self.assertEqual(_settings.from_environment(both), "b:1")
+        self.assertEqual(_settings.from_environment({"PYTORCH_ALLOC_CONF": "a:1"}), "a:1")
+
+    def test_what_is_no_option_is_refused(self):
+        with self.assertRaisesRegex(TypeError, "no option 'max_split'; the options are garbage"):
+            _settings.merge("", {"max_split": 1})
+        with self.assertRaisesRegex(TypeError, "accepted: a number"):
+            _settings.merge("", {"max_split_size_mb": "many"})
+
+    def test_the_library_checks_them(self):
+        notes = []
+        _library.set_settings("max_split_size_mb:128,expandable_segments:False", notes.append)
+        self.assertEqual(len(notes), 1)
+        self.assertIn("expandable_segments:False changes nothing", notes[0])
+        with self.assertRaisesRegex(ValueError, "at least the large segment's"):
+            _library.set_settings("max_split_size_mb:1", notes.append)
+        with self.assertRaisesRegex(ValueError, "the settings are backend"):
+            _library.set_settings("max_split:1", notes.append)
+        _library.set_settings("", notes.append)
+
+
+class Autoload(unittest.TestCase):
+    def autoload(self, value, torch=None):
+        with mock.patch.dict(os.environ, {"CUDA_MEM_TORCH": value}), mock.patch.dict(sys.modules, {"torch": torch}):
+            _install._autoload()
+
+    def test_nothing_happens_unless_it_is_asked_for(self):
+        self.autoload("0")
+        self.autoload("")
+
+    def test_other_values_are_refused(self):
+        with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "CUDA_MEM_TORCH is 'yes'; accepted: 1"):
+            self.autoload("yes")
+
+    def test_without_a_gpu_it_warns(self):
+        with self.assertWarnsRegex(UserWarning, "PyTorch sees no GPU"):
+            self.autoload("1", fake_torch())
+
+
+class Parts(unittest.TestCase):
+    def test_nothing_is_enabled(self):
+        self.assertFalse(cuda_mem_torch.is_enabled())
+        cuda_mem_torch.disable()
+        with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "call cuda_mem_torch.enable"):
+            cuda_mem_torch.stats()
+
+    def test_the_package_imports_without_pytorch(self):
+        words = "import sys, cuda_mem_torch; assert 'torch' not in sys.modules"
+        subprocess.run([sys.executable, "-c", words], check=True)
+
+    def test_a_compiler_is_told_everything(self):
+        paths = [Path("/t/include"), [Path("/c/include")], Path("/t/lib")]
+        command = _shim.compile_command("c++", Path("/x/shim.so"), *paths, "/c/lib/libcudart.so.13")
+        sources = {Path(word).name for word in command if word.endswith(".cpp")}
+        self.assertEqual(sources, {"install.cpp", "memory.cpp", "pools.cpp", "seeing.cpp", "sharing.cpp"})
+        self.assertIn("-L/t/lib", command)
+
+    def test_without_headers_the_build_says_what_to_install(self):
+        with tempfile.TemporaryDirectory() as folder:
+            torch = fake_torch()
+            torch.__file__ = f"{folder}/torch/__init__.py"
+            with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": folder, "CXX": "c++"}):
+                with mock.patch.object(_shim, "cuda_folders", lambda: [Path(folder)]):
+                    with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "pip install nvidia-cuda-crt"):
+                        _shim.build(torch)
+
+    def test_only_cpu_memory_is_pinned(self):
+        storage = types.SimpleNamespace(nbytes=lambda: 0)
+        tensor = types.SimpleNamespace(device=types.SimpleNamespace(type="cpu"), untyped_storage=lambda: storage)
+        with self.assertRaisesRegex(ValueError, "no memory"):
+            _pinning.pin(tensor)
+        tensor.device = types.SimpleNamespace(type="cuda")
+        with self.assertRaisesRegex(ValueError, "only CPU tensors"):
+            _pinning.unpin(tensor)
+
+    def test_pinning_reaches_the_driver(self):
+        import ctypes
+
+        memory = ctypes.create_string_buffer(8192)
+        cuda_mem_torch.pin_memory(ctypes.addressof(memory), 8192)
+        with self.assertRaises(cuda_mem_torch.CudaMemError):
+            cuda_mem_torch.pin_memory(ctypes.addressof(memory), 8192)
+        cuda_mem_torch.unpin_memory(ctypes.addressof(memory))
+
+    def test_everything_public_is_documented(self):
+        for name in cuda_mem_torch.__all__:
+            self.assertTrue(getattr(cuda_mem_torch, name).__doc__, name)
+        self.assertTrue((_library.FOLDER / "py.typed").is_file())
+
+
+if __name__ == "__main__":
+    unittest.main()

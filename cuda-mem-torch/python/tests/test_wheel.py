@@ -1,0 +1,66 @@
+"""What is in a wheel, and that it is the same each time."""
+
+import csv
+import importlib.util
+import io
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+from pathlib import Path
+
+PYTHON = Path(__file__).resolve().parents[1]
+SPEC = importlib.util.spec_from_file_location("build_wheel", PYTHON / "build_wheel.py")
+build_wheel = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(build_wheel)
+
+
+class Wheel(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.library = self.folder / "libcuda_mem_torch.so"
+        self.library.write_bytes(b"\x7fELF library")
+        self.shim = self.folder / "shim.so"
+        self.shim.write_bytes(b"\x7fELF shim")
+        self.path = build_wheel.pack(build_wheel.contents(self.library, self.shim), self.folder)
+
+    def test_it_has_everything_and_nothing_else(self):
+        with zipfile.ZipFile(self.path) as wheel:
+            names = set(wheel.namelist())
+            record = list(csv.reader(io.StringIO(wheel.read("cuda_mem_torch-0.1.0.dist-info/RECORD").decode())))
+            entry_points = wheel.read("cuda_mem_torch-0.1.0.dist-info/entry_points.txt").decode()
+        self.assertEqual({name for name, _, _ in record}, names)
+        for name in (
+            "__init__.py", "_install.py", "py.typed", "libcuda_mem_torch.so", "libcuda_mem_torch_shim_2_11.so",
+            "shim/allocator.hpp", "shim/install.cpp", "include/cuda_mem_torch.h",
+        ):
+            self.assertIn(f"cuda_mem_torch/{name}", names)
+        kinds = {Path(name).suffix for name in names if name.startswith("cuda_mem_torch/")}
+        self.assertEqual(kinds, {".py", ".typed", ".so", ".hpp", ".cpp", ".h"})
+        self.assertIn("[torch.backends]\ncuda_mem_torch = cuda_mem_torch._install:_autoload", entry_points)
+        self.assertTrue(self.path.name.endswith("-py3-none-linux_x86_64.whl"))
+
+    def test_it_is_the_same_each_time(self):
+        first = self.path.read_bytes()
+        again = build_wheel.pack(build_wheel.contents(self.library, self.shim), self.folder / "again")
+        self.assertEqual(first, again.read_bytes())
+
+    def test_pip_installs_it(self):
+        target = self.folder / "installed"
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--disable-pip-version-check"]
+        subprocess.run([*pip, "--target", str(target), str(self.path)], check=True)
+        found = "from importlib.metadata import entry_points as e; print([p.value for p in e(group='torch.backends')])"
+        # The folder of tests is not on the path: what is imported is what was installed.
+        done = subprocess.run(
+            [sys.executable, "-c", f"import cuda_mem_torch; {found}; print(cuda_mem_torch.__file__)"],
+            env={"PYTHONPATH": str(target)}, cwd=self.folder, capture_output=True, text=True, check=True,
+        )
+        self.assertIn("cuda_mem_torch._install:_autoload", done.stdout)
+        self.assertIn(str(target), done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

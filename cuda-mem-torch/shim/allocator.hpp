@@ -1,0 +1,180 @@
+// PyTorch's allocator interface over the C interface of cuda-mem-torch. Holds no Python.
+#pragma once
+
+#include <cuda_mem_torch.h>
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace cuda_mem {
+
+namespace native = c10::cuda::CUDACachingAllocator;
+using c10::DeviceIndex;
+using c10::MempoolId_t;
+
+inline cuda_mem_torch_pool_id pool_id(const MempoolId_t& id) {
+  return {id.first, id.second};
+}
+
+/// Throws what a call of the library failed with, as PyTorch's own allocator would.
+void check(int code, DeviceIndex device = -1);
+
+/// Gives a block back, whoever's it is: the deleter of all tensors that are made here.
+void delete_block(void* pointer);
+
+/// What the native allocator had before this one was installed, and has for as long as it lives.
+class Native {
+ public:
+  explicit Native(native::CUDAAllocator* allocator) : allocator_(allocator) {}
+
+  native::CUDAAllocator* operator->() const {
+    return allocator_;
+  }
+  native::CUDAAllocator* get() const {
+    return allocator_;
+  }
+
+  /// Whether it was in use already, so that it has memory, pools and history of its own.
+  bool is_late() const {
+    return late_.load(std::memory_order_relaxed);
+  }
+  void set_late(bool late) {
+    late_.store(late, std::memory_order_relaxed);
+  }
+
+  /// Whether a pool is its own.
+  bool has_pool(DeviceIndex device, const MempoolId_t& id) const;
+
+  /// Allocations that go to a pool of its own.
+  void begin(DeviceIndex device, const MempoolId_t& id, std::function<bool(cudaStream_t)> filter);
+  void end(DeviceIndex device, const MempoolId_t& id);
+  bool takes(DeviceIndex device, cudaStream_t stream) const;
+
+ private:
+  struct Route {
+    DeviceIndex device;
+    MempoolId_t id;
+    std::shared_ptr<std::function<bool(cudaStream_t)>> filter;
+  };
+
+  native::CUDAAllocator* allocator_;
+  std::atomic<bool> late_{false};
+  std::atomic<size_t> routed_{0};
+  mutable std::mutex mutex_;
+  std::vector<Route> routes_;
+};
+
+/// Every virtual function of torch 2.11's interface. There is one, and it is never destroyed: tensors and libraries ask it until
+/// the process has ended.
+class Allocator final : public native::CUDAAllocator {
+ public:
+  explicit Allocator(native::CUDAAllocator* before) : native_(before) {}
+
+  // c10::Allocator
+  c10::DataPtr allocate(size_t bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void* target, const void* source, std::size_t bytes) const override;
+
+  // c10::DeviceAllocator
+  bool initialized() override;
+  void emptyCache(MempoolId_t id) override;
+  using native::CUDAAllocator::recordStream;
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override;
+  void resetAccumulatedStats(DeviceIndex device) override;
+  void resetPeakStats(DeviceIndex device) override;
+  std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override;
+
+  // CUDAAllocator
+  void* raw_alloc(size_t bytes) override;
+  void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
+  void raw_delete(void* pointer) override;
+  void init(int device_count) override;
+  double getMemoryFraction(DeviceIndex device) override;
+  void setMemoryFraction(double fraction, DeviceIndex device) override;
+  std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override;
+  void enable(bool value) override;
+  bool isEnabled() const override;
+  void cacheInfo(DeviceIndex device, size_t* largest) override;
+  void* getBaseAllocation(void* pointer, size_t* bytes) override;
+  void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override;
+  native::SnapshotInfo snapshot(MempoolId_t id, bool include_traces) override;
+  void beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter) override;
+  void endAllocateToPool(DeviceIndex device, MempoolId_t id) override;
+  void releasePool(DeviceIndex device, MempoolId_t id) override;
+  int getPoolUseCount(DeviceIndex device, MempoolId_t id) override;
+  void createOrIncrefPool(
+      DeviceIndex device,
+      MempoolId_t id,
+      std::shared_ptr<native::CUDAAllocator> allocator) override;
+  void setUseOnOOM(DeviceIndex device, MempoolId_t id, bool use_on_oom) override;
+  void setNoSplit(DeviceIndex device, MempoolId_t id) override;
+  bool checkPoolLiveAllocations(
+      DeviceIndex device,
+      MempoolId_t id,
+      const std::unordered_set<void*>& expected) override;
+  native::ShareableHandle shareIpcHandle(void* pointer) override;
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
+  bool isHistoryEnabled() override;
+  void recordHistory(
+      bool enabled,
+      native::CreateContextFn recorder,
+      size_t max_entries,
+      native::RecordContext when,
+      bool clear,
+      const std::vector<std::string>& skip_actions) override;
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& metadata) override;
+  void pushCompileContext(std::string& context) override;
+  void popCompileContext() override;
+  void setUserMetadata(const std::string& metadata) override;
+  std::string getUserMetadata() override;
+  void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
+  void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override;
+  void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override;
+  cudaError_t memcpyAsync(
+      void* target,
+      int target_device,
+      const void* source,
+      int source_device,
+      size_t bytes,
+      cudaStream_t stream,
+      bool p2p_enabled) override;
+  std::shared_ptr<native::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t id) override;
+  native::CheckpointDelta setCheckpointPoolState(
+      DeviceIndex device,
+      std::shared_ptr<native::AllocatorState> state) override;
+  std::string name() override;
+
+  /// Takes over PyTorch's settings as they are now.
+  void apply_settings();
+  Native& native_allocator() {
+    return native_;
+  }
+  int device_count() const {
+    return device_count_.load();
+  }
+
+ private:
+  void* obtain(size_t bytes, DeviceIndex device, cudaStream_t stream);
+  bool is_native_pool(DeviceIndex device, const MempoolId_t& id);
+  void see_streams(DeviceIndex device);
+
+  Native native_;
+  std::atomic<int> device_count_{0};
+  std::mutex init_mutex_;
+  std::mutex annotations_mutex_;
+  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
+};
+
+/// The one that is installed, or was.
+Allocator* installed();
+
+} // namespace cuda_mem

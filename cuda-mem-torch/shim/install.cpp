@@ -1,0 +1,197 @@
+// Puts the allocator into PyTorch's place for it, and takes it out again. Called through ctypes.
+#include "allocator.hpp"
+
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace cuda_mem {
+
+namespace {
+
+std::mutex mutex;
+std::atomic<Allocator*> the_allocator{nullptr};
+
+void keep(const std::string& message, char* text, size_t capacity) {
+  if (text != nullptr && capacity > 0) {
+    const size_t length = std::min(message.size(), capacity - 1);
+    std::memcpy(text, message.data(), length);
+    text[length] = '\0';
+  }
+}
+
+bool is_in_place() {
+  Allocator* ours = the_allocator.load();
+  return ours != nullptr && native::allocator.load() == ours;
+}
+
+/// `2.11` of `2.11.0+cu130`.
+std::string minor_version(const std::string& version) {
+  const size_t major = version.find('.');
+  return version.substr(0, version.find_first_of(".+", major + 1));
+}
+
+void put(native::CUDAAllocator* allocator) {
+  native::allocator.store(allocator);
+  // So that torch.accelerator asks the same one. Who registered with a priority has to be outbid.
+  for (const uint8_t priority : {uint8_t{0}, uint8_t{255}}) {
+    c10::SetAllocator(c10::kCUDA, allocator, priority);
+    if (c10::GetAllocator(c10::kCUDA) == allocator) {
+      return;
+    }
+  }
+  TORCH_CHECK(false, "another allocator is registered for CUDA and does not let go");
+}
+
+/// PyTorch's settings as they change.
+void follow_settings() {
+  using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+  auto& hook = Config::getConfigParserHook();
+  hook = [before = hook](const std::string& settings) {
+    if (before) {
+      before(settings);
+    }
+    if (is_in_place()) {
+      the_allocator.load()->apply_settings();
+    }
+  };
+}
+
+/// Whether an allocation of this thread would go to a private pool of the native allocator, so that a graph is being captured or
+/// `use_mem_pool` is active: it is not known which allocations would still go there.
+void refuse_routed(native::CUDAAllocator* before, int devices) {
+  for (int index = 0; index < devices; ++index) {
+    const auto device = static_cast<DeviceIndex>(index);
+    if (!c10::cuda::hasPrimaryContext(device)) {
+      continue;
+    }
+    const c10::cuda::CUDAGuard guard(device);
+    TORCH_CHECK(
+        c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None,
+        "a CUDA graph is being captured: call enable() before or after the capture");
+    void* probe = before->raw_alloc(512);
+    const auto address = reinterpret_cast<size_t>(probe);
+    MempoolId_t pool{0, 0};
+    for (const auto& segment : before->snapshot({0, 0}, false).segments) {
+      if (address >= segment.address && address < segment.address + segment.total_size) {
+        pool = segment.owner_private_pool_id;
+      }
+    }
+    before->raw_delete(probe);
+    TORCH_CHECK(
+        pool == MempoolId_t(0, 0), "torch.cuda.use_mem_pool is active: call enable() before it begins or after it ends");
+  }
+}
+
+void install(const std::string& version) {
+  TORCH_CHECK(
+      minor_version(version) == minor_version(TORCH_VERSION),
+      "this shim was built for PyTorch ",
+      TORCH_VERSION,
+      ", and PyTorch is ",
+      version);
+  TORCH_CHECK(
+      cuda_mem_torch_abi_version() == CUDA_MEM_TORCH_ABI_VERSION,
+      "this shim was built for version ",
+      CUDA_MEM_TORCH_ABI_VERSION,
+      " of the interface, and libcuda_mem_torch.so has ",
+      cuda_mem_torch_abi_version());
+  if (is_in_place()) {
+    return;
+  }
+  native::CUDAAllocator* before = native::allocator.load();
+  TORCH_CHECK(before != nullptr, "PyTorch was built without CUDA");
+  TORCH_CHECK(
+      before->name() == "native",
+      "the allocator that is installed is \"",
+      before->name(),
+      "\"; this one takes the place of \"native\" only");
+  const bool late = before->initialized();
+  const int devices = late ? c10::cuda::device_count() : 0;
+  if (late) {
+    refuse_routed(before, devices);
+  }
+  Allocator* ours = the_allocator.load();
+  if (ours == nullptr) {
+    ours = new Allocator(before);
+    the_allocator.store(ours);
+    follow_settings();
+  }
+  ours->native_allocator().set_late(late);
+  if (late) {
+    ours->init(devices);
+  }
+  put(ours);
+}
+
+void uninstall() {
+  if (!is_in_place()) {
+    return;
+  }
+  Allocator* ours = the_allocator.load();
+  // The native allocator does not know these blocks, and ignores the streams that are recorded for them.
+  for (int device = 0; device < ours->device_count(); ++device) {
+    cuda_mem_torch_device_stats stats{};
+    check(cuda_mem_torch_stats(device, &stats));
+    TORCH_CHECK(
+        stats.active_bytes.all.current == 0,
+        stats.active_bytes.all.current,
+        " bytes of device ",
+        device,
+        " are still in tensors: delete them first");
+  }
+  ours->emptyCache({0, 0});
+  put(ours->native_allocator().get());
+}
+
+int guarded(char* text, size_t capacity, void (*body)(const std::string&), const std::string& argument) {
+  try {
+    const std::lock_guard<std::mutex> lock(mutex);
+    body(argument);
+    return 0;
+  } catch (const c10::Error& error) {
+    keep(error.what_without_backtrace(), text, capacity);
+  } catch (const std::exception& error) {
+    keep(error.what(), text, capacity);
+  }
+  return 1;
+}
+
+} // namespace
+
+Allocator* installed() {
+  return the_allocator.load(std::memory_order_relaxed);
+}
+
+} // namespace cuda_mem
+
+/// The version of PyTorch that this was built for.
+EXPORT const char* cuda_mem_torch_shim_torch_version() {
+  return TORCH_VERSION;
+}
+
+/// Installs the allocator in a PyTorch of this version; 0, or 1 with the reason in `text`.
+EXPORT int cuda_mem_torch_shim_install(const char* torch_version, char* text, size_t capacity) {
+  return cuda_mem::guarded(text, capacity, &cuda_mem::install, torch_version);
+}
+
+/// Has PyTorch use its own allocator again, if nothing is in use of this one; 0, or 1 with the reason in `text`.
+EXPORT int cuda_mem_torch_shim_uninstall(char* text, size_t capacity) {
+  return cuda_mem::guarded(
+      text, capacity, [](const std::string&) { cuda_mem::uninstall(); }, std::string());
+}
+
+/// 0 if PyTorch uses its own allocator, 1 if it uses this one from the start, 2 if the native one was in use before.
+EXPORT int cuda_mem_torch_shim_state() {
+  if (!cuda_mem::is_in_place()) {
+    return 0;
+  }
+  return cuda_mem::installed()->native_allocator().is_late() ? 2 : 1;
+}

@@ -1,0 +1,312 @@
+// Blocks, their streams, and how the allocator is set up.
+#include "allocator.hpp"
+
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <array>
+#include <limits>
+
+namespace cuda_mem {
+
+void check(int code, DeviceIndex device) {
+  if (C10_LIKELY(code == CUDA_MEM_TORCH_OK)) {
+    return;
+  }
+  const std::string message = cuda_mem_torch_last_error();
+  switch (code) {
+    case CUDA_MEM_TORCH_OUT_OF_MEMORY:
+      TORCH_CHECK_WITH(OutOfMemoryError, false, message);
+    case CUDA_MEM_TORCH_FORKED:
+      TORCH_CHECK(
+          false,
+          "Cannot use the CUDA memory of the parent in a forked subprocess. To use CUDA with multiprocessing, you must use "
+          "the 'spawn' start method");
+    case CUDA_MEM_TORCH_INVALID_ARGUMENT:
+      TORCH_CHECK_VALUE(false, "cuda-mem: ", message);
+    default:
+      TORCH_CHECK(false, "cuda-mem: ", message, device >= 0 ? " (device " + std::to_string(device) + ")" : "");
+  }
+}
+
+namespace {
+
+constexpr size_t one_exabyte = 1152921504606846976ULL;
+
+/// Tells PyTorch's profiler of bytes that came or went.
+void report(void* pointer, int64_t bytes, DeviceIndex device) {
+  cuda_mem_torch_device_stats stats{};
+  check(cuda_mem_torch_stats(device, &stats));
+  c10::reportMemoryUsageToProfiler(
+      pointer,
+      bytes,
+      static_cast<size_t>(stats.allocated_bytes.all.current),
+      static_cast<size_t>(stats.reserved_bytes.all.current),
+      c10::Device(c10::kCUDA, device));
+}
+
+int64_t allocated_bytes(DeviceIndex device) {
+  cuda_mem_torch_device_stats stats{};
+  check(cuda_mem_torch_stats(device, &stats));
+  return stats.allocated_bytes.all.current;
+}
+
+/// As `delete_block`, told to the profiler.
+int delete_reported(void* pointer) {
+  const int device = cuda_mem_torch_device_of(pointer);
+  if (device < 0) {
+    return cuda_mem_torch_delete(pointer);
+  }
+  const auto index = static_cast<DeviceIndex>(device);
+  const int64_t before = allocated_bytes(index);
+  const int code = cuda_mem_torch_delete(pointer);
+  if (code == CUDA_MEM_TORCH_OK) {
+    // What others allocated meanwhile is in it too: the library does not tell of single blocks.
+    report(pointer, allocated_bytes(index) - before, index);
+  }
+  return code;
+}
+
+/// PyTorch's callbacks for memory that libraries keep, such as what other processes are done with.
+bool free_memory_callbacks(void* /*data*/, size_t /*requested*/) {
+  bool freed = false;
+  for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+    try {
+      freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+    } catch (const std::exception& error) {
+      TORCH_WARN("cuda-mem: the callback ", name, " could not free memory: ", error.what());
+    }
+  }
+  return freed;
+}
+
+} // namespace
+
+void delete_block(void* pointer) {
+  if (pointer == nullptr) {
+    return;
+  }
+  if (const c10::impl::PyInterpreter* interpreter = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(interpreter != nullptr)) {
+    (*interpreter)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+  }
+  const int code = C10_UNLIKELY(c10::memoryProfilingEnabled()) ? delete_reported(pointer) : cuda_mem_torch_delete(pointer);
+  switch (code) {
+    case CUDA_MEM_TORCH_OK:
+    // A forked child destroys what it inherited: it is the parent's.
+    case CUDA_MEM_TORCH_FORKED:
+      return;
+    case CUDA_MEM_TORCH_NOT_OURS:
+      if (Allocator* allocator = installed(); allocator != nullptr && allocator->native_allocator().is_late()) {
+        allocator->native_allocator()->raw_delete(pointer);
+        return;
+      }
+      TORCH_CHECK(false, "invalid device pointer: ", pointer);
+    default:
+      // Deleters run where nothing may be thrown.
+      TORCH_WARN("cuda-mem: a block could not be freed: ", cuda_mem_torch_last_error());
+  }
+}
+
+void* Allocator::obtain(size_t bytes, DeviceIndex device, cudaStream_t stream) {
+  if (C10_UNLIKELY(native_.takes(device, stream))) {
+    return native_->raw_alloc_with_stream(bytes, stream);
+  }
+  void* pointer = nullptr;
+  const int code = cuda_mem_torch_malloc(device, bytes, stream, &pointer);
+  if (C10_UNLIKELY(code != CUDA_MEM_TORCH_OK)) {
+    if (code == CUDA_MEM_TORCH_OUT_OF_MEMORY && c10::memoryProfilingEnabled()) {
+      const std::string message = cuda_mem_torch_last_error();
+      cuda_mem_torch_device_stats stats{};
+      if (cuda_mem_torch_stats(device, &stats) == CUDA_MEM_TORCH_OK) {
+        c10::reportOutOfMemoryToProfiler(
+            static_cast<int64_t>(bytes),
+            static_cast<size_t>(stats.allocated_bytes.all.current),
+            static_cast<size_t>(stats.reserved_bytes.all.current),
+            c10::Device(c10::kCUDA, device));
+      }
+      TORCH_CHECK_WITH(OutOfMemoryError, false, message);
+    }
+    check(code, device);
+  }
+  if (const c10::impl::PyInterpreter* interpreter = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(interpreter != nullptr)) {
+    (*interpreter)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+  }
+  if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
+    report(pointer, static_cast<int64_t>(bytes), device);
+  }
+  return pointer;
+}
+
+c10::DataPtr Allocator::allocate(size_t bytes) {
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, bytes < one_exabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  void* pointer = nullptr;
+  if (bytes != 0) {
+    pointer = obtain(bytes, device, c10::cuda::getCurrentCUDAStream(device));
+  }
+  return {pointer, pointer, &delete_block, c10::Device(c10::kCUDA, device)};
+}
+
+c10::DeleterFnPtr Allocator::raw_deleter() const {
+  return &delete_block;
+}
+
+void Allocator::copy_data(void* target, const void* source, std::size_t bytes) const {
+  C10_CUDA_CHECK(cudaMemcpy(target, source, bytes, cudaMemcpyDeviceToDevice));
+}
+
+void* Allocator::raw_alloc(size_t bytes) {
+  if (bytes == 0) {
+    return nullptr;
+  }
+  DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return obtain(bytes, device, c10::cuda::getCurrentCUDAStream(device));
+}
+
+void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) {
+    return nullptr;
+  }
+  DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return obtain(bytes, device, stream);
+}
+
+void Allocator::raw_delete(void* pointer) {
+  delete_block(pointer);
+}
+
+void Allocator::init(int device_count) {
+  const std::lock_guard<std::mutex> lock(init_mutex_);
+  const bool first = device_count_.load() == 0;
+  check(cuda_mem_torch_init(device_count));
+  // What is forwarded to it needs its devices; it allocates nothing.
+  native_->init(device_count);
+  if (device_count > device_count_.load()) {
+    device_count_.store(device_count);
+  }
+  if (!first || device_count == 0) {
+    return;
+  }
+  apply_settings();
+  const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
+  for (int device = 0; fraction < 1.0 && device < device_count; ++device) {
+    check(cuda_mem_torch_set_memory_fraction(device, fraction));
+  }
+  check(cuda_mem_torch_attach_oom_reclaimer(&free_memory_callbacks, nullptr));
+}
+
+void Allocator::apply_settings() {
+  using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+  cuda_mem_torch_options options{};
+  options.large_segment_size = Config::large_segment_size();
+  const size_t split = Config::max_split_size();
+  options.max_split_size = split == std::numeric_limits<size_t>::max() ? UINT64_MAX : split;
+  options.max_non_split_rounding_size = std::max<uint64_t>(Config::max_non_split_rounding_size(), options.large_segment_size);
+  const auto& divisions = Config::roundup_power2_divisions();
+  for (size_t at = 0; at < std::size(options.roundup_power2_divisions) && at < divisions.size(); ++at) {
+    options.roundup_power2_divisions[at] = divisions[at];
+  }
+  options.garbage_collection_threshold = Config::garbage_collection_threshold();
+  check(cuda_mem_torch_set_options(&options));
+}
+
+bool Allocator::initialized() {
+  return device_count_.load() > 0;
+}
+
+void Allocator::emptyCache(MempoolId_t id) {
+  check(cuda_mem_torch_empty_cache(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), nullptr));
+  if (native_.is_late()) {
+    native_->emptyCache(id);
+  }
+}
+
+std::pair<size_t, size_t> Allocator::getMemoryInfo(DeviceIndex device) {
+  return native::CUDAAllocator::getMemoryInfo(device);
+}
+
+double Allocator::getMemoryFraction(DeviceIndex device) {
+  double fraction = 1.0;
+  check(cuda_mem_torch_memory_fraction(device, &fraction), device);
+  return fraction;
+}
+
+void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
+  TORCH_CHECK(fraction >= 0.0 && fraction <= 1.0, "invalid fraction:", fraction, ". Please set within [0, 1].");
+  check(cuda_mem_torch_set_memory_fraction(device, fraction), device);
+}
+
+void Allocator::enable(bool value) {
+  cuda_mem_torch_enable(value);
+}
+
+bool Allocator::isEnabled() const {
+  return cuda_mem_torch_is_enabled();
+}
+
+void Allocator::cacheInfo(DeviceIndex device, size_t* largest) {
+  check(cuda_mem_torch_cache_info(device, largest), device);
+}
+
+void* Allocator::getBaseAllocation(void* pointer, size_t* bytes) {
+  void* base = nullptr;
+  size_t size = 0;
+  const int code = cuda_mem_torch_base_allocation(pointer, &base, &size);
+  if (code == CUDA_MEM_TORCH_NOT_OURS && native_.is_late()) {
+    return native_->getBaseAllocation(pointer, bytes);
+  }
+  check(code);
+  if (bytes != nullptr) {
+    *bytes = size;
+  }
+  return base;
+}
+
+void Allocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
+  if (data.get() == nullptr) {
+    return;
+  }
+  if (data.get_deleter() != &delete_block) {
+    // Its own blocks it knows; of others, such as those of other processes, nobody here decides.
+    native_->recordStream(data, stream);
+    return;
+  }
+  const int code = cuda_mem_torch_record_stream(data.get(), stream.device_index(), stream.stream());
+  TORCH_CHECK(code != CUDA_MEM_TORCH_NOT_OURS || native_.is_late(), "No allocated block can be found for ", data.get());
+  if (code != CUDA_MEM_TORCH_NOT_OURS) {
+    check(code, stream.device_index());
+  }
+}
+
+cudaError_t Allocator::memcpyAsync(
+    void* target,
+    int target_device,
+    const void* source,
+    int source_device,
+    size_t bytes,
+    cudaStream_t stream,
+    bool p2p_enabled) {
+  if (p2p_enabled || target_device == source_device) {
+    return cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToDevice, stream);
+  }
+  // Mapped memory of a device that the other does not reach.
+  return cudaMemcpyPeerAsync(target, target_device, source, source_device, bytes, stream);
+}
+
+void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex peer) {
+  native_->enablePeerAccess(device, peer);
+  check(cuda_mem_torch_enable_peer_access(device, peer), device);
+}
+
+std::string Allocator::name() {
+  return "cuda-mem";
+}
+
+} // namespace cuda_mem

@@ -1,0 +1,269 @@
+// Private pools, also those that the native allocator had before, and their checkpoints.
+#include "allocator.hpp"
+
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+
+namespace cuda_mem {
+
+bool Native::has_pool(DeviceIndex device, const MempoolId_t& id) const {
+  return is_late() && allocator_->getPoolUseCount(device, id) > 0;
+}
+
+void Native::begin(DeviceIndex device, const MempoolId_t& id, std::function<bool(cudaStream_t)> filter) {
+  allocator_->beginAllocateToPool(device, id, filter);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  routes_.push_back({device, id, std::make_shared<std::function<bool(cudaStream_t)>>(std::move(filter))});
+  routed_.fetch_add(1);
+}
+
+void Native::end(DeviceIndex device, const MempoolId_t& id) {
+  allocator_->endAllocateToPool(device, id);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto is_it = [&](const Route& route) { return route.device == device && route.id == id; };
+  const auto found = std::find_if(routes_.begin(), routes_.end(), is_it);
+  if (found != routes_.end()) {
+    routes_.erase(found);
+    routed_.fetch_sub(1);
+  }
+}
+
+bool Native::takes(DeviceIndex device, cudaStream_t stream) const {
+  if (C10_LIKELY(routed_.load(std::memory_order_relaxed) == 0)) {
+    return false;
+  }
+  std::vector<std::shared_ptr<std::function<bool(cudaStream_t)>>> filters;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const Route& route : routes_) {
+      if (route.device == device) {
+        filters.push_back(route.filter);
+      }
+    }
+  }
+  return std::any_of(filters.begin(), filters.end(), [&](const auto& filter) { return (*filter)(stream); });
+}
+
+bool Allocator::is_native_pool(DeviceIndex device, const MempoolId_t& id) {
+  uint64_t ours = 0;
+  check(cuda_mem_torch_pool_use_count(device, pool_id(id), &ours), device);
+  return ours == 0 && native_.has_pool(device, id);
+}
+
+/// The library has to see a stream before it captures. PyTorch's streams are few and live for ever, and handing each out once
+/// leaves the turn where it was.
+void Allocator::see_streams(DeviceIndex device) {
+  constexpr int streams_in_a_pool = 32;
+  const c10::cuda::CUDAGuard guard(device);
+  const auto see = [&](cudaStream_t stream) {
+    // What cannot be seen, because it captures, is refused when it allocates.
+    cuda_mem_torch_see_stream(device, stream);
+  };
+  see(c10::cuda::getCurrentCUDAStream(device));
+  static std::mutex mutex;
+  static std::unordered_set<int> seen;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!seen.insert(device).second) {
+    return;
+  }
+  const auto [least, greatest] = c10::cuda::CUDAStream::priority_range();
+  for (int priority = least; priority >= greatest; --priority) {
+    for (int turn = 0; turn < streams_in_a_pool; ++turn) {
+      see(c10::cuda::getStreamFromPool(priority, device));
+    }
+  }
+}
+
+namespace {
+
+struct Filter {
+  std::function<bool(cudaStream_t)> accepts;
+};
+
+bool accepts(void* data, void* stream) {
+  try {
+    return static_cast<Filter*>(data)->accepts(static_cast<cudaStream_t>(stream));
+  } catch (const std::exception& error) {
+    TORCH_WARN("cuda-mem: a pool's filter failed, so the allocation goes elsewhere: ", error.what());
+    return false;
+  }
+}
+
+void release_filter(void* data) {
+  delete static_cast<Filter*>(data);
+}
+
+/// Another allocator, which a pool has its segments from.
+struct Source {
+  std::shared_ptr<native::CUDAAllocator> allocator;
+  DeviceIndex device;
+};
+
+void* source_alloc(void* data, size_t bytes) {
+  auto* source = static_cast<Source*>(data);
+  try {
+    const c10::cuda::CUDAGuard guard(source->device);
+    return source->allocator->raw_alloc(bytes);
+  } catch (const std::exception& error) {
+    TORCH_WARN("cuda-mem: the pool's allocator failed: ", error.what());
+    return nullptr;
+  }
+}
+
+void source_free(void* data, void* pointer, size_t /*bytes*/) {
+  auto* source = static_cast<Source*>(data);
+  try {
+    const c10::cuda::CUDAGuard guard(source->device);
+    source->allocator->raw_delete(pointer);
+  } catch (const std::exception& error) {
+    TORCH_WARN("cuda-mem: the pool's allocator could not free: ", error.what());
+  }
+}
+
+void source_release(void* data) {
+  delete static_cast<Source*>(data);
+}
+
+/// The layout of a pool of this allocator.
+struct State final : native::AllocatorState {
+  explicit State(cuda_mem_torch_checkpoint* checkpoint) : checkpoint(checkpoint) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() override {
+    cuda_mem_torch_free_checkpoint(checkpoint);
+  }
+  cuda_mem_torch_checkpoint* checkpoint;
+};
+
+struct Delta {
+  std::vector<void*> freed;
+  std::vector<void*> allocated;
+};
+
+void note_freed(void* data, void* pointer) {
+  static_cast<Delta*>(data)->freed.push_back(pointer);
+}
+
+void note_allocated(void* data, void* pointer) {
+  static_cast<Delta*>(data)->allocated.push_back(pointer);
+}
+
+} // namespace
+
+void Allocator::createOrIncrefPool(
+    DeviceIndex device,
+    MempoolId_t id,
+    std::shared_ptr<native::CUDAAllocator> allocator) {
+  if (is_native_pool(device, id)) {
+    native_->createOrIncrefPool(device, id, std::move(allocator));
+    return;
+  }
+  if (allocator == nullptr || allocator.get() == this || allocator.get() == native_.get()) {
+    check(cuda_mem_torch_create_or_incref_pool(device, pool_id(id), nullptr), device);
+    return;
+  }
+  const cuda_mem_torch_source source{
+      new Source{std::move(allocator), device}, &source_alloc, &source_free, &source_release};
+  check(cuda_mem_torch_create_or_incref_pool(device, pool_id(id), &source), device);
+}
+
+void Allocator::beginAllocateToPool(
+    DeviceIndex device,
+    MempoolId_t id,
+    std::function<bool(cudaStream_t)> filter) {
+  if (is_native_pool(device, id)) {
+    native_.begin(device, id, std::move(filter));
+    return;
+  }
+  see_streams(device);
+  check(
+      cuda_mem_torch_begin_allocate_to_pool(
+          device, pool_id(id), &accepts, new Filter{std::move(filter)}, &release_filter),
+      device);
+}
+
+void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
+  if (is_native_pool(device, id)) {
+    native_.end(device, id);
+    return;
+  }
+  check(cuda_mem_torch_end_allocate_to_pool(device, pool_id(id)), device);
+}
+
+void Allocator::releasePool(DeviceIndex device, MempoolId_t id) {
+  if (is_native_pool(device, id)) {
+    native_->releasePool(device, id);
+    return;
+  }
+  check(cuda_mem_torch_release_pool(device, pool_id(id)), device);
+}
+
+int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t id) {
+  uint64_t count = 0;
+  check(cuda_mem_torch_pool_use_count(device, pool_id(id), &count), device);
+  return count == 0 && native_.is_late() ? native_->getPoolUseCount(device, id) : static_cast<int>(count);
+}
+
+void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t id, bool use_on_oom) {
+  if (is_native_pool(device, id)) {
+    native_->setUseOnOOM(device, id, use_on_oom);
+    return;
+  }
+  check(cuda_mem_torch_set_use_on_oom(device, pool_id(id), use_on_oom), device);
+}
+
+void Allocator::setNoSplit(DeviceIndex device, MempoolId_t id) {
+  if (is_native_pool(device, id)) {
+    native_->setNoSplit(device, id);
+    return;
+  }
+  check(cuda_mem_torch_set_no_split(device, pool_id(id)), device);
+}
+
+bool Allocator::checkPoolLiveAllocations(
+    DeviceIndex device,
+    MempoolId_t id,
+    const std::unordered_set<void*>& expected) {
+  if (is_native_pool(device, id)) {
+    return native_->checkPoolLiveAllocations(device, id, expected);
+  }
+  const std::vector<const void*> addresses(expected.begin(), expected.end());
+  bool are = false;
+  const int code =
+      cuda_mem_torch_check_pool_live_allocations(device, pool_id(id), addresses.data(), addresses.size(), &are);
+  TORCH_CHECK(code != CUDA_MEM_TORCH_POOL, "Could not find pool of id: ", cuda_mem_torch_last_error());
+  check(code, device);
+  return are;
+}
+
+std::shared_ptr<native::AllocatorState> Allocator::getCheckpointState(DeviceIndex device, MempoolId_t id) {
+  if (is_native_pool(device, id)) {
+    return native_->getCheckpointState(device, id);
+  }
+  cuda_mem_torch_checkpoint* checkpoint = nullptr;
+  const int code = cuda_mem_torch_checkpoint_pool(device, pool_id(id), &checkpoint);
+  TORCH_CHECK(code != CUDA_MEM_TORCH_POOL, "Could not find pool of id, or it is freeable: ", cuda_mem_torch_last_error());
+  check(code, device);
+  return std::make_shared<State>(checkpoint);
+}
+
+native::CheckpointDelta Allocator::setCheckpointPoolState(
+    DeviceIndex device,
+    std::shared_ptr<native::AllocatorState> state) {
+  const auto ours = std::dynamic_pointer_cast<State>(state);
+  if (ours == nullptr) {
+    return native_->setCheckpointPoolState(device, std::move(state));
+  }
+  Delta delta;
+  check(cuda_mem_torch_restore_pool(device, ours->checkpoint, &delta, &note_freed, &note_allocated), device);
+  native::CheckpointDelta told;
+  told.ptrs_freed = std::move(delta.freed);
+  for (void* pointer : delta.allocated) {
+    told.dataptrs_allocd.emplace_back(pointer, pointer, &delete_block, c10::Device(c10::kCUDA, device));
+  }
+  return told;
+}
+
+} // namespace cuda_mem

@@ -1,0 +1,346 @@
+// Statistics, snapshots and history.
+#include "allocator.hpp"
+
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/util/ApproximateClock.h>
+
+#include <algorithm>
+
+namespace cuda_mem {
+
+using c10::GatheredContext;
+using c10::CachingAllocator::Stat;
+using c10::CachingAllocator::StatArray;
+using c10::CachingDeviceAllocator::AnnotationEntry;
+using c10::CachingDeviceAllocator::BlockInfo;
+using c10::CachingDeviceAllocator::DeviceStats;
+using c10::CachingDeviceAllocator::SegmentInfo;
+using c10::CachingDeviceAllocator::TraceEntry;
+
+namespace {
+
+Stat stat(const cuda_mem_torch_stat& from) {
+  Stat to;
+  to.current = from.current;
+  to.peak = from.peak;
+  to.allocated = from.allocated;
+  to.freed = from.freed;
+  return to;
+}
+
+StatArray stats(const cuda_mem_torch_stat_array& from) {
+  return {stat(from.all), stat(from.small_pool), stat(from.large_pool)};
+}
+
+/// The peaks of two are at most their sum; when each was is not known.
+void add(Stat& to, const Stat& from) {
+  to.current += from.current;
+  to.peak += from.peak;
+  to.allocated += from.allocated;
+  to.freed += from.freed;
+}
+
+void add(StatArray& to, const StatArray& from) {
+  for (size_t at = 0; at < to.size(); ++at) {
+    add(to[at], from[at]);
+  }
+}
+
+/// What the program says of a call, as the library keeps it.
+using Context = std::shared_ptr<GatheredContext>;
+
+std::atomic<native::CreateContextFn> recorder{nullptr};
+
+void* gather() {
+  const auto create = recorder.load();
+  if (create == nullptr) {
+    return nullptr;
+  }
+  try {
+    return new Context(create());
+  } catch (const std::exception&) {
+    // An entry without a context is better than none.
+    return nullptr;
+  }
+}
+
+void release(void* context) {
+  delete static_cast<Context*>(context);
+}
+
+Context context(void* from) {
+  return from == nullptr ? nullptr : *static_cast<Context*>(from);
+}
+
+TraceEntry trace_entry(const cuda_mem_torch_trace_entry& from) {
+  TraceEntry entry(
+      static_cast<TraceEntry::Action>(from.action),
+      static_cast<DeviceIndex>(from.device),
+      from.address,
+      from.size,
+      from.stream,
+      {0, 0},
+      c10::getApproximateTime(),
+      context(from.context),
+      from.compile_context,
+      from.user_metadata);
+  return entry;
+}
+
+void visit_segment(void* data, const cuda_mem_torch_segment* from) {
+  SegmentInfo to;
+  to.device = static_cast<DeviceIndex>(from->device);
+  to.address = reinterpret_cast<size_t>(from->address);
+  to.total_size = from->total_size;
+  to.requested_size = from->requested_size;
+  to.allocated_size = from->allocated_size;
+  to.active_size = from->active_size;
+  to.stream = from->stream;
+  to.is_large = from->is_large;
+  to.is_expandable = from->is_expandable;
+  to.owner_private_pool_id = {from->pool.first, from->pool.second};
+  to.context_when_allocated = context(from->context);
+  static_cast<native::SnapshotInfo*>(data)->segments.push_back(std::move(to));
+}
+
+void visit_block(void* data, const cuda_mem_torch_block* from) {
+  BlockInfo to;
+  to.size = from->size;
+  to.requested_size = from->requested_size;
+  to.allocated = from->allocated;
+  to.active = from->active;
+  to.context_when_allocated = context(from->context);
+  static_cast<native::SnapshotInfo*>(data)->segments.back().blocks.push_back(std::move(to));
+}
+
+void visit_trace(void* data, const cuda_mem_torch_trace_entry* from) {
+  auto& traces = static_cast<native::SnapshotInfo*>(data)->device_traces;
+  const auto device = static_cast<size_t>(from->device);
+  if (traces.size() <= device) {
+    traces.resize(device + 1);
+  }
+  TraceEntry entry = trace_entry(*from);
+  entry.time_.t_ = static_cast<c10::time_t>(from->time_us);
+  traces[device].push_back(std::move(entry));
+}
+
+native::AllocatorConfigInfo config() {
+  using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+  using Cuda = native::CUDAAllocatorConfig;
+  native::AllocatorConfigInfo info;
+  info.garbage_collection_threshold = Config::garbage_collection_threshold();
+  info.max_split_size = Config::max_split_size();
+  info.pinned_num_register_threads = Cuda::pinned_num_register_threads();
+  info.expandable_segments = Config::use_expandable_segments();
+  info.release_lock_on_malloc = Cuda::release_lock_on_cudamalloc();
+  info.pinned_use_host_register = Cuda::pinned_use_cuda_host_register();
+  info.graph_capture_record_stream_reuse = Cuda::graph_capture_record_stream_reuse();
+  info.last_allocator_settings = c10::CachingAllocator::getAllocatorSettings();
+  info.roundup_power2_divisions = Config::roundup_power2_divisions();
+  return info;
+}
+
+void observe(void* data, int64_t device, size_t requested, size_t total, size_t free) {
+  try {
+    (*static_cast<native::OutOfMemoryObserver*>(data))(device, requested, total, free);
+  } catch (const std::exception& error) {
+    TORCH_WARN("cuda-mem: an out-of-memory observer failed: ", error.what());
+  }
+}
+
+void track(void* data, const cuda_mem_torch_trace_entry* entry) {
+  try {
+    (*static_cast<native::AllocatorTraceTracker*>(data))(trace_entry(*entry));
+  } catch (const std::exception& error) {
+    TORCH_WARN("cuda-mem: a trace tracker failed: ", error.what());
+  }
+}
+
+thread_local std::string user_metadata;
+
+} // namespace
+
+DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
+  cuda_mem_torch_device_stats from{};
+  check(cuda_mem_torch_stats(device, &from), device);
+  DeviceStats to;
+  to.allocation = stats(from.allocation);
+  to.segment = stats(from.segment);
+  to.active = stats(from.active);
+  to.inactive_split = stats(from.inactive_split);
+  to.allocated_bytes = stats(from.allocated_bytes);
+  to.reserved_bytes = stats(from.reserved_bytes);
+  to.active_bytes = stats(from.active_bytes);
+  to.inactive_split_bytes = stats(from.inactive_split_bytes);
+  to.requested_bytes = stats(from.requested_bytes);
+  to.oversize_allocations = stat(from.oversize_allocations);
+  to.oversize_segments = stat(from.oversize_segments);
+  to.num_alloc_retries = from.num_alloc_retries;
+  to.num_ooms = from.num_ooms;
+  to.num_sync_all_streams = from.num_sync_all_streams;
+  to.num_device_alloc = from.num_device_alloc;
+  to.num_device_free = from.num_device_free;
+  to.max_split_size = from.max_split_size;
+  if (native_.is_late()) {
+    const DeviceStats before = native_->getDeviceStats(device);
+    add(to.allocation, before.allocation);
+    add(to.segment, before.segment);
+    add(to.active, before.active);
+    add(to.inactive_split, before.inactive_split);
+    add(to.allocated_bytes, before.allocated_bytes);
+    add(to.reserved_bytes, before.reserved_bytes);
+    add(to.active_bytes, before.active_bytes);
+    add(to.inactive_split_bytes, before.inactive_split_bytes);
+    add(to.requested_bytes, before.requested_bytes);
+    add(to.oversize_allocations, before.oversize_allocations);
+    add(to.oversize_segments, before.oversize_segments);
+    to.num_alloc_retries += before.num_alloc_retries;
+    to.num_ooms += before.num_ooms;
+    to.num_sync_all_streams += before.num_sync_all_streams;
+    to.num_device_alloc += before.num_device_alloc;
+    to.num_device_free += before.num_device_free;
+  }
+  return to;
+}
+
+void Allocator::resetAccumulatedStats(DeviceIndex device) {
+  check(cuda_mem_torch_reset_accumulated_stats(device), device);
+  if (native_.is_late()) {
+    native_->resetAccumulatedStats(device);
+  }
+}
+
+void Allocator::resetPeakStats(DeviceIndex device) {
+  check(cuda_mem_torch_reset_peak_stats(device), device);
+  if (native_.is_late()) {
+    native_->resetPeakStats(device);
+  }
+}
+
+std::vector<native::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex device) {
+  std::vector<native::StreamSegmentSize> sizes;
+  const auto note = [](void* data, void* stream, bool is_small, uint64_t bytes) {
+    static_cast<std::vector<native::StreamSegmentSize>*>(data)->emplace_back(
+        static_cast<cudaStream_t>(stream), is_small, bytes);
+  };
+  check(cuda_mem_torch_expandable_segment_sizes(device, &sizes, note), device);
+  if (native_.is_late()) {
+    const auto before = native_->getExpandableSegmentSizes(device);
+    sizes.insert(sizes.end(), before.begin(), before.end());
+  }
+  return sizes;
+}
+
+native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
+  native::SnapshotInfo info;
+  if (native_.is_late()) {
+    info = native_->snapshot(id, include_traces);
+  }
+  info.device_traces.resize(std::max(info.device_traces.size(), static_cast<size_t>(device_count_.load())));
+  const cuda_mem_torch_visitor visitor{&info, &visit_segment, &visit_block, &visit_trace};
+  check(cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), include_traces, &visitor));
+  std::sort(info.segments.begin(), info.segments.end(), [](const SegmentInfo& one, const SegmentInfo& other) {
+    return one.address < other.address;
+  });
+  // NCCL registers a pool's segments in this order.
+  int32_t counter = 0;
+  for (SegmentInfo& segment : info.segments) {
+    segment.registration_counter = counter++;
+  }
+  for (auto& trace : info.device_traces) {
+    std::stable_sort(trace.begin(), trace.end(), [](const TraceEntry& one, const TraceEntry& other) {
+      return one.time_.t_ < other.time_.t_;
+    });
+  }
+  if (include_traces) {
+    const std::lock_guard<std::mutex> lock(annotations_mutex_);
+    info.external_annotations.insert(info.external_annotations.end(), annotations_.begin(), annotations_.end());
+  }
+  info.config_metadata = config();
+  return info;
+}
+
+bool Allocator::isHistoryEnabled() {
+  return cuda_mem_torch_is_history_enabled();
+}
+
+void Allocator::recordHistory(
+    bool enabled,
+    native::CreateContextFn create,
+    size_t max_entries,
+    native::RecordContext when,
+    bool clear,
+    const std::vector<std::string>& skip_actions) {
+  uint32_t skipped = 0;
+  for (const auto& action : skip_actions) {
+    skipped |= 1U << static_cast<unsigned>(c10::CachingDeviceAllocator::parseTraceEntryAction(action));
+  }
+  TORCH_CHECK(
+      when == native::RecordContext::NEVER || create != nullptr, "a context recorder is needed to record contexts");
+  recorder.store(enabled ? create : nullptr);
+  if (enabled) {
+    cuda_mem_torch_history_options options{};
+    options.max_entries = std::max<size_t>(max_entries, 1);
+    options.context = static_cast<uint32_t>(when);
+    options.skip_actions = skipped;
+    options.gather = create == nullptr ? nullptr : &gather;
+    options.release = &release;
+    options.clear = clear;
+    check(cuda_mem_torch_record_history(&options));
+  } else {
+    check(cuda_mem_torch_stop_history());
+  }
+  if (!enabled || clear) {
+    const std::lock_guard<std::mutex> lock(annotations_mutex_);
+    annotations_.clear();
+  }
+  if (native_.is_late()) {
+    native_->recordHistory(enabled, create, max_entries, when, clear, skip_actions);
+  }
+}
+
+void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::string>>& metadata) {
+  if (!isHistoryEnabled()) {
+    return;
+  }
+  DeviceIndex device = 0;
+  if (c10::cuda::GetDevice(&device) != cudaSuccess) {
+    return;
+  }
+  AnnotationEntry entry(device, c10::getApproximateTime());
+  entry.time_.t_ = c10::getTime() / 1000;
+  for (const auto& [key, value] : metadata) {
+    entry.recordUserMetadata(key, value);
+  }
+  const std::lock_guard<std::mutex> lock(annotations_mutex_);
+  annotations_.push_back(std::move(entry));
+}
+
+void Allocator::pushCompileContext(std::string& context) {
+  check(cuda_mem_torch_push_compile_context(context.c_str()));
+}
+
+void Allocator::popCompileContext() {
+  check(cuda_mem_torch_pop_compile_context());
+}
+
+void Allocator::setUserMetadata(const std::string& metadata) {
+  user_metadata = metadata;
+  check(cuda_mem_torch_set_user_metadata(metadata.c_str()));
+}
+
+std::string Allocator::getUserMetadata() {
+  return user_metadata;
+}
+
+void Allocator::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) {
+  // Never detached, so never freed.
+  check(cuda_mem_torch_attach_oom_observer(&observe, new native::OutOfMemoryObserver(std::move(observer))));
+}
+
+void Allocator::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
+  // As above.
+  check(cuda_mem_torch_attach_trace_tracker(&track, new native::AllocatorTraceTracker(std::move(tracker))));
+}
+
+} // namespace cuda_mem

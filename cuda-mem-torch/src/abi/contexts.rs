@@ -1,0 +1,105 @@
+//! What the program knows of a call, as pointers of its own, beside the frames that the history keeps.
+//!
+//! # Safety
+//!
+//! Relies on the context functions that C passes: what the first gives, the second takes back, once and in any thread.
+
+#![allow(unsafe_code, reason = "calls functions of C")]
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+
+use cuda_mem_ipc::cuda_mem_pool::snapshot::{Frame, Frames};
+
+use super::pointers::Data;
+
+/// Tells where the calling thread is, as a pointer that is the history's from then on. It may be null.
+pub type cuda_mem_torch_gather_context = Option<unsafe extern "C" fn() -> *mut c_void>;
+/// Takes such a pointer back. It is called by any thread, with no lock held that the program knows.
+pub type cuda_mem_torch_release_context = Option<unsafe extern "C" fn(context: *mut c_void)>;
+
+/// One of those pointers.
+struct Context {
+    raw: Data,
+    release: cuda_mem_torch_release_context,
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if let Some(release) = self.release {
+            // SAFETY: what the program's other function gave, taken back once.
+            unsafe { release(self.raw.raw()) };
+        }
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    /// By the address of the frames that stand for it, which stays theirs as long as the entry is here.
+    by_frames: HashMap<usize, (Weak<[Frame]>, Context)>,
+    /// So many are looked through for those that nobody has any more.
+    sweep_at: usize,
+}
+
+static TABLE: Mutex<Option<Table>> = Mutex::new(None);
+
+fn table() -> MutexGuard<'static, Option<Table>> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Frames that stand for what the program says of this call.
+pub(super) fn gather(
+    gather: unsafe extern "C" fn() -> *mut c_void,
+    release: cuda_mem_torch_release_context,
+) -> Frames {
+    // SAFETY: the caller's promise for the function.
+    let raw = unsafe { gather() };
+    if raw.is_null() {
+        return Frames::from([]);
+    }
+    let frames: Frames = [Frame { filename: "".into(), line: 0, name: "??".into() }].into();
+    let entry = (std::sync::Arc::downgrade(&frames), Context { raw: Data::new(raw), release });
+    let gone = {
+        let mut table = table();
+        let table = table.get_or_insert_default();
+        table.by_frames.insert(frames.as_ptr().addr(), entry);
+        table.sweep()
+    };
+    // Without the lock: it is the program's code.
+    drop(gone);
+    frames
+}
+
+/// The program's pointer for frames; null without one. It stays as long as the frames do.
+pub(super) fn of(frames: Option<&Frames>) -> *mut c_void {
+    let Some(frames) = frames.filter(|frames| !frames.is_empty()) else { return std::ptr::null_mut() };
+    let table = table();
+    let found = table.as_ref().and_then(|table| table.by_frames.get(&frames.as_ptr().addr()));
+    found.map_or(std::ptr::null_mut(), |(_, context)| context.raw.raw())
+}
+
+/// Releases what nobody has any more.
+pub(super) fn release_unused() {
+    let gone = table().as_mut().map(Table::take_unused);
+    // As above.
+    drop(gone);
+}
+
+impl Table {
+    /// Takes out those that nobody has any more, now and then.
+    fn sweep(&mut self) -> Vec<Context> {
+        const LEAST: usize = 1024;
+        if self.by_frames.len() < self.sweep_at.max(LEAST) { Vec::new() } else { self.take_unused() }
+    }
+
+    fn take_unused(&mut self) -> Vec<Context> {
+        let is_gone = |entry: &(Weak<[Frame]>, Context)| entry.0.strong_count() == 0;
+        let gone: Vec<usize> =
+            self.by_frames.iter().filter(|(_, entry)| is_gone(entry)).map(|(key, _)| *key).collect();
+        let gone =
+            gone.iter().filter_map(|key| self.by_frames.remove(key)).map(|(_, context)| context).collect();
+        self.sweep_at = self.by_frames.len().saturating_mul(2);
+        gone
+    }
+}

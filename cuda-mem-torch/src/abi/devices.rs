@@ -1,0 +1,163 @@
+//! The allocator of each device.
+//!
+//! # Safety
+//!
+//! Declares functions for C without pointers.
+
+#![allow(unsafe_code, reason = "declares functions for C")]
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Context, Driver, Error as CoreError, forked};
+use cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
+use cuda_mem_ipc::cuda_mem_pool::segments::Options;
+
+use super::callbacks::Listeners;
+use super::error::{Failure, entry};
+use super::streams;
+
+/// As many devices as PyTorch can tell apart, and more than a host has.
+const MOST: usize = 64;
+
+/// What there is for a device, made when it is first asked for: a context takes memory of the device.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) ordinal: c_int,
+    pub(super) context: Context,
+    pub(super) caching: CachingAllocator,
+}
+
+/// What holds for every device, also those that are made later.
+#[derive(Debug)]
+pub(super) struct Setup {
+    pub(super) options: Options,
+    /// Of each device, once it is set.
+    pub(super) fractions: [Option<f64>; MOST],
+    pub(super) history: Option<HistoryOptions>,
+    pub(super) listeners: Vec<Listeners>,
+}
+
+static DEVICES: [OnceLock<Device>; MOST] = [const { OnceLock::new() }; MOST];
+static DRIVER: OnceLock<Driver> = OnceLock::new();
+static COUNT: AtomicI32 = AtomicI32::new(0);
+static SETUP: Mutex<Option<Setup>> = Mutex::new(None);
+
+/// Has the functions for C work on a driver other than the system's; whether they do. Only before any of them has used one.
+pub fn use_driver(driver: Driver) -> bool {
+    DRIVER.get_or_init(|| driver) == &driver
+}
+
+pub(super) fn driver() -> Result<Driver, Failure> {
+    if let Some(driver) = DRIVER.get() {
+        return Ok(*driver);
+    }
+    let driver = Driver::system()?;
+    Ok(*DRIVER.get_or_init(|| driver))
+}
+
+/// What there is for a device.
+#[inline]
+pub(super) fn device(ordinal: c_int) -> Result<&'static Device, Failure> {
+    let place = usize::try_from(ordinal).ok().and_then(|ordinal| DEVICES.get(ordinal));
+    match place.and_then(OnceLock::get) {
+        Some(device) => Ok(device),
+        None => make(ordinal, place),
+    }
+}
+
+#[cold]
+fn make(ordinal: c_int, place: Option<&'static OnceLock<Device>>) -> Result<&'static Device, Failure> {
+    if forked() {
+        return Err(CoreError::Forked.into());
+    }
+    let driver = driver()?;
+    let count = driver.device_count()?;
+    let number = usize::try_from(ordinal).ok().filter(|number| *number < count);
+    let (Some(place), Some(number)) = (place, number) else {
+        return Err(Failure::argument(format!(
+            "the device is {ordinal}; there are {count}, numbered from 0, and at the most {MOST} are used"
+        )));
+    };
+    // Held until it is there: what is set up meanwhile holds for it too.
+    let mut setup = lock_setup();
+    if let Some(device) = place.get() {
+        return Ok(device);
+    }
+    let setup = setup.get_or_insert_with(Setup::default);
+    let context = driver.device(number)?.primary_context()?;
+    let fraction = setup.fractions[number].unwrap_or(1.0);
+    let options = CachingOptions::default().with_segments(setup.options).with_memory_fraction(fraction);
+    let caching = CachingAllocator::new(&context, &options)?;
+    if let Some(history) = &setup.history {
+        caching.history().start(history);
+    }
+    for listeners in &setup.listeners {
+        listeners.attach(ordinal, &caching);
+    }
+    let device = place.get_or_init(|| Device { ordinal, context, caching });
+    // Seen before anything captures, if that can be.
+    let _ = streams::stream(device, std::ptr::null_mut());
+    Ok(device)
+}
+
+/// What there is for a device that was used.
+#[inline]
+pub(super) fn made(ordinal: c_int) -> Option<&'static Device> {
+    DEVICES.get(usize::try_from(ordinal).ok()?)?.get()
+}
+
+/// All devices that were used.
+pub(super) fn all() -> impl Iterator<Item = &'static Device> {
+    DEVICES.iter().filter_map(OnceLock::get)
+}
+
+/// One device, or all that were used.
+pub(super) fn some(ordinal: c_int) -> Result<Vec<&'static Device>, Failure> {
+    if ordinal == super::CUDA_MEM_TORCH_ALL_DEVICES {
+        return Ok(all().collect());
+    }
+    Ok(vec![device(ordinal)?])
+}
+
+fn lock_setup() -> MutexGuard<'static, Option<Setup>> {
+    SETUP.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Changes what holds for every device; no device is made meanwhile.
+pub(super) fn set_up<R>(change: impl FnOnce(&mut Setup) -> Result<R, Failure>) -> Result<R, Failure> {
+    if forked() {
+        return Err(CoreError::Forked.into());
+    }
+    change(lock_setup().get_or_insert_with(Setup::default))
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { options: Options::default(), fractions: [None; MOST], history: None, listeners: Vec::new() }
+    }
+}
+
+/// Says how many devices the program may use. Nothing is made on them yet, and it may be called again.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_init(device_count: c_int) -> c_int {
+    entry(|| {
+        if forked() {
+            return Err(CoreError::Forked.into());
+        }
+        let there = driver()?.device_count()?;
+        if usize::try_from(device_count).map_or(true, |count| count > there) {
+            return Err(Failure::argument(format!("device_count is {device_count}; there are {there}")));
+        }
+        COUNT.fetch_max(device_count, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+/// How many devices [`cuda_mem_torch_init`] was told of; 0 before.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_device_count() -> c_int {
+    COUNT.load(Ordering::Relaxed)
+}

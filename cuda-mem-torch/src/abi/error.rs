@@ -1,0 +1,175 @@
+//! Codes, and the message of the thread's last failure.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use cuda_mem_ipc::cuda_mem_pool::Error;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::PinError;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
+use cuda_mem_ipc::cuda_mem_pool::segments::{OptionsError, PoolError};
+
+/// All went well.
+pub const CUDA_MEM_TORCH_OK: c_int = 0;
+/// An argument is not what is accepted.
+pub const CUDA_MEM_TORCH_INVALID_ARGUMENT: c_int = 1;
+/// There is no more memory.
+pub const CUDA_MEM_TORCH_OUT_OF_MEMORY: c_int = 2;
+/// No block of this library begins at the address.
+pub const CUDA_MEM_TORCH_NOT_OURS: c_int = 3;
+/// The process was forked from one that had the driver.
+pub const CUDA_MEM_TORCH_FORKED: c_int = 4;
+/// The driver refused; [`cuda_mem_torch_last_driver_code`] says with what.
+pub const CUDA_MEM_TORCH_DRIVER: c_int = 5;
+/// A private pool is not as the call needs it.
+pub const CUDA_MEM_TORCH_POOL: c_int = 6;
+/// A stream captures a graph, and the call would have disturbed that.
+pub const CUDA_MEM_TORCH_CAPTURING: c_int = 7;
+/// The system refused.
+pub const CUDA_MEM_TORCH_SYSTEM: c_int = 8;
+/// The device or the memory cannot do this.
+pub const CUDA_MEM_TORCH_UNSUPPORTED: c_int = 9;
+/// Called from a function that was passed in, where it cannot be.
+pub const CUDA_MEM_TORCH_IN_CALLBACK: c_int = 10;
+/// A defect of this library.
+pub const CUDA_MEM_TORCH_INTERNAL: c_int = 11;
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) code: c_int,
+    driver: c_int,
+    pub(super) message: String,
+}
+
+struct Last {
+    message: Option<CString>,
+    driver: c_int,
+}
+
+thread_local! {
+    static LAST: RefCell<Last> = const { RefCell::new(Last { message: None, driver: 0 }) };
+}
+
+impl Failure {
+    pub(super) fn new(code: c_int, message: impl Into<String>) -> Self {
+        Self { code, driver: 0, message: message.into() }
+    }
+
+    pub(super) fn argument(message: impl Into<String>) -> Self {
+        Self::new(CUDA_MEM_TORCH_INVALID_ARGUMENT, message)
+    }
+
+    fn of_panic(panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Self::new(
+            CUDA_MEM_TORCH_INTERNAL,
+            format!("a defect of cuda-mem: {}", text.unwrap_or("no reason was given")),
+        )
+    }
+
+    fn keep(self) -> c_int {
+        // What C cannot hold ends there. A thread at its end keeps nothing.
+        let bytes: Vec<u8> = self.message.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
+        let message = CString::new(bytes).ok();
+        let _ = LAST.try_with(|last| last.replace(Last { message, driver: self.driver }));
+        self.code
+    }
+}
+
+/// Runs the body of a function that C calls.
+#[inline]
+pub(super) fn entry(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => CUDA_MEM_TORCH_OK,
+        Ok(Err(failure)) => failed(failure),
+        Err(panic) => failed(Failure::of_panic(&*panic)),
+    }
+}
+
+#[cold]
+fn failed(failure: Failure) -> c_int {
+    if forked() { CUDA_MEM_TORCH_FORKED } else { failure.keep() }
+}
+
+/// What to do next, of the failure that the calling thread met last: text in UTF-8, which stays until its next one. Empty
+/// before the first.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_last_error() -> *const c_char {
+    let message = |last: &RefCell<Last>| Some(last.try_borrow().ok()?.message.as_deref()?.as_ptr());
+    LAST.try_with(message).ok().flatten().unwrap_or(c"".as_ptr())
+}
+
+/// The driver's code (`CUresult`) of that failure; 0 if the driver refused nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_last_driver_code() -> c_int {
+    LAST.try_with(|last| last.try_borrow().map_or(0, |last| last.driver)).unwrap_or(0)
+}
+
+impl From<CoreError> for Failure {
+    fn from(error: CoreError) -> Self {
+        let code = match &error {
+            CoreError::Forked => CUDA_MEM_TORCH_FORKED,
+            CoreError::Capturing { .. } => CUDA_MEM_TORCH_CAPTURING,
+            CoreError::NotAllocated { .. } => CUDA_MEM_TORCH_NOT_OURS,
+            CoreError::Driver(_) => CUDA_MEM_TORCH_DRIVER,
+            CoreError::TooLarge { .. } => CUDA_MEM_TORCH_OUT_OF_MEMORY,
+            _ => CUDA_MEM_TORCH_INVALID_ARGUMENT,
+        };
+        let driver = error.code().map_or(0, |code| code.0.cast_signed());
+        Self { code, driver, message: error.to_string() }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match &error {
+            Error::Core(_) if error.is_out_of_memory() => CUDA_MEM_TORCH_OUT_OF_MEMORY,
+            Error::Core(CoreError::Forked) => CUDA_MEM_TORCH_FORKED,
+            Error::Core(CoreError::Capturing { .. }) | Error::Capturing => CUDA_MEM_TORCH_CAPTURING,
+            Error::Core(CoreError::Driver(_)) | Error::NoSuchPool { .. } => CUDA_MEM_TORCH_DRIVER,
+            Error::OutOfMemory { .. } | Error::DeviceOutOfMemory(_) | Error::TooLarge { .. } => {
+                CUDA_MEM_TORCH_OUT_OF_MEMORY
+            }
+            Error::UnknownAddress { .. } => CUDA_MEM_TORCH_NOT_OURS,
+            Error::Pool(_) | Error::OwnSource { .. } => CUDA_MEM_TORCH_POOL,
+            Error::InCallback => CUDA_MEM_TORCH_IN_CALLBACK,
+            Error::Unsupported { .. } | Error::NoPeerAccess { .. } => CUDA_MEM_TORCH_UNSUPPORTED,
+            _ => CUDA_MEM_TORCH_INVALID_ARGUMENT,
+        };
+        let driver = error.driver_error().map_or(0, |error| error.code().0.cast_signed());
+        Self { code, driver, message: error.to_string() }
+    }
+}
+
+impl From<PoolError> for Failure {
+    fn from(error: PoolError) -> Self {
+        Error::Pool(error).into()
+    }
+}
+
+impl From<OptionsError> for Failure {
+    fn from(error: OptionsError) -> Self {
+        Self::argument(error.to_string())
+    }
+}
+
+impl From<PinError> for Failure {
+    fn from(error: PinError) -> Self {
+        let driver = error.code().map_or(0, |code| code.0.cast_signed());
+        let code = if matches!(error.error(), CoreError::Forked) {
+            CUDA_MEM_TORCH_FORKED
+        } else {
+            CUDA_MEM_TORCH_DRIVER
+        };
+        Self { code, driver, message: error.to_string() }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(CUDA_MEM_TORCH_SYSTEM, error.to_string())
+    }
+}

@@ -1,0 +1,262 @@
+//! Blocks: handed out, taken back, recorded and copied.
+//!
+//! # Safety
+//!
+//! Declares functions for C, whose callers answer for the addresses and streams that they pass.
+
+#![allow(unsafe_code, reason = "takes addresses")]
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+
+use cuda_mem_ipc::cuda_mem_pool::Error;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::copy::{memcpy_async, memcpy_peer_async};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
+
+use super::devices::{self, Device, device};
+use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
+use super::pointers::{pointer, write};
+use super::streams::stream;
+use super::{ipc, out_of_memory, uncached};
+
+thread_local! {
+    /// Where the thread found the last block that it freed.
+    static LAST: Cell<c_int> = const { Cell::new(0) };
+}
+
+/// Memory of `bytes` bytes for work of a stream of the device, at a multiple of 512; null for no bytes.
+///
+/// `CUDA_MEM_TORCH_OUT_OF_MEMORY` after all that can be done; the message is then PyTorch's, with what would help.
+///
+/// # Safety
+///
+/// `stream` is a stream of the device, `address` a place for one address.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_malloc(
+    device: c_int,
+    bytes: usize,
+    stream: *mut c_void,
+    address: *mut *mut c_void,
+) -> c_int {
+    entry(|| {
+        let found = obtain(device, bytes, stream)?;
+        // SAFETY: the caller's promise.
+        unsafe { write(address, pointer(found), "address") }
+    })
+}
+
+#[inline]
+fn obtain(ordinal: c_int, bytes: usize, raw: *mut c_void) -> Result<u64, Failure> {
+    let device = device(ordinal)?;
+    if bytes == 0 {
+        return Ok(0);
+    }
+    let stream = stream(device, raw)?;
+    if !uncached::is_caching() {
+        return uncached::allocate(device, bytes);
+    }
+    let found = device.caching.allocate_by_address(bytes, stream);
+    found.map_err(|error| out_of_memory::failure(device, bytes, error))
+}
+
+/// Takes a block back, ordered on the stream that it was allocated for. Null is nothing.
+///
+/// `CUDA_MEM_TORCH_NOT_OURS` leaves no message: the caller may ask another allocator.
+///
+/// # Safety
+///
+/// What uses the block is ordered before this point of its stream, or on streams that [`cuda_mem_torch_record_stream`] was told.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_delete(address: *mut c_void) -> c_int {
+    let address = address.expose_provenance() as u64;
+    if address == 0 {
+        return super::CUDA_MEM_TORCH_OK;
+    }
+    if forked() {
+        return super::CUDA_MEM_TORCH_FORKED;
+    }
+    let mut ours = true;
+    let code = entry(|| {
+        // Before somebody else can have it.
+        ipc::forget(address);
+        if uncached::free(address)? {
+            return Ok(());
+        }
+        ours = search(|device| {
+            // SAFETY: the caller's promise.
+            unsafe { device.caching.free_by_address(address) }
+        })?
+        .is_some();
+        Ok(())
+    });
+    if ours { code } else { CUDA_MEM_TORCH_NOT_OURS }
+}
+
+/// Asks the devices for a block, the last one that had one first.
+fn search<R>(mut ask: impl FnMut(&'static Device) -> Result<R, Error>) -> Result<Option<R>, Failure> {
+    let last = LAST.try_with(Cell::get).unwrap_or(0);
+    let others = devices::all().filter(|device| device.ordinal != last);
+    for device in devices::made(last).into_iter().chain(others) {
+        match ask(device) {
+            Ok(found) => {
+                let _ = LAST.try_with(|last| last.set(device.ordinal));
+                return Ok(Some(found));
+            }
+            Err(Error::UnknownAddress { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(None)
+}
+
+/// As [`search`], for a block that there must be.
+pub(super) fn block<R>(
+    address: u64,
+    ask: impl FnMut(&'static Device) -> Result<R, Error>,
+) -> Result<R, Failure> {
+    if forked() {
+        return Err(CoreError::Forked.into());
+    }
+    search(ask)?.ok_or_else(|| Error::UnknownAddress { address }.into())
+}
+
+/// The device of the block that begins at an address; -1 if there is none of this library.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_device_of(address: *const c_void) -> c_int {
+    let address = address.addr() as u64;
+    let mut found = -1;
+    let code = entry(|| {
+        found = match uncached::device_of(address) {
+            Some(device) => device,
+            None => block(address, |device| device.caching.base_allocation(address).map(|_| device.ordinal))?,
+        };
+        Ok(())
+    });
+    if code == super::CUDA_MEM_TORCH_OK { found } else { -1 }
+}
+
+/// Enters a stream, of whichever device, as a user of a block: freed, the block stays away from everybody until the stream is past
+/// the work that it was given by then.
+///
+/// # Safety
+///
+/// `stream` is a stream of `stream_device`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_record_stream(
+    address: *mut c_void,
+    stream_device: c_int,
+    stream: *mut c_void,
+) -> c_int {
+    entry(|| {
+        let address = address.addr() as u64;
+        if uncached::device_of(address).is_some() {
+            // Its free waits for everything.
+            return Ok(());
+        }
+        let stream = super::streams::stream(device(stream_device)?, stream)?;
+        block(address, |device| device.caching.record_stream(address, stream))
+    })
+}
+
+/// What a block lies in: the segment, for a block of a private pool, else the whole pages of 2 MiB.
+///
+/// # Safety
+///
+/// `base` and `bytes` are places for their values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_base_allocation(
+    address: *mut c_void,
+    base: *mut *mut c_void,
+    bytes: *mut usize,
+) -> c_int {
+    entry(|| {
+        let address = address.addr() as u64;
+        let (begin, size) = match uncached::base(address) {
+            Some(found) => found,
+            None => block(address, |device| device.caching.base_allocation(address))?,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { write(base, pointer(begin), "base") }?;
+        // SAFETY: the caller's promise.
+        unsafe { write(bytes, size, "bytes") }
+    })
+}
+
+/// The largest free block of the device's allocator; with 0 in `largest` at first, what the device has free if that is more.
+///
+/// # Safety
+///
+/// `largest` points to a size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_cache_info(device: c_int, largest: *mut usize) -> c_int {
+    entry(|| {
+        let device = devices::device(device)?;
+        // SAFETY: the caller's promise.
+        let asked = *unsafe { super::pointers::read(largest, "largest") }?;
+        let room = if asked == 0 { device.context.memory_info()?.free } else { asked };
+        let found = room.max(device.caching.largest_free_block()?);
+        // SAFETY: the caller's promise.
+        unsafe { write(largest, found, "largest") }
+    })
+}
+
+/// Sets the share of the device's memory that may be held, from 0 to 1; 1 is no limit.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_set_memory_fraction(device: c_int, fraction: f64) -> c_int {
+    entry(|| Ok(devices::device(device)?.caching.set_memory_fraction(fraction)?))
+}
+
+/// The share of the device's memory that may be held.
+///
+/// # Safety
+///
+/// `fraction` is a place for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_memory_fraction(device: c_int, fraction: *mut f64) -> c_int {
+    entry(|| {
+        let is = devices::device(device)?.caching.memory_fraction();
+        // SAFETY: the caller's promise.
+        unsafe { write(fraction, is, "fraction") }
+    })
+}
+
+/// Lets `device` reach the memory of `peer`: what it has and what it gets.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_enable_peer_access(device: c_int, peer: c_int) -> c_int {
+    entry(|| {
+        let reaching = devices::device(device)?.context.device();
+        Ok(devices::device(peer)?.caching.enable_peer_access(reaching)?)
+    })
+}
+
+/// Puts a copy into a stream. Between devices that do not reach each other (`p2p` is false) it is one between peers, which
+/// mapped memory needs.
+///
+/// # Safety
+///
+/// `stream` is a stream of `device` or `source_device`; until it is past the copy, the memory stays, of `bytes` bytes each, and
+/// nobody else writes it or reads the target.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments, reason = "PyTorch's")]
+pub unsafe extern "C" fn cuda_mem_torch_memcpy_async(
+    target: *mut c_void,
+    target_device: c_int,
+    source: *const c_void,
+    source_device: c_int,
+    bytes: usize,
+    stream_device: c_int,
+    stream: *mut c_void,
+    p2p: bool,
+) -> c_int {
+    entry(|| {
+        let stream = super::streams::stream(device(stream_device)?, stream)?;
+        let (target, source) = (target.expose_provenance() as u64, source.expose_provenance() as u64);
+        if p2p || target_device == source_device {
+            // SAFETY: the caller's promise.
+            return Ok(unsafe { memcpy_async(stream, target, source, bytes) }?);
+        }
+        let (to, from) = (&device(target_device)?.context, &device(source_device)?.context);
+        // SAFETY: the caller's promise.
+        Ok(unsafe { memcpy_peer_async(stream, (target, to), (source, from), bytes) }?)
+    })
+}

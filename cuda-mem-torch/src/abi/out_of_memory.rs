@@ -1,0 +1,87 @@
+//! What PyTorch says when there is no memory, and what would help.
+
+use std::fmt::Write as _;
+
+use cuda_mem_ipc::cuda_mem_pool::Error;
+use cuda_mem_ipc::cuda_mem_pool::caching::OutOfMemoryReport;
+
+use super::devices::Device;
+use super::error::{CUDA_MEM_TORCH_OUT_OF_MEMORY, Failure};
+
+/// Why an allocation failed. A lack of memory is told in PyTorch's words first, which programs look for.
+#[cold]
+pub(super) fn failure(device: &Device, bytes: usize, error: Error) -> Failure {
+    match error {
+        Error::DeviceOutOfMemory(report) => of_report(&report),
+        Error::OutOfMemory { .. } | Error::TooLarge { .. } => without_report(device, bytes, &error),
+        error if error.is_out_of_memory() => without_report(device, bytes, &error),
+        error => error.into(),
+    }
+}
+
+fn of_report(report: &OutOfMemoryReport) -> Failure {
+    let mut text = head(report.device.as_raw(), report.requested, report.total, report.free.unwrap_or(0));
+    let own = std::process::id();
+    for process in report.processes.iter().flatten() {
+        let Some(used) = process.bytes.and_then(|used| usize::try_from(used).ok()) else { continue };
+        // Text that goes into a String cannot fail.
+        let _ = if process.pid == own {
+            write!(text, "Including non-PyTorch memory, this process has {} memory in use. ", size(used))
+        } else {
+            write!(text, "Process {} has {} memory in use. ", process.pid, size(used))
+        };
+    }
+    if let Some(limit) = report.limit {
+        let _ = write!(text, "{} allowed; ", size(limit));
+    }
+    let unallocated = report.reserved.saturating_sub(report.live);
+    let _ = write!(
+        text,
+        "Of the allocated memory {} is allocated by PyTorch, and {} is reserved by PyTorch but unallocated.",
+        size(report.live),
+        size(unallocated)
+    );
+    for (at, advice) in report.advice.iter().enumerate() {
+        let _ = write!(text, "{}{advice}", if at == 0 { " What would help: " } else { "; " });
+    }
+    let _ = write!(text, "\ncuda-mem: {report}");
+    Failure::new(CUDA_MEM_TORCH_OUT_OF_MEMORY, text)
+}
+
+fn without_report(device: &Device, bytes: usize, error: &Error) -> Failure {
+    let memory = device.context.memory_info();
+    let (free, total) = memory.map_or((0, 0), |memory| (memory.free, memory.total));
+    let text = head(device.ordinal, bytes, total, free);
+    Failure::new(CUDA_MEM_TORCH_OUT_OF_MEMORY, format!("{text}\ncuda-mem: {error}"))
+}
+
+fn head(device: i32, bytes: usize, total: usize, free: usize) -> String {
+    format!(
+        "CUDA out of memory. Tried to allocate {}. GPU {device} has a total capacity of {} of which {} is free. ",
+        size(bytes),
+        size(total),
+        size(free)
+    )
+}
+
+/// As PyTorch writes sizes.
+fn size(bytes: usize) -> String {
+    let scaled = |shift: u32| bytes as f64 / (1u64 << shift) as f64;
+    match bytes {
+        0..=0x400 => format!("{bytes} bytes"),
+        0x401..=0x10_0000 => format!("{:.2} KiB", scaled(10)),
+        0x10_0001..=0x4000_0000 => format!("{:.2} MiB", scaled(20)),
+        _ => format!("{:.2} GiB", scaled(30)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_are_written_as_pytorch_does() {
+        let sizes = [1024, 1025, 1 << 20, (1 << 20) + 1, 1 << 30, (1 << 30) + (1 << 29)].map(size);
+        assert_eq!(sizes, ["1024 bytes", "1.00 KiB", "1024.00 KiB", "1.00 MiB", "1024.00 MiB", "1.50 GiB"]);
+    }
+}

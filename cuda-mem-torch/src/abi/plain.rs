@@ -1,0 +1,230 @@
+//! Names that `torch.cuda.memory.CUDAPluggableAllocator` loads as they are.
+//!
+//! What is called this way is told neither which streams use memory nor when they are done: behind a `torch.cuda.MemPool` PyTorch
+//! asks for segments, with whatever stream is current, and gives them back without a wait. So memory that comes back is parked,
+//! and a batch of it is used again behind one wait for the whole context. That is the library's one exception to never waiting
+//! for a device; where it would disturb a capture, new memory is made instead.
+//!
+//! It may happen under PyTorch's own lock. These functions have allocators of their own, which nobody listens to: no observer,
+//! tracker or other function of the program runs here.
+//!
+//! # Safety
+//!
+//! Declares functions for C, whose callers answer for the addresses and streams that they pass.
+
+#![allow(unsafe_code, reason = "takes addresses")]
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Stream, forked};
+
+use super::devices::{self, Device};
+use super::error::{CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, Failure, entry};
+use super::pointers::{pointer, write};
+
+/// So much parked memory is waited for, even if no request needs it.
+const MOST_PARKED: usize = 1 << 30;
+
+/// What a device has for plain callers.
+struct Plain {
+    caching: CachingAllocator,
+    /// Where all of it is allocated: no user's stream has its memory for itself.
+    stream: Stream,
+    live: HashMap<u64, Block>,
+    parked: Vec<(u64, Block)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    bytes: usize,
+    /// Whether streams beyond its own were recorded, of whichever device.
+    recorded: bool,
+}
+
+static PLAIN: Mutex<Vec<(c_int, Plain)>> = Mutex::new(Vec::new());
+
+fn plain() -> MutexGuard<'static, Vec<(c_int, Plain)>> {
+    PLAIN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// PyTorch's `alloc`: memory of `size` bytes, or null if there is none. A size of 0 gives null.
+///
+/// # Safety
+///
+/// None is needed: addresses go out only.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_alloc(
+    size: usize,
+    device: c_int,
+    _stream: *mut c_void,
+) -> *mut c_void {
+    let mut found = 0;
+    let code = entry(|| {
+        if size == 0 {
+            return Ok(());
+        }
+        let device = devices::device(device)?;
+        found = of(&mut plain(), device)?.allocate(device, size)?;
+        Ok(())
+    });
+    if code == CUDA_MEM_TORCH_OK { pointer(found) } else { std::ptr::null_mut() }
+}
+
+/// PyTorch's `free`. The memory is used again once everything is done that the device was given by then.
+///
+/// # Safety
+///
+/// The address came from [`cuda_mem_torch_alloc`] for this device and is given back once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_free(
+    address: *mut c_void,
+    _size: usize,
+    device: c_int,
+    _stream: *mut c_void,
+) {
+    if forked() || address.is_null() {
+        return;
+    }
+    entry(|| {
+        let device = devices::device(device)?;
+        of(&mut plain(), device)?.park(address.addr() as u64)
+    });
+}
+
+/// For `set_init_fn`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_plain_init(device_count: c_int) {
+    // PyTorch passes 0 when the allocator is made, and what there is later.
+    let _ = devices::cuda_mem_torch_init(device_count);
+}
+
+/// For `set_reset_fn`: what is free goes back to the driver.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_plain_reset() {
+    entry(|| {
+        for (ordinal, plain) in plain().iter_mut() {
+            plain.use_parked(devices::device(*ordinal)?);
+            plain.caching.empty_cache()?;
+        }
+        Ok(())
+    });
+}
+
+/// For `set_memory_fraction_fn`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_plain_memory_fraction(fraction: f64, device: c_int) {
+    entry(|| Ok(of(&mut plain(), devices::device(device)?)?.caching.set_memory_fraction(fraction)?));
+}
+
+/// For `set_base_alloc_fn`: what the block lies in. Of an address that is not ours, it is that address.
+///
+/// # Safety
+///
+/// `size` is null or a place for a size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_plain_base_alloc(
+    address: *mut c_void,
+    size: *mut usize,
+) -> *mut c_void {
+    let mut base = address;
+    entry(|| {
+        let wanted = address.addr() as u64;
+        let found = plain().iter().find_map(|(_, plain)| plain.caching.base_allocation(wanted).ok());
+        let Some((begin, bytes)) = found else { return Ok(()) };
+        base = pointer(begin);
+        if size.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { write(size, bytes, "size") }
+    });
+    base
+}
+
+/// For `set_record_stream_fn`. A stream of the block's own device is waited for anyway; for others all devices are, before the
+/// block is used again.
+///
+/// # Safety
+///
+/// `stream` is a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_plain_record_stream(address: *mut c_void, _stream: *mut c_void) {
+    entry(|| {
+        let address = address.addr() as u64;
+        for (_, plain) in plain().iter_mut() {
+            if let Some(block) = plain.live.get_mut(&address) {
+                block.recorded = true;
+            }
+        }
+        Ok(())
+    });
+}
+
+fn of<'p>(plain: &'p mut Vec<(c_int, Plain)>, device: &Device) -> Result<&'p mut Plain, Failure> {
+    let place = match plain.iter().position(|(ordinal, _)| *ordinal == device.ordinal) {
+        Some(place) => place,
+        None => {
+            plain.push((device.ordinal, Plain::new(device)?));
+            plain.len() - 1
+        }
+    };
+    Ok(&mut plain[place].1)
+}
+
+impl Plain {
+    fn new(device: &Device) -> Result<Self, Failure> {
+        Ok(Self {
+            caching: CachingAllocator::new(&device.context, &CachingOptions::default())?,
+            stream: Stream::new(&device.context)?,
+            live: HashMap::new(),
+            parked: Vec::new(),
+        })
+    }
+
+    fn allocate(&mut self, device: &Device, size: usize) -> Result<u64, Failure> {
+        let parked = || self.parked.iter().map(|(_, block)| block.bytes).fold(0, usize::saturating_add);
+        if !self.parked.is_empty() && parked() >= size.min(MOST_PARKED) {
+            self.use_parked(device);
+        }
+        let mut made = self.caching.allocate_by_address(size, &self.stream);
+        if made.as_ref().is_err_and(cuda_mem_ipc::cuda_mem_pool::Error::is_out_of_memory)
+            && self.use_parked(device)
+        {
+            made = self.caching.allocate_by_address(size, &self.stream);
+        }
+        let address = made?;
+        self.live.insert(address, Block { bytes: size, recorded: false });
+        Ok(address)
+    }
+
+    fn park(&mut self, address: u64) -> Result<(), Failure> {
+        let unknown =
+            || Failure::new(CUDA_MEM_TORCH_NOT_OURS, format!("{address:#x} was not allocated here"));
+        let block = self.live.remove(&address).ok_or_else(unknown)?;
+        self.parked.push((address, block));
+        Ok(())
+    }
+
+    /// Has parked memory be used again, once all is done that used it; whether there was any and it could be waited for. A wait
+    /// that a capture stands in the way of leaves it parked.
+    fn use_parked(&mut self, device: &Device) -> bool {
+        if self.parked.is_empty() {
+            return false;
+        }
+        let elsewhere = self.parked.iter().any(|(_, block)| block.recorded);
+        let mut others = devices::all().filter(|other| elsewhere && other.ordinal != device.ordinal);
+        let waited =
+            device.context.synchronize().is_ok() && others.all(|other| other.context.synchronize().is_ok());
+        if waited {
+            for (address, _) in self.parked.drain(..) {
+                // SAFETY: handed out by `allocate`, given back once, and everything that used it is done.
+                let freed = unsafe { self.caching.free_by_address(address) };
+                debug_assert!(freed.is_ok(), "{freed:?}");
+            }
+        }
+        waited
+    }
+}

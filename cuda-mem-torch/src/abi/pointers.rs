@@ -1,0 +1,93 @@
+//! What C passes by pointer.
+//!
+//! # Safety
+//!
+//! Relies on the callers of the functions for C, who promise that what is not null points to what the header says.
+
+#![allow(unsafe_code, reason = "reads and writes what C points to")]
+
+use std::ffi::{CStr, c_char, c_void};
+
+use super::error::Failure;
+
+/// Writes a result.
+///
+/// # Safety
+///
+/// Not null, it is a place for a `T`.
+pub(super) unsafe fn write<T>(to: *mut T, value: T, what: &str) -> Result<(), Failure> {
+    if to.is_null() {
+        return Err(missing(what));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { to.write(value) };
+    Ok(())
+}
+
+/// What an argument points to.
+///
+/// # Safety
+///
+/// Not null, it is a `T` that stays as it is while the result is used.
+pub(super) unsafe fn read<'a, T>(from: *const T, what: &str) -> Result<&'a T, Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { from.as_ref() }.ok_or_else(|| missing(what))
+}
+
+/// Text of an argument.
+///
+/// # Safety
+///
+/// Not null, it is text that ends with a 0 and stays as it is while the result is used.
+pub(super) unsafe fn text<'a>(from: *const c_char, what: &str) -> Result<&'a str, Failure> {
+    if from.is_null() {
+        return Err(missing(what));
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(from) };
+    text.to_str().map_err(|_| Failure::argument(format!("{what} is not UTF-8")))
+}
+
+/// Several values.
+///
+/// # Safety
+///
+/// Not null, it points to `count` values that stay as they are while the result is used.
+pub(super) unsafe fn list<'a, T>(from: *const T, count: usize, what: &str) -> Result<&'a [T], Failure> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if from.is_null() {
+        return Err(missing(what));
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts(from, count) })
+}
+
+fn missing(what: &str) -> Failure {
+    Failure::argument(format!("{what} is null"))
+}
+
+/// An address of the device as C has it.
+pub(super) fn pointer(address: u64) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0))
+}
+
+/// What is passed to a function of C's first, and goes with it to any thread.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Data(*mut c_void);
+
+impl Data {
+    pub(super) fn new(data: *mut c_void) -> Self {
+        Self(data)
+    }
+
+    pub(super) fn raw(&self) -> *mut c_void {
+        self.0
+    }
+}
+
+// SAFETY: it is never looked through here; who passed it says that its functions may be called by any thread.
+unsafe impl Send for Data {}
+// SAFETY: as above.
+unsafe impl Sync for Data {}

@@ -1,0 +1,256 @@
+//! Private pools.
+//!
+//! # Safety
+//!
+//! Relies on the functions that C passes: they may be called by any thread until the pool's memory is given back, do not unwind,
+//! and a source's memory belongs to its receiver until it is freed.
+
+#![allow(unsafe_code, reason = "calls functions of C")]
+
+use std::alloc::Layout;
+use std::collections::HashSet;
+use std::ffi::{c_int, c_void};
+use std::fmt;
+use std::sync::Arc;
+
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, MemorySource, Stream};
+use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
+use cuda_mem_ipc::cuda_mem_pool::{Error, MempoolId, RawResource, Result as PoolResult};
+
+use super::devices::{device, some};
+use super::error::{Failure, entry};
+use super::pointers::{Data, list, pointer, write};
+use super::{cuda_mem_torch_pool_id, streams};
+
+/// Where a pool's segments come from, if not from the device: another allocator.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct cuda_mem_torch_source {
+    /// What each function is passed first.
+    pub data: *mut c_void,
+    /// Memory of so many bytes at a multiple of 512, or null if there is none.
+    pub alloc: Option<unsafe extern "C" fn(data: *mut c_void, bytes: usize) -> *mut c_void>,
+    /// Takes it back. Nothing uses it any more.
+    pub free: Option<unsafe extern "C" fn(data: *mut c_void, address: *mut c_void, bytes: usize)>,
+    /// The pool needs the source no more; may be null.
+    pub release: Option<unsafe extern "C" fn(data: *mut c_void)>,
+}
+
+/// A source, as the allocator has it.
+struct Source {
+    data: Data,
+    alloc: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
+    free: unsafe extern "C" fn(*mut c_void, *mut c_void, usize),
+    release: Option<unsafe extern "C" fn(*mut c_void)>,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        if let Some(release) = self.release {
+            // SAFETY: what was promised for the source; this is the last call of it.
+            unsafe { release(self.data.raw()) };
+        }
+    }
+}
+
+// SAFETY: what was promised for the source: memory belongs to its receiver until it is freed. Alignment is checked by the books.
+unsafe impl MemorySource for Source {
+    unsafe fn deallocate(&self, address: u64, layout: Layout, _stream: &Stream) -> core::Result<()> {
+        // SAFETY: the caller's promise, and what was promised for the source.
+        unsafe { (self.free)(self.data.raw(), pointer(address), layout.size()) };
+        Ok(())
+    }
+}
+
+// SAFETY: as above.
+unsafe impl RawResource for Source {
+    fn allocate(&self, layout: Layout, _stream: &Stream) -> PoolResult<u64> {
+        let requested = layout.size();
+        // SAFETY: what was promised for the source.
+        let address = unsafe { (self.alloc)(self.data.raw(), requested) };
+        if address.is_null() {
+            return Err(Error::OutOfMemory { requested, used: 0, limit: 0, source: None });
+        }
+        Ok(address.expose_provenance() as u64)
+    }
+}
+
+impl From<cuda_mem_torch_pool_id> for MempoolId {
+    fn from(id: cuda_mem_torch_pool_id) -> Self {
+        Self(id.first, id.second)
+    }
+}
+
+/// Makes a pool, or adds a use to it. With a `source`, which only a new pool takes, its segments come from there.
+///
+/// # Safety
+///
+/// `source` is null, or points to functions that may be called with their data until its `release` is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_create_or_incref_pool(
+    device: c_int,
+    pool: cuda_mem_torch_pool_id,
+    source: *const cuda_mem_torch_source,
+) -> c_int {
+    entry(|| {
+        // SAFETY: the caller's promise.
+        let source = match unsafe { source.as_ref() } {
+            None => None,
+            Some(source) => {
+                let (Some(alloc), Some(free)) = (source.alloc, source.free) else {
+                    return Err(Failure::argument("a source needs alloc and free; one of them is null"));
+                };
+                let source = Source { data: Data::new(source.data), alloc, free, release: source.release };
+                Some(Arc::new(source) as Arc<dyn RawResource>)
+            }
+        };
+        Ok(self::device(device)?.caching.create_or_incref_pool(pool.into(), source)?)
+    })
+}
+
+/// How often a pool is in use; 0 if there is none.
+///
+/// # Safety
+///
+/// `count` is a place for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_pool_use_count(
+    device: c_int,
+    pool: cuda_mem_torch_pool_id,
+    count: *mut u64,
+) -> c_int {
+    entry(|| {
+        let found = self::device(device)?.caching.pool_use_count(pool.into());
+        // SAFETY: the caller's promise.
+        unsafe { write(count, found, "count") }
+    })
+}
+
+/// Whether an allocation for this stream, in the calling thread, goes to the pool.
+pub type cuda_mem_torch_filter = Option<unsafe extern "C" fn(data: *mut c_void, stream: *mut c_void) -> bool>;
+
+struct CFilter {
+    data: Data,
+    accepts: unsafe extern "C" fn(*mut c_void, *mut c_void) -> bool,
+    release: Option<unsafe extern "C" fn(*mut c_void)>,
+}
+
+impl Drop for CFilter {
+    fn drop(&mut self) {
+        if let Some(release) = self.release {
+            // SAFETY: what was promised for the filter; this is the last call of it.
+            unsafe { release(self.data.raw()) };
+        }
+    }
+}
+
+/// From here on allocations that `filter` accepts go to the pool, which is made if there is none and has one use more. Of several
+/// that accept one, the last begun decides. Null accepts all. `release`, which may be null, is called when the filter is needed no
+/// more, also if this fails.
+///
+/// # Safety
+///
+/// They may be called with `data` by any thread until then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_begin_allocate_to_pool(
+    device: c_int,
+    pool: cuda_mem_torch_pool_id,
+    filter: cuda_mem_torch_filter,
+    data: *mut c_void,
+    release: Option<unsafe extern "C" fn(data: *mut c_void)>,
+) -> c_int {
+    entry(|| {
+        unsafe extern "C" fn all(_: *mut c_void, _: *mut c_void) -> bool {
+            true
+        }
+        let filter = CFilter { data: Data::new(data), accepts: filter.unwrap_or(all), release };
+        let accepts = move |stream: u64| {
+            let CFilter { data, accepts, .. } = &filter;
+            // SAFETY: what was promised for the filter.
+            unsafe { accepts(data.raw(), streams::handle_of(device, stream)) }
+        };
+        Ok(self::device(device)?.caching.begin_allocate_to_pool(pool.into(), Filter::new(accepts))?)
+    })
+}
+
+/// Ends what [`cuda_mem_torch_begin_allocate_to_pool`] began. Its use of the pool stays.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_end_allocate_to_pool(device: c_int, pool: cuda_mem_torch_pool_id) -> c_int {
+    entry(|| Ok(self::device(device)?.caching.end_allocate_to_pool(pool.into())?))
+}
+
+/// Ends one use of the pool. After the last one its memory goes back when the cache is emptied, or when there is no other.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_release_pool(device: c_int, pool: cuda_mem_torch_pool_id) -> c_int {
+    entry(|| Ok(self::device(device)?.caching.release_pool(pool.into())?))
+}
+
+/// Whether the pool's free memory may serve requests that would else be out of memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_set_use_on_oom(
+    device: c_int,
+    pool: cuda_mem_torch_pool_id,
+    use_on_oom: bool,
+) -> c_int {
+    entry(|| Ok(self::device(device)?.caching.set_use_on_oom(pool.into(), use_on_oom)?))
+}
+
+/// Has each request to the pool get the whole of the free block that is found for it.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_set_no_split(device: c_int, pool: cuda_mem_torch_pool_id) -> c_int {
+    entry(|| Ok(self::device(device)?.caching.set_no_split(pool.into(), true)?))
+}
+
+/// Gives cached memory back, of a device or of all, without waiting: of a pool that was released, or with zeros of the default
+/// pool and of all released ones. `bytes`, which may be null, gets how much.
+///
+/// # Safety
+///
+/// `bytes` is null or a place for a size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_empty_cache(
+    device: c_int,
+    pool: cuda_mem_torch_pool_id,
+    bytes: *mut usize,
+) -> c_int {
+    entry(|| {
+        let mut given = 0usize;
+        for device in some(device)? {
+            given = given.saturating_add(device.caching.empty_pool_cache(pool.into())?);
+        }
+        if bytes.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { write(bytes, given, "bytes") }
+    })
+}
+
+/// Whether exactly the blocks at these addresses are in somebody's hands, of all that came from the pool.
+///
+/// # Safety
+///
+/// `addresses` points to `count` addresses, `are` is a place for the answer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_check_pool_live_allocations(
+    device: c_int,
+    pool: cuda_mem_torch_pool_id,
+    addresses: *const *const c_void,
+    count: usize,
+    are: *mut bool,
+) -> c_int {
+    entry(|| {
+        // SAFETY: the caller's promise.
+        let addresses = unsafe { list(addresses, count, "addresses") }?;
+        let wanted: HashSet<u64> = addresses.iter().map(|address| address.addr() as u64).collect();
+        let found = self::device(device)?.caching.check_pool_live_allocations(pool.into(), &wanted)?;
+        // SAFETY: the caller's promise.
+        unsafe { write(are, found, "are") }
+    })
+}

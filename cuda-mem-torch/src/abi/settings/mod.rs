@@ -1,0 +1,109 @@
+//! How the allocators are set up.
+//!
+//! # Safety
+//!
+//! Declares functions for C, whose callers answer for what they pass.
+
+#![allow(unsafe_code, reason = "takes pointers of C")]
+
+mod text;
+
+use std::ffi::{CString, c_char, c_int, c_void};
+
+use cuda_mem_ipc::cuda_mem_pool::segments::Options;
+
+use self::text::Settings;
+use super::devices::{all, set_up};
+use super::error::{Failure, entry};
+use super::{pointers, uncached};
+
+/// What private pools do. Its threshold counts for the default pool too.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct cuda_mem_torch_options {
+    /// The segment that sizes between 1 and 10 MiB share, in bytes.
+    pub large_segment_size: u64,
+    /// Blocks of this many bytes and more are not split; the largest number for none.
+    pub max_split_size: u64,
+    /// How many bytes larger than its request a block may be that is not split.
+    pub max_non_split_rounding_size: u64,
+    /// Into how many steps sizes are rounded between powers of two, from 1 MiB on.
+    pub roundup_power2_divisions: [u64; 16],
+    /// Which part of the limit may be held before what has long been free goes; 0 for none.
+    pub garbage_collection_threshold: f64,
+}
+
+fn set_options(options: Options) -> Result<(), Failure> {
+    set_up(|setup| {
+        setup.options = options;
+        all().try_for_each(|device| Ok(device.caching.set_segment_options(options)?))
+    })
+}
+
+/// Sets options, as a whole or not at all.
+///
+/// # Safety
+///
+/// `options` points to them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_set_options(options: *const cuda_mem_torch_options) -> c_int {
+    entry(|| {
+        // SAFETY: the caller's promise.
+        let asked = unsafe { pointers::read(options, "options") }?;
+        let threshold = asked.garbage_collection_threshold;
+        let limit = (asked.max_split_size != u64::MAX).then_some(asked.max_split_size);
+        let options = Options::builder()
+            .large_segment_size(asked.large_segment_size)
+            .max_split_size(limit)
+            .max_non_split_rounding(asked.max_non_split_rounding_size)
+            .roundup_power2_divisions(asked.roundup_power2_divisions)
+            .garbage_collection_threshold((threshold != 0.0).then_some(threshold));
+        set_options(options.build()?)
+    })
+}
+
+/// Sets what text in the form of `PYTORCH_CUDA_ALLOC_CONF` says, as a whole or not at all; what it does not name gets its default,
+/// but for the memory fraction. `note`, which may be null, is told of each setting that changes nothing here, and why.
+///
+/// # Safety
+///
+/// `settings` is text; `note` may be called with `data`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_set_settings(
+    settings: *const c_char,
+    data: *mut c_void,
+    note: Option<unsafe extern "C" fn(data: *mut c_void, text: *const c_char)>,
+) -> c_int {
+    entry(|| {
+        // SAFETY: the caller's promise.
+        let text = unsafe { pointers::text(settings, "settings") }?;
+        let settings = Settings::parse(text)?;
+        set_options(settings.options)?;
+        if let Some(fraction) = settings.memory_fraction {
+            set_up(|setup| {
+                setup.fractions.fill(Some(fraction));
+                all().try_for_each(|device| Ok(device.caching.set_memory_fraction(fraction)?))
+            })?;
+        }
+        for text in settings.notes {
+            let text = CString::new(text).unwrap_or_default();
+            if let Some(note) = note {
+                // SAFETY: the caller's promise.
+                unsafe { note(data, text.as_ptr()) };
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Switches caching on or off. Off, each request goes to the driver and each free waits for the device; what was cached stays.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_enable(caching: bool) {
+    uncached::set_caching(caching);
+}
+
+/// Whether it is on.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_is_enabled() -> bool {
+    uncached::is_caching()
+}

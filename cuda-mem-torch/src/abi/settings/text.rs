@@ -1,0 +1,215 @@
+//! PyTorch's settings, as they are written in `PYTORCH_CUDA_ALLOC_CONF`.
+
+use cuda_mem_ipc::cuda_mem_pool::segments::{Options, OptionsBuilder};
+
+use super::super::error::Failure;
+
+const MIB: u64 = 1 << 20;
+/// The largest interval of `roundup_power2_divisions` begins at 2 to this power, in MiB.
+const LAST: u32 = 15;
+
+/// Every key, what it takes, and what it does here.
+pub(super) const KEYS: [(&str, Does); 16] = [
+    ("backend", Does::Refused("native", "this allocator takes the place of the native one")),
+    ("expandable_segments", Does::Better("the default pool always grows by pages")),
+    ("garbage_collection_threshold", Does::Counts),
+    ("graph_capture_record_stream_reuse", Does::Better("blocks wait until their capture has ended")),
+    ("large_segment_size_mb", Does::Counts),
+    ("max_non_split_rounding_mb", Does::Counts),
+    ("max_split_size_mb", Does::Counts),
+    ("per_process_memory_fraction", Does::Counts),
+    ("pinned_num_register_threads", Does::Host),
+    ("pinned_reserve_segment_size_mb", Does::Host),
+    ("pinned_use_background_threads", Does::Host),
+    ("pinned_use_cuda_host_register", Does::Host),
+    ("pinned_use_hip_host_register", Does::Host),
+    ("release_lock_on_cudamalloc", Does::Better("no lock is held that another thread's allocation needs")),
+    ("release_lock_on_hipmalloc", Does::Better("no lock is held that another thread's allocation needs")),
+    ("roundup_power2_divisions", Does::Counts),
+];
+
+/// What a key does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Does {
+    /// What it says.
+    Counts,
+    /// Nothing: what it asks for is so already, whatever its value.
+    Better(&'static str),
+    /// Nothing: it is for pinned host memory, which PyTorch's own allocator gives.
+    Host,
+    /// Only this value is accepted.
+    Refused(&'static str, &'static str),
+}
+
+/// Settings that were understood.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Settings {
+    pub(super) options: Options,
+    pub(super) memory_fraction: Option<f64>,
+    /// What to say of keys that do nothing here.
+    pub(super) notes: Vec<String>,
+}
+
+impl Settings {
+    /// Reads `key:value,key:[a:b,>:c]`. Keys that are not named have their defaults.
+    pub(super) fn parse(text: &str) -> Result<Self, Failure> {
+        let mut builder = Options::builder();
+        let (mut memory_fraction, mut notes) = (None, Vec::new());
+        for pair in split(text)? {
+            let (key, value) = pair
+                .split_once(':')
+                .ok_or_else(|| Failure::argument(format!("{pair:?} is no setting; accepted: key:value")))?;
+            let found = KEYS.iter().find(|(known, _)| *known == key);
+            let Some((key, does)) = found else {
+                let keys = KEYS.map(|(key, _)| key).join(", ");
+                return Err(Failure::argument(format!(
+                    "there is no setting {key:?}; the settings are {keys}"
+                )));
+            };
+            match does {
+                Does::Counts if *key == "per_process_memory_fraction" => {
+                    let accepted = (0.0..=1.0).contains(&number::<f64>(key, value)?);
+                    if !accepted {
+                        return Err(refused(key, value, "a number from 0 to 1"));
+                    }
+                    memory_fraction = Some(number(key, value)?);
+                }
+                Does::Counts => builder = apply(builder, key, value)?,
+                Does::Better(why) => {
+                    if !matches!(value, "True" | "False") {
+                        return Err(refused(key, value, "True, False"));
+                    }
+                    notes.push(format!("{key}:{value} changes nothing: {why}"));
+                }
+                Does::Host => {
+                    notes.push(format!("{key} is for pinned memory, which PyTorch's own allocator gives"))
+                }
+                Does::Refused(accepted, why) if value != *accepted => {
+                    return Err(Failure::argument(format!(
+                        "{key} is {value:?}; accepted: {accepted}, as {why}"
+                    )));
+                }
+                Does::Refused(..) => {}
+            }
+        }
+        Ok(Self { options: builder.build()?, memory_fraction, notes })
+    }
+}
+
+fn apply(builder: OptionsBuilder, key: &str, value: &str) -> Result<OptionsBuilder, Failure> {
+    let bytes = || {
+        let mib: u64 = number(key, value)?;
+        mib.checked_mul(MIB).ok_or_else(|| refused(key, value, "MiB below 16 EiB"))
+    };
+    Ok(match key {
+        "large_segment_size_mb" => builder.large_segment_size(bytes()?),
+        "max_split_size_mb" => builder.max_split_size(Some(bytes()?)),
+        "max_non_split_rounding_mb" => builder.max_non_split_rounding(bytes()?),
+        "garbage_collection_threshold" => builder.garbage_collection_threshold(Some(number(key, value)?)),
+        _ => builder.roundup_power2_divisions(divisions(key, value)?),
+    })
+}
+
+/// One number for all sizes, or `[64:8,256:4,>:1]`: from so many MiB on, so many steps. The first counts below it, too.
+fn divisions(key: &str, value: &str) -> Result<[u64; 16], Failure> {
+    let Some(list) = value.strip_prefix('[').and_then(|value| value.strip_suffix(']')) else {
+        return Ok([number(key, value)?; 16]);
+    };
+    let accepted = "[SIZE:STEPS,…,>:STEPS], SIZE a power of two in MiB";
+    let mut divisions = [0; 16];
+    let mut next = 0;
+    for (at, entry) in list.split(',').enumerate() {
+        let (size, steps) = entry.split_once(':').ok_or_else(|| refused(key, value, accepted))?;
+        let steps: u64 = number(key, steps)?;
+        if size == ">" {
+            divisions[next..].fill(steps);
+            continue;
+        }
+        let size: u64 = number(key, size)?;
+        if !size.is_power_of_two() {
+            return Err(refused(key, value, accepted));
+        }
+        let place = size.ilog2().min(LAST) as usize;
+        if at == 0 {
+            divisions[..place].fill(steps);
+        }
+        divisions[place] = steps;
+        next = place + 1;
+    }
+    Ok(divisions)
+}
+
+fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, Failure> {
+    value.parse().map_err(|_| refused(key, value, "a number"))
+}
+
+fn refused(key: &str, value: &str, accepted: &str) -> Failure {
+    Failure::argument(format!("{key} is {value:?}; accepted: {accepted}"))
+}
+
+/// The pairs, without white space; commas within brackets part none.
+fn split(text: &str) -> Result<Vec<String>, Failure> {
+    let mut pairs = vec![String::new()];
+    let mut inside = false;
+    for letter in text.chars().filter(|letter| !letter.is_whitespace()) {
+        match letter {
+            '[' if inside => return Err(Failure::argument(format!("{text:?} has a [ within a ["))),
+            '[' => inside = true,
+            ']' if !inside => return Err(Failure::argument(format!("{text:?} has a ] without a ["))),
+            ']' => inside = false,
+            ',' if !inside => {
+                pairs.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        if let Some(pair) = pairs.last_mut() {
+            pair.push(letter);
+        }
+    }
+    if inside {
+        return Err(Failure::argument(format!("{text:?} has a [ without a ]")));
+    }
+    pairs.retain(|pair| !pair.is_empty());
+    Ok(pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        Settings::parse(text).unwrap_err().message
+    }
+
+    #[test]
+    fn settings_are_understood() {
+        let text = "max_split_size_mb:128, large_segment_size_mb:32,garbage_collection_threshold:0.6,\
+                    roundup_power2_divisions:[4:2,16:8,>:1],per_process_memory_fraction:0.5,expandable_segments:True";
+        let settings = Settings::parse(text).unwrap();
+        let options = settings.options;
+        assert_eq!((options.max_split_size(), options.large_segment_size()), (Some(128 << 20), 32 << 20));
+        assert_eq!(options.garbage_collection_threshold(), Some(0.6));
+        assert_eq!(options.roundup_power2_divisions()[..6], [2, 2, 2, 0, 8, 1]);
+        assert_eq!(settings.memory_fraction, Some(0.5));
+        assert_eq!(settings.notes.len(), 1);
+        assert_eq!(Settings::parse("").unwrap().options, Options::default());
+        assert_eq!(
+            Settings::parse("roundup_power2_divisions:4").unwrap().options.roundup_power2_divisions(),
+            [4; 16]
+        );
+    }
+
+    #[test]
+    fn errors_name_the_value_and_what_is_accepted() {
+        assert!(error("max_split:1").contains("max_split_size_mb"));
+        assert!(error("backend:cudaMallocAsync").contains("accepted: native"));
+        assert!(error("expandable_segments:yes").contains("\"yes\"; accepted: True, False"));
+        assert!(error("max_split_size_mb:x").contains("accepted: a number"));
+        assert!(error("max_split_size_mb:1").contains("at least"));
+        assert!(error("per_process_memory_fraction:2").contains("from 0 to 1"));
+        assert!(error("roundup_power2_divisions:[3:2]").contains("power of two"));
+        assert!(error("roundup_power2_divisions:[4:2").contains("without a ]"));
+        assert!(error("garbage_collection_threshold").contains("key:value"));
+    }
+}

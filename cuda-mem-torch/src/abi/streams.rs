@@ -1,0 +1,140 @@
+//! Streams by their handles.
+//!
+//! # Safety
+//!
+//! Relies on the callers of the functions for C: a handle is a stream of its device, and names it until it is said to have ended.
+
+#![allow(unsafe_code, reason = "takes handles of streams")]
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, ThreadId};
+
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream, forked};
+
+use super::devices::{self, Device};
+use super::error::{CUDA_MEM_TORCH_CAPTURING, Failure, entry};
+
+/// A stream of a device. The default stream of each thread has the same handle in all of them.
+type Key = (c_int, usize, Option<ThreadId>);
+
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD: usize = 2;
+const REMEMBERED: usize = 4;
+
+#[derive(Default)]
+struct Known {
+    by_handle: HashMap<Key, &'static Stream>,
+    /// The handles, by what names a stream for ever.
+    by_id: HashMap<(c_int, u64), usize>,
+}
+
+#[derive(Clone, Copy)]
+struct Recent {
+    forgotten: u64,
+    device: c_int,
+    raw: usize,
+    stream: Option<&'static Stream>,
+}
+
+const NONE: Recent = Recent { forgotten: 0, device: -1, raw: 0, stream: None };
+
+/// Never freed: whoever looks one up need not count.
+static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+/// How often a stream was said to have ended.
+static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static RECENT: [Cell<Recent>; REMEMBERED] = const { [const { Cell::new(NONE) }; REMEMBERED] };
+}
+
+/// The stream behind a handle of a device.
+#[inline]
+pub(super) fn stream(device: &'static Device, raw: *mut c_void) -> Result<&'static Stream, Failure> {
+    let (ordinal, raw) = (device.ordinal, raw.addr());
+    let forgotten = FORGOTTEN.load(Ordering::Relaxed);
+    // Handles are addresses of structures, so their lowest bits say little.
+    let place = (raw >> 5 ^ raw >> 9) % REMEMBERED;
+    let recent = RECENT.try_with(|recent| recent[place].get()).unwrap_or(NONE);
+    if let Some(stream) = recent.stream
+        && (recent.forgotten, recent.device, recent.raw) == (forgotten, ordinal, raw)
+    {
+        return Ok(stream);
+    }
+    let stream = find(device, raw)?;
+    let now = Recent { forgotten, device: ordinal, raw, stream: Some(stream) };
+    // A thread at its end remembers nothing.
+    let _ = RECENT.try_with(|recent| recent[place].set(now));
+    Ok(stream)
+}
+
+#[cold]
+fn find(device: &'static Device, raw: usize) -> Result<&'static Stream, Failure> {
+    if forked() {
+        return Err(CoreError::Forked.into());
+    }
+    let key = (device.ordinal, raw, (raw == PER_THREAD).then(|| thread::current().id()));
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_default();
+    if let Some(stream) = known.by_handle.get(&key) {
+        return Ok(stream);
+    }
+    let handle = std::ptr::without_provenance_mut(raw);
+    // SAFETY: the caller's promise for the handle: a stream of this device, until it is forgotten.
+    let stream = unsafe { Stream::borrow_raw(&device.context, handle) }.map_err(|error| match error {
+        CoreError::Capturing { .. } => Failure::new(
+            CUDA_MEM_TORCH_CAPTURING,
+            format!(
+                "the stream {raw:#x} of device {} captures a graph and was never seen before: allocate on it once before \
+                 the capture begins",
+                device.ordinal
+            ),
+        ),
+        error => error.into(),
+    })?;
+    let stream: &'static Stream = Box::leak(Box::new(stream));
+    known.by_handle.insert(key, stream);
+    known.by_id.insert((device.ordinal, stream.id().as_raw()), raw);
+    Ok(stream)
+}
+
+/// Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is
+/// allocated.
+///
+/// # Safety
+///
+/// `stream` is a stream of the device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_see_stream(device: c_int, stream: *mut c_void) -> c_int {
+    entry(|| self::stream(devices::device(device)?, stream).map(drop))
+}
+
+/// A stream is about to be destroyed; another may have its handle afterwards. What was allocated for it stays.
+///
+/// # Safety
+///
+/// The stream is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_forget_stream(device: c_int, stream: *mut c_void) -> c_int {
+    entry(|| {
+        if forked() {
+            return Err(CoreError::Forked.into());
+        }
+        let ordinal = devices::device(device)?.ordinal;
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.get_or_insert_default();
+        known.by_handle.retain(|key, _| (key.0, key.1) != (ordinal, stream.addr()));
+        FORGOTTEN.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+/// The handle of a stream, by the number that names it for ever; null if it is not known.
+pub(super) fn handle_of(device: c_int, id: u64) -> *mut c_void {
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = known.as_ref().and_then(|known| known.by_id.get(&(device, id)));
+    std::ptr::without_provenance_mut(found.copied().unwrap_or(0))
+}

@@ -1,0 +1,231 @@
+//! Blocks, their streams and their figures; the names that PyTorch loads as they are.
+
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cuda_mem_torch::abi::*;
+
+use super::support::*;
+
+#[test]
+fn a_block_comes_back_to_its_stream() {
+    let _turn = turn();
+    let stream = new_stream().as_raw();
+    let before = stats();
+    let block = allocate(3 * MIB, stream);
+    assert_eq!(block.addr() % 512, 0);
+    assert_eq!(cuda_mem_torch_device_of(block), 0);
+    let now = stats();
+    let held = now.allocated_bytes.all.current - before.allocated_bytes.all.current;
+    assert_eq!(held, 3 << 20);
+    assert_eq!(now.allocation.large_pool.current - before.allocation.large_pool.current, 1);
+    assert!(now.reserved_bytes.all.current >= 3 << 20);
+
+    let (mut base, mut bytes) = (null_mut(), 0);
+    // SAFETY: two places.
+    succeed(unsafe { cuda_mem_torch_base_allocation(block, &mut base, &mut bytes) });
+    assert!(base <= block && base.addr() + bytes >= block.addr() + 3 * MIB);
+
+    delete(block);
+    assert_eq!(allocate(3 * MIB, stream), block);
+    delete(block);
+    assert_eq!(stats().allocated_bytes.all.current, before.allocated_bytes.all.current);
+    assert!(allocate(0, stream).is_null());
+    delete(null_mut());
+}
+
+#[test]
+fn a_recorded_stream_keeps_a_block_away() {
+    let _turn = turn();
+    let (stream, other) = (new_stream(), new_stream());
+    let block = allocate(5 * MIB, stream.as_raw());
+    // SAFETY: a live stream.
+    succeed(unsafe { cuda_mem_torch_record_stream(block, 0, other.as_raw()) });
+    let before = stats();
+    delete(block);
+    let freed = stats();
+    assert_eq!(before.allocated_bytes.all.current - freed.allocated_bytes.all.current, 5 << 20);
+    assert_eq!(before.active_bytes.all.current, freed.active_bytes.all.current);
+    other.synchronize().unwrap();
+    empty_cache(NO_POOL);
+    assert_eq!(before.active_bytes.all.current - stats().active_bytes.all.current, 5 << 20);
+}
+
+#[test]
+fn what_is_not_ours_is_said_to_be() {
+    let _turn = turn();
+    let mut host = 0u64;
+    let address = (&raw mut host).cast::<c_void>();
+    assert_eq!(cuda_mem_torch_device_of(address), -1);
+    // SAFETY: not a block.
+    assert_eq!(unsafe { cuda_mem_torch_delete(address) }, CUDA_MEM_TORCH_NOT_OURS);
+    let block = allocate(MIB, null_mut());
+    delete(block);
+    // SAFETY: not a block any more.
+    assert_eq!(unsafe { cuda_mem_torch_delete(block) }, CUDA_MEM_TORCH_NOT_OURS);
+    // SAFETY: no place, which is found out.
+    let code = unsafe { cuda_mem_torch_malloc(0, MIB, null_mut(), null_mut()) };
+    assert_eq!((code, message().as_str()), (CUDA_MEM_TORCH_INVALID_ARGUMENT, "address is null"));
+    let mut block = null_mut();
+    // SAFETY: a place.
+    let code = unsafe { cuda_mem_torch_malloc(63, MIB, null_mut(), &mut block) };
+    assert_eq!(code, CUDA_MEM_TORCH_INVALID_ARGUMENT);
+    assert!(message().contains("the device is 63"), "{}", message());
+}
+
+#[test]
+fn a_lack_of_memory_is_told_in_pytorchs_words() {
+    static OBSERVED: AtomicUsize = AtomicUsize::new(0);
+    static RECLAIMED: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn observe(_: *mut c_void, device: i64, requested: usize, total: usize, free: usize) {
+        assert!(device == 0 && total.max(free) > 0);
+        OBSERVED.store(requested, Ordering::Relaxed);
+    }
+    unsafe extern "C" fn reclaim(_: *mut c_void, requested: usize) -> bool {
+        RECLAIMED.store(requested, Ordering::Relaxed);
+        false
+    }
+    let _turn = turn();
+    // SAFETY: functions that may be called at any time.
+    succeed(unsafe { cuda_mem_torch_attach_oom_observer(Some(observe), null_mut()) });
+    // SAFETY: as above.
+    succeed(unsafe { cuda_mem_torch_attach_oom_reclaimer(Some(reclaim), null_mut()) });
+    let mut block = null_mut();
+    // SAFETY: a place.
+    let code = unsafe { cuda_mem_torch_malloc(0, 32 << 40, null_mut(), &mut block) };
+    assert_eq!(code, CUDA_MEM_TORCH_OUT_OF_MEMORY);
+    let text = message();
+    assert!(
+        text.starts_with(
+            "CUDA out of memory. Tried to allocate 32768.00 GiB. GPU 0 has a total capacity of "
+        ),
+        "{text}"
+    );
+    assert_eq!(OBSERVED.load(Ordering::Relaxed), 32 << 40);
+    // Nothing helps with more than there is; with as much as there is, something might.
+    let total = driver().device(0).unwrap().total_memory().unwrap();
+    let held = allocate(MIB, null_mut());
+    // SAFETY: a place.
+    let code = unsafe { cuda_mem_torch_malloc(0, total, null_mut(), &mut block) };
+    assert_eq!((code, RECLAIMED.load(Ordering::Relaxed)), (CUDA_MEM_TORCH_OUT_OF_MEMORY, total));
+    delete(held);
+    assert!(stats().num_ooms >= 1);
+}
+
+#[test]
+fn caching_can_be_switched_off() {
+    let _turn = turn();
+    cuda_mem_torch_enable(false);
+    assert!(!cuda_mem_torch_is_enabled());
+    let before = stats();
+    let block = allocate(MIB, null_mut());
+    assert_eq!(stats(), before);
+    assert_eq!(cuda_mem_torch_device_of(block), 0);
+    cuda_mem_torch_enable(true);
+    delete(block);
+    assert_eq!(cuda_mem_torch_device_of(block), -1);
+}
+
+#[test]
+fn the_fraction_limits() {
+    let _turn = turn();
+    empty_cache(NO_POOL);
+    succeed(cuda_mem_torch_set_memory_fraction(0, 0.0));
+    let mut block = null_mut();
+    // SAFETY: a place.
+    let code = unsafe { cuda_mem_torch_malloc(0, 64 * MIB, new_stream().as_raw(), &mut block) };
+    succeed(cuda_mem_torch_set_memory_fraction(0, 1.0));
+    assert_eq!(code, CUDA_MEM_TORCH_OUT_OF_MEMORY);
+    let mut fraction = 0.0;
+    // SAFETY: a place.
+    succeed(unsafe { cuda_mem_torch_memory_fraction(0, &mut fraction) });
+    assert_eq!(fraction, 1.0);
+    assert_eq!(cuda_mem_torch_set_memory_fraction(0, 1.5), CUDA_MEM_TORCH_INVALID_ARGUMENT);
+    let mut largest = 0;
+    // SAFETY: a place.
+    succeed(unsafe { cuda_mem_torch_cache_info(0, &mut largest) });
+    assert!(largest > 0);
+}
+
+#[test]
+fn plain_memory_is_used_again_behind_a_wait() {
+    let _turn = turn();
+    // SAFETY: a size.
+    let block = unsafe { cuda_mem_torch_alloc(20 * MIB, 0, null_mut()) };
+    assert!(!block.is_null());
+    let mut size = 0;
+    // SAFETY: a place.
+    let base = unsafe { cuda_mem_torch_plain_base_alloc(block, &mut size) };
+    assert!(base <= block && size >= 20 * MIB);
+    // SAFETY: a live stream.
+    unsafe { cuda_mem_torch_plain_record_stream(block, new_stream().as_raw()) };
+    // SAFETY: nothing uses it.
+    unsafe { cuda_mem_torch_free(block, 20 * MIB, 0, null_mut()) };
+    // SAFETY: a size.
+    let again = unsafe { cuda_mem_torch_alloc(20 * MIB, 0, null_mut()) };
+    assert_eq!(again, block, "what was parked serves, once the context was waited for");
+    // SAFETY: nothing uses it.
+    unsafe { cuda_mem_torch_free(again, 20 * MIB, 0, null_mut()) };
+    cuda_mem_torch_plain_reset();
+    // SAFETY: a size; there is not as much.
+    assert!(unsafe { cuda_mem_torch_alloc(32 << 40, 0, null_mut()) }.is_null());
+    // SAFETY: no block, which is found out.
+    assert_eq!(unsafe { cuda_mem_torch_plain_base_alloc(null_mut(), null_mut()) }, null_mut());
+}
+
+#[test]
+fn a_stream_that_captures_must_have_been_seen() {
+    let _turn = turn();
+    let (seen, unseen) = (new_stream(), new_stream());
+    // SAFETY: a live stream.
+    succeed(unsafe { cuda_mem_torch_see_stream(0, seen.as_raw()) });
+    let before = stats();
+    let pool = user_pool();
+    // SAFETY: no filter.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    for stream in [seen, unseen] {
+        begin_capture(stream);
+    }
+    let block = allocate(MIB, seen.as_raw());
+    let mut none = null_mut();
+    // SAFETY: a live stream and a place.
+    let code = unsafe { cuda_mem_torch_malloc(0, MIB, unseen.as_raw(), &mut none) };
+    for stream in [seen, unseen] {
+        end_capture(stream);
+    }
+    assert_eq!(code, CUDA_MEM_TORCH_CAPTURING);
+    assert!(message().contains("allocate on it once before the capture begins"), "{}", message());
+    delete(block);
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    assert_eq!(stats().allocated_bytes.all.current, before.allocated_bytes.all.current);
+}
+
+#[test]
+fn copies_are_ordered_on_their_stream() {
+    let _turn = turn();
+    let stream = new_stream();
+    let block = allocate(4096, stream.as_raw());
+    let mut host = vec![7u8; 4096];
+    let mut back = vec![0u8; 4096];
+    // SAFETY: 4096 bytes each, which live until the stream is done below.
+    let code = unsafe {
+        cuda_mem_torch_memcpy_async(block, 0, host.as_mut_ptr().cast(), 0, 4096, 0, stream.as_raw(), true)
+    };
+    succeed(code);
+    // SAFETY: as above.
+    let code = unsafe {
+        cuda_mem_torch_memcpy_async(back.as_mut_ptr().cast(), 0, block, 0, 4096, 0, stream.as_raw(), true)
+    };
+    succeed(code);
+    stream.synchronize().unwrap();
+    assert_eq!(back, host);
+    delete(block);
+}
+
+#[test]
+fn the_versions_are_told() {
+    assert_eq!(cuda_mem_torch_abi_version(), CUDA_MEM_TORCH_ABI_VERSION);
+    assert_ne!(cuda_mem_torch_version(), null());
+}

@@ -1,0 +1,108 @@
+//! History, contexts and trackers.
+
+use std::ffi::c_void;
+use std::ptr::{null, null_mut, without_provenance_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cuda_mem_torch::abi::*;
+
+use super::support::*;
+
+static GATHERED: AtomicUsize = AtomicUsize::new(0);
+static RELEASED: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn gather() -> *mut c_void {
+    without_provenance_mut(0x1000 + GATHERED.fetch_add(1, Ordering::Relaxed))
+}
+
+unsafe extern "C" fn release(context: *mut c_void) {
+    assert!(context.addr() >= 0x1000);
+    RELEASED.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn contexts_come_with_entries_and_blocks_and_are_released() {
+    static TRACKED: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn track(data: *mut c_void, entry: *const cuda_mem_torch_trace_entry) {
+        assert_eq!(data.addr(), 77);
+        // SAFETY: an entry.
+        if unsafe { (*entry).action } == 0 {
+            TRACKED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let _turn = turn();
+    let stream = new_stream().as_raw();
+    // SAFETY: a function that may be called.
+    succeed(unsafe { cuda_mem_torch_attach_trace_tracker(Some(track), without_provenance_mut(77)) });
+    let options = cuda_mem_torch_history_options {
+        max_entries: 10_000,
+        context: 2,
+        skip_actions: 1 << 1, // free_requested
+        gather: Some(gather),
+        release: Some(release),
+        clear: true,
+    };
+    // SAFETY: functions that may be called.
+    succeed(unsafe { cuda_mem_torch_record_history(&options) });
+    assert!(cuda_mem_torch_is_history_enabled());
+    // SAFETY: texts.
+    succeed(unsafe { cuda_mem_torch_set_user_metadata(c"step 1".as_ptr()) });
+    // SAFETY: text.
+    succeed(unsafe { cuda_mem_torch_push_compile_context(c"graph 0".as_ptr()) });
+    let block = allocate(3 * MIB, stream);
+    succeed(cuda_mem_torch_pop_compile_context());
+    // SAFETY: no text.
+    succeed(unsafe { cuda_mem_torch_set_user_metadata(null()) });
+    delete(block);
+    let kept = allocate(MIB, stream);
+
+    let seen = snapshot(NO_POOL);
+    let alloc = seen.traces.iter().find(|(action, ..)| *action == 0).unwrap();
+    assert!(alloc.1 >= 0x1000);
+    assert_eq!((alloc.2.as_str(), alloc.3.as_str()), ("graph 0", "step 1"));
+    assert!(seen.traces.iter().all(|(action, ..)| *action != 1), "skipped");
+    let freed = seen.traces.iter().find(|(action, ..)| *action == 2).unwrap();
+    assert_eq!(freed.1, 0, "frees have no context at this level");
+    let block = seen.blocks.iter().find(|block| block.address == kept).unwrap();
+    assert!(block.context.addr() >= 0x1000);
+    assert_eq!(TRACKED.load(Ordering::Relaxed), 2);
+
+    delete(kept);
+    // Those that nobody has any more are released now and then.
+    for _ in 0..5000 {
+        delete(allocate(MIB, stream));
+    }
+    let options = cuda_mem_torch_history_options { max_entries: 1, ..options };
+    // SAFETY: functions that may be called.
+    succeed(unsafe { cuda_mem_torch_record_history(&options) });
+    for _ in 0..20_000 {
+        delete(allocate(MIB, stream));
+    }
+    succeed(cuda_mem_torch_stop_history());
+    assert!(!cuda_mem_torch_is_history_enabled());
+    let left = GATHERED.load(Ordering::Relaxed) - RELEASED.load(Ordering::Relaxed);
+    assert!(left < 2000, "{left} are left");
+    assert!(snapshot(NO_POOL).traces.is_empty());
+
+    let bad = cuda_mem_torch_history_options { context: 4, ..options };
+    // SAFETY: refused.
+    assert_eq!(unsafe { cuda_mem_torch_record_history(&bad) }, CUDA_MEM_TORCH_INVALID_ARGUMENT);
+}
+
+#[test]
+fn the_viewers_file_is_written() {
+    let _turn = turn();
+    let block = allocate(MIB, null_mut());
+    let path = std::env::temp_dir().join(format!("cuda-mem-torch-{}.pickle", std::process::id()));
+    let text = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: text.
+    succeed(unsafe { cuda_mem_torch_write_snapshot(text.as_ptr()) });
+    let written = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(written.starts_with(b"\x80\x02") && written.ends_with(b"."));
+    // SAFETY: text.
+    let code = unsafe { cuda_mem_torch_write_snapshot(c"/nowhere/at/all".as_ptr()) };
+    assert_eq!(code, CUDA_MEM_TORCH_SYSTEM);
+    assert!(message().contains("/nowhere/at/all"));
+    delete(block);
+}

@@ -1,0 +1,140 @@
+//! Private pools, their sources and their checkpoints.
+
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cuda_mem_torch::abi::*;
+
+use super::support::*;
+
+unsafe extern "C" fn of_stream(data: *mut c_void, stream: *mut c_void) -> bool {
+    data == stream
+}
+
+#[test]
+fn a_filter_sees_the_handle_of_the_stream() {
+    let _turn = turn();
+    let (wanted, other) = (new_stream().as_raw(), new_stream().as_raw());
+    let pool = user_pool();
+    // SAFETY: no source.
+    succeed(unsafe { cuda_mem_torch_create_or_incref_pool(0, pool, null()) });
+    // SAFETY: the function may be called with the handle.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, Some(of_stream), wanted, None) });
+    let (inside, outside) = (allocate(3 * MIB, wanted), allocate(3 * MIB, other));
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    let mut count = 0;
+    // SAFETY: a place.
+    succeed(unsafe { cuda_mem_torch_pool_use_count(0, pool, &mut count) });
+    assert_eq!(count, 2);
+
+    let seen = snapshot(pool);
+    assert_eq!(seen.segments.len(), 1);
+    let segment = seen.segments[0];
+    assert_eq!((segment.address, segment.total_size, segment.stream), (inside, 20 << 20, wanted));
+    assert!(!segment.is_expandable && segment.pool == pool);
+    let sizes: Vec<_> = seen.blocks.iter().map(|block| (block.size, block.allocated)).collect();
+    assert_eq!(sizes, [(3 << 20, true), (17 << 20, false)]);
+
+    let live = [inside.cast_const()];
+    let mut are = false;
+    // SAFETY: one address and a place.
+    succeed(unsafe { cuda_mem_torch_check_pool_live_allocations(0, pool, live.as_ptr(), 1, &mut are) });
+    assert!(are);
+    delete(inside);
+    delete(outside);
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    assert_eq!(empty_cache(pool), 20 << 20);
+    assert_eq!(cuda_mem_torch_release_pool(0, pool), CUDA_MEM_TORCH_POOL);
+}
+
+#[test]
+fn a_source_gives_the_segments_and_gets_them_back() {
+    static OUT: AtomicUsize = AtomicUsize::new(0);
+    static RELEASED: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn alloc(_: *mut c_void, bytes: usize) -> *mut c_void {
+        OUT.fetch_add(bytes, Ordering::Relaxed);
+        // SAFETY: a size.
+        unsafe { cuda_mem_torch_alloc(bytes, 0, null_mut()) }
+    }
+    unsafe extern "C" fn free(_: *mut c_void, address: *mut c_void, bytes: usize) {
+        OUT.fetch_sub(bytes, Ordering::Relaxed);
+        // SAFETY: nothing uses it.
+        unsafe { cuda_mem_torch_free(address, bytes, 0, null_mut()) };
+    }
+    unsafe extern "C" fn release(_: *mut c_void) {
+        RELEASED.fetch_add(1, Ordering::Relaxed);
+    }
+    let _turn = turn();
+    let stream = new_stream();
+    let pool = user_pool();
+    let source = cuda_mem_torch_source {
+        data: null_mut(),
+        alloc: Some(alloc),
+        free: Some(free),
+        release: Some(release),
+    };
+    // SAFETY: functions that may be called.
+    succeed(unsafe { cuda_mem_torch_create_or_incref_pool(0, pool, &source) });
+    // SAFETY: no filter.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    let block = allocate(MIB, stream.as_raw());
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    assert_eq!(OUT.load(Ordering::Relaxed), 2 * MIB);
+    delete(block);
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    stream.synchronize().unwrap();
+    assert_eq!(empty_cache(pool), 2 * MIB);
+    assert_eq!((OUT.load(Ordering::Relaxed), RELEASED.load(Ordering::Relaxed)), (0, 1));
+
+    let lacking = cuda_mem_torch_source { free: None, ..source };
+    // SAFETY: refused before it is called.
+    let code = unsafe { cuda_mem_torch_create_or_incref_pool(0, user_pool(), &lacking) };
+    assert_eq!(code, CUDA_MEM_TORCH_INVALID_ARGUMENT);
+}
+
+#[test]
+fn a_filter_is_released_also_when_it_is_refused() {
+    static RELEASED: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn release(_: *mut c_void) {
+        RELEASED.fetch_add(1, Ordering::Relaxed);
+    }
+    let _turn = turn();
+    // SAFETY: the function may be called.
+    let code = unsafe { cuda_mem_torch_begin_allocate_to_pool(0, NO_POOL, None, null_mut(), Some(release)) };
+    assert_eq!((code, RELEASED.load(Ordering::Relaxed)), (CUDA_MEM_TORCH_POOL, 1));
+}
+
+#[test]
+fn a_checkpoint_brings_the_layout_back() {
+    unsafe extern "C" fn note(data: *mut c_void, address: *mut c_void) {
+        // SAFETY: the list that is passed below.
+        unsafe { (*data.cast::<Vec<usize>>()).push(address.addr()) };
+    }
+    unsafe extern "C" fn ignore(_: *mut c_void, _: *mut c_void) {}
+    let _turn = turn();
+    let stream = new_stream().as_raw();
+    let pool = user_pool();
+    // SAFETY: no filter.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    let first = allocate(2 * MIB, stream);
+    let mut checkpoint = null_mut();
+    // SAFETY: a place.
+    succeed(unsafe { cuda_mem_torch_checkpoint_pool(0, pool, &mut checkpoint) });
+    let second = allocate(2 * MIB, stream);
+    assert_ne!(first, second);
+    let mut allocated: Vec<usize> = Vec::new();
+    let data = (&raw mut allocated).cast();
+    // SAFETY: nothing uses the blocks; functions that may be called.
+    succeed(unsafe { cuda_mem_torch_restore_pool(0, checkpoint, data, Some(ignore), Some(note)) });
+    assert_eq!(allocated, [first.addr()]);
+    // SAFETY: made above.
+    unsafe { cuda_mem_torch_free_checkpoint(checkpoint) };
+    // SAFETY: freed by the restoring.
+    assert_eq!(unsafe { cuda_mem_torch_delete(second) }, CUDA_MEM_TORCH_NOT_OURS);
+    delete(first);
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    succeed(cuda_mem_torch_release_pool(0, pool));
+}

@@ -1,0 +1,65 @@
+//! Settings, by text and by structure.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::null_mut;
+
+use cuda_mem_torch::abi::*;
+
+use super::support::*;
+
+#[test]
+fn settings_hold_for_private_pools() {
+    unsafe extern "C" fn note(data: *mut c_void, text: *const c_char) {
+        // SAFETY: text.
+        let text = unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned();
+        // SAFETY: the list that is passed below.
+        unsafe { &mut *data.cast::<Vec<String>>() }.push(text);
+    }
+    let _turn = turn();
+    let mut notes: Vec<String> = Vec::new();
+    let data = (&raw mut notes).cast();
+    let text = c"large_segment_size_mb:32,expandable_segments:True";
+    // SAFETY: text, and a function that may be called.
+    succeed(unsafe { cuda_mem_torch_set_settings(text.as_ptr(), data, Some(note)) });
+    assert_eq!(notes, ["expandable_segments:True changes nothing: the default pool always grows by pages"]);
+
+    let pool = user_pool();
+    // SAFETY: no filter.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    let block = allocate(2 * MIB, new_stream().as_raw());
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    assert_eq!(snapshot(pool).segments[0].total_size, 32 << 20);
+    delete(block);
+    succeed(cuda_mem_torch_release_pool(0, pool));
+
+    let options = cuda_mem_torch_options {
+        large_segment_size: 20 << 20,
+        max_split_size: u64::MAX,
+        max_non_split_rounding_size: 20 << 20,
+        roundup_power2_divisions: [0; 16],
+        garbage_collection_threshold: 0.0,
+    };
+    // SAFETY: options.
+    succeed(unsafe { cuda_mem_torch_set_options(&options) });
+    let bad = cuda_mem_torch_options { max_split_size: 1, ..options };
+    // SAFETY: options, which are refused.
+    assert_eq!(unsafe { cuda_mem_torch_set_options(&bad) }, CUDA_MEM_TORCH_INVALID_ARGUMENT);
+    assert!(message().contains("max_split_size is 1 bytes"), "{}", message());
+    // SAFETY: text.
+    let code = unsafe { cuda_mem_torch_set_settings(c"max_split:1".as_ptr(), null_mut(), None) };
+    assert_eq!(code, CUDA_MEM_TORCH_INVALID_ARGUMENT);
+}
+
+#[test]
+fn memory_is_pinned_by_its_address() {
+    let _turn = turn();
+    let mut memory = vec![0u8; 8192];
+    let address = memory.as_mut_ptr().cast();
+    // SAFETY: it lives until it is unpinned.
+    succeed(unsafe { cuda_mem_torch_pin_memory(address, 8192) });
+    // SAFETY: as above.
+    let again = unsafe { cuda_mem_torch_pin_memory(address, 8192) };
+    assert_eq!((again, cuda_mem_torch_last_driver_code()), (CUDA_MEM_TORCH_DRIVER, 712));
+    // SAFETY: no device uses it.
+    succeed(unsafe { cuda_mem_torch_unpin_memory(address) });
+}

@@ -1,0 +1,144 @@
+//! One driver for all tests, which take turns: the allocators are the process's.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cuda_mem_torch::abi::*;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::MempoolId;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{CUresult, CUstreamCaptureMode};
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Context, Driver, Stream};
+
+pub(crate) const MIB: usize = 1 << 20;
+pub(crate) const NO_POOL: cuda_mem_torch_pool_id = cuda_mem_torch_pool_id { first: 0, second: 0 };
+
+/// A test's turn.
+pub(crate) struct Turn(#[allow(dead_code, reason = "held")] MutexGuard<'static, ()>);
+
+pub(crate) fn turn() -> Turn {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(use_driver(driver()));
+    succeed(cuda_mem_torch_init(1));
+    Turn(turn)
+}
+
+pub(crate) fn driver() -> Driver {
+    Driver::over(cuda_mem_sim::table()).unwrap()
+}
+
+pub(crate) fn context() -> Context {
+    driver().device(0).unwrap().primary_context().unwrap()
+}
+
+/// A stream that lives as long as the process: the allocators know it by its handle.
+pub(crate) fn new_stream() -> &'static Stream {
+    Box::leak(Box::new(Stream::new(&context()).unwrap()))
+}
+
+/// As `cudaStreamBeginCapture` in its relaxed mode.
+pub(crate) fn begin_capture(stream: &Stream) {
+    let begin = driver().table().cuStreamBeginCapture().unwrap();
+    // SAFETY: a live stream.
+    let result =
+        unsafe { begin(stream.as_raw().cast(), CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) };
+    assert_eq!(result, CUresult::CUDA_SUCCESS);
+}
+
+/// Ends it; what was captured stays behind.
+pub(crate) fn end_capture(stream: &Stream) {
+    let end = driver().table().cuStreamEndCapture().unwrap();
+    let mut graph = null_mut();
+    // SAFETY: a live stream that captures; one handle to write.
+    assert_eq!(unsafe { end(stream.as_raw().cast(), &mut graph) }, CUresult::CUDA_SUCCESS);
+}
+
+pub(crate) fn user_pool() -> cuda_mem_torch_pool_id {
+    let MempoolId(first, second) = MempoolId::for_user();
+    cuda_mem_torch_pool_id { first, second }
+}
+
+pub(crate) fn message() -> String {
+    // SAFETY: text that stays until the next failure.
+    unsafe { CStr::from_ptr(cuda_mem_torch_last_error()) }.to_str().unwrap().to_owned()
+}
+
+#[track_caller]
+pub(crate) fn succeed(code: c_int) {
+    assert_eq!(code, CUDA_MEM_TORCH_OK, "{}", message());
+}
+
+#[track_caller]
+pub(crate) fn allocate(bytes: usize, stream: *mut c_void) -> *mut c_void {
+    let mut block = null_mut();
+    // SAFETY: a live stream and a place.
+    succeed(unsafe { cuda_mem_torch_malloc(0, bytes, stream, &mut block) });
+    block
+}
+
+#[track_caller]
+pub(crate) fn delete(block: *mut c_void) {
+    // SAFETY: nothing uses it.
+    succeed(unsafe { cuda_mem_torch_delete(block) });
+}
+
+pub(crate) fn stats() -> cuda_mem_torch_device_stats {
+    let mut stats = cuda_mem_torch_device_stats::default();
+    // SAFETY: a place.
+    succeed(unsafe { cuda_mem_torch_stats(0, &mut stats) });
+    stats
+}
+
+pub(crate) fn empty_cache(pool: cuda_mem_torch_pool_id) -> usize {
+    let mut bytes = 0;
+    // SAFETY: a place.
+    succeed(unsafe { cuda_mem_torch_empty_cache(CUDA_MEM_TORCH_ALL_DEVICES, pool, &mut bytes) });
+    bytes
+}
+
+/// What a snapshot told.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub(crate) segments: Vec<cuda_mem_torch_segment>,
+    pub(crate) blocks: Vec<cuda_mem_torch_block>,
+    /// Action, context and the two texts.
+    pub(crate) traces: Vec<(c_int, usize, String, String)>,
+}
+
+pub(crate) fn snapshot(pool: cuda_mem_torch_pool_id) -> Seen {
+    fn seen<'s>(data: *mut c_void) -> &'s mut Seen {
+        // SAFETY: what the visitor below passes.
+        unsafe { &mut *data.cast() }
+    }
+    unsafe extern "C" fn segment(data: *mut c_void, segment: *const cuda_mem_torch_segment) {
+        // SAFETY: a segment.
+        let segment = unsafe { *segment };
+        seen(data).segments.push(segment);
+    }
+    unsafe extern "C" fn block(data: *mut c_void, block: *const cuda_mem_torch_block) {
+        // SAFETY: a block.
+        let block = unsafe { *block };
+        seen(data).blocks.push(block);
+    }
+    unsafe extern "C" fn trace(data: *mut c_void, entry: *const cuda_mem_torch_trace_entry) {
+        // SAFETY: an entry.
+        let entry = unsafe { *entry };
+        let text = |text| {
+            // SAFETY: the texts are there during the call.
+            unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned()
+        };
+        let told =
+            (entry.action, entry.context.addr(), text(entry.compile_context), text(entry.user_metadata));
+        seen(data).traces.push(told);
+    }
+    let mut seen = Seen::default();
+    let visitor = cuda_mem_torch_visitor {
+        data: (&raw mut seen).cast(),
+        segment: Some(segment),
+        block: Some(block),
+        trace: Some(trace),
+    };
+    // SAFETY: functions that may be called.
+    succeed(unsafe { cuda_mem_torch_snapshot(0, pool, true, &visitor) });
+    seen
+}

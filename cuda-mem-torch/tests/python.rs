@@ -1,0 +1,84 @@
+//! The Python package's own tests, on the library and the simulator that were built: without PyTorch, which they play.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test that cannot go on fails")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+fn crate_folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn built() -> PathBuf {
+    std::env::current_exe().unwrap().parent().unwrap().to_path_buf()
+}
+
+/// Whether this machine has what the scripts need; a machine without Python builds and tests all the rest.
+fn has_python() -> bool {
+    let asked =
+        Command::new("python3").args(["-c", "import sys; assert sys.version_info >= (3, 9)"]).status();
+    let there = asked.is_ok_and(|status| status.success());
+    if !there {
+        println!("skipped: there is no python3 of 3.9 or newer");
+    }
+    there
+}
+
+fn run(command: &mut Command) {
+    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}\n{}{text}", String::from_utf8_lossy(&output.stdout));
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+}
+
+/// The package as a wheel would install it.
+fn installed() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("python-{}", std::process::id()));
+    let package = folder.join("cuda_mem_torch");
+    copy(&crate_folder().join("python/cuda_mem_torch"), &package);
+    copy(&crate_folder().join("shim"), &package.join("shim"));
+    copy(&crate_folder().join("include"), &package.join("include"));
+    fs::copy(built().join("libcuda_mem_torch.so"), package.join("libcuda_mem_torch.so")).unwrap();
+    folder
+}
+
+fn simulator() -> PathBuf {
+    if let Some(path) = std::env::var_os("CUDA_MEM_SIM_LIBRARY") {
+        return path.into();
+    }
+    let mut cargo = Command::new(env!("CARGO"));
+    run(cargo.args(["build", "--quiet", "--package", "cuda-mem-sim-library"]).current_dir(crate_folder()));
+    built().parent().unwrap().join("libcuda_mem_sim.so")
+}
+
+#[test]
+fn the_package_without_pytorch() {
+    if !has_python() {
+        return;
+    }
+    let folder = installed();
+    let script = crate_folder().join("python/tests/test_package.py");
+    run(Command::new("python3")
+        .arg(script)
+        .env("PYTHONPATH", &folder)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("CUDA_MEM_DRIVER", simulator()));
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn the_wheel() {
+    if has_python() {
+        let script = crate_folder().join("python/tests/test_wheel.py");
+        run(Command::new("python3").arg(script).env("PYTHONDONTWRITEBYTECODE", "1"));
+    }
+}
