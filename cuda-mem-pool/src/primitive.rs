@@ -45,6 +45,17 @@ pub(crate) fn yield_now() {
     std::thread::yield_now();
 }
 
+/// A moment in a wait for somebody who does nothing long: at first without the system, which has the thread come back late.
+pub(crate) fn wait_a_moment(tries: &mut u32) {
+    const SPINS: u32 = if cfg!(all(loom, test)) { 0 } else { 64 };
+    if *tries < SPINS {
+        *tries += 1;
+        std::hint::spin_loop();
+    } else {
+        yield_now();
+    }
+}
+
 /// A number that no other living thread has: not 0, and a multiple of 8.
 #[inline]
 pub(crate) fn thread_token() -> usize {

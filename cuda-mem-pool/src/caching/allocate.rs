@@ -144,12 +144,12 @@ impl Shared {
             return Ok(Some(address));
         }
         let mut source = self.source()?;
-        let live = self.ledger.read().active_bytes.all;
+        let (active, peak) = self.ledger.glance_at_active_bytes();
         let bytes = |count: u64| usize::try_from(count).unwrap_or(0);
         // The page source knows nothing of private blocks.
         let others = self.private.active();
-        let active = bytes(live.current).saturating_sub(others);
-        let load = Load { active, peak: bytes(live.peak).saturating_sub(others) };
+        let load =
+            Load { active: bytes(active).saturating_sub(others), peak: bytes(peak).saturating_sub(others) };
         slot.heap.with(|heap, guard| {
             // Another thread may have freed or grown meanwhile.
             if let Some(address) = self.take_free(slot, heap, guard, request) {
