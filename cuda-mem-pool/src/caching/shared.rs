@@ -41,6 +41,8 @@ pub(super) struct Shared {
     pub(super) private: Private,
     pub(super) ledger: PeakLedger,
     pub(super) counts: Arc<Mutex<DeviceStatistics>>,
+    /// The most bytes that were held up to the last reset of the peaks.
+    pub(super) most_reserved: AtomicU64,
     pub(super) history: History,
     pub(super) record: Record,
     pub(super) observer: Observer,
@@ -82,6 +84,7 @@ impl Shared {
             private,
             ledger,
             counts,
+            most_reserved: AtomicU64::new(0),
             history: History::new(),
             record: Record::default(),
             observer,

@@ -13,6 +13,7 @@ mod memory;
 mod peers;
 mod reclaim;
 mod routes;
+mod shown;
 
 use std::collections::HashMap;
 use std::sync::Arc;
