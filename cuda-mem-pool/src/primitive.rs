@@ -47,7 +47,7 @@ pub(crate) fn yield_now() {
 
 /// Stands for what one thread at a time may touch; the model checker says so if it is two. Nothing anywhere else.
 #[derive(Debug, Default)]
-pub(crate) struct Exclusive(#[cfg(all(loom, test))] loom::cell::UnsafeCell<()>);
+pub(crate) struct Exclusive(#[cfg(all(loom, test))] UnsafeCell<()>);
 
 impl Exclusive {
     #[inline]

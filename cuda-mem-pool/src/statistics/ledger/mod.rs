@@ -135,8 +135,8 @@ impl PeakLedger {
         self.books.read()
     }
 
-    /// Active bytes, and the most that there were, while other threads count: each of the two may lack what they count meanwhile.
-    /// Waits for the ledger's lock alone.
+    /// Active bytes, and the most that there were, while other threads count: what they count meanwhile is in each of the two or
+    /// not. Waits for the ledger's lock alone, not for those who count.
     pub(crate) fn glance_at_active_bytes(&self) -> (u64, u64) {
         let (now, most) = self.books.glance();
         (now.active_bytes(), most.active_bytes())

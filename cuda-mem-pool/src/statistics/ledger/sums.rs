@@ -108,6 +108,11 @@ impl Sums {
         self.with(other, i64::max)
     }
 
+    /// Of each figure the smaller.
+    pub(super) fn min(self, other: Self) -> Self {
+        self.with(other, i64::min)
+    }
+
     #[inline]
     fn with(self, other: Self, with: impl Fn(i64, i64) -> i64 + Copy) -> Self {
         let [all, small, large] = self.0;

@@ -83,13 +83,16 @@ impl Shares {
     /// What there is, and the most that there was, while others count.
     pub(super) fn glance(&self) -> (Sums, Sums) {
         let alone = self.is_alone();
-        let all = |now: Sums, active: &Active| {
+        let add = |now: Sums, active: &Active| {
             let now = now.plus(active.cells.now());
             if alone { now } else { now.less(active.share) }
         };
-        let now = self.active.iter().fold(self.given, all);
-        let seen = self.active.first().filter(|_| alone).map(|active| self.given.plus(active.cells.most()));
-        (now, self.peak.max(seen.unwrap_or_default()).max(now))
+        let now = self.active.iter().fold(self.given, add);
+        let Some(one) = self.active.first().filter(|_| alone) else {
+            return (now.min(self.peak), self.peak);
+        };
+        // It may have risen and not looked at it yet.
+        (now, self.peak.max(now).max(self.given.plus(one.cells.most())))
     }
 
     fn is_alone(&self) -> bool {
