@@ -143,13 +143,14 @@ impl Shared {
         if let Some(address) = self.take_of_kept(slot, request) {
             return Ok(Some(address));
         }
-        let mut source = self.source()?;
+        // Before others wait for what is taken next: this may wait for those who count.
         let (active, peak) = self.ledger.glance_at_active_bytes();
         let bytes = |count: u64| usize::try_from(count).unwrap_or(0);
         // The page source knows nothing of private blocks.
         let others = self.private.active();
         let load =
             Load { active: bytes(active).saturating_sub(others), peak: bytes(peak).saturating_sub(others) };
+        let mut source = self.source()?;
         slot.heap.with(|heap, guard| {
             // Another thread may have freed or grown meanwhile.
             if let Some(address) = self.take_free(slot, heap, guard, request) {

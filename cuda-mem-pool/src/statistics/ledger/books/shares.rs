@@ -131,8 +131,9 @@ impl Shares {
     /// A share for one that will have `wanted`; None if there may be too little.
     fn share_of(&mut self, place: usize, wanted: Sums) -> Option<Sums> {
         let lacks = wanted.less(self.active.get(place)?.share).or_nothing();
-        self.collect(place, lacks, false);
-        self.collect(place, lacks, true);
+        for effort in [Effort::Half, Effort::All, Effort::Wait] {
+            self.collect(place, lacks, effort);
+        }
         let left = self.room().less(lacks);
         if !Sums::default().fits(left) {
             return None;
@@ -145,9 +146,8 @@ impl Shares {
         Some(active.share)
     }
 
-    /// Takes of the others what they do not use until nobody has as much as one lacks: at first half of it, of those that do not
-    /// have to be waited for; to the utmost all.
-    fn collect(&mut self, but: usize, lacks: Sums, utmost: bool) {
+    /// Takes of the others what they do not use until nobody has as much as one lacks.
+    fn collect(&mut self, but: usize, lacks: Sums, effort: Effort) {
         for _ in 0..self.active.len() {
             let still = lacks.less(self.room()).or_nothing();
             if still == Sums::default() {
@@ -158,16 +158,28 @@ impl Shares {
                 continue;
             }
             let Some(Active { cells, share }) = self.active.get_mut(self.asked) else { return };
-            let counted = if utmost { Some(rest(cells)) } else { try_rest(cells) };
+            let counted = if effort == Effort::Wait { Some(rest(cells)) } else { try_rest(cells) };
             let Some(counted) = counted else { continue };
             let unused = share.less(cells.now());
-            let taken = if utmost { unused } else { unused.less(unused.halved()) }.where_any(still);
+            let left = if effort == Effort::Half { unused.halved() } else { Sums::default() };
+            let taken = unused.less(left).where_any(still);
             *share = share.less(taken);
             self.given = self.given.less(taken);
             cells.bind(*share, PoolSize::Small);
             go_on(cells, counted);
         }
     }
+}
+
+/// How much is done for what one lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effort {
+    /// Half of what others do not use is taken, of those that do not count right now.
+    Half,
+    /// All of it.
+    All,
+    /// And of those that do, when they are done.
+    Wait,
 }
 
 /// Lets a shard go on that was made to rest, if it counted before.
