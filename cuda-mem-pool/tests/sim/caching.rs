@@ -256,10 +256,12 @@ fn who_has_memory_does_not_wait_for_who_gets_some() {
         });
         let allocator = CachingAllocator::observed(context, &CachingOptions::default(), stop.clone()).unwrap();
         let [a, b] = [(); 2].map(|()| Stream::new(context).unwrap());
-        // The whole page is kept in pieces of one size, which serve no other before they are joined.
-        let pieces: Vec<_> = (0..128).map(|_| allocator.allocate(16 << 10, &b).unwrap()).collect();
-        drop(pieces);
+        // All that there is is kept in pieces of one size, which serve no other before they are joined.
+        let mut pieces = vec![allocator.allocate(16 << 10, &b).unwrap()];
         let held = allocator.reserved_bytes();
+        pieces.resize_with(held / (16 << 10), || allocator.allocate(16 << 10, &b).unwrap());
+        assert_eq!(allocator.reserved_bytes(), held);
+        drop(pieces);
         stop.armed.store(true, Ordering::SeqCst);
         thread::scope(|scope| {
             let getter = scope.spawn(|| allocator.allocate(40 * MIB, &a).unwrap());
