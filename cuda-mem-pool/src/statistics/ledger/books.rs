@@ -93,7 +93,11 @@ impl Books {
         let state = lock(&self.state);
         match self.peaks {
             Peaks::Exact => state.shares.glance(),
-            Peaks::Sharded => (state.sharded_now(), state.sharded_peak()),
+            // Those that have risen have not all looked at it yet.
+            Peaks::Sharded => {
+                let most = |peak: Sums, shard: &Arc<Cells>| peak.plus(shard.most().max(shard.now()));
+                (state.sharded_now(), state.shards.iter().fold(state.gone_peak, most))
+            }
         }
     }
 
