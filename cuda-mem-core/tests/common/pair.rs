@@ -6,6 +6,7 @@ use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::ptr;
+use std::time::{Duration, Instant};
 
 /// How long either end waits for the other. Far longer than any needs: who takes it hangs.
 const SECONDS: libc::time_t = 60;
@@ -44,6 +45,30 @@ pub(crate) fn play(test: &'static str, roles: &[(&str, Body)], first: impl FnOnc
     body(&channel);
 }
 
+/// As [`play`], with `first` in a process that runs nothing else, so that what it has open and mapped is its own.
+#[allow(dead_code, reason = "not every test program counts what it holds")]
+pub(crate) fn play_alone(test: &'static str, roles: &[(&str, Body)], first: impl FnOnce(Cast)) {
+    const ALONE: &str = "alone";
+    match std::env::var(ROLE).as_deref() {
+        Ok(ALONE) => first(Cast { test }),
+        Ok(_) => play(test, roles, first),
+        Err(_) => {
+            let mut command = again(test, ALONE);
+            let status = command.stdin(Stdio::null()).status().expect("a new process");
+            assert!(status.success(), "the process that is alone failed: {status}");
+        }
+    }
+}
+
+/// This program, to run one test in a role.
+fn again(test: &str, role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("the test program"));
+    command.args(["--exact", test, "--nocapture", "--quiet", "--test-threads=1"]);
+    // What it records would be recorded twice, and its summary be counted.
+    command.env(ROLE, role).env_remove("CUDA_MEM_RECORD").stdout(Stdio::null());
+    command
+}
+
 /// The test around it, by the name that the test program knows it by.
 #[allow(unused_macros, reason = "not every test program plays")]
 macro_rules! test_name {
@@ -71,11 +96,7 @@ impl Cast {
     /// Starts a process in one of the test's roles.
     pub(crate) fn start(self, role: &str) -> Peer {
         let (ours, theirs) = Channel::both().expect("a pair of sockets");
-        let mut command = Command::new(std::env::current_exe().expect("the test program"));
-        command.args(["--exact", self.test, "--nocapture", "--quiet", "--test-threads=1"]);
-        // What it records would be recorded twice.
-        command.env(ROLE, role).env_remove("CUDA_MEM_RECORD");
-        let child = command.stdin(theirs.socket).stdout(Stdio::null()).spawn().expect("a new process");
+        let child = again(self.test, role).stdin(theirs.socket).spawn().expect("a new process");
         let peer = Peer { child, channel: ours };
         // Cargo's harness runs no test, successfully, if the name is wrong.
         assert_eq!(peer.receive().bytes, role.as_bytes(), "the role that was played");
@@ -103,7 +124,14 @@ impl Peer {
 
     /// Waits until it has ended well.
     pub(crate) fn finish(mut self) {
-        let status = self.child.wait().expect("its end");
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("its end") {
+                break status;
+            }
+            assert!(start.elapsed() < Duration::from_secs(SECONDS as u64), "the other process hangs");
+            std::thread::sleep(Duration::from_millis(1));
+        };
         assert!(status.success(), "the other process failed: {status}");
     }
 }

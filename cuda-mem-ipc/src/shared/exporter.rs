@@ -17,7 +17,7 @@ use super::segment::SegmentRef;
 use super::share::{Holder, Share};
 use super::wire::{self, Fence, HandOver, Offer, Release};
 use super::words::{Point, ReleaseFence, Words};
-use super::{heard, lock, refuse_forked, say};
+use super::{Heard, heard, lock, refuse_forked, say};
 use crate::error::{Error, Result};
 use crate::transport::{Connection, Deadline, Peer};
 
@@ -43,7 +43,7 @@ pub(super) struct ExportLink {
     /// Segments whose end the importer was not told of yet.
     retiring: Mutex<Vec<u64>>,
     ring: Mutex<Producer<ring::Shared>>,
-    /// How many messages were sent, from the first segment on.
+    /// How many frames whoever reads the ring must have heard.
     sent: AtomicU64,
     /// The peer has closed its end or broken the protocol.
     is_closing: AtomicBool,
@@ -98,7 +98,7 @@ impl Exporter {
         let words = Arc::new(Words::create(context, connection.peer().pid())?);
         let descriptor = words.descriptor()?;
         say(&connection, &wire::Message::Offer(Offer::OURS), &[descriptor.as_fd()], deadline)?;
-        let (answer, descriptors) = heard(&connection, deadline)?;
+        let Heard { message: answer, descriptors, .. } = heard(&connection, deadline)?;
         if answer != wire::Message::Accept || !descriptors.is_empty() {
             let pid = connection.peer().pid();
             return Err(connection.breaks(Error::Protocol { pid, what: "the offer is not accepted" }));
@@ -218,8 +218,9 @@ impl ExportLink {
         descriptors: &[BorrowedFd<'_>],
         deadline: impl Into<Deadline>,
     ) -> Result<()> {
-        say(&self.connection, message, descriptors, deadline)?;
-        self.sent.fetch_add(1, Ordering::Release);
+        let number = say(&self.connection, message, descriptors, deadline)?;
+        // Its place among the others': threads that send at the same time may come here in any order.
+        self.sent.fetch_max(number.saturating_add(1), Ordering::Release);
         Ok(())
     }
 
@@ -306,7 +307,7 @@ impl ExportLink {
 
     fn take_messages(&self) -> Result<()> {
         loop {
-            let (message, descriptors) = match heard(&self.connection, Duration::ZERO) {
+            let Heard { message, descriptors, .. } = match heard(&self.connection, Duration::ZERO) {
                 Err(error) if error.is_timeout() => return Ok(()),
                 result => result?,
             };

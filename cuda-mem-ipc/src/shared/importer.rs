@@ -18,7 +18,7 @@ use super::ring::{self, Consumer};
 use super::segment::Segment;
 use super::wire::{self, Fence, HandOver, Release};
 use super::words::{Point, Words};
-use super::{heard, lock, refuse_forked, say};
+use super::{Heard, heard, lock, refuse_forked, say};
 use crate::error::{Error, Result};
 use crate::import::{ImportError, ImportKey, Imported, Imports};
 use crate::transport::{Connection, Deadline, Peer, Poller};
@@ -39,7 +39,8 @@ static IMPORTS: OnceLock<Imports<Segment>> = OnceLock::new();
 /// Receives buffers from the process at the other end of a connection, which has an [`Exporter`](super::Exporter).
 ///
 /// A segment is mapped once in a process, whichever connections to its exporter bring buffers of it, and stays mapped until
-/// its exporter says that it is gone, or is gone itself, and the last buffer of it is dropped. Whatever comes is checked; a message
+/// its exporter says that it is gone, or is gone itself and all that it had sent was received, and the last buffer of it is
+/// dropped. Whatever comes is checked; a message
 /// that breaks the protocol ends the connection.
 ///
 /// When the exporter dies, streams that wait for its work go on, and the buffers whose work it had not finished give
@@ -71,7 +72,7 @@ pub(super) struct ImportLink {
 /// How far what the exporter says was heard.
 struct Turn {
     ring: Consumer<ring::Shared>,
-    /// How many messages, from the first segment on.
+    /// How many frames.
     heard: u64,
     /// A buffer that came as a message, behind those in the ring.
     held: Option<HandOver>,
@@ -96,7 +97,7 @@ impl Importer {
         refuse_forked()?;
         let deadline = deadline.into();
         let pid = connection.peer().pid();
-        let (offer, descriptors) = heard(&connection, deadline)?;
+        let Heard { message: offer, descriptors, .. } = heard(&connection, deadline)?;
         let descriptor = match (offer, <[OwnedFd; 1]>::try_from(descriptors)) {
             (wire::Message::Offer(_), Ok([descriptor])) => descriptor,
             _ => {
@@ -205,8 +206,14 @@ impl ImportLink {
             if let Some(said) = turn.held.take() {
                 return self.receive(said);
             }
-            let (message, descriptors) = heard(&self.connection, Duration::ZERO)?;
-            turn.heard = turn.heard.saturating_add(1);
+            let Heard { message, descriptors, number } = match heard(&self.connection, Duration::ZERO) {
+                Err(error) if error.is_gone() || matches!(error, Error::Broken) => {
+                    self.forget_all();
+                    return Err(error);
+                }
+                result => result?,
+            };
+            turn.heard = number.saturating_add(1);
             let no_descriptor = descriptors.is_empty();
             match (message, <[OwnedFd; 1]>::try_from(descriptors)) {
                 (wire::Message::Segment(said), Ok([descriptor])) => self.learn(&said, descriptor)?,
@@ -254,6 +261,11 @@ impl ImportLink {
             None => return Err(self.breaks("it retires a segment that it did not announce")),
         }
         Ok(())
+    }
+
+    /// Nothing more will come of any segment. Their release waits for streams.
+    fn forget_all(&self) {
+        bury(std::mem::take(&mut *lock(&self.segments)));
     }
 
     fn receive(self: &Arc<Self>, said: HandOver) -> Result<ReceivedBuffer> {
@@ -315,7 +327,7 @@ impl ImportLink {
     }
 
     pub(super) fn send(&self, release: Release) -> Result<()> {
-        say(&self.connection, &wire::Message::Release(release), &[], Duration::ZERO)
+        say(&self.connection, &wire::Message::Release(release), &[], Duration::ZERO).map(drop)
     }
 
     /// Gives a buffer back, now or as soon as it can be.
@@ -388,8 +400,14 @@ impl Watched for ImportLink {
     fn end(&self) {
         self.is_over.store(true, Ordering::SeqCst);
         self.words.end();
-        // Their release waits for streams.
-        bury((std::mem::take(&mut *lock(&self.segments)), std::mem::take(&mut *lock(&self.unsent))));
+        bury(std::mem::take(&mut *lock(&self.unsent)));
+        // Buffers that the peer had sent are received all the same. Whoever has the turn now sees the end by itself.
+        if let Ok(turn) = self.turn.try_lock() {
+            let is_over = turn.held.is_none() && matches!(turn.ring.peek(), Ok(None));
+            if is_over && !self.connection.has_message() {
+                self.forget_all();
+            }
+        }
     }
 }
 

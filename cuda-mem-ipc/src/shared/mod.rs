@@ -51,18 +51,26 @@ fn say(
     message: &wire::Message,
     descriptors: &[BorrowedFd<'_>],
     deadline: impl Into<Deadline>,
-) -> Result<()> {
+) -> Result<u64> {
     let (kind, payload) = message.encode();
-    connection.send(kind, &payload, descriptors, deadline)
+    connection.send_numbered(kind, &payload, descriptors, deadline)
+}
+
+/// A message that came.
+struct Heard {
+    message: wire::Message,
+    descriptors: Vec<OwnedFd>,
+    /// As [`say`] returned it to the peer.
+    number: u64,
 }
 
 /// The next message, as far as its bytes go.
-fn heard(connection: &Connection, deadline: impl Into<Deadline>) -> Result<(wire::Message, Vec<OwnedFd>)> {
-    let message = connection.recv(deadline)?;
-    let parsed = wire::Message::parse(message.kind, &message.payload);
+fn heard(connection: &Connection, deadline: impl Into<Deadline>) -> Result<Heard> {
+    let came = connection.recv(deadline)?;
+    let parsed = wire::Message::parse(came.kind, &came.payload);
     let pid = connection.peer().pid();
-    let parsed = parsed.map_err(|source| connection.breaks(Error::Wire { pid, source }))?;
-    Ok((parsed, message.descriptors))
+    let message = parsed.map_err(|source| connection.breaks(Error::Wire { pid, source }))?;
+    Ok(Heard { message, descriptors: came.descriptors, number: came.number })
 }
 
 /// Where `len` bytes behind `offset` of a buffer are on the host.

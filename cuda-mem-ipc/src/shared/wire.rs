@@ -242,7 +242,7 @@ impl Message {
 }
 
 impl HandOver {
-    /// As an entry of the ring: the words of its payload, which an event's handle is too long for, and how many messages have to
+    /// As an entry of the ring: the words of its payload, which an event's handle is too long for, and how many frames have to
     /// be heard before it.
     pub(super) fn to_entry(self, messages: u64) -> Option<[u64; 7]> {
         let Fence::Word { line, generation } = self.fence else { return None };

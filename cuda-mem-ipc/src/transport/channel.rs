@@ -42,6 +42,8 @@ struct Receiving {
 /// A message as it came, believed so far as the frame goes.
 #[derive(Debug)]
 pub(super) struct Packet {
+    /// How many came before it on this connection.
+    pub(super) number: u64,
     pub(super) version: u16,
     pub(super) kind: u16,
     pub(super) payload: Vec<u8>,
@@ -72,14 +74,14 @@ impl Channel {
         })
     }
 
-    /// Sends a frame, which gets its number here, with descriptors beside it.
+    /// Sends a frame with descriptors beside it, and returns the number that it got here.
     pub(super) fn send(
         &self,
         frame: Frame<'_>,
         descriptors: &[BorrowedFd<'_>],
         peer: Option<&Peer>,
         deadline: Deadline,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         const WHAT: &str = "the peer had taken enough messages for another one";
         self.until(PollFlags::OUT, WHAT, peer, deadline, || self.try_send(frame, descriptors))
     }
@@ -121,8 +123,8 @@ impl Channel {
         }
     }
 
-    /// `None` if the peer's queue is full. The lock is not held while anybody waits.
-    fn try_send(&self, frame: Frame<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<Option<()>> {
+    /// The frame's number, `None` if the peer's queue is full. The lock is not held while anybody waits.
+    fn try_send(&self, frame: Frame<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<Option<u64>> {
         let mut sending = lock(&self.sending);
         let Sending { next, frame: bytes } = &mut *sending;
         frame.with_sequence(*next).encode(bytes);
@@ -136,8 +138,9 @@ impl Channel {
             rustix::io::retry_on_intr(|| sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags));
         match sent {
             Ok(_) => {
-                *next = next.wrapping_add(1);
-                Ok(Some(()))
+                let number = *next;
+                *next = number.wrapping_add(1);
+                Ok(Some(number))
             }
             Err(Errno::AGAIN) => Ok(None),
             Err(Errno::TOOMANYREFS) => Err(Error::TooManyInFlight),
@@ -205,6 +208,7 @@ fn check(received: Received, buffer: &[u8], next: u64) -> Result<Packet> {
         return Err(Error::DescriptorCount { declared, received: descriptors.len() });
     }
     Ok(Packet {
+        number: next,
         version: frame.version(),
         kind: frame.kind(),
         payload: frame.payload().to_vec(),

@@ -70,6 +70,8 @@ pub struct Message {
     pub payload: Vec<u8>,
     /// Descriptors of this process now, with close-on-exec. What they are of is the peer's choice.
     pub descriptors: Vec<OwnedFd>,
+    /// How many frames the peer had sent before it.
+    pub(crate) number: u64,
 }
 
 impl Connection {
@@ -118,6 +120,17 @@ impl Connection {
         descriptors: &[BorrowedFd<'_>],
         deadline: impl Into<Deadline>,
     ) -> Result<()> {
+        self.send_numbered(kind, payload, descriptors, deadline).map(drop)
+    }
+
+    /// As [`send`](Self::send); returns how many frames were sent before this one.
+    pub(crate) fn send_numbered(
+        &self,
+        kind: u16,
+        payload: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+        deadline: impl Into<Deadline>,
+    ) -> Result<u64> {
         let frame = self.frame(kind, payload)?.with_descriptors(descriptors.len()).map_err(refused)?;
         self.channel.send(frame, descriptors, Some(&self.peer), deadline.into())
     }
@@ -142,7 +155,7 @@ impl Connection {
         let number = |descriptor: &BorrowedFd<'_>| descriptor.as_raw_fd().to_le_bytes();
         let numbers = descriptors.iter().flat_map(number).collect::<Vec<_>>();
         let frame = self.frame(kind, payload)?.with_numbers(&numbers).map_err(refused)?;
-        self.channel.send(frame, &[], Some(&self.peer), deadline.into())
+        self.channel.send(frame, &[], Some(&self.peer), deadline.into()).map(drop)
     }
 
     fn frame<'a>(&self, kind: u16, payload: &'a [u8]) -> Result<Frame<'a>> {
@@ -164,17 +177,23 @@ impl Connection {
     /// [`recvmsg`](https://man7.org/linux/man-pages/man2/recvmsg.2.html).
     pub fn recv(&self, deadline: impl Into<Deadline>) -> Result<Message> {
         let packet = self.channel.receive(Some(&self.peer), deadline.into())?;
-        let Packet { version, kind, payload, mut descriptors, numbers, sender: _ } = packet;
+        let Packet { number, version, kind, payload, mut descriptors, numbers, sender: _ } = packet;
         if version != self.version {
             return Err(self.channel.breaks(FrameError::Version { found: version }.into()));
         }
         if kind < FIRST_KIND {
             return Err(self.channel.breaks(Error::ReservedKind { kind, first: FIRST_KIND }));
         }
-        for number in numbers {
-            descriptors.push(self.take(number)?);
+        for descriptor in numbers {
+            descriptors.push(self.take(descriptor)?);
         }
-        Ok(Message { kind, payload, descriptors })
+        Ok(Message { kind, payload, descriptors, number })
+    }
+
+    /// Whether a message is there that was not received yet.
+    pub(crate) fn has_message(&self) -> bool {
+        // A packet is never empty; the end of the connection is no bytes.
+        rustix::io::ioctl_fionread(&self.channel).is_ok_and(|bytes| bytes > 0)
     }
 
     /// Ends the connection for both sides because of what a message said, which is handed back.

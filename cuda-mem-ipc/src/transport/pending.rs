@@ -148,7 +148,8 @@ impl AsFd for Pending {
 
 fn say_hello(channel: &Channel, peer: &Peer, deadline: Deadline) -> Result<()> {
     let payload = Hello::own()?.encode();
-    channel.send(Frame::new(hello::KIND, 0, &payload)?.with_version(MIN_VERSION), &[], Some(peer), deadline)
+    let hello = Frame::new(hello::KIND, 0, &payload)?.with_version(MIN_VERSION);
+    channel.send(hello, &[], Some(peer), deadline).map(drop)
 }
 
 /// The hello, if it is one.

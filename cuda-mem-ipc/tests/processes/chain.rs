@@ -20,8 +20,9 @@ fn second(first: &Channel) {
     let buffer = importer.recv(LIMIT).unwrap();
     exporter.hand_over(buffer.range(1000..LEN).unwrap(), &world.new_stream(), LIMIT).unwrap();
     drop(buffer);
-    assert_eq!(importer.buffers(), 1, "it goes back when C is done");
     assert_eq!(third.receive().bytes, b"enqueued");
+    assert_eq!(importer.buffers(), 1, "it goes back when C is done");
+    third.send(b"let go", &[]);
     first.send(b"enqueued", &[]);
     first.send(&third.receive().bytes, &[]);
     third.finish();
@@ -35,8 +36,9 @@ fn third(first: &Channel) {
     let buffer = importer.recv(LIMIT).unwrap();
     let target = DeviceBuffer::zeroed(&stream, buffer.len()).unwrap();
     enqueue_download(&stream, buffer.on(&stream).unwrap().address(), &target);
-    drop(buffer);
     first.send(b"enqueued", &[]);
+    assert_eq!(first.receive().bytes, b"let go");
+    drop(buffer);
     first.send_words(&[checksum(&target.to_vec(&stream).unwrap())]);
 }
 

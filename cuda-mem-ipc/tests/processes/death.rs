@@ -1,7 +1,7 @@
 //! The death matrix: either end is killed at each step of the protocol, and the other one goes on as it was.
 //!
 //! The steps are those of `docs/ipc.md`. `CUDA_MEM_DEATH_ROUNDS` says how often each is died at.
-#![allow(clippy::print_stdout, reason = "tells how many were killed where")]
+#![allow(clippy::print_stderr, reason = "tells how many were killed where")]
 
 mod exporter;
 mod importer;
@@ -68,7 +68,7 @@ fn end(mut peer: Peer, how: End) -> Option<Peer> {
     None
 }
 
-/// Dies at a step again and again, and looks that nothing is left each time.
+/// Dies at a step again and again, and looks that nothing is left each time. No other test may run in the process.
 fn die_at<S: std::fmt::Debug + Copy>(
     who: &str,
     step: S,
@@ -86,7 +86,7 @@ fn die_at<S: std::fmt::Debug + Copy>(
         before.expect_again(&world);
     }
     expect_usable(&world);
-    println!("{who} {how:?} at {step:?}: {} times, all back within {} ms", rounds + 1, longest.as_millis());
+    eprintln!("{who} {how:?} at {step:?}: {} times, all back within {} ms", rounds + 1, longest.as_millis());
 }
 
 /// The time that something takes to become so.

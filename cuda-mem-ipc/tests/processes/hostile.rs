@@ -119,8 +119,8 @@ fn what_no_exporter_puts_into_the_ring_ends_the_connection() {
     }
     let (importer, hostile, words) = importer(&world);
     say(&hostile, Message::Segment(said), &[descriptor.as_fd()]);
-    // Before a message that never comes.
-    write_ring(&words, 3, &with(6, 2));
+    // Behind a message that never comes.
+    write_ring(&words, 3, &with(6, 100));
     write_ring(&words, 0, &[1]);
     assert!(matches!(importer.recv(SHORT), Err(Error::Timeout { .. })));
     write_ring(&words, 3, &good);

@@ -219,3 +219,40 @@ fn streams_hand_over_without_waiting_for_each_other() {
         receiver.finish();
     });
 }
+
+/// Segments come and go while other threads' are announced: nobody's overtakes its announcement.
+#[test]
+fn threads_hand_over_new_segments_at_once() {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 60;
+    fn receiver(first: &Channel) {
+        let world = World::new();
+        let importer = import_from(&world, first);
+        for sequence in 0..THREADS * EACH {
+            let buffer = importer.recv(LIMIT).unwrap();
+            assert!((1..=THREADS).contains(&(buffer.len() as u64)), "{sequence}");
+        }
+        first.send(b"all", &[]);
+    }
+    pair::play(test_name!(), &[("receiver", receiver)], |cast| {
+        let world = World::new();
+        let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+        let receiver = cast.start("receiver");
+        let exporter = export_to(&world, &receiver);
+        std::thread::scope(|scope| {
+            for thread in 1..=THREADS {
+                let (pool, exporter, stream) = (&pool, &exporter, world.new_stream());
+                scope.spawn(move || {
+                    for _ in 0..EACH {
+                        let len = usize::try_from(thread).unwrap();
+                        let buffer = pool.allocate_isolated(LEN, &stream).unwrap();
+                        exporter.hand_over(buffer.range(0..len).unwrap(), &stream, LIMIT).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(receiver.receive().bytes, b"all");
+        eventually("all go back", || exporter.leases() == 0);
+        receiver.finish();
+    });
+}

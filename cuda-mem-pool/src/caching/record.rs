@@ -144,7 +144,7 @@ impl Shared {
     }
 
     /// The stack that a block was allocated with, or none any more.
-    fn keep_stack(&self, address: u64, frames: Option<Frames>) {
+    pub(super) fn keep_stack(&self, address: u64, frames: Option<Frames>) {
         let recording = self.history.recordings();
         let mut stacks = lock(&self.record.stacks);
         if stacks.recording != recording {

@@ -26,11 +26,11 @@ impl Shared {
         let source = lock(&self.source);
         let device = u32::try_from(self.context.device().as_raw()).unwrap_or_default();
         let known = Known { device, pending: self.pending.freed(), stacks: self.stacks() };
-        let heaps = self.slots.iter().flat_map(|slot| self.segments(slot, &known));
-        let segments = heaps.chain(self.private.segments(device)).collect();
+        let mut segments: Vec<_> = self.slots.iter().flat_map(|slot| self.segments(slot, &known)).collect();
         let mut device_traces = vec![Vec::new(); device as usize];
         device_traces.push(self.history.entries());
         drop(source);
+        segments.extend(self.private_segments(device, &known.stacks));
         Snapshot {
             segments,
             device_traces,

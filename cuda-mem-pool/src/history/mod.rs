@@ -66,6 +66,7 @@ struct State {
 
 thread_local! {
     static USER_METADATA: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
+    static COMPILE_CONTEXTS: RefCell<Vec<Arc<str>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// What the calling thread says of what it does next, on any device: new entries carry it, until it says something else. `None`
@@ -73,6 +74,19 @@ thread_local! {
 pub fn set_user_metadata(metadata: Option<&str>) {
     // A thread that is ending has nothing more to say.
     let _ = USER_METADATA.try_with(|current| current.replace(metadata.map(Arc::from)));
+}
+
+/// What PyTorch compiles in the calling thread from here on, on top of what it said before: new entries carry it until
+/// [`pop_compile_context`]. PyTorch's `pushCompileContext`.
+pub fn push_compile_context(context: &str) {
+    // As above.
+    let _ = COMPILE_CONTEXTS.try_with(|contexts| contexts.borrow_mut().push(Arc::from(context)));
+}
+
+/// Ends what [`push_compile_context`] said last in the calling thread; nothing without that.
+pub fn pop_compile_context() {
+    // As above.
+    let _ = COMPILE_CONTEXTS.try_with(|contexts| contexts.borrow_mut().pop());
 }
 
 /// What there is to record of something that happened. [`History`] has an example.
@@ -191,7 +205,10 @@ impl History {
             stream: event.stream,
             time_us: now_us(),
             frames: frames.filter(|_| recorded).cloned(),
-            compile_context: None,
+            compile_context: COMPILE_CONTEXTS
+                .try_with(|contexts| contexts.borrow().last().cloned())
+                .ok()
+                .flatten(),
             user_metadata: USER_METADATA.try_with(|metadata| metadata.borrow().clone()).ok().flatten(),
         };
         if self.is_recording() && !state.options.skip_actions.contains(&event.action) {

@@ -254,7 +254,8 @@ fn who_has_memory_does_not_wait_for_who_gets_some() {
             go_on: Mutex::new(go_on),
             told: AtomicBool::new(false),
         });
-        let allocator = CachingAllocator::observed(context, &CachingOptions::default(), stop.clone()).unwrap();
+        let allocator =
+            CachingAllocator::observed(context, &CachingOptions::default(), stop.clone()).unwrap();
         let [a, b] = [(); 2].map(|()| Stream::new(context).unwrap());
         // All that there is is kept in pieces of one size, which serve no other before they are joined.
         let mut pieces = vec![allocator.allocate(16 << 10, &b).unwrap()];

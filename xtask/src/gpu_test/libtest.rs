@@ -74,6 +74,16 @@ pub(crate) fn parse(output: &str) -> Report {
     report
 }
 
+/// The tests that libtest said were slow and that had not ended when the output did.
+pub(crate) fn unfinished(output: &str) -> Vec<&str> {
+    let slow = output.lines().filter_map(|line| {
+        let (name, _) = line.strip_prefix("test ")?.split_once(" has been running for over ")?;
+        Some(name)
+    });
+    let ended = |name: &str| output.lines().filter_map(case).any(|case| case.name == name);
+    slow.filter(|name| !ended(name)).collect()
+}
+
 /// `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s`
 fn summary(line: &str) -> Option<Counts> {
     let (_, rest) = line.split_once("test result: ")?;
@@ -100,6 +110,18 @@ fn case(line: &str) -> Option<Case> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tests_that_hang_are_told() {
+        let output = "
+test a ... ok
+test b::slow has been running for over 60 seconds
+test c::hangs has been running for over 60 seconds
+test b::slow ... ok
+";
+        assert_eq!(unfinished(output), ["c::hangs"]);
+        assert!(unfinished("test a ... ok").is_empty());
+    }
 
     #[test]
     fn several_executables_add_up() {

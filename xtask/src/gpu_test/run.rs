@@ -251,7 +251,10 @@ fn execute(steps: Vec<Step>, row: &Row, log: &Path, done: &mut Done, tick: &mut 
         match ending {
             Ending::Exited(0) => ensure!(report.counts.ran() > 0, "{}: no test ran", step.name),
             Ending::TimedOut { .. } => {
-                bail!("{} was still running when the row's {} s were over", step.name, row.limit.as_secs())
+                let hang = libtest::unfinished(&printed).join(", ");
+                let limit = row.limit.as_secs();
+                let named = if hang.is_empty() { String::new() } else { format!(": {hang}") };
+                bail!("{} was still running when the row's {limit} s were over{named}", step.name)
             }
             // The count of failed tests says it better.
             Ending::Exited(_) if report.counts.failed > 0 => break,

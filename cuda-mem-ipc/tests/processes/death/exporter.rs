@@ -152,7 +152,7 @@ fn expect_dead(buffer: &cuda_mem_ipc::shared::ReceivedBuffer, world: &World) {
 
 #[test]
 fn an_exporter_that_is_killed_leaves_its_importers_sane() {
-    pair::play(test_name!(), &[("exporter", dying)], |cast| {
+    pair::play_alone(test_name!(), &[("exporter", dying)], |cast| {
         for step in STEPS {
             die_at("exporter", step, End::Killed, rounds(), |world, step, how| round(cast, world, step, how));
         }
@@ -161,9 +161,47 @@ fn an_exporter_that_is_killed_leaves_its_importers_sane() {
 
 #[test]
 fn an_exporter_that_exits_without_a_word_leaves_its_importers_sane() {
-    pair::play(test_name!(), &[("exporter", dying)], |cast| {
+    pair::play_alone(test_name!(), &[("exporter", dying)], |cast| {
         for step in STEPS {
             die_at("exporter", step, End::Exited, 1, |world, step, how| round(cast, world, step, how));
+        }
+    });
+}
+
+fn sends_two(first: &Channel) {
+    let world = World::new();
+    let stream = world.new_stream();
+    let exporter = Exporter::new(&world.context, invited(first), LIMIT).unwrap();
+    let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+    let buffer = pool.allocate(LEN, &stream).unwrap();
+    upload(&stream, buffer.as_raw(), &pattern(LEN, 4));
+    for _ in 0..2 {
+        exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
+    }
+    stream.synchronize().unwrap();
+    stay(first);
+}
+
+/// Of a segment that the importer has, and of one that it has not.
+#[test]
+fn what_an_exporter_had_sent_before_it_was_killed_is_received() {
+    pair::play(test_name!(), &[("exporter", sends_two)], |cast| {
+        for before in [0, 1] {
+            let world = World::new();
+            let stream = world.new_stream();
+            let victim = cast.start("exporter");
+            let importer = Importer::new(&world.context, invite(&victim), LIMIT).unwrap();
+            let mut received: Vec<_> = (0..before).map(|_| importer.recv(LIMIT).unwrap()).collect();
+            ready(&victim);
+            let _heir = end(victim, End::Killed);
+            // Longer than it takes to be noticed.
+            std::thread::sleep(crate::link::SHORT);
+            received.extend((before..2).map(|_| importer.recv(LIMIT).unwrap()));
+            for buffer in &received {
+                let address = buffer.on(&stream).unwrap().address();
+                assert!(download(&stream, address, LEN) == pattern(LEN, 4));
+            }
+            assert!(importer.recv(LIMIT).unwrap_err().is_gone());
         }
     });
 }
@@ -171,7 +209,7 @@ fn an_exporter_that_exits_without_a_word_leaves_its_importers_sane() {
 /// As for an importer.
 #[test]
 fn an_exporter_that_becomes_another_program_leaves_its_importers_sane() {
-    pair::play(test_name!(), &[("exporter", dying)], |cast| {
+    pair::play_alone(test_name!(), &[("exporter", dying)], |cast| {
         for step in [Step::Received, Step::Waiting, Step::Ready] {
             die_at("exporter", step, End::Replaced, 1, |world, step, how| round(cast, world, step, how));
         }

@@ -135,7 +135,7 @@ fn round(cast: Cast, world: &World, step: Step, how: End) -> Duration {
 
 #[test]
 fn an_importer_that_is_killed_takes_nothing_with_it() {
-    pair::play(test_name!(), &[("importer", dying)], |cast| {
+    pair::play_alone(test_name!(), &[("importer", dying)], |cast| {
         for step in STEPS {
             die_at("importer", step, End::Killed, rounds(), |world, step, how| round(cast, world, step, how));
         }
@@ -144,7 +144,7 @@ fn an_importer_that_is_killed_takes_nothing_with_it() {
 
 #[test]
 fn an_importer_that_exits_without_a_word_takes_nothing_with_it() {
-    pair::play(test_name!(), &[("importer", dying)], |cast| {
+    pair::play_alone(test_name!(), &[("importer", dying)], |cast| {
         for step in STEPS {
             die_at("importer", step, End::Exited, 1, |world, step, how| round(cast, world, step, how));
         }
@@ -154,7 +154,7 @@ fn an_importer_that_exits_without_a_word_takes_nothing_with_it() {
 /// The process is there, and nothing of it: it is treated as gone soon after its end is closed.
 #[test]
 fn an_importer_that_becomes_another_program_takes_nothing_with_it() {
-    pair::play(test_name!(), &[("importer", dying)], |cast| {
+    pair::play_alone(test_name!(), &[("importer", dying)], |cast| {
         for step in [Step::HandedOver, Step::Waiting, Step::Released] {
             die_at("importer", step, End::Replaced, 1, |world, step, how| round(cast, world, step, how));
         }

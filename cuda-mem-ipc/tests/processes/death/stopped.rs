@@ -70,6 +70,9 @@ fn exporter(first: &Channel) {
     first.send(b"ready", &[]);
     assert_eq!(first.receive().bytes, b"go on");
     exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
+    // A simulated device stops with its process; a real one would go on.
+    stream.synchronize().unwrap();
+    first.send(b"written", &[]);
     eventually("it goes back", || exporter.leases() == 0);
 }
 
@@ -86,8 +89,9 @@ fn an_exporter_that_is_stopped_costs_deadlines_and_goes_on() {
         signal(&peer, libc::SIGCONT);
         peer.send(b"go on", &[]);
         let buffer = importer.recv(LIMIT).unwrap();
+        assert_eq!(peer.receive().bytes, b"written");
         signal(&peer, libc::SIGSTOP);
-        // Its device goes on without its host.
+        // What it wrote is there without it.
         assert!(download(&stream, buffer.on(&stream).unwrap().address(), LEN) == pattern(LEN, 6));
         drop(buffer);
         signal(&peer, libc::SIGCONT);

@@ -8,7 +8,7 @@ use super::State;
 use super::handed_out::Entry;
 use crate::caching::shared::Shared;
 use crate::error::{Error, Result};
-use crate::history::Event;
+use crate::history::{Event, RecordContext};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{Ordering, lock};
 use crate::resource::RawResource;
@@ -151,10 +151,21 @@ impl Shared {
     }
 
     pub(super) fn tell_private(&self, action: Action, address: u64, size: usize, stream: Option<&Stream>) {
-        if self.history.is_listening() {
-            let stream = stream.map_or(0, |stream| stream.as_raw() as usize as u64);
-            self.history.record(Event { action, address, size: size as u64, stream }, None);
+        if !self.history.is_listening() {
+            return;
         }
+        let stream = stream.map_or(0, |stream| stream.as_raw() as usize as u64);
+        let frames = self.history.frames(match action {
+            Action::Alloc => RecordContext::State,
+            Action::FreeRequested | Action::FreeCompleted => RecordContext::All,
+            _ => RecordContext::Alloc,
+        });
+        match action {
+            Action::Alloc => self.keep_stack(address, frames.clone()),
+            Action::FreeCompleted => self.keep_stack(address, None),
+            _ => {}
+        }
+        self.history.record(Event { action, address, size: size as u64, stream }, frames.as_ref());
     }
 }
 

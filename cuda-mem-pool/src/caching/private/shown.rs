@@ -1,24 +1,33 @@
-//! Private pools in a snapshot and in the statistics.
+//! What private pools show of themselves.
 
-use crate::caching::private::allocate::pool_of;
-use crate::caching::private::{Private, State};
+use std::collections::HashMap;
+
+use cuda_mem_core::Stream;
+
+use super::allocate::pool_of;
+use super::{Private, State};
+use crate::caching::shared::Shared;
 use crate::engine::paged::Splits;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
-use crate::segments::{Block, BlockState, SegmentKind, SegmentView};
-use crate::snapshot::{BlockInfo, BlockState as Shown, SegmentInfo};
+use crate::segments::{Block, BlockState as Doing, SegmentKind, SegmentView};
+use crate::snapshot::{BlockInfo, BlockState, Frames, SegmentInfo};
+
+impl Shared {
+    /// The segments of all private pools.
+    pub(in crate::caching) fn private_segments(
+        &self,
+        device: u32,
+        stacks: &HashMap<u64, Frames>,
+    ) -> Vec<SegmentInfo> {
+        let state = lock(&self.private.state);
+        let pools = state.pools.iter();
+        let segments = pools.flat_map(|(id, pool)| pool.heap().segments().map(move |segment| (id, segment)));
+        segments.map(|(id, segment)| shown(&state, device, id, &segment, stacks)).collect()
+    }
+}
 
 impl Private {
-    /// The segments of all pools, also of those that were released and whose memory is still here.
-    pub(in crate::caching) fn segments(&self, device: u32) -> Vec<SegmentInfo> {
-        let state = lock(&self.state);
-        let pools = state.pools.iter();
-        pools
-            .flat_map(|(id, pool)| pool.heap().segments().map(move |segment| (id, segment)))
-            .map(|(id, segment)| state.shown(device, id, &segment))
-            .collect()
-    }
-
     /// What is free beside blocks, in small segments and in large ones.
     pub(in crate::caching) fn splits(&self) -> [Splits; 2] {
         let state = lock(&self.state);
@@ -33,24 +42,29 @@ impl Private {
     }
 }
 
-impl State {
-    fn shown(&self, device: u32, id: MempoolId, segment: &SegmentView<'_>) -> SegmentInfo {
-        let blocks = segment.blocks().map(|block| shown(&block)).collect();
-        let stream = self.streams.get(&segment.stream());
-        SegmentInfo {
-            stream: stream.map_or(0, |stream| stream.as_raw() as usize as u64),
-            segment_pool_id: id,
-            ..SegmentInfo::of(device, pool_of(segment.kind()), blocks)
-        }
-    }
-}
-
-fn shown(block: &Block) -> BlockInfo {
-    let state = match block.state {
-        BlockState::ActiveAllocated => Shown::ActiveAllocated,
-        BlockState::ActivePendingFree => Shown::ActivePendingFree,
-        BlockState::Inactive => Shown::Inactive,
+fn shown(
+    state: &State,
+    device: u32,
+    id: MempoolId,
+    segment: &SegmentView<'_>,
+    stacks: &HashMap<u64, Frames>,
+) -> SegmentInfo {
+    let block = |block: Block| BlockInfo {
+        address: block.address,
+        size: block.size,
+        requested_size: block.requested,
+        state: match block.state {
+            Doing::ActiveAllocated => BlockState::ActiveAllocated,
+            Doing::ActivePendingFree => BlockState::ActivePendingFree,
+            Doing::Inactive => BlockState::Inactive,
+        },
+        frames: stacks.get(&block.address).filter(|_| block.state != Doing::Inactive).cloned(),
     };
-    let Block { address, size, requested, .. } = *block;
-    BlockInfo { address, size, requested_size: requested, state, frames: None }
+    let blocks = segment.blocks().map(block).collect();
+    let stream = state.streams.get(&segment.stream()).map_or(0, |stream: &Stream| stream.as_raw() as usize);
+    SegmentInfo {
+        stream: stream as u64,
+        segment_pool_id: id,
+        ..SegmentInfo::of(device, pool_of(segment.kind()), blocks)
+    }
 }
