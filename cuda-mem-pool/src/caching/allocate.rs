@@ -195,6 +195,7 @@ impl Shared {
         })
     }
 
+    /// A block in a page out of what the heap keeps, once that is joined, wherever it is.
     fn take_in_any_page(&self, slot: &StreamSlot, request: Request) -> Option<u64> {
         slot.heap.with(|heap, guard| {
             let index = self.index(slot.number);

@@ -21,7 +21,7 @@
 //! waits for nobody who waits: one that asks for a share has first made its own shard inactive, and shards that the same thread
 //! has armed are not waited for.
 //!
-//! With [`Peaks::Sharded`] all shards stay active, no activity is handed over, and the peak is the sum of the shards' own.
+//! With [`Peaks::Sharded`] all shards stay active, nobody asks, and the peak is the sum of the shards' own.
 
 mod books;
 mod cells;
@@ -39,8 +39,8 @@ use crate::primitive::{Ordering, thread_token, wait_a_moment};
 /// How peaks over several shards are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Peaks {
-    /// Exact: the most that there was at any moment. Threads that count in different shards ask each other for room, some hundred
-    /// nanoseconds: at each new peak, and now and then while what there is is close to it.
+    /// Exact: the most that there was at any moment. Threads that count in different shards take room below the peak from each
+    /// other, under a lock, now and then while what there is is close to it; at a new peak one waits for those who count.
     #[default]
     Exact,
     /// The sum of what the shards had at most: never too low, and too high by what moved from one shard to another, or was at
@@ -136,7 +136,7 @@ impl PeakLedger {
     }
 
     /// Active bytes, and the most that there were, while other threads count: what they count meanwhile is in each of the two or
-    /// not. Waits for the ledger's lock alone, not for those who count.
+    /// not. Waits for the ledger's lock alone, whose holder may wait for those who count.
     pub(crate) fn glance_at_active_bytes(&self) -> (u64, u64) {
         let (now, most) = self.books.glance();
         (now.active_bytes(), most.active_bytes())
