@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 
-use cuda_mem_sys::{CUcontext, CUctx_st};
+use cuda_mem_sys::{CUcontext, CUctx_st, CUresult};
 
 use crate::capture::Relaxed;
 use crate::device::Device;
@@ -168,6 +168,33 @@ impl Context {
         // SAFETY: the context is current; two sizes to write.
         unsafe { call!(self.driver(), cuMemGetInfo(&mut free, &mut total)) }?;
         Ok(MemoryInfo { free, total })
+    }
+
+    /// Lets this context's device reach what `peer` has of `cuMemAlloc` and its kin, now and later. Nothing if it does already.
+    /// Memory that is mapped, and that of pools, is shared piece by piece instead.
+    ///
+    /// Wraps [`cuCtxEnablePeerAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PEER__ACCESS.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`] if `peer` is of another driver; [`Error::Driver`]: code 217 if the device cannot, 101 for a
+    /// context of the same device; [`Error::Forked`].
+    pub fn enable_peer_access(&self, peer: &Self) -> Result<()> {
+        if peer.driver() != self.driver() {
+            return Err(Error::ForeignContext { what: "the peer context" });
+        }
+        let (_relaxed, _bound) = self.bind_relaxed()?;
+        // SAFETY: two live contexts, one of them current; no flags exist.
+        match unsafe { call!(self.driver(), cuCtxEnablePeerAccess(peer.inner.raw.raw(), 0)) } {
+            Err(Error::Driver(error)) if error.code() == CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => {
+                Ok(())
+            }
+            enabled => enabled,
+        }
     }
 
     /// Makes the context current until the guard is dropped. One driver call if it is already.

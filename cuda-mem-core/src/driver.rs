@@ -249,8 +249,10 @@ impl Driver {
         released.is_ok()
     }
 
+    /// Counts a release that failed, and tells the hook: for owners above this crate, whose `Drop` has nobody to return an error
+    /// to. Nothing in a forked child and at the end of the process.
     #[cold]
-    pub(crate) fn report_release_failure(self, error: &Error) {
+    pub fn report_release_failure(self, error: &Error) {
         if fork::forked() || error.code() == Some(CUresult::CUDA_ERROR_DEINITIALIZED) {
             // A child has nothing to release; at process exit the driver gave everything back before us.
             return;

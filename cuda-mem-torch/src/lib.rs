@@ -1,19 +1,51 @@
-//! PyTorch's allocator interfaces over cuda-mem.
+//! PyTorch's allocator interfaces over cuda-mem, in Rust terms: nothing of Python or PyTorch is needed to use or test them.
 //!
-//! This release pins and unpins host memory by address, as `torch.cuda` does: [`pin_memory`], [`unpin_memory`]. The layer below
-//! is re-exported, so that this crate serves as a project's only dependency:
+//! - [`CudaAllocator`] is what PyTorch asks of an allocator. Two are behind it: [`NativeAllocator`], the caching one, and
+//!   [`PluggableAllocator`], a pair of functions with this crate's bookkeeping around it. [`change_current_allocator`] makes one the
+//!   program's.
+//! - [`MemPool`] is a private pool, of this allocator's memory or another's.
+//! - [`symm`] has symmetric memory as the allocator of a pool.
+//! - [`dlpack`] hands memory to other libraries and takes theirs.
+//! - [`pin_memory`] and [`unpin_memory`] pin host memory by address, as `torch.cuda` does.
 //!
 //! ```
-//! use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};
+//! use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Stream};
+//! use cuda_mem_torch::{CudaAllocator, NativeAllocator};
 //!
 //! let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-//! let context = driver.device(0)?.primary_context()?;
-//! let buffer = DeviceBuffer::<f32>::zeroed(&Stream::new(&context)?, 1024)?;
-//! assert_eq!(buffer.size_bytes(), 4096);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! let device = driver.device(0)?;
+//! let stream = Stream::new(&device.primary_context()?)?;
+//! let allocator = NativeAllocator::new(driver);
+//! allocator.init(driver.device_count()?)?;
+//! let block = allocator.malloc(1 << 20, device, &stream)?;
+//! assert_eq!(allocator.device_stats(device)?.allocated_bytes.all.current, 1 << 20);
+//! // SAFETY: nothing uses the block.
+//! unsafe { allocator.raw_delete(block) }?;
+//! # Ok::<(), cuda_mem_torch::Error>(())
 //! ```
+//!
+//! The layer below is re-exported, so that this crate serves as a project's only dependency.
 
 #![deny(unsafe_code)]
 
+mod allocator;
+mod current;
+pub mod dlpack;
+mod error;
+mod ipc;
+mod lock;
+mod mem_pool;
+mod pluggable;
+pub mod symm;
+
+pub use allocator::{
+    AllocatorState, CheckpointDelta, CudaAllocator, DataPtr, NativeAllocator, OutOfMemory,
+    OutOfMemoryObserver, RawDeleter,
+};
 pub use cuda_mem_ipc;
 pub use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::{PinError, pin_memory, unpin_memory};
+pub use current::{change_current_allocator, current_allocator};
+pub use error::{Error, Result};
+pub use ipc::{HandleError, IpcDevPtr, ShareableHandle};
+pub use mem_pool::MemPool;
+pub use pluggable::{PluggableAllocator, create_custom_allocator};

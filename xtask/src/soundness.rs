@@ -26,7 +26,7 @@ fn is_unsafe(text: &str) -> bool {
 fn every_unsafe_module_is_listed_and_says_what_it_relies_on() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let document = fs::read_to_string(root.join("docs/soundness.md")).unwrap();
-    for package in ["cuda-mem-core", "cuda-mem-pool", "cuda-mem-ipc"] {
+    for package in ["cuda-mem-core", "cuda-mem-pool", "cuda-mem-ipc", "cuda-mem-torch"] {
         let start = document.find(&format!("## The unsafe modules of {package}\n")).unwrap();
         let rows = document[start..].lines().skip(2).take_while(|line| !line.starts_with('#'));
         let cells = rows.filter_map(|row| row.strip_prefix("| `")?.split('|').next());

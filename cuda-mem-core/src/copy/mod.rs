@@ -11,9 +11,10 @@ mod stager;
 
 pub use stager::{Stager, StagerBuilder};
 
-use cuda_mem_sys::CUdeviceptr;
+use cuda_mem_sys::{CUcontext, CUdeviceptr};
 
-use crate::error::{Result, WithBytes, call};
+use crate::context::Context;
+use crate::error::{Error, Result, WithBytes, call};
 use crate::stream::Stream;
 
 /// Puts a copy of `bytes` bytes between any two addresses that the driver knows, or pageable host memory, into `stream`.
@@ -27,8 +28,7 @@ use crate::stream::Stream;
 ///
 /// # Errors
 ///
-/// [`Error::Driver`](crate::Error::Driver), [`Error::WrongThread`](crate::Error::WrongThread),
-/// [`Error::Forked`](crate::Error::Forked).
+/// [`Error::Driver`], [`Error::WrongThread`], [`Error::Forked`].
 ///
 /// # Safety
 ///
@@ -46,4 +46,42 @@ pub unsafe fn memcpy_async(
     let entered = stream.enter_context()?;
     // SAFETY: the caller's promise; a live stream.
     unsafe { call!(stream.driver(), cuMemcpyAsync(target, source, bytes, entered.raw())) }.with_bytes(bytes)
+}
+
+/// Puts a copy of `bytes` bytes from the memory of one context into that of another into `stream`, whether or not the devices
+/// reach each other's memory.
+///
+/// Wraps [`cuMemcpyPeerAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`, which may
+/// be of either.
+///
+/// # Capture
+///
+/// Becomes part of the graph if the stream captures.
+///
+/// # Errors
+///
+/// [`Error::ForeignContext`] for a context of another driver; as [`memcpy_async`].
+///
+/// # Safety
+///
+/// As [`memcpy_async`]; `target` and `source` are memory of their contexts' devices.
+pub unsafe fn memcpy_peer_async(
+    stream: &Stream,
+    target: (CUdeviceptr, &Context),
+    source: (CUdeviceptr, &Context),
+    bytes: usize,
+) -> Result<()> {
+    let ((target, target_context), (source, source_context)) = (target, source);
+    if target_context.driver() != stream.driver() || source_context.driver() != stream.driver() {
+        return Err(Error::ForeignContext { what: "the memory" });
+    }
+    if bytes == 0 {
+        return Ok(());
+    }
+    let entered = stream.enter_context()?;
+    let raw = |context: &Context| -> CUcontext { context.as_raw().cast() };
+    let (to, from) = (raw(target_context), raw(source_context));
+    // SAFETY: the caller's promise; two live contexts and a live stream.
+    unsafe { call!(stream.driver(), cuMemcpyPeerAsync(target, to, source, from, bytes, entered.raw())) }
+        .with_bytes(bytes)
 }

@@ -58,6 +58,8 @@ pub struct ImportedMapping {
 struct Mapped {
     /// None once the addresses are given back.
     range: Option<AddressRange>,
+    /// Where each piece of memory is mapped, and its bytes: a mapping is undone as it was made.
+    pieces: Vec<(usize, usize)>,
     bytes: usize,
     address: CUdeviceptr,
     device: Device,
@@ -89,20 +91,51 @@ impl ImportedMapping {
         bytes: usize,
         devices: &[Device],
     ) -> Result<Self> {
+        Self::import_posix_fds(device, &[(descriptor, bytes)], devices)
+    }
+
+    /// As [`ImportedMapping::import_posix_fd`], for memory in several pieces, which are mapped one behind the other.
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there, and for no pieces at all. Nothing is mapped then.
+    pub fn import_posix_fds(
+        device: Device,
+        pieces: &[(BorrowedFd<'_>, usize)],
+        devices: &[Device],
+    ) -> Result<Self> {
         device.driver().reclaim();
-        let memory = PhysicalMemory::import_unchecked(device, descriptor, bytes)?;
+        let bytes = pieces.iter().try_fold(0usize, |sum, (_, bytes)| sum.checked_add(*bytes));
+        let bytes = bytes.ok_or(Error::TooLarge { count: pieces.len(), size: usize::MAX })?;
+        let import = |(descriptor, bytes): &(BorrowedFd<'_>, usize)| {
+            PhysicalMemory::import_unchecked(device, *descriptor, *bytes)
+        };
+        let memories = pieces.iter().map(import).collect::<Result<Vec<_>>>()?;
         let range = AddressRange::reserve(device, bytes, 0)?;
-        memory.map_whole(&range)?;
         // From here on it is unmapped if anything is wrong.
         let (uses, companion) = (Uses::new(), Companion::NONE);
         let address = range.address();
-        let mapped = Mapped { range: Some(range), bytes, address, device, uses, companion };
-        let mapping = Self { mapped: ManuallyDrop::new(mapped) };
+        let mapped =
+            Mapped { range: Some(range), pieces: Vec::new(), bytes, address, device, uses, companion };
+        let mut mapping = Self { mapped: ManuallyDrop::new(mapped) };
+        let mut offset = 0usize;
+        for memory in memories {
+            let bytes = memory.bytes();
+            if let Some(range) = &mapping.mapped.range {
+                memory.map_whole(range, offset)?;
+            }
+            mapping.mapped.pieces.push((offset, bytes));
+            offset = offset.saturating_add(bytes);
+            // What is mapped needs no handle.
+            memory.close()?;
+        }
         if let Some(range) = &mapping.mapped.range {
             range.set_access(0, bytes, devices, Access::ReadWrite)?;
         }
-        // What is mapped needs no handle.
-        memory.close()?;
         Ok(mapping)
     }
 
@@ -176,9 +209,10 @@ impl Release for Mapped {
         refuse_forked()?;
         let Some(range) = &self.range else { return Ok(()) };
         self.uses.synchronize()?;
-        if range.mapped_bytes() > 0 {
+        while let Some(&(offset, bytes)) = self.pieces.last() {
             // SAFETY: the one mapping of these addresses, of which no use runs any more.
-            unsafe { range.unmap(0, self.bytes) }?;
+            unsafe { range.unmap(offset, bytes) }?;
+            self.pieces.pop();
         }
         if let Some(range) = self.range.take()
             && let Err(refused) = range.close()

@@ -204,10 +204,10 @@ impl PhysicalMemory {
         Ok(memory)
     }
 
-    /// Maps the memory at the start of a range that nothing is mapped in: [`Error::NotWhole`] if it has another size.
-    pub(crate) fn map_whole(&self, range: &AddressRange) -> Result<()> {
+    /// Maps the memory in a range, from an offset on where nothing is mapped: [`Error::NotWhole`] if it has another size.
+    pub(crate) fn map_whole(&self, range: &AddressRange, offset: usize) -> Result<()> {
         let bytes = self.bytes();
-        range.map(0, self).map_err(|error| match error.code() {
+        range.map(offset, self).map_err(|error| match error.code() {
             Some(CUresult::CUDA_ERROR_NOT_SUPPORTED | CUresult::CUDA_ERROR_INVALID_VALUE) => {
                 Error::NotWhole { bytes }
             }
@@ -218,7 +218,7 @@ impl PhysicalMemory {
     /// Memory is as large as was said if it can be mapped so.
     fn expect_whole(&self, device: Device) -> Result<()> {
         let range = AddressRange::reserve(device, self.bytes(), 0)?;
-        self.map_whole(&range)?;
+        self.map_whole(&range, 0)?;
         device.driver().attempt(|| {
             // SAFETY: the one mapping of these addresses, which nobody else knows.
             unsafe { range.unmap(0, self.bytes()) }

@@ -2,7 +2,7 @@
 //!
 //! On a machine with one device each test here checks that there is indeed only one, and records it.
 
-use cuda_mem_core::copy::Stager;
+use cuda_mem_core::copy::{self, Stager};
 use cuda_mem_core::{Context, DeviceBuffer, Error, Event, PinnedBuffer, Stream, host::PinnedFlags, pointer};
 
 use crate::common::gate::Gate;
@@ -37,6 +37,28 @@ fn copies_go_from_one_device_to_the_other() {
             record!(&format!("{len}"), &copied);
             assert!(copied == bytes);
         }
+    }
+}
+
+#[test]
+fn contexts_reach_each_other_and_copy_without() {
+    let world = World::new();
+    let Some((context, there)) = second(&world) else { return };
+    let bytes = pattern(4097, 4);
+    let source = DeviceBuffer::from_slice(&world.stream, &bytes).unwrap();
+    let target = DeviceBuffer::<u8>::zeroed(&there, 4097).unwrap();
+    there.synchronize().unwrap();
+    let (to, from) = ((target.as_raw(), &context), (source.as_raw(), &world.context));
+    // SAFETY: memory of that many bytes on both sides, which nobody else uses.
+    unsafe { copy::memcpy_peer_async(&world.stream, to, from, 4097) }.unwrap();
+    world.stream.synchronize().unwrap();
+    assert_eq!(target.to_vec(&there).unwrap(), bytes);
+    let can = world.context.device().can_access_peer(context.device()).unwrap();
+    for _ in 0..2 {
+        // The second time it is so already.
+        let enabled = world.context.enable_peer_access(&context);
+        record!("enabled", &enabled);
+        assert_eq!(enabled.is_ok(), can);
     }
 }
 

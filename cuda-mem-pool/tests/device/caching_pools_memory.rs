@@ -1,5 +1,7 @@
 //! Where the memory of `CachingAllocator`'s private pools comes from and goes, who reaches it, and how it counts.
 
+use std::sync::Arc;
+
 use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::Filter;
@@ -65,6 +67,20 @@ fn segments_come_from_a_pools_own_source_and_go_back_to_it() {
     stream.synchronize().unwrap();
     assert_eq!(allocator.empty_cache().unwrap(), 2 * MIB);
     assert_eq!(upstream.counters().bytes.current, 0);
+}
+
+#[test]
+fn a_released_pool_without_memory_lets_its_source_go() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let source = StatisticsAdaptor::new(self::allocator(&world));
+    let (raw, id) = (source.raw(), MempoolId::for_user());
+    let before = Arc::strong_count(&raw);
+    allocator.create_or_incref_pool(id, Some(Arc::clone(&raw))).unwrap();
+    assert_eq!(Arc::strong_count(&raw), before + 1);
+    allocator.release_pool(id).unwrap();
+    allocator.empty_cache().unwrap();
+    assert_eq!(Arc::strong_count(&raw), before);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Addresses and memory apart from each other.
 
 mod limits;
+mod pieces;
 
 use std::os::fd::AsRawFd;
 use std::ptr;

@@ -17,6 +17,7 @@ use cuda_mem_core::vmm::{Access, AddressRange, CreateOptions, PhysicalMemory};
 use cuda_mem_core::{Context, Device, Error as CoreError, Stream};
 
 use super::routes::Unrouted;
+use super::share::BlockExport;
 use crate::engine::paged::PAGE;
 use crate::error::{Error, Result};
 use crate::primitive::{Mutex, lock};
@@ -125,6 +126,20 @@ impl Memory {
         }
         // Unmapped, the addresses and the handle go with their owners.
         released
+    }
+
+    /// A descriptor of a segment.
+    pub(super) fn export(&self, address: u64) -> Result<BlockExport> {
+        match lock(&self.mapped).segments.get(&address) {
+            Some(Segment::Device { memory, .. }) => {
+                let descriptor = memory.export_posix_fd()?;
+                Ok(BlockExport { base: address, pieces: vec![(memory.bytes(), descriptor)] })
+            }
+            Some(Segment::Upstream { .. }) => {
+                Err(CoreError::NotShareable { what: "a descriptor: another source gave it" }.into())
+            }
+            None => Err(Error::UnknownAddress { address }),
+        }
     }
 
     /// Lets a peer reach all that the device's own segments have, and will have.

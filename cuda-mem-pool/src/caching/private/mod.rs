@@ -13,7 +13,10 @@ mod memory;
 mod peers;
 mod reclaim;
 mod routes;
+mod share;
 mod shown;
+
+pub use share::BlockExport;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -35,10 +35,11 @@ impl Shared {
     /// Gives the segments back that nothing is in and nothing uses, of one released pool or, for [`MempoolId::NONE`], of
     /// all; how many bytes.
     pub(super) fn reclaim(&self, id: MempoolId, patience: Patience) -> Result<usize> {
-        if self.private.reserved() == 0 {
+        let mut state = lock(&self.private.state);
+        // Also without memory: a pool that was released keeps its source until it is forgotten.
+        if state.pools.iter().next().is_none() {
             return Ok(0);
         }
-        let mut state = lock(&self.private.state);
         // Kept until the lock is gone: the last handle to an upstream is somebody else's code.
         let upstreams: Vec<_> = state.pools.iter().filter_map(|(_, pool)| pool.source().cloned()).collect();
         let taken = state.pools.take_cached(id).into_iter();

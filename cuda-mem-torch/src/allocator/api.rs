@@ -1,0 +1,467 @@
+//! What PyTorch asks of an allocator.
+//!
+//! # Safety
+//!
+//! Declares unsafe functions, and makes owners of what was just allocated.
+
+#![allow(unsafe_code, reason = "takes memory back by address, and copies by address")]
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use cuda_mem_ipc::cuda_mem_pool::caching::StreamSegmentSize;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream};
+use cuda_mem_ipc::cuda_mem_pool::history::{HistoryOptions, TraceTracker};
+use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
+use cuda_mem_ipc::cuda_mem_pool::snapshot::Snapshot;
+use cuda_mem_ipc::cuda_mem_pool::statistics::DeviceStatistics;
+use cuda_mem_ipc::cuda_mem_pool::{MempoolId, RawResource};
+
+use super::copies::copy_data;
+use super::{AllocatorState, CheckpointDelta, DataPtr, NativeAllocator, OutOfMemoryObserver, RawDeleter};
+use crate::error::Result;
+use crate::ipc::{IpcDevPtr, ShareableHandle};
+
+/// An allocator as PyTorch has it (`c10::cuda::CUDACachingAllocator::CUDAAllocator`): two stand behind it, [`NativeAllocator`] and
+/// [`PluggableAllocator`](crate::PluggableAllocator).
+///
+/// What is provided is what the caching allocator does, which [`native`](Self::native) names: every allocator has one, if only for
+/// private pools.
+///
+/// The branch for ROCm of PyTorch's header, which has another type of stream, is left out: streams are CUDA's.
+///
+/// # Capture
+///
+/// Unless a function says otherwise it may be called while streams capture, and disturbs none.
+///
+/// # Errors
+///
+/// Whatever takes a device: [`Error::NotInitialized`](crate::Error::NotInitialized) before [`init`](Self::init) was called for it;
+/// `Forked` in [`Error::Core`](crate::Error::Core) in a forked child. Whatever takes a pool:
+/// [`PoolError`](cuda_mem_ipc::cuda_mem_pool::segments::PoolError) in [`Error::Pool`](crate::Error::Pool).
+pub trait CudaAllocator: fmt::Debug + Send + Sync {
+    /// The caching allocator behind this one.
+    fn native(&self) -> &NativeAllocator;
+
+    /// What frees this allocator's memory: always this one's, whichever is the program's by then.
+    fn raw_deleter(&self) -> RawDeleter;
+
+    /// The kind of allocator: `native` or `pluggable`, as PyTorch calls them.
+    fn name(&self) -> &'static str;
+
+    /// Memory of `size` bytes on `device` for work of `stream`, by its address; 0 for no bytes. It lives no longer than the
+    /// allocator: what keeps that is a handle to it, an owner of such memory, or its deleter.
+    ///
+    /// # Errors
+    ///
+    /// One of which [`Error::is_out_of_memory`](crate::Error::is_out_of_memory) is true, after all that the allocator can do; the
+    /// stream is of another device.
+    fn malloc(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr> {
+        self.native().caches.malloc(size, device, stream)
+    }
+
+    /// Memory of the current device for work of its default stream, with what frees it. [`DataPtr`] has an example.
+    ///
+    /// PyTorch has a current stream for each device; here it is the legacy default stream, as there until the program changes
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// As [`malloc`](Self::malloc); `NoCurrentContext` in [`Error::Pool`](crate::Error::Pool).
+    fn allocate(&self, size: usize) -> Result<DataPtr> {
+        let (device, stream) = self.native().caches.current()?;
+        let address = self.malloc(size, device, &stream)?;
+        // SAFETY: just allocated from the allocator that this deletes of, and known to nobody else.
+        Ok(unsafe { DataPtr::from_raw(address, device, self.raw_deleter()) })
+    }
+
+    /// As [`allocate`](Self::allocate), by address.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn raw_alloc(&self, size: usize) -> Result<CUdeviceptr> {
+        let (device, stream) = self.native().caches.current()?;
+        self.malloc(size, device, &stream)
+    }
+
+    /// As [`malloc`](Self::malloc), on the stream's device.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn raw_alloc_with_stream(&self, size: usize, stream: &Stream) -> Result<CUdeviceptr> {
+        self.malloc(size, stream.context().device(), stream)
+    }
+
+    /// Frees an allocation, ordered on the stream that it was allocated for. Nothing for address 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPointer`](crate::Error::UnknownPointer) for what is not allocated here, or was freed.
+    ///
+    /// # Safety
+    ///
+    /// As [`free_by_address`](cuda_mem_ipc::cuda_mem_pool::caching::CachingAllocator::free_by_address): nobody uses it any more but
+    /// work that is ordered before this point of its stream, or is on streams that [`record_stream`](Self::record_stream) was told.
+    unsafe fn raw_delete(&self, address: CUdeviceptr) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.native().caches.delete_by_address(address) }
+    }
+
+    /// Makes the allocator ready for the devices 0 to `device_count` - 1. Called again, it adds devices and takes none away.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Core`](crate::Error::Core) of the driver, for more devices than it has.
+    fn init(&self, device_count: usize) -> Result<()> {
+        self.native().caches.init(device_count)
+    }
+
+    /// Whether it was initialised, for any device.
+    fn initialized(&self) -> bool {
+        self.native().caches.initialized()
+    }
+
+    /// The share of the device's memory that may be held, from 0 to 1.
+    ///
+    /// # Errors
+    ///
+    /// None of its own.
+    fn memory_fraction(&self, device: Device) -> Result<f64> {
+        self.native().caches.memory_fraction(device)
+    }
+
+    /// Sets the share of the device's memory that may be held, from 0 to 1; 1 is no limit. What is held already stays.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidFraction`](cuda_mem_ipc::cuda_mem_pool::Error::InvalidFraction) in [`Error::Pool`](crate::Error::Pool).
+    fn set_memory_fraction(&self, fraction: f64, device: Device) -> Result<()> {
+        self.native().caches.set_memory_fraction(fraction, device)
+    }
+
+    /// The bytes that are mapped in growing segments, for each stream and size class.
+    ///
+    /// # Errors
+    ///
+    /// None of its own.
+    fn expandable_segment_sizes(&self, device: Device) -> Result<Vec<StreamSegmentSize>> {
+        self.native().caches.expandable_segment_sizes(device)
+    }
+
+    /// Gives back what is cached on all devices; of a private pool, which must have been released, that alone. PyTorch's default is
+    /// `MempoolId::NONE`: the default pool and all released ones. How many bytes went.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Core`](crate::Error::Core) of the driver.
+    fn empty_cache(&self, id: MempoolId) -> Result<usize> {
+        self.native().caches.empty_cache(id)
+    }
+
+    /// Turns the allocator off or on. While it is off, memory comes straight from the driver (`cuMemAlloc`) and goes straight back,
+    /// whatever was allocated before is freed to where it came from, and streams that capture get none.
+    fn enable(&self, enabled: bool) {
+        self.native().caches.enable(enabled);
+    }
+
+    /// Whether it is on.
+    fn is_enabled(&self) -> bool {
+        self.native().caches.is_enabled()
+    }
+
+    /// Raises `largest` to the largest free block of the device, in bytes. If it is 0, it starts from what the driver has free.
+    /// Libraries bound their work space with it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Core`](crate::Error::Core) of the driver.
+    fn cache_info(&self, device: Device, largest: &mut usize) -> Result<()> {
+        self.native().caches.cache_info(device, largest)
+    }
+
+    /// The address and the bytes of what an allocation lies in.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPointer`](crate::Error::UnknownPointer).
+    fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
+        self.native().caches.base_allocation(address)
+    }
+
+    /// Enters a stream as a user of an allocation, which stays away from everybody after its free until the stream has passed the
+    /// work that it was given by then. Nothing for address 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPointer`](crate::Error::UnknownPointer), where PyTorch does nothing.
+    fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
+        self.native().caches.record_stream(address, stream)
+    }
+
+    /// The statistics, with PyTorch's keys. What [`enable`](Self::enable) had come straight from the driver is not in them.
+    ///
+    /// # Errors
+    ///
+    /// None of its own.
+    fn device_stats(&self, device: Device) -> Result<DeviceStatistics> {
+        self.native().caches.device_stats(device)
+    }
+
+    /// Has the sums and counts start anew from nothing.
+    ///
+    /// # Errors
+    ///
+    /// None of its own.
+    fn reset_accumulated_stats(&self, device: Device) -> Result<()> {
+        self.native().caches.reset_accumulated_stats(device)
+    }
+
+    /// Has the peaks start anew from what there is now.
+    ///
+    /// # Errors
+    ///
+    /// None of its own.
+    fn reset_peak_stats(&self, device: Device) -> Result<()> {
+        self.native().caches.reset_peak_stats(device)
+    }
+
+    /// All memory and all blocks of all devices, and their history; of a private pool, its segments alone. `MempoolId::NONE` is
+    /// everything.
+    ///
+    /// # Errors
+    ///
+    /// None of its own.
+    fn snapshot(&self, id: MempoolId) -> Result<Snapshot> {
+        self.native().caches.snapshot(id)
+    }
+
+    /// From here on, allocations on the device that the filter accepts go to the pool, which is made if there is none and has one
+    /// use more.
+    ///
+    /// # Errors
+    ///
+    /// Those of pools.
+    fn begin_allocate_to_pool(&self, device: Device, id: MempoolId, filter: Filter) -> Result<()> {
+        self.native().caches.begin_allocate_to_pool(device, id, filter)
+    }
+
+    /// Ends what [`begin_allocate_to_pool`](Self::begin_allocate_to_pool) began. Its use of the pool stays.
+    ///
+    /// # Errors
+    ///
+    /// Those of pools.
+    fn end_allocate_to_pool(&self, device: Device, id: MempoolId) -> Result<()> {
+        self.native().caches.end_allocate_to_pool(device, id)
+    }
+
+    /// Takes one use of the pool away. After the last, its free memory goes back when the cache is emptied, or is needed.
+    ///
+    /// # Errors
+    ///
+    /// Those of pools.
+    fn release_pool(&self, device: Device, id: MempoolId) -> Result<()> {
+        self.native().caches.release_pool(device, id)
+    }
+
+    /// Makes the pool, with its segments from `source` if one is named, or adds a use to it.
+    ///
+    /// # Errors
+    ///
+    /// Those of pools.
+    fn create_or_incref_pool(
+        &self,
+        device: Device,
+        id: MempoolId,
+        source: Option<Arc<dyn RawResource>>,
+    ) -> Result<()> {
+        self.native().caches.create_or_incref_pool(device, id, source)
+    }
+
+    /// How often the pool is in use.
+    ///
+    /// # Errors
+    ///
+    /// None of its own: what there is not is in use 0 times.
+    fn pool_use_count(&self, device: Device, id: MempoolId) -> Result<u64> {
+        self.native().caches.pool_use_count(device, id)
+    }
+
+    /// Whether the pool's free memory may serve requests that would else be out of memory.
+    ///
+    /// # Errors
+    ///
+    /// Those of pools.
+    fn set_use_on_oom(&self, device: Device, id: MempoolId, use_on_oom: bool) -> Result<()> {
+        self.native().caches.set_use_on_oom(device, id, use_on_oom)
+    }
+
+    /// Has each request to the pool get the whole of the free block that is found for it.
+    ///
+    /// # Errors
+    ///
+    /// Those of pools.
+    fn set_no_split(&self, device: Device, id: MempoolId) -> Result<()> {
+        self.native().caches.set_no_split(device, id)
+    }
+
+    /// Whether exactly the blocks at these addresses are in somebody's hands, of all that came from the pool.
+    ///
+    /// # Errors
+    ///
+    /// Those of pools.
+    fn check_pool_live_allocations(
+        &self,
+        device: Device,
+        id: MempoolId,
+        addresses: &HashSet<CUdeviceptr>,
+    ) -> Result<bool> {
+        self.native().caches.check_pool_live_allocations(device, id, addresses)
+    }
+
+    /// Bytes by which another process opens the memory of an allocation ([`ipc_dev_ptr`](Self::ipc_dev_ptr)), and where in it the
+    /// allocation begins. Asked again for the same allocation, they are the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPointer`](crate::Error::UnknownPointer); [`Error::Core`](crate::Error::Core) of the driver for memory that
+    /// cannot be shared.
+    ///
+    /// # Safety
+    ///
+    /// Who opens it reads and writes all of the memory that the allocation lies in. It must not be freed before they are done.
+    unsafe fn share_ipc_handle(&self, address: CUdeviceptr) -> Result<ShareableHandle> {
+        // SAFETY: the caller's promise.
+        unsafe { self.native().caches.share_ipc_handle(address) }
+    }
+
+    /// Opens what another process shared, for the current device. The same bytes are opened once: all users have a share in it,
+    /// and the last that is dropped closes it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Handle`](crate::Error::Handle) says what is wrong with the bytes; [`Error::Core`](crate::Error::Core) of the driver.
+    fn ipc_dev_ptr(&self, handle: &[u8]) -> Result<IpcDevPtr> {
+        self.native().caches.ipc_dev_ptr(handle)
+    }
+
+    /// Records what happens on all devices, those to come too, or no more. The options are PyTorch's arguments: `frames` is
+    /// its context recorder, `context` its `when`, `clear_history` its `clearHistory`.
+    ///
+    /// # Errors
+    ///
+    /// None of its own.
+    fn record_history(&self, enabled: bool, options: &HistoryOptions) -> Result<()> {
+        self.native().caches.record_history(enabled, options)
+    }
+
+    /// Has `observer` be told of each request that fails for lack of memory, before its caller is, on all devices, those to
+    /// come too, for as long as the allocator lives. No lock is held: it may use the allocator.
+    ///
+    /// # Errors
+    ///
+    /// None of its own.
+    fn attach_out_of_memory_observer(&self, observer: OutOfMemoryObserver) -> Result<()> {
+        self.native().caches.attach_out_of_memory_observer(&observer)
+    }
+
+    /// Has `tracker` be told of everything that happens on all devices, those to come too, recorded or not, for as long as the
+    /// allocator lives.
+    ///
+    /// # Errors
+    ///
+    /// None of its own.
+    fn attach_allocator_trace_tracker(&self, tracker: Arc<dyn TraceTracker>) -> Result<()> {
+        self.native().caches.attach_allocator_trace_tracker(&tracker)
+    }
+
+    /// The layout of a private pool as it is.
+    ///
+    /// # Errors
+    ///
+    /// Those of pools; streams still use freed blocks of it.
+    fn checkpoint_state(&self, device: Device, id: MempoolId) -> Result<AllocatorState> {
+        self.native().caches.checkpoint_state(device, id)
+    }
+
+    /// Makes a private pool's layout what it was at a checkpoint: all its blocks are freed, and those of the checkpoint are
+    /// allocated again, where they were.
+    ///
+    /// # Errors
+    ///
+    /// Those of pools; [`Error::OtherDevice`](crate::Error::OtherDevice). Nothing was changed then.
+    ///
+    /// # Safety
+    ///
+    /// As [`restore_pool`](cuda_mem_ipc::cuda_mem_pool::caching::CachingAllocator::restore_pool).
+    unsafe fn set_checkpoint_pool_state(
+        &self,
+        device: Device,
+        state: &AllocatorState,
+    ) -> Result<CheckpointDelta> {
+        // SAFETY: the caller's promise.
+        unsafe { self.native().caches.set_checkpoint_pool_state(device, state, &self.raw_deleter()) }
+    }
+
+    /// Lets `device` reach the memory of `device_to_access`: all that this allocator has and gets there, and what anybody has there
+    /// of `cuMemAlloc`.
+    ///
+    /// # Errors
+    ///
+    /// [`NoPeerAccess`](cuda_mem_ipc::cuda_mem_pool::Error::NoPeerAccess) in [`Error::Pool`](crate::Error::Pool) if it cannot.
+    fn enable_peer_access(&self, device: Device, device_to_access: Device) -> Result<()> {
+        self.native().caches.enable_peer_access(device, device_to_access)
+    }
+
+    /// Puts a copy between devices into `stream`: a plain one on one device, or with `p2p_enabled`; else a peer copy, which reaches
+    /// mapped memory without peer access.
+    ///
+    /// # Capture
+    ///
+    /// Becomes part of the graph if the stream captures.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Core`](crate::Error::Core) of the driver.
+    ///
+    /// # Safety
+    ///
+    /// As [`memcpy_async`](cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::copy::memcpy_async).
+    #[allow(clippy::too_many_arguments, reason = "PyTorch's")]
+    unsafe fn memcpy_async(
+        &self,
+        target: CUdeviceptr,
+        target_device: Device,
+        source: CUdeviceptr,
+        source_device: Device,
+        bytes: usize,
+        stream: &Stream,
+        p2p_enabled: bool,
+    ) -> Result<()> {
+        let (target, source) = ((target, target_device), (source, source_device));
+        // SAFETY: the caller's promise.
+        unsafe { self.native().caches.memcpy_async(target, source, bytes, stream, p2p_enabled) }
+    }
+
+    /// Copies between two addresses of the current device, and waits for it.
+    ///
+    /// # Capture
+    ///
+    /// An error while the default stream cannot be waited for, because a blocking stream captures.
+    ///
+    /// # Errors
+    ///
+    /// As [`allocate`](Self::allocate); [`Error::Core`](crate::Error::Core) of the driver.
+    ///
+    /// # Safety
+    ///
+    /// As [`memcpy_async`](cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::copy::memcpy_async), until this returns.
+    unsafe fn copy_data(&self, target: CUdeviceptr, source: CUdeviceptr, bytes: usize) -> Result<()> {
+        let (_, stream) = self.native().caches.current()?;
+        // SAFETY: the caller's promise.
+        unsafe { copy_data(&stream, target, source, bytes) }
+    }
+}

@@ -1,0 +1,160 @@
+//! Memory with the function that frees it.
+//!
+//! # Safety
+//!
+//! Relies on whoever makes a [`DataPtr`] handing over memory that the deleter's allocator gave and nobody else frees.
+
+#![allow(unsafe_code, reason = "gives memory back by address")]
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, forked};
+
+use crate::error::{Error, Result};
+
+/// What frees by address.
+///
+/// # Safety
+///
+/// As [`CudaAllocator::raw_delete`](super::CudaAllocator::raw_delete), which is it.
+pub(crate) trait Delete: Send + Sync {
+    unsafe fn delete(&self, address: CUdeviceptr) -> Result<()>;
+}
+
+/// The function that frees what an allocator gave: that allocator's own, also after another one became the program's. Two are
+/// equal if they are of the same allocator.
+#[derive(Clone)]
+pub struct RawDeleter(Arc<dyn Delete>);
+
+impl RawDeleter {
+    pub(crate) fn new(deleter: Arc<dyn Delete>) -> Self {
+        Self(deleter)
+    }
+
+    /// Frees an allocation; nothing for address 0.
+    ///
+    /// # Errors
+    ///
+    /// As [`CudaAllocator::raw_delete`](super::CudaAllocator::raw_delete).
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub unsafe fn delete(&self, address: CUdeviceptr) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.delete(address) }
+    }
+}
+
+impl PartialEq for RawDeleter {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0))
+    }
+}
+
+impl Eq for RawDeleter {}
+
+impl fmt::Debug for RawDeleter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawDeleter").finish_non_exhaustive()
+    }
+}
+
+/// An allocation and what frees it. Dropped, it goes back, ordered on the stream that it was allocated for and behind those that
+/// [`CudaAllocator::record_stream`](super::CudaAllocator::record_stream) was told; nothing else orders it, so work on its address
+/// elsewhere is its author's `unsafe` responsibility.
+///
+/// An allocation of no bytes has address 0.
+///
+/// ```
+/// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
+/// use cuda_mem_torch::{CudaAllocator, NativeAllocator};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let device = driver.device(0)?;
+/// let allocator = NativeAllocator::new(driver);
+/// allocator.init(1)?;
+/// let block = device.primary_context()?.with_current(|| allocator.allocate(4096))??;
+/// assert_eq!(block.deleter(), &allocator.raw_deleter());
+/// drop(block);
+/// assert_eq!(allocator.device_stats(device)?.allocation.all.current, 0);
+/// # Ok::<(), cuda_mem_torch::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct DataPtr {
+    address: CUdeviceptr,
+    device: Device,
+    deleter: RawDeleter,
+}
+
+impl DataPtr {
+    /// An allocation that the deleter frees.
+    ///
+    /// # Safety
+    ///
+    /// `address` is 0, or was given by the deleter's allocator, and nobody else frees it.
+    #[must_use]
+    pub unsafe fn from_raw(address: CUdeviceptr, device: Device, deleter: RawDeleter) -> Self {
+        Self { address, device, deleter }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn address(&self) -> CUdeviceptr {
+        self.address
+    }
+
+    /// On which device.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// What frees it.
+    #[must_use]
+    pub fn deleter(&self) -> &RawDeleter {
+        &self.deleter
+    }
+
+    /// Its address alone: it is leaked unless its allocator's `raw_delete` gets it.
+    #[must_use = "the memory is leaked unless it is freed by its address"]
+    pub fn into_raw(self) -> CUdeviceptr {
+        let address = self.address;
+        let this = ManuallyDrop::new(self);
+        // SAFETY: read once; the value it is taken from is not dropped.
+        drop(unsafe { std::ptr::read(&raw const this.deleter) });
+        address
+    }
+
+    /// Frees it now, and tells whether that was possible. After an error it is still allocated, and leaked.
+    ///
+    /// # Errors
+    ///
+    /// As [`CudaAllocator::raw_delete`](super::CudaAllocator::raw_delete).
+    pub fn close(self) -> Result<()> {
+        let deleter = self.deleter.clone();
+        let address = self.into_raw();
+        // SAFETY: of this deleter's allocator, and freed once: it was taken out of its owner.
+        unsafe { deleter.delete(address) }
+    }
+}
+
+impl Drop for DataPtr {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        // SAFETY: of this deleter's allocator, freed by its only owner.
+        let freed = unsafe { self.deleter.delete(self.address) };
+        if let Err(error) = freed {
+            let error = match error {
+                Error::Core(error) => error,
+                _ => core::Error::NotAllocated { address: self.address },
+            };
+            self.device.driver().report_release_failure(&error);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! How memory comes and goes.
+//!
+//! # Safety
+//!
+//! The functions that take memory back hand on their callers' promise.
+
+#![allow(unsafe_code, reason = "takes memory back by address")]
+
+use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, StreamSegmentSize};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, Stream};
+use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId};
+
+use super::caches::Caches;
+use super::data_ptr::Delete;
+use crate::error::{Error, Result};
+
+impl Caches {
+    pub(crate) fn malloc(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr> {
+        let found = self.of(device)?;
+        expect_stream_of(device, stream)?;
+        if size == 0 {
+            return Ok(0);
+        }
+        if !self.is_enabled() {
+            return self.uncached.allocate(&found.context, size, stream);
+        }
+        Ok(found.cache.allocate_by_address(size, stream)?)
+    }
+
+    /// # Safety
+    ///
+    /// As [`CudaAllocator::raw_delete`](super::CudaAllocator::raw_delete).
+    pub(crate) unsafe fn delete_by_address(&self, address: CUdeviceptr) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        // Before anybody else may have the address, and share it.
+        self.exports.end(address);
+        // SAFETY: the caller's promise.
+        let freed = self.find(|cache| unsafe { cache.free_by_address(address) })?;
+        if freed.is_none() && !self.uncached.free(address)? {
+            return Err(Error::UnknownPointer { address });
+        }
+        Ok(())
+    }
+
+    /// Asks each device's allocator about an address, until one knows it.
+    pub(crate) fn find<R>(
+        &self,
+        mut ask: impl FnMut(&CachingAllocator) -> pool::Result<R>,
+    ) -> Result<Option<R>> {
+        for device in self.all()? {
+            match ask(&device.cache) {
+                Err(pool::Error::UnknownAddress { .. }) => {}
+                answer => return Ok(Some(answer?)),
+            }
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let recorded = self.find(|cache| cache.record_stream(address, stream))?;
+        if recorded.is_none() && !self.uncached.record_stream(address, stream)? {
+            return Err(Error::UnknownPointer { address });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
+        let found = self.find(|cache| cache.base_allocation(address))?;
+        let found = found.or_else(|| self.uncached.base(address));
+        found.ok_or(Error::UnknownPointer { address })
+    }
+
+    /// An allocation that came straight from the driver: its address and bytes.
+    pub(crate) fn uncached_base(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, usize)> {
+        self.uncached.base(address)
+    }
+
+    pub(super) fn memory_fraction(&self, device: Device) -> Result<f64> {
+        Ok(self.of(device)?.cache.memory_fraction())
+    }
+
+    pub(super) fn set_memory_fraction(&self, fraction: f64, device: Device) -> Result<()> {
+        Ok(self.of(device)?.cache.set_memory_fraction(fraction)?)
+    }
+
+    pub(super) fn expandable_segment_sizes(&self, device: Device) -> Result<Vec<StreamSegmentSize>> {
+        Ok(self.of(device)?.cache.stream_segment_sizes()?)
+    }
+
+    pub(crate) fn empty_cache(&self, id: MempoolId) -> Result<usize> {
+        let mut bytes = 0usize;
+        for device in self.all()? {
+            bytes = bytes.saturating_add(device.cache.empty_pool_cache(id)?);
+        }
+        Ok(bytes)
+    }
+
+    pub(crate) fn cache_info(&self, device: Device, largest: &mut usize) -> Result<()> {
+        let device = self.of(device)?;
+        if *largest == 0 {
+            *largest = device.context.memory_info()?.free;
+        }
+        *largest = (*largest).max(device.cache.largest_free_block()?);
+        Ok(())
+    }
+}
+
+// What is freed here was allocated here: by an address alone nothing else can be.
+impl Delete for Caches {
+    unsafe fn delete(&self, address: CUdeviceptr) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.delete_by_address(address) }
+    }
+}
+
+/// Memory of a device is for streams of that device.
+pub(crate) fn expect_stream_of(device: Device, stream: &Stream) -> Result<()> {
+    if stream.context().device() == device {
+        Ok(())
+    } else {
+        Err(core::Error::ForeignContext { what: "the stream" }.into())
+    }
+}

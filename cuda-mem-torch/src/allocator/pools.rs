@@ -1,0 +1,144 @@
+//! Private pools, and segments of them from other allocators.
+//!
+//! # Safety
+//!
+//! Relies on a pool giving each segment back once, when nothing uses it; and on whoever restores a pool, by the contract of
+//! [`set_checkpoint_pool_state`](super::CudaAllocator::set_checkpoint_pool_state).
+
+#![allow(unsafe_code, reason = "is a resource, and makes owners of what a checkpoint brings back")]
+
+use std::alloc::Layout;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, MemorySource, Stream};
+use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
+use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
+
+use super::caches::Caches;
+use super::{AllocatorState, CheckpointDelta, CudaAllocator, DataPtr, RawDeleter};
+use crate::error::{Error, Result};
+
+impl Caches {
+    pub(crate) fn begin_allocate_to_pool(&self, device: Device, id: MempoolId, filter: Filter) -> Result<()> {
+        Ok(self.of(device)?.cache.begin_allocate_to_pool(id, filter)?)
+    }
+
+    pub(crate) fn end_allocate_to_pool(&self, device: Device, id: MempoolId) -> Result<()> {
+        Ok(self.of(device)?.cache.end_allocate_to_pool(id)?)
+    }
+
+    pub(crate) fn release_pool(&self, device: Device, id: MempoolId) -> Result<()> {
+        Ok(self.of(device)?.cache.release_pool(id)?)
+    }
+
+    pub(crate) fn create_or_incref_pool(
+        &self,
+        device: Device,
+        id: MempoolId,
+        source: Option<Arc<dyn RawResource>>,
+    ) -> Result<()> {
+        Ok(self.of(device)?.cache.create_or_incref_pool(id, source)?)
+    }
+
+    pub(crate) fn pool_use_count(&self, device: Device, id: MempoolId) -> Result<u64> {
+        Ok(self.of(device)?.cache.pool_use_count(id))
+    }
+
+    pub(super) fn set_use_on_oom(&self, device: Device, id: MempoolId, use_on_oom: bool) -> Result<()> {
+        Ok(self.of(device)?.cache.set_use_on_oom(id, use_on_oom)?)
+    }
+
+    pub(super) fn set_no_split(&self, device: Device, id: MempoolId) -> Result<()> {
+        Ok(self.of(device)?.cache.set_no_split(id, true)?)
+    }
+
+    pub(super) fn check_pool_live_allocations(
+        &self,
+        device: Device,
+        id: MempoolId,
+        addresses: &HashSet<CUdeviceptr>,
+    ) -> Result<bool> {
+        Ok(self.of(device)?.cache.check_pool_live_allocations(id, addresses)?)
+    }
+
+    pub(super) fn checkpoint_state(&self, device: Device, id: MempoolId) -> Result<AllocatorState> {
+        let checkpoint = self.of(device)?.cache.checkpoint_pool(id)?;
+        Ok(AllocatorState { device, id, checkpoint })
+    }
+
+    /// # Safety
+    ///
+    /// As [`CudaAllocator::set_checkpoint_pool_state`]; the deleter is of the allocator that has these caches.
+    pub(super) unsafe fn set_checkpoint_pool_state(
+        &self,
+        device: Device,
+        state: &AllocatorState,
+        deleter: &RawDeleter,
+    ) -> Result<CheckpointDelta> {
+        if state.device != device {
+            return Err(Error::OtherDevice { of: state.device, asked: device });
+        }
+        let found = self.of(device)?;
+        // SAFETY: the caller's promise.
+        let restored = unsafe { found.cache.restore_pool(state.id, &state.checkpoint) }?;
+        let owner = |block: pool::segments::BlockId| {
+            // SAFETY: allocated just now by the restore, which hands each of them to its caller.
+            unsafe { DataPtr::from_raw(block.address(), device, deleter.clone()) }
+        };
+        Ok(CheckpointDelta {
+            ptrs_freed: restored.freed.iter().map(|block| block.address()).collect(),
+            dataptrs_allocd: restored.allocated.into_iter().map(owner).collect(),
+        })
+    }
+
+    pub(super) fn enable_peer_access(&self, device: Device, device_to_access: Device) -> Result<()> {
+        let (reaching, owner) = (self.of(device)?, self.of(device_to_access)?);
+        if device == device_to_access {
+            return Ok(());
+        }
+        owner.cache.enable_peer_access(device)?;
+        Ok(reaching.context.enable_peer_access(&owner.context)?)
+    }
+}
+
+/// An allocator as the source of a pool's segments.
+#[derive(Debug)]
+pub(crate) struct AllocatorSource(pub(crate) Arc<dyn CudaAllocator>);
+
+// SAFETY: the memory is the allocator's, handed through.
+unsafe impl MemorySource for AllocatorSource {
+    unsafe fn deallocate(&self, address: CUdeviceptr, _layout: Layout, _stream: &Stream) -> core::Result<()> {
+        // SAFETY: the caller's promise: it is ordered on this stream, on which it was allocated.
+        unsafe { self.0.raw_delete(address) }.map_err(|error| for_core(error, address))
+    }
+}
+
+// SAFETY: as above.
+unsafe impl RawResource for AllocatorSource {
+    fn allocate(&self, layout: Layout, stream: &Stream) -> pool::Result<CUdeviceptr> {
+        self.0.raw_alloc_with_stream(layout.size(), stream).map_err(|error| for_pool(error, layout.size()))
+    }
+}
+
+/// An error for those who ask a source of segments.
+pub(crate) fn for_pool(error: Error, requested: usize) -> pool::Error {
+    if error.is_out_of_memory() {
+        return pool::Error::OutOfMemory { requested, used: 0, limit: 0, source: None };
+    }
+    match error {
+        Error::Pool(error) => error,
+        Error::Core(error) => error.into(),
+        error => core::Error::Io { call: "alloc", source: Arc::new(std::io::Error::other(error)) }.into(),
+    }
+}
+
+/// An error for those who give a source its memory back.
+pub(crate) fn for_core(error: Error, address: CUdeviceptr) -> core::Error {
+    match error {
+        Error::Core(error) | Error::Pool(pool::Error::Core(error)) => error,
+        Error::UnknownPointer { .. } => core::Error::NotAllocated { address },
+        error => core::Error::Io { call: "free", source: Arc::new(std::io::Error::other(error)) },
+    }
+}

@@ -1,0 +1,129 @@
+//! What the caching allocators tell of themselves.
+
+use std::sync::{Arc, Mutex};
+
+use cuda_mem_ipc::cuda_mem_pool::MempoolId;
+use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, OutOfMemoryReport};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Device;
+use cuda_mem_ipc::cuda_mem_pool::history::{HistoryOptions, TraceTracker};
+use cuda_mem_ipc::cuda_mem_pool::snapshot::Snapshot;
+use cuda_mem_ipc::cuda_mem_pool::statistics::DeviceStatistics;
+
+use super::caches::Caches;
+use super::types::{OutOfMemory, OutOfMemoryObserver};
+use crate::error::Result;
+use crate::lock::lock;
+
+impl Caches {
+    pub(crate) fn device_stats(&self, device: Device) -> Result<DeviceStatistics> {
+        Ok(self.of(device)?.cache.statistics())
+    }
+
+    pub(crate) fn reset_accumulated_stats(&self, device: Device) -> Result<()> {
+        self.of(device)?.cache.reset_accumulated_statistics();
+        Ok(())
+    }
+
+    pub(crate) fn reset_peak_stats(&self, device: Device) -> Result<()> {
+        self.of(device)?.cache.reset_peak_statistics();
+        Ok(())
+    }
+
+    pub(crate) fn snapshot(&self, id: MempoolId) -> Result<Snapshot> {
+        let mut all = Snapshot::default();
+        for device in self.all()? {
+            add(&mut all, device.cache.snapshot());
+        }
+        if id != MempoolId::NONE {
+            all.segments.retain(|segment| segment.segment_pool_id == id);
+        }
+        Ok(all)
+    }
+
+    pub(crate) fn record_history(&self, enabled: bool, options: &HistoryOptions) -> Result<()> {
+        let devices = self.all()?;
+        let before = std::mem::replace(&mut *lock(&self.listeners.history), enabled.then(|| options.clone()));
+        for device in devices {
+            record(&device.cache, enabled.then_some(options));
+        }
+        // With the last of it goes a closure of others.
+        drop(before);
+        Ok(())
+    }
+
+    pub(crate) fn attach_out_of_memory_observer(&self, observer: &OutOfMemoryObserver) -> Result<()> {
+        let devices = self.all()?;
+        lock(&self.listeners.observers).push(Arc::clone(observer));
+        devices.iter().for_each(|device| observe(&device.cache, observer));
+        Ok(())
+    }
+
+    pub(crate) fn attach_allocator_trace_tracker(&self, tracker: &Arc<dyn TraceTracker>) -> Result<()> {
+        let devices = self.all()?;
+        lock(&self.listeners.trackers).push(Arc::clone(tracker));
+        for device in devices {
+            device.cache.history().attach(Arc::clone(tracker));
+        }
+        Ok(())
+    }
+}
+
+/// Who is told, also by devices that are yet to be initialised.
+#[derive(Default)]
+pub(super) struct Listeners {
+    observers: Mutex<Vec<OutOfMemoryObserver>>,
+    trackers: Mutex<Vec<Arc<dyn TraceTracker>>>,
+    /// What is recorded, if anything is.
+    history: Mutex<Option<HistoryOptions>>,
+}
+
+impl Listeners {
+    pub(super) fn attach_all(&self, cache: &CachingAllocator) {
+        lock(&self.observers).iter().for_each(|observer| observe(cache, observer));
+        for tracker in lock(&self.trackers).iter() {
+            cache.history().attach(Arc::clone(tracker));
+        }
+        if let Some(options) = &*lock(&self.history) {
+            record(cache, Some(options));
+        }
+    }
+}
+
+fn observe(cache: &CachingAllocator, observer: &OutOfMemoryObserver) {
+    let observer = Arc::clone(observer);
+    cache.attach_oom_observer(move |report| observer(&report.into()));
+}
+
+fn record(cache: &CachingAllocator, options: Option<&HistoryOptions>) {
+    match options {
+        Some(options) => cache.history().start(options),
+        None => cache.history().stop(),
+    }
+}
+
+/// Adds another device's snapshot. How the allocator is set up is the same everywhere.
+fn add(all: &mut Snapshot, one: Snapshot) {
+    all.segments.extend(one.segments);
+    all.allocator_settings = one.allocator_settings;
+    for (place, entries) in one.device_traces.into_iter().enumerate() {
+        if all.device_traces.len() <= place {
+            all.device_traces.resize_with(place.saturating_add(1), Vec::new);
+        }
+        if let Some(trace) = all.device_traces.get_mut(place) {
+            trace.extend(entries);
+        }
+    }
+}
+
+impl From<&OutOfMemoryReport> for OutOfMemory {
+    fn from(report: &OutOfMemoryReport) -> Self {
+        Self {
+            device: report.device,
+            requested: report.requested,
+            allowed: report.limit.unwrap_or(report.total),
+            total: report.total,
+            free: report.free,
+            allocated: report.live,
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Buffers that are lent to other libraries.
+//!
+//! # Safety
+//!
+//! Relies on the borrower calling the deleter once, as the standard says, with the structure that it got: until then the structure
+//! and the buffer stay where they are.
+
+#![allow(unsafe_code, reason = "takes the structure back from the borrower")]
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use cuda_mem_ipc::cuda_mem_pool::PinnedBlock;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::HostMemory;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, DeviceCopy, PinnedBuffer, Stream, forked};
+
+use super::layout::Layout;
+use super::{
+    DL_CUDA, DL_CUDA_HOST, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLTensor,
+    DlpackError, FLAG_READ_ONLY, Refused, VERSION,
+};
+
+/// A buffer that can be lent: its memory stays where it is while it exists, and a stream can be entered as its user.
+///
+/// # Safety
+///
+/// [`memory`](Lend::memory) is true for as long as the value exists, wherever that is moved.
+pub unsafe trait Lend: Send + 'static {
+    /// The address of the memory and its bytes; address 0 if there are none.
+    fn memory(&self) -> (u64, usize);
+
+    /// Where it lies.
+    fn device(&self) -> DLDevice;
+
+    /// Orders `stream` behind what was put into others for the memory, and enters it as a user: the memory is released behind it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the buffer's `on`.
+    fn hand_to(&self, stream: &Stream) -> Result<(), DlpackError>;
+}
+
+// SAFETY: the buffer's own memory, which it has until it is dropped.
+unsafe impl<T: DeviceCopy + Send> Lend for DeviceBuffer<T> {
+    fn memory(&self) -> (u64, usize) {
+        (self.as_raw(), self.size_bytes())
+    }
+
+    fn device(&self) -> DLDevice {
+        DLDevice { device_type: DL_CUDA, device_id: self.context().device().as_raw() }
+    }
+
+    fn hand_to(&self, stream: &Stream) -> Result<(), DlpackError> {
+        drop(self.on(stream)?);
+        Ok(())
+    }
+}
+
+// SAFETY: the buffer's own memory, which it has until it is dropped.
+unsafe impl<T: DeviceCopy + Send> Lend for PinnedBuffer<T> {
+    fn memory(&self) -> (u64, usize) {
+        let bytes = self.byte_len();
+        (if bytes == 0 { 0 } else { HostMemory::as_ptr(self).expose_provenance() as u64 }, bytes)
+    }
+
+    /// As the standard has it, pinned memory is of device 0.
+    fn device(&self) -> DLDevice {
+        DLDevice { device_type: DL_CUDA_HOST, device_id: 0 }
+    }
+
+    fn hand_to(&self, stream: &Stream) -> Result<(), DlpackError> {
+        drop(self.on(stream)?);
+        Ok(())
+    }
+}
+
+// SAFETY: the block's own memory, which it has until it is dropped.
+unsafe impl Lend for PinnedBlock {
+    fn memory(&self) -> (u64, usize) {
+        (if self.is_empty() { 0 } else { self.as_ptr().expose_provenance() as u64 }, self.len())
+    }
+
+    fn device(&self) -> DLDevice {
+        DLDevice { device_type: DL_CUDA_HOST, device_id: 0 }
+    }
+
+    fn hand_to(&self, stream: &Stream) -> Result<(), DlpackError> {
+        drop(self.on(stream)?);
+        Ok(())
+    }
+}
+
+/// A buffer with a shape, to be lent. [The module](super) has an example.
+#[derive(Debug)]
+pub struct Tensor<O: Lend> {
+    owner: O,
+    layout: Layout,
+    read_only: bool,
+}
+
+impl<O: Lend> Tensor<O> {
+    /// A tensor of the buffer's memory from its start on, whose rows lie one behind the other.
+    ///
+    /// # Errors
+    ///
+    /// The buffer comes back with the error: [`DlpackError::Beyond`] if it is too small, [`DlpackError::Type`],
+    /// [`DlpackError::Extent`], [`DlpackError::TooLarge`], [`DlpackError::Dimensions`].
+    pub fn new(owner: O, dtype: DLDataType, shape: &[i64]) -> Result<Self, Refused<O>> {
+        let layout = match Layout::new(dtype, shape, None) {
+            Ok(layout) => layout,
+            Err(error) => return Err(Refused { error, owner }),
+        };
+        let (_, len) = owner.memory();
+        if layout.bytes > len {
+            let error = DlpackError::Beyond { needed: layout.bytes, len };
+            return Err(Refused { error, owner });
+        }
+        Ok(Self { owner, layout, read_only: false })
+    }
+
+    /// Forbids the borrower to write.
+    #[must_use]
+    pub fn read_only(self) -> Self {
+        Self { read_only: true, ..self }
+    }
+
+    /// Lends it, for work of the consumer's stream: that is ordered behind the buffer's uses so far, and the buffer is released
+    /// behind the stream's work, when the deleter is called. Without a stream nothing is ordered: the consumer does it.
+    ///
+    /// Whoever gets the address calls the structure's deleter once. What is never given back is leaked.
+    ///
+    /// # Errors
+    ///
+    /// The tensor comes back with the error, [`DlpackError::Core`] of the driver, also for a stream that captures.
+    pub fn into_versioned(
+        self,
+        stream: Option<&Stream>,
+    ) -> Result<*mut DLManagedTensorVersioned, Refused<Self>> {
+        if let Err(error) = self.hand_to(stream) {
+            return Err(Refused { error, owner: self });
+        }
+        let flags = if self.read_only { FLAG_READ_ONLY } else { 0 };
+        Ok(lend(self, |context, dl_tensor| DLManagedTensorVersioned {
+            version: VERSION,
+            manager_ctx: context,
+            deleter: Some(delete_versioned::<O>),
+            flags,
+            dl_tensor,
+        }))
+    }
+
+    /// As [`Tensor::into_versioned`], in the form before version 1.0.
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`DlpackError::ReadOnly`]: the form cannot say that it must not be written.
+    pub fn into_legacy(self, stream: Option<&Stream>) -> Result<*mut DLManagedTensor, Refused<Self>> {
+        if self.read_only {
+            return Err(Refused { error: DlpackError::ReadOnly, owner: self });
+        }
+        if let Err(error) = self.hand_to(stream) {
+            return Err(Refused { error, owner: self });
+        }
+        Ok(lend(self, |context, dl_tensor| DLManagedTensor {
+            dl_tensor,
+            manager_ctx: context,
+            deleter: Some(delete_legacy::<O>),
+        }))
+    }
+
+    /// The buffer, which is not lent.
+    #[must_use]
+    pub fn into_owner(self) -> O {
+        self.owner
+    }
+
+    fn hand_to(&self, stream: Option<&Stream>) -> Result<(), DlpackError> {
+        stream.map_or(Ok(()), |stream| self.owner.hand_to(stream))
+    }
+}
+
+/// What a structure that is lent has behind it, which goes with it.
+struct Manager<O, M> {
+    managed: MaybeUninit<M>,
+    _owner: O,
+    _layout: Layout,
+}
+
+fn lend<O: Lend, M>(tensor: Tensor<O>, make: impl FnOnce(*mut c_void, DLTensor) -> M) -> *mut M {
+    let Tensor { owner, mut layout, .. } = tensor;
+    let (address, _) = owner.memory();
+    let dl_tensor = DLTensor {
+        data: ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0)),
+        device: owner.device(),
+        // At most 64.
+        ndim: i32::try_from(layout.shape.len()).unwrap_or(0),
+        dtype: layout.dtype,
+        // They stay where they are when the vectors are moved.
+        shape: layout.shape.as_mut_ptr(),
+        strides: layout.strides.as_mut_ptr(),
+        byte_offset: 0,
+    };
+    let manager = Manager { managed: MaybeUninit::uninit(), _owner: owner, _layout: layout };
+    let manager: *mut Manager<O, M> = Box::into_raw(Box::new(manager));
+    // SAFETY: a field of what was allocated just now.
+    let managed = unsafe { &raw mut (*manager).managed }.cast::<M>();
+    // SAFETY: as above, not yet initialised; nobody else has it.
+    unsafe { managed.write(make(manager.cast(), dl_tensor)) };
+    managed
+}
+
+/// # Safety
+///
+/// As the standard says: a structure that was lent here, once.
+unsafe extern "C" fn delete_versioned<O: Lend>(managed: *mut DLManagedTensorVersioned) {
+    // SAFETY: as above.
+    let context = unsafe { (*managed).manager_ctx };
+    // SAFETY: what was lent as this structure with this context, taken back once.
+    unsafe { take_back::<O, DLManagedTensorVersioned>(context) };
+}
+
+/// # Safety
+///
+/// As the standard says: a structure that was lent here, once.
+unsafe extern "C" fn delete_legacy<O: Lend>(managed: *mut DLManagedTensor) {
+    // SAFETY: as above.
+    let context = unsafe { (*managed).manager_ctx };
+    // SAFETY: what was lent as this structure with this context, taken back once.
+    unsafe { take_back::<O, DLManagedTensor>(context) };
+}
+
+/// # Safety
+///
+/// `context` is a manager of this type, of which nobody else knows any more.
+unsafe fn take_back<O: Lend, M>(context: *mut c_void) {
+    if forked() {
+        // All of it is the parent's.
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let manager = unsafe { Box::from_raw(context.cast::<Manager<O, M>>()) };
+    // Nothing unwinds into the borrower: the panic hook has reported it.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(manager)));
+}

@@ -1,0 +1,111 @@
+//! Errors: what was asked for, what is accepted, and what to do instead.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device};
+use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId};
+use cuda_mem_ipc::symmetric;
+
+use crate::allocator::OutOfMemory;
+use crate::dlpack::DlpackError;
+
+use crate::ipc::HandleError;
+
+/// The result of whatever can fail here.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The driver, or the layer over it, refused.
+    #[error(transparent)]
+    Core(#[from] core::Error),
+    /// The caching allocator refused. A request that failed for lack of memory is `DeviceOutOfMemory` in it.
+    #[error(transparent)]
+    Pool(#[from] pool::Error),
+    /// Symmetric memory refused.
+    #[error(transparent)]
+    Symmetric(#[from] symmetric::Error),
+    /// A pluggable allocator's functions have no more memory, or its memory fraction is used up.
+    #[error("{0}")]
+    OutOfMemory(Box<OutOfMemory>),
+    /// A function that a pluggable allocator was made of failed.
+    #[error("the allocator's {function} function failed: {source}")]
+    Function {
+        /// Which: `alloc`, `free` or the name of a hook.
+        function: &'static str,
+        /// What it said.
+        source: Arc<dyn StdError + Send + Sync>,
+    },
+    /// A function gave an address that it gave before and that was not freed since.
+    #[error(
+        "the allocator's alloc function gave {address:#x}, which it gave before and which was not freed since"
+    )]
+    GivenTwice {
+        /// What it gave.
+        address: u64,
+    },
+    /// Nothing was allocated at an address, or it was freed already.
+    #[error("{address:#x} is no allocation of this allocator: it is another's, or was freed already")]
+    UnknownPointer {
+        /// What was passed.
+        address: u64,
+    },
+    /// A device that the allocator was not initialised for.
+    #[error(
+        "{device:?} is not initialised: init was called for {count} devices; call init with the number of devices"
+    )]
+    NotInitialized {
+        /// What was passed.
+        device: Device,
+        /// How many there are.
+        count: usize,
+    },
+    /// Another allocator cannot take over.
+    #[error(
+        "the allocator {name:?} is initialised already and stays; change the allocator before the first use of CUDA memory"
+    )]
+    AlreadyInitialized {
+        /// The one that stays.
+        name: &'static str,
+    },
+    /// Private pools are the program's own by one of its functions, and this call is not.
+    #[error(
+        "set_begin_allocate_to_pool was called, so that pools are the program's own, but {setter} was not: pool {id} cannot be handled"
+    )]
+    NoPoolFunction {
+        /// What is to be called as well.
+        setter: &'static str,
+        /// The pool.
+        id: MempoolId,
+    },
+    /// A checkpoint is of another device.
+    #[error("the checkpoint is of {of:?}, not of {asked:?}")]
+    OtherDevice {
+        /// The device that it is of.
+        of: Device,
+        /// What was passed.
+        asked: Device,
+    },
+    /// Bytes that name no memory of another process, or memory that cannot be shared.
+    #[error(transparent)]
+    Handle(#[from] HandleError),
+    /// A tensor that cannot be taken or given.
+    #[error(transparent)]
+    Dlpack(#[from] DlpackError),
+}
+
+impl Error {
+    /// Whether there was not enough memory, whoever says so: what PyTorch raises as `torch.OutOfMemoryError`.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::OutOfMemory(_) => true,
+            Self::Pool(error) => error.is_out_of_memory(),
+            Self::Core(error) => error.code() == Some(core::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! What is known of the program's allocations. No lock of these is held while a function of the program runs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, UsePoint, Uses};
+use cuda_mem_ipc::cuda_mem_pool::history::{Event, History, HistoryOptions, TraceTracker};
+use cuda_mem_ipc::cuda_mem_pool::segments::SMALL_SIZE;
+use cuda_mem_ipc::cuda_mem_pool::snapshot::{Action, Frames};
+use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolSize};
+
+use crate::lock::lock;
+
+/// An allocation: what `free` is told of it, and who else uses it.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) size: usize,
+    pub(super) device: Device,
+    pub(super) stream: Stream,
+    pub(super) uses: Uses,
+    pub(super) frames: Option<Frames>,
+}
+
+/// An allocation that was freed while other streams used it.
+#[derive(Debug)]
+pub(super) struct Freed {
+    pub(super) address: CUdeviceptr,
+    pub(super) block: Block,
+    /// Behind the uses. None while one of the streams captures: there is no such point then.
+    pub(super) points: Option<Vec<UsePoint>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Books(Mutex<State>);
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) blocks: HashMap<CUdeviceptr, Block>,
+    pub(super) freed: Vec<Freed>,
+    devices: BTreeMap<i32, OfDevice>,
+}
+
+/// The figures of a device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OfDevice {
+    pub(super) statistics: DeviceStatistics,
+    /// The peaks of these and of the private pools together, as of the last allocation.
+    pub(super) peaks: DeviceStatistics,
+    pub(super) fraction: f64,
+    /// What was got from the program's `alloc`, or is being asked for, in bytes.
+    pub(super) held: usize,
+}
+
+impl Default for OfDevice {
+    fn default() -> Self {
+        let none = DeviceStatistics::default();
+        Self { statistics: none, peaks: none, fraction: 1.0, held: 0 }
+    }
+}
+
+impl Block {
+    fn pool(&self) -> PoolSize {
+        if self.size as u64 <= SMALL_SIZE { PoolSize::Small } else { PoolSize::Large }
+    }
+
+    pub(super) fn raw_stream(&self) -> u64 {
+        self.stream.as_raw() as usize as u64
+    }
+}
+
+impl Books {
+    /// Runs `body` with the books.
+    pub(super) fn with<R>(&self, body: impl FnOnce(&mut State) -> R) -> R {
+        body(&mut lock(&self.0))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        lock(&self.0).blocks.len()
+    }
+}
+
+impl State {
+    pub(super) fn of(&mut self, device: Device) -> &mut OfDevice {
+        self.devices.entry(device.as_raw()).or_default()
+    }
+
+    /// Counts a new allocation, which is a segment too.
+    pub(super) fn count_allocated(&mut self, block: &Block) {
+        let (pool, size) = (block.pool(), block.size as u64);
+        let statistics = &mut self.of(block.device).statistics;
+        for count in [&mut statistics.allocation, &mut statistics.active, &mut statistics.segment] {
+            count.increase(pool, 1);
+        }
+        for bytes in [
+            &mut statistics.allocated_bytes,
+            &mut statistics.active_bytes,
+            &mut statistics.requested_bytes,
+            &mut statistics.reserved_bytes,
+        ] {
+            bytes.increase(pool, size);
+        }
+        statistics.num_device_alloc = statistics.num_device_alloc.saturating_add(1);
+    }
+
+    /// Counts an allocation that nobody has any more.
+    pub(super) fn count_free_requested(&mut self, block: &Block) {
+        let (pool, size) = (block.pool(), block.size as u64);
+        let statistics = &mut self.of(block.device).statistics;
+        statistics.allocation.decrease(pool, 1);
+        statistics.allocated_bytes.decrease(pool, size);
+    }
+
+    /// Enters an allocation again that the program's function did not take.
+    pub(super) fn take_free_back(&mut self, freed: Freed) {
+        let Freed { address, block, .. } = freed;
+        let statistics = &mut self.of(block.device).statistics;
+        statistics.allocation.increase(block.pool(), 1);
+        statistics.allocated_bytes.increase(block.pool(), block.size as u64);
+        self.blocks.insert(address, block);
+    }
+
+    /// Counts an allocation that nothing uses any more.
+    pub(super) fn count_free_completed(&mut self, block: &Block) {
+        let (pool, size) = (block.pool(), block.size as u64);
+        let statistics = &mut self.of(block.device).statistics;
+        for count in [&mut statistics.active, &mut statistics.segment] {
+            count.decrease(pool, 1);
+        }
+        for bytes in
+            [&mut statistics.active_bytes, &mut statistics.requested_bytes, &mut statistics.reserved_bytes]
+        {
+            bytes.decrease(pool, size);
+        }
+        statistics.num_device_free = statistics.num_device_free.saturating_add(1);
+    }
+}
+
+/// The history of each device.
+#[derive(Default)]
+pub(super) struct Histories(Mutex<Devices>);
+
+#[derive(Default)]
+struct Devices {
+    histories: BTreeMap<i32, Arc<History>>,
+    trackers: Vec<Arc<dyn TraceTracker>>,
+    /// What is recorded, if anything is.
+    recording: Option<HistoryOptions>,
+}
+
+impl Histories {
+    /// That of a device, which is made when it is first asked for.
+    pub(super) fn of(&self, device: Device) -> Arc<History> {
+        let mut devices = lock(&self.0);
+        if let Some(history) = devices.histories.get(&device.as_raw()) {
+            return Arc::clone(history);
+        }
+        let history = Arc::new(History::new());
+        for tracker in &devices.trackers {
+            history.attach(Arc::clone(tracker));
+        }
+        if let Some(options) = &devices.recording {
+            history.start(options);
+        }
+        devices.histories.insert(device.as_raw(), Arc::clone(&history));
+        history
+    }
+
+    pub(super) fn all(&self) -> BTreeMap<i32, Arc<History>> {
+        lock(&self.0).histories.clone()
+    }
+
+    pub(super) fn attach(&self, tracker: &Arc<dyn TraceTracker>) {
+        lock(&self.0).trackers.push(Arc::clone(tracker));
+        for history in self.all().values() {
+            history.attach(Arc::clone(tracker));
+        }
+    }
+
+    pub(super) fn record(&self, options: Option<&HistoryOptions>) {
+        let before = std::mem::replace(&mut lock(&self.0).recording, options.cloned());
+        for history in self.all().values() {
+            match options {
+                Some(options) => history.start(options),
+                None => history.stop(),
+            }
+        }
+        // With the last of it goes a closure of others.
+        drop(before);
+    }
+
+    /// Tells of something that happened to an allocation.
+    pub(super) fn tell(&self, block: &Block, address: CUdeviceptr, actions: &[Action]) {
+        let history = self.of(block.device);
+        if !history.is_listening() {
+            return;
+        }
+        for &action in actions {
+            let event = Event { action, address, size: block.size as u64, stream: block.raw_stream() };
+            let frames = if action == Action::Alloc { block.frames.as_ref() } else { None };
+            history.record(event, frames);
+        }
+    }
+}

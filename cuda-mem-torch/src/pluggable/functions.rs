@@ -1,0 +1,112 @@
+//! The program's functions, and who sets them.
+
+use std::sync::Arc;
+
+use cuda_mem_ipc::cuda_mem_pool::MempoolId;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream};
+use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
+
+use super::PluggableAllocator;
+use crate::error::Result;
+use crate::lock::write;
+
+pub(super) type AllocFn = dyn Fn(usize, Device, &Stream) -> Result<CUdeviceptr> + Send + Sync;
+pub(super) type FreeFn = dyn Fn(CUdeviceptr, usize, Device, &Stream) -> Result<()> + Send + Sync;
+pub(super) type InitFn = dyn Fn(usize) + Send + Sync;
+pub(super) type ResetFn = dyn Fn() + Send + Sync;
+pub(super) type MemoryFractionFn = dyn Fn(f64, Device) + Send + Sync;
+pub(super) type BaseAllocFn = dyn Fn(CUdeviceptr, &mut usize) -> CUdeviceptr + Send + Sync;
+pub(super) type RecordStreamFn = dyn Fn(CUdeviceptr, &Stream) + Send + Sync;
+pub(super) type BeginFn = dyn Fn(Device, MempoolId, Filter) + Send + Sync;
+pub(super) type PoolFn = dyn Fn(Device, MempoolId) + Send + Sync;
+
+/// What a clone of the allocator has too.
+#[derive(Clone)]
+pub(super) struct Functions {
+    pub(super) alloc: Arc<AllocFn>,
+    pub(super) free: Arc<FreeFn>,
+    pub(super) init: Option<Arc<InitFn>>,
+    pub(super) reset: Option<Arc<ResetFn>>,
+    pub(super) memory_fraction: Option<Arc<MemoryFractionFn>>,
+    pub(super) base_alloc: Option<Arc<BaseAllocFn>>,
+    pub(super) record_stream: Option<Arc<RecordStreamFn>>,
+    pub(super) begin_allocate_to_pool: Option<Arc<BeginFn>>,
+    pub(super) end_allocate_to_pool: Option<Arc<PoolFn>>,
+    pub(super) release_pool: Option<Arc<PoolFn>>,
+}
+
+/// The setters. Each hands a part of the work to the program; without it, the part is done here. No lock is held while a function
+/// is called, so it may use the allocator.
+impl PluggableAllocator {
+    /// Has `init` be called by [`init`](crate::CudaAllocator::init) with the number of devices, after the bookkeeping is ready for them.
+    ///
+    /// Unset: the bookkeeping alone is made ready. [`create_custom_allocator`](crate::create_custom_allocator) has called `init` with
+    /// 0 by the time that a setter can be, as PyTorch's does.
+    pub fn set_init_fn(&self, init: impl Fn(usize) + Send + Sync + 'static) {
+        write(&self.inner.functions).init = Some(Arc::new(init));
+    }
+
+    /// Has `reset` be called where the program's functions should give back what they cache: by
+    /// [`empty_cache`](crate::CudaAllocator::empty_cache) of everything, and before a request is out of memory.
+    ///
+    /// It replaces nothing: what is cached here, freed blocks that streams used and released private pools, goes back to the
+    /// program's `free` first, with it or without. For a private pool alone it is not called: its memory is known here.
+    pub fn set_reset_fn(&self, reset: impl Fn() + Send + Sync + 'static) {
+        write(&self.inner.functions).reset = Some(Arc::new(reset));
+    }
+
+    /// Has `memory_fraction` be called with what [`set_memory_fraction`](crate::CudaAllocator::set_memory_fraction) is told, and answer
+    /// for it: nothing is limited here then.
+    ///
+    /// Unset: requests beyond the fraction are out of memory, after the same ladder as others, and `alloc` is not called.
+    pub fn set_memory_fraction_fn(&self, memory_fraction: impl Fn(f64, Device) + Send + Sync + 'static) {
+        write(&self.inner.functions).memory_fraction = Some(Arc::new(memory_fraction));
+    }
+
+    /// Has `base_alloc` tell the address and, in its second argument, the bytes of what an allocation lies in.
+    ///
+    /// Unset: the allocation itself, with the size that was asked for; of a private pool, its segment.
+    pub fn set_base_alloc_fn(
+        &self,
+        base_alloc: impl Fn(CUdeviceptr, &mut usize) -> CUdeviceptr + Send + Sync + 'static,
+    ) {
+        write(&self.inner.functions).base_alloc = Some(Arc::new(base_alloc));
+    }
+
+    /// Has `record_stream` be told of streams that use an allocation, and answer for it: frees wait for nothing here then.
+    ///
+    /// Unset: the allocation is kept after its free, and given to the program's `free`, once the streams have passed the work that
+    /// they were given by then.
+    pub fn set_record_stream_fn(&self, record_stream: impl Fn(CUdeviceptr, &Stream) + Send + Sync + 'static) {
+        write(&self.inner.functions).record_stream = Some(Arc::new(record_stream));
+    }
+
+    /// Has `begin` be told that allocations which the filter accepts belong to a pool, and answer for pools: they are unknown here
+    /// then, and each allocation is a call of `alloc`. The other two pool functions must be set as well:
+    /// [`Error::NoPoolFunction`](crate::Error::NoPoolFunction) says so.
+    ///
+    /// Unset: private pools are those of the [caching allocator](cuda_mem_ipc::cuda_mem_pool::caching::CachingAllocator), with segments
+    /// of the program's `alloc`, which go back to its `free`.
+    pub fn set_begin_allocate_to_pool(
+        &self,
+        begin: impl Fn(Device, MempoolId, Filter) + Send + Sync + 'static,
+    ) {
+        write(&self.inner.functions).begin_allocate_to_pool = Some(Arc::new(begin));
+    }
+
+    /// Has `end` be told that what [`set_begin_allocate_to_pool`](Self::set_begin_allocate_to_pool) speaks of has ended; after it has
+    /// ended here, where pools are kept here.
+    ///
+    /// Unset: it ends here, or is an error, if pools are the program's.
+    pub fn set_end_allocate_to_pool_fn(&self, end: impl Fn(Device, MempoolId) + Send + Sync + 'static) {
+        write(&self.inner.functions).end_allocate_to_pool = Some(Arc::new(end));
+    }
+
+    /// Has `release` be told that a use of a pool has ended; after it has ended here, where pools are kept here.
+    ///
+    /// Unset: it ends here, or is an error, if pools are the program's.
+    pub fn set_release_pool(&self, release: impl Fn(Device, MempoolId) + Send + Sync + 'static) {
+        write(&self.inner.functions).release_pool = Some(Arc::new(release));
+    }
+}

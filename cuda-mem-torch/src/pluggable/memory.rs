@@ -1,0 +1,214 @@
+//! How memory comes from the program's functions and goes back.
+
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, UsePoint, Uses};
+use cuda_mem_ipc::cuda_mem_pool::history::{Event, RecordContext};
+use cuda_mem_ipc::cuda_mem_pool::snapshot::Action;
+use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId};
+
+use super::Inner;
+use super::books::{Block, Freed, State};
+use crate::allocator::{OutOfMemory, for_core};
+use crate::error::{Error, Result};
+use crate::lock::{lock, read};
+
+/// Requests are smaller, as PyTorch's.
+const MOST: usize = 1 << 60;
+
+impl Inner {
+    /// An allocation of the program's function.
+    pub(super) fn allocate(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr> {
+        if size >= MOST {
+            return Err(pool::Error::TooLarge { bytes: size }.into());
+        }
+        // What could be given back by now; who asks for memory goes on without what cannot.
+        let _ = self.poll();
+        // Gathered without a lock: it may take long, or allocate.
+        let frames = self.histories.of(device).frames(RecordContext::State);
+        let mut address = self.ask(size, device, stream)?;
+        if address == 0 {
+            self.books.with(|state| {
+                let count = &mut state.of(device).statistics.num_alloc_retries;
+                *count = count.saturating_add(1);
+            });
+            self.reclaim()?;
+            address = self.ask(size, device, stream)?;
+        }
+        if address == 0 {
+            return Err(self.out_of_memory(size, device, stream)?);
+        }
+        let known = |state: &mut State| {
+            let is_freed = state.freed.iter().any(|freed| freed.address == address);
+            is_freed || state.blocks.contains_key(&address)
+        };
+        if self.books.with(known) {
+            self.unclaim(size, device);
+            return Err(Error::GivenTwice { address });
+        }
+        let block = Block { size, device, stream: stream.clone(), uses: Uses::new(), frames };
+        // Nobody has it yet.
+        self.histories.tell(&block, address, &[Action::SegmentAlloc, Action::Alloc]);
+        self.books.with(|state| {
+            state.count_allocated(&block);
+            state.blocks.insert(address, block);
+        });
+        Ok(address)
+    }
+
+    /// Asks the program's function, within the fraction. 0 if there is no memory.
+    fn ask(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr> {
+        if !self.claim(size, device)? {
+            return Ok(0);
+        }
+        let alloc = read(&self.functions).alloc.clone();
+        let asked = alloc(size, device, stream);
+        match asked {
+            Ok(address) if address != 0 => Ok(address),
+            Err(error) if !error.is_out_of_memory() => {
+                self.unclaim(size, device);
+                Err(error)
+            }
+            _ => {
+                self.unclaim(size, device);
+                Ok(0)
+            }
+        }
+    }
+
+    /// Takes an allocation back; false if it is none of the program's function.
+    pub(super) fn free(&self, address: CUdeviceptr) -> Result<bool> {
+        let Some(mut block) = self.books.with(|state| state.blocks.remove(&address)) else {
+            return Ok(false);
+        };
+        self.native.caches.exports.end(address);
+        self.histories.tell(&block, address, &[Action::FreeRequested]);
+        self.books.with(|state| state.count_free_requested(&block));
+        if block.uses.is_empty() {
+            let refused = self.complete(Freed { address, block, points: None });
+            return match refused {
+                Ok(()) => Ok(true),
+                Err((freed, error)) => {
+                    // It is as it was.
+                    self.histories.tell(&freed.block, address, &[Action::Alloc]);
+                    self.books.with(|state| state.take_free_back(*freed));
+                    Err(error)
+                }
+            };
+        }
+        let points = block.uses.points().ok();
+        self.books.with(|state| state.freed.push(Freed { address, block, points }));
+        Ok(true)
+    }
+
+    /// Gives the program's function memory that nothing uses any more. Refused, it comes back as it was.
+    fn complete(&self, freed: Freed) -> Result<(), (Box<Freed>, Error)> {
+        let Freed { address, block, .. } = &freed;
+        // Before anybody else may have it.
+        self.histories.tell(block, *address, &[Action::FreeCompleted, Action::SegmentFree]);
+        self.books.with(|state| state.count_free_completed(block));
+        let free = read(&self.functions).free.clone();
+        match free(*address, block.size, block.device, &block.stream) {
+            Ok(()) => {
+                self.unclaim(block.size, block.device);
+                Ok(())
+            }
+            Err(error) => {
+                self.histories.tell(block, *address, &[Action::SegmentAlloc]);
+                self.books.with(|state| {
+                    state.count_allocated(block);
+                    state.count_free_requested(block);
+                });
+                Err((Box::new(freed), error))
+            }
+        }
+    }
+
+    /// Gives back what was freed and is not used any more. The first error; what was refused is tried again.
+    pub(super) fn poll(&self) -> Result<()> {
+        let waiting = self.books.with(|state| std::mem::take(&mut state.freed));
+        let mut result = Ok(());
+        for mut freed in waiting {
+            if freed.points.is_none() {
+                freed.points = freed.block.uses.points().ok();
+            }
+            let reached =
+                |points: &Vec<_>| points.iter().all(|point: &UsePoint| point.is_reached().unwrap_or(false));
+            if !freed.points.as_ref().is_some_and(reached) {
+                self.books.with(|state| state.freed.push(freed));
+                continue;
+            }
+            if let Err((freed, error)) = self.complete(freed) {
+                self.books.with(|state| state.freed.push(*freed));
+                result = result.and(Err(error));
+            }
+        }
+        result
+    }
+
+    /// Gives back what was freed, at the end: waits for the streams that use it. One that captures keeps its memory for ever.
+    pub(super) fn give_back_rest(&self) {
+        let waiting = self.books.with(|state| std::mem::take(&mut state.freed));
+        for freed in waiting {
+            let given = match freed.block.uses.wait() {
+                Ok(()) => self.complete(freed).map_err(|(freed, error)| for_core(error, freed.address)),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = given {
+                self.driver.report_release_failure(&error);
+            }
+        }
+    }
+
+    /// Everything that may help a request: waits for freed blocks, released pools, and what the program's functions cache.
+    fn reclaim(&self) -> Result<()> {
+        let points = self.books.with(|state| {
+            let points = state.freed.iter().filter_map(|freed| freed.points.clone());
+            points.flatten().collect::<Vec<_>>()
+        });
+        for point in points {
+            // Whatever a wait says, what has not ended is found out by the poll.
+            let _ = point.wait();
+        }
+        self.empty()?;
+        Ok(())
+    }
+
+    /// Gives back what is cached, here and by the program's functions; how many bytes of pools.
+    pub(super) fn empty(&self) -> Result<usize> {
+        self.poll()?;
+        let bytes = self.native.caches.empty_cache(MempoolId::NONE)?;
+        let reset = read(&self.functions).reset.clone();
+        if let Some(reset) = reset {
+            reset();
+        }
+        Ok(bytes)
+    }
+
+    /// The end of a request: the error, of which observers are told.
+    fn out_of_memory(&self, requested: usize, device: Device, stream: &Stream) -> Result<Error> {
+        let memory = self.ready(device)?.context.memory_info().ok();
+        let total = device.total_memory()?;
+        let (allocated, fraction) = self.books.with(|state| {
+            let of = state.of(device);
+            of.statistics.num_ooms = of.statistics.num_ooms.saturating_add(1);
+            (of.statistics.allocated_bytes.all.current, of.fraction)
+        });
+        let report = OutOfMemory {
+            device,
+            requested,
+            allowed: (fraction * total as f64) as usize,
+            total,
+            free: memory.map(|memory| memory.free),
+            allocated: usize::try_from(allocated).unwrap_or(usize::MAX),
+        };
+        let free = report.free.unwrap_or(0) as u64;
+        let stream = stream.as_raw() as usize as u64;
+        let event = Event { action: Action::Oom, address: free, size: requested as u64, stream };
+        self.histories.of(device).record(event, None);
+        let observers = lock(&self.observers).clone();
+        for observer in observers {
+            observer(&report);
+        }
+        Ok(Error::OutOfMemory(Box::new(report)))
+    }
+}

@@ -1,0 +1,137 @@
+//! What the allocator tells of itself: its own allocations, and the private pools.
+
+use cuda_mem_ipc::cuda_mem_pool::MempoolId;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Device;
+use cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
+use cuda_mem_ipc::cuda_mem_pool::segments::SMALL_SIZE;
+use cuda_mem_ipc::cuda_mem_pool::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
+use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolSize, PoolStat, Stat};
+
+use super::Inner;
+use super::books::Block;
+use crate::error::Result;
+
+impl Inner {
+    /// The figures of the own allocations and those of the pools.
+    pub(super) fn device_stats(&self, device: Device) -> Result<DeviceStatistics> {
+        let pools = self.ready(device)?.cache.statistics();
+        Ok(self.books.with(|state| {
+            let of = state.of(device);
+            let sum = sum(&of.statistics, &pools, &of.peaks);
+            of.peaks = sum;
+            sum
+        }))
+    }
+
+    /// Notes the peaks of both together, after an allocation: between two of them figures only fall.
+    pub(super) fn note_peaks(&self, device: Device) -> Result<()> {
+        self.device_stats(device).map(drop)
+    }
+
+    pub(super) fn reset_peak_stats(&self, device: Device) -> Result<()> {
+        self.ready(device)?.cache.reset_peak_statistics();
+        self.books.with(|state| {
+            let of = state.of(device);
+            of.statistics.reset_peak();
+            of.peaks = DeviceStatistics::default();
+        });
+        Ok(())
+    }
+
+    pub(super) fn reset_accumulated_stats(&self, device: Device) -> Result<()> {
+        self.ready(device)?.cache.reset_accumulated_statistics();
+        self.books.with(|state| state.of(device).statistics.reset_accumulated());
+        Ok(())
+    }
+
+    pub(super) fn record_history(&self, enabled: bool, options: &HistoryOptions) -> Result<()> {
+        self.native.caches.record_history(enabled, options)?;
+        // The program's provider of stacks is asked on both sides, each for its own entries.
+        self.histories.record(enabled.then_some(options));
+        Ok(())
+    }
+
+    /// Each allocation is a segment of one block.
+    pub(super) fn snapshot(&self, id: MempoolId) -> Result<Snapshot> {
+        let mut snapshot = self.native.caches.snapshot(id)?;
+        if id == MempoolId::NONE {
+            let own = self.books.with(|state| {
+                let live = state
+                    .blocks
+                    .iter()
+                    .map(|(&address, block)| segment(address, block, BlockState::ActiveAllocated));
+                let freed = state
+                    .freed
+                    .iter()
+                    .map(|freed| segment(freed.address, &freed.block, BlockState::ActivePendingFree));
+                live.chain(freed).collect::<Vec<_>>()
+            });
+            snapshot.segments.extend(own);
+        }
+        for (device, history) in self.histories.all() {
+            let place = usize::try_from(device).unwrap_or(0);
+            if snapshot.device_traces.len() <= place {
+                snapshot.device_traces.resize_with(place.saturating_add(1), Vec::new);
+            }
+            if let Some(trace) = snapshot.device_traces.get_mut(place) {
+                trace.extend(history.entries());
+                trace.sort_by_key(|entry| entry.time_us);
+            }
+        }
+        Ok(snapshot)
+    }
+}
+
+fn segment(address: u64, block: &Block, state: BlockState) -> SegmentInfo {
+    let size = block.size as u64;
+    let pool = if size <= SMALL_SIZE { PoolSize::Small } else { PoolSize::Large };
+    let info = BlockInfo { address, size, requested_size: size, state, frames: block.frames.clone() };
+    let device = u32::try_from(block.device.as_raw()).unwrap_or_default();
+    let mut segment = SegmentInfo::of(device, pool, vec![info]);
+    segment.stream = block.raw_stream();
+    segment.frames = block.frames.clone();
+    segment
+}
+
+/// Both together. A peak is at least what each had, and what both had at any allocation.
+fn sum(own: &DeviceStatistics, pools: &DeviceStatistics, peaks: &DeviceStatistics) -> DeviceStatistics {
+    let stat = |own: Stat, pools: Stat, peak: Stat| {
+        let current = own.current.saturating_add(pools.current);
+        Stat {
+            current,
+            peak: [current, own.peak, pools.peak, peak.peak].into_iter().fold(0, u64::max),
+            allocated: own.allocated.saturating_add(pools.allocated),
+            freed: own.freed.saturating_add(pools.freed),
+        }
+    };
+    let pool_stat = |own: PoolStat, pools: PoolStat, peak: PoolStat| PoolStat {
+        all: stat(own.all, pools.all, peak.all),
+        small_pool: stat(own.small_pool, pools.small_pool, peak.small_pool),
+        large_pool: stat(own.large_pool, pools.large_pool, peak.large_pool),
+    };
+    let of = |field: fn(&DeviceStatistics) -> PoolStat| pool_stat(field(own), field(pools), field(peaks));
+    let count = |field: fn(&DeviceStatistics) -> u64| field(own).saturating_add(field(pools));
+    DeviceStatistics {
+        allocation: of(|all| all.allocation),
+        segment: of(|all| all.segment),
+        active: of(|all| all.active),
+        inactive_split: of(|all| all.inactive_split),
+        allocated_bytes: of(|all| all.allocated_bytes),
+        reserved_bytes: of(|all| all.reserved_bytes),
+        active_bytes: of(|all| all.active_bytes),
+        inactive_split_bytes: of(|all| all.inactive_split_bytes),
+        requested_bytes: of(|all| all.requested_bytes),
+        oversize_allocations: stat(
+            own.oversize_allocations,
+            pools.oversize_allocations,
+            peaks.oversize_allocations,
+        ),
+        oversize_segments: stat(own.oversize_segments, pools.oversize_segments, peaks.oversize_segments),
+        num_alloc_retries: count(|all| all.num_alloc_retries),
+        num_ooms: count(|all| all.num_ooms),
+        num_sync_all_streams: count(|all| all.num_sync_all_streams),
+        num_device_alloc: count(|all| all.num_device_alloc),
+        num_device_free: count(|all| all.num_device_free),
+        max_split_size: pools.max_split_size,
+    }
+}

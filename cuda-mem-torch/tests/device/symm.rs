@@ -1,0 +1,80 @@
+//! Symmetric memory behind a memory pool.
+
+use std::sync::{Arc, Mutex};
+
+use cuda_mem_core::ipc::DeviceAllocation;
+use cuda_mem_core::{Device, Stream};
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::segments::Filter;
+use cuda_mem_torch::cuda_mem_ipc::symmetric::{self, DeviceType, MempoolAllocator};
+use cuda_mem_torch::{CudaAllocator, Error, MemPool, symm};
+
+use crate::common::World;
+use crate::native::native;
+use crate::program::{MIB, free};
+
+/// Symmetric memory of a group of one.
+#[derive(Default)]
+struct Alone(Mutex<Vec<DeviceAllocation>>);
+
+impl MempoolAllocator for Alone {
+    fn alloc(&self, size: usize, _: Device, stream: &Stream) -> symmetric::Result<u64> {
+        let memory = DeviceAllocation::new(stream.context(), size)?;
+        let address = memory.as_raw();
+        self.0.lock().unwrap().push(memory);
+        Ok(address)
+    }
+
+    fn free(&self, address: u64, _: usize, _: Device, _: &Stream) -> symmetric::Result<()> {
+        self.0.lock().unwrap().retain(|memory| memory.as_raw() != address);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_pool_has_segments_of_symmetric_memory() {
+    let world = World::new();
+    let device = world.context.device();
+    let functions = Arc::new(Alone::default());
+    let source = symm::of(world.driver, functions.clone()).unwrap();
+    let owner: Arc<dyn CudaAllocator> = Arc::new(native(&world));
+    let make = || MemPool::of(&owner, Some(source), true, false, false);
+    let pool = world.context.with_current(make).unwrap().unwrap();
+    owner.begin_allocate_to_pool(device, pool.id(), Filter::this_thread()).unwrap();
+    let block = owner.malloc(3 * MIB, device, &world.stream).unwrap();
+    owner.end_allocate_to_pool(device, pool.id()).unwrap();
+    assert_eq!(functions.0.lock().unwrap()[0].as_raw(), block);
+    assert_eq!(functions.0.lock().unwrap()[0].bytes(), 20 * MIB);
+    free(&*owner, block);
+    owner.release_pool(device, pool.id()).unwrap();
+    world.stream.synchronize().unwrap();
+    drop(pool);
+    assert!(functions.0.lock().unwrap().is_empty());
+}
+
+#[test]
+fn cudas_functions_are_registered_and_say_which_backends_they_take() {
+    let world = World::new();
+    let (device, stream) = (world.context.device(), &world.stream);
+    let allocator = symm::get_mempool_allocator(world.driver, DeviceType::CUDA).unwrap();
+    let refused = allocator.malloc(100, device, stream).unwrap_err();
+    let Error::Symmetric(symmetric::Error::NotForMempools { accepted, .. }) = &refused else {
+        panic!("{refused}")
+    };
+    assert_eq!(*accepted, ["NVSHMEM", "NCCL"]);
+    let stats = allocator.device_stats(device).unwrap();
+    assert_eq!((stats.allocation.all.allocated, stats.num_ooms), (0, 0));
+}
+
+#[test]
+fn other_kinds_of_devices_are_registered_once() {
+    let world = World::new();
+    let kind = DeviceType::new("a kind of this test");
+    let missing = symm::get_mempool_allocator(world.driver, kind).unwrap_err();
+    assert!(matches!(missing, Error::Symmetric(symmetric::Error::NoMempoolAllocator { .. })), "{missing}");
+    symm::register_mempool_allocator(kind, Arc::new(Alone::default())).unwrap();
+    let again = symm::register_mempool_allocator(kind, Arc::new(Alone::default())).unwrap_err();
+    assert!(matches!(again, Error::Symmetric(symmetric::Error::MempoolAllocatorExists { .. })), "{again}");
+    let allocator = symm::get_mempool_allocator(world.driver, kind).unwrap();
+    let block = allocator.malloc(100, world.context.device(), &world.stream).unwrap();
+    free(&*allocator, block);
+}
