@@ -25,9 +25,15 @@
 //!
 //! The crate stands alone: its only dependency is `libloading`, and copying its folder is vendoring it.
 
+#[cfg(any(feature = "nccl", feature = "nvshmem"))]
+pub mod engine;
 mod error;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 #[cfg(feature = "nvml")]
 pub mod nvml;
+#[cfg(feature = "nvshmem")]
+pub mod nvshmem;
 mod table;
 mod types;
 

@@ -1,5 +1,6 @@
 //! Errors: which rank, what was asked for, what is accepted.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core as core;
@@ -199,6 +200,106 @@ pub enum Error {
     GroupNeeded {
         /// The backend.
         backend: String,
+    },
+    /// The backend allocates for all of its ranks and knows no groups.
+    #[error("{backend} allocates for all of its ranks: group {group:?} was passed, accepted is none")]
+    GroupRefused {
+        /// The backend.
+        backend: String,
+        /// What was passed.
+        group: String,
+    },
+    /// A library, or a function of it, is not there, or not in this version.
+    #[error("{backend} is not available: {source}")]
+    NotAvailable {
+        /// The backend.
+        backend: &'static str,
+        /// What is missing: of `cuda_mem_sys`, `engine::LoadError` or `engine::MissingFunction`, which names the versions.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
+    /// The backend cannot do that, in whatever version.
+    #[error("{backend} has no {what}")]
+    NotSupported {
+        /// The backend.
+        backend: &'static str,
+        /// What it does not have.
+        what: &'static str,
+    },
+    /// A library's function failed.
+    #[error("{backend}: {call} gave {code} {text}")]
+    Engine {
+        /// The backend.
+        backend: &'static str,
+        /// The function.
+        call: &'static str,
+        /// Its result.
+        code: i32,
+        /// What the library says of it.
+        text: String,
+    },
+    /// Ranks are about to make different calls, none of which was made.
+    #[error(
+        "rank {rank} is at: {theirs}; this one is at: {ours}. All ranks must make the same calls in the same order"
+    )]
+    Disagrees {
+        /// The rank that differs.
+        rank: usize,
+        /// What this rank is about to do.
+        ours: String,
+        /// What that one is about to do.
+        theirs: String,
+    },
+    /// What a rank said in an exchange is none of the messages that are expected there.
+    #[error("rank {rank} said something in an exchange that is no message of {backend}")]
+    NoMessage {
+        /// The rank.
+        rank: usize,
+        /// The backend.
+        backend: &'static str,
+    },
+    /// The process has a backend over the library, of which there is one instance.
+    #[error("this process has a backend over {backend} already; close it first")]
+    EngineInUse {
+        /// The backend.
+        backend: &'static str,
+    },
+    /// The library was initialised by somebody else, with other ranks.
+    #[error(
+        "{backend} is initialised in this process as rank {found} of {found_size}; this is rank {rank} of {world_size}"
+    )]
+    OtherInstance {
+        /// The backend.
+        backend: &'static str,
+        /// The instance's rank.
+        found: i32,
+        /// How many ranks it has.
+        found_size: i32,
+        /// The rank that was passed.
+        rank: usize,
+        /// How many ranks there are.
+        world_size: usize,
+    },
+    /// A rank has memory that is not freed, or still used.
+    #[error(
+        "rank {rank} has {allocations} allocations that are in use: free them, and drop what rendezvous gave"
+    )]
+    StillUsed {
+        /// The rank.
+        rank: usize,
+        /// How many.
+        allocations: u64,
+    },
+    /// The backend was closed.
+    #[error("{backend} was closed")]
+    EngineClosed {
+        /// The backend.
+        backend: &'static str,
+    },
+    /// No load or store of this rank's device reaches the memory.
+    #[error("the memory of rank {rank} cannot be reached from this rank's device by an address")]
+    NotReachable {
+        /// The rank.
+        rank: usize,
     },
     /// No backend of this name is registered.
     #[error("no backend for {device_type} is called {name:?}; there are {known:?}")]

@@ -3,7 +3,8 @@
 //! The words are PyTorch's. A [`SymmetricBackend`] allocates and brings ranks together; [`Backends`] knows them by device type and
 //! name and has one chosen for each type; [`SymmetricMemory`] is what a rank has after the rendezvous: the addresses, signal pads,
 //! and signals that order the ranks' streams. [`NativeBackend`] is the one that is there without a further library, for ranks of one
-//! host. [`cuda_symm_alloc`] and [`cuda_symm_free`] are the pair of functions that a memory pool is made over. `docs/symmetric.md`
+//! host. With the features `nvshmem` and `nccl` there is `EngineBackend`, over those libraries where a machine has
+//! them. [`cuda_symm_alloc`] and [`cuda_symm_free`] are the pair of functions that a memory pool is made over. `docs/symmetric.md`
 //! has the protocol and what each side may assume when a rank dies.
 //!
 //! ```
@@ -48,7 +49,10 @@
 mod backend;
 mod backends;
 mod buffer;
+#[cfg(any(feature = "nccl", feature = "nvshmem"))]
+mod engine;
 mod error;
+mod exchange;
 mod memory;
 mod mempool;
 mod native;
@@ -56,7 +60,10 @@ mod native;
 pub use backend::{DeviceType, SymmetricBackend};
 pub use backends::Backends;
 pub use buffer::SymmetricBuffer;
+#[cfg(any(feature = "nccl", feature = "nvshmem"))]
+pub use engine::{EngineBackend, EngineOptions};
 pub use error::{Error, Result, Why};
+pub use exchange::Exchange;
 pub use memory::{PeerBuffer, SymmetricMemory};
 pub use mempool::{MempoolAllocator, SymmetricMempool, cuda_symm_alloc, cuda_symm_free};
 pub use native::{CHANNELS, Group, GroupOptions, NativeBackend, SIGNAL_PAD_BYTES};

@@ -11,6 +11,7 @@ mod backends;
 mod buffers;
 mod calls;
 mod death;
+mod exchange;
 mod fakes;
 mod joining;
 mod leaving;

@@ -63,6 +63,8 @@ struct Group {
     default_stream: Vec<DefaultStream>,
     #[serde(default)]
     env: BTreeMap<String, String>,
+    /// What its rows on a GPU need of the machine.
+    library: Option<Library>,
     time_limit: Option<u64>,
 }
 
@@ -108,6 +110,14 @@ impl Kind {
             Self::Vendored => "vendored",
         }
     }
+}
+
+/// A library that a machine with a GPU may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Library {
+    Nvshmem,
+    Nccl,
 }
 
 /// Whose functions a row calls.
@@ -190,6 +200,7 @@ pub(crate) struct Row {
     pub(crate) devices: usize,
     pub(crate) default_stream: DefaultStream,
     pub(crate) env: BTreeMap<String, String>,
+    pub(crate) library: Option<Library>,
     pub(crate) limit: Duration,
 }
 
@@ -292,6 +303,7 @@ impl Group {
                                 devices: *devices,
                                 default_stream: *default_stream,
                                 env: self.env.clone(),
+                                library: self.library,
                                 limit: Duration::from_secs(self.time_limit.unwrap_or(time_limit)),
                             });
                         }

@@ -4,6 +4,7 @@ mod build;
 mod compare;
 #[cfg(test)]
 mod coverage;
+mod library;
 mod libtest;
 mod machine;
 mod matrix;

@@ -16,7 +16,7 @@ use super::segment::{OwnSegment, Segment};
 use super::space::Space;
 use super::state::{State, lock};
 use super::watch;
-use crate::symmetric::{Error, Result, SymmetricMemory, Why};
+use crate::symmetric::{Error, Result, SymmetricMemory};
 use crate::transport::{Deadline, PeerPolicy};
 
 /// How a group works. All ranks pass the same.
@@ -49,7 +49,7 @@ impl Default for GroupOptions {
 /// are let go. [`Group::join`] makes it; the [module](crate::symmetric) has an example.
 #[derive(Clone)]
 pub struct Group {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 pub(super) struct Inner {
@@ -59,6 +59,8 @@ pub(super) struct Inner {
     pub(super) state: Arc<State>,
     watch: Option<JoinHandle<()>>,
     own: Mutex<Own>,
+    /// One exchange at a time: the order is the ranks' order.
+    pub(super) exchanging: Mutex<()>,
     /// The segments of each rank that are mapped here.
     pub(super) mapped: Vec<Mutex<Vec<Arc<Segment>>>>,
 }
@@ -87,6 +89,7 @@ impl Group {
             state,
             watch: Some(watch),
             own: Mutex::default(),
+            exchanging: Mutex::default(),
             mapped,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -217,15 +220,7 @@ impl Inner {
             let deadline = Deadline::after(self.options.timeout);
             let sent = peer.connection.send(message::SEGMENT, &payload, &descriptors, deadline);
             // Some know the segment and some do not: that cannot be taken back.
-            if let Err(error) = sent {
-                let why = match error {
-                    _ if self.state.directory.has_left(rank) => return Err(Error::Left { rank }),
-                    error if error.is_gone() => Why::Died,
-                    error if error.is_timeout() => Why::TimedOut,
-                    _ => Why::Unreachable,
-                };
-                return Err(self.state.break_by(rank, why));
-            }
+            sent.map_err(|error| self.state.unsent(rank, &error))?;
         }
         Ok(Arc::new(segment))
     }

@@ -6,6 +6,7 @@
 //! | 65, directory (of rank 0) | none | host memory: [`super::directory`] |
 //! | 66, segment | its number, its bytes, pads, bytes of a pad, UUID of its device | device memory, host memory of its signals |
 //! | 67, broken: look at the directory | none | none |
+//! | 68, said: the next of an exchange | anything | none |
 
 use crate::transport::FIRST_KIND;
 
@@ -13,6 +14,7 @@ pub(super) const HELLO: u16 = FIRST_KIND + 48;
 pub(super) const DIRECTORY: u16 = HELLO + 1;
 pub(super) const SEGMENT: u16 = HELLO + 2;
 pub(super) const BROKEN: u16 = HELLO + 3;
+pub(super) const SAID: u16 = HELLO + 4;
 
 const VERSION: u64 = 1;
 

@@ -2,6 +2,7 @@
 
 mod allocation;
 mod directory;
+mod exchange;
 mod group;
 mod join;
 mod lookup;

@@ -11,6 +11,7 @@ use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Fence, FenceLine};
 
 use super::directory::Directory;
 use super::message::{self, SegmentInfo};
+use crate::error::Error as TransportError;
 use crate::symmetric::{Error, Result, Why};
 use crate::transport::{Connection, Deadline};
 
@@ -20,6 +21,8 @@ pub(super) const SLICE: Duration = Duration::from_millis(2);
 const KEEP: usize = 64;
 /// How many segments of a rank may be announced and not mapped here yet.
 const ANNOUNCED: usize = 256;
+/// How many exchanges a rank may be ahead.
+const SAID: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct State {
@@ -43,6 +46,9 @@ pub(super) struct Peer {
     pub(super) is_gone: AtomicBool,
     announced: Mutex<VecDeque<Announced>>,
     came: Condvar,
+    /// What it has said in exchanges that this rank has not ended yet.
+    said: Mutex<VecDeque<Vec<u8>>>,
+    spoke: Condvar,
 }
 
 /// A segment of another rank that is not mapped here yet.
@@ -86,7 +92,28 @@ impl Peer {
             is_gone: AtomicBool::new(false),
             announced: Mutex::default(),
             came: Condvar::new(),
+            said: Mutex::default(),
+            spoke: Condvar::new(),
         }
+    }
+
+    /// Keeps what was said; `false` when there is too much.
+    pub(super) fn say(&self, bytes: Vec<u8>) -> bool {
+        let mut queue = lock(&self.said);
+        if queue.len() >= SAID {
+            return false;
+        }
+        queue.push_back(bytes);
+        drop(queue);
+        self.spoke.notify_all();
+        true
+    }
+
+    /// The next that was said, if there is something within a moment.
+    pub(super) fn hear(&self) -> Option<Vec<u8>> {
+        let queue = lock(&self.said);
+        let waited = self.spoke.wait_timeout_while(queue, SLICE, |queue| queue.is_empty());
+        waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
     }
 
     /// Keeps an announced segment; `false` when there are too many.
@@ -170,6 +197,17 @@ impl State {
             self.wake();
         }
         Error::Broken { group: self.group.clone(), rank, why }
+    }
+
+    /// A message that all ranks have to get did not go to one of them.
+    pub(super) fn unsent(&self, rank: usize, error: &TransportError) -> Error {
+        let why = match error {
+            _ if self.directory.has_left(rank) => return Error::Left { rank },
+            error if error.is_gone() => Why::Died,
+            error if error.is_timeout() => Why::TimedOut,
+            _ => Why::Unreachable,
+        };
+        self.break_by(rank, why)
     }
 
     /// Poisons the lines that streams wait for. Asking a line that was poisoned does so once more, if a writer that lives on has

@@ -101,6 +101,13 @@ fn heard(state: &State, peer: &Peer, message: Message) -> Result<(), Why> {
             let kept = peer.announce(Announced { info, memory, words });
             if kept { Ok(()) } else { Err(Why::Unreachable) }
         }
+        message::SAID if message.descriptors.is_empty() => {
+            if peer.say(message.payload) {
+                Ok(())
+            } else {
+                Err(Why::Unreachable)
+            }
+        }
         message::BROKEN => {
             if let Some((culprit, why)) = state.directory.broken(state.ranks()) {
                 state.break_by(culprit, why);

@@ -1,0 +1,318 @@
+//! How all ranks agree on a call before any of them makes it.
+//!
+//! Two exchanges: in the first each rank says what it is about to do, in the second that it has heard all and they are at one. A rank
+//! that is late for the first is noticed by those that wait, who do not come to the second: nobody makes the call then. What is left is
+//! a rank that stops between the two for as long as the others wait; a [`Group`](crate::symmetric::Group) notices that too.
+//!
+//! A message is words of eight bytes, little-endian: 1, the number of the agreement, rank, ranks, kind, size, number of the allocation, then the
+//! numbers of the allocations that this rank has freed. The second is the same without those, with kind 0.
+
+use std::time::Duration;
+
+use crate::symmetric::{Error, Exchange, Result};
+
+const VERSION: u64 = 1;
+const HEAD: usize = 7;
+/// How many freed allocations a message names at most: it has 16384 bytes.
+const FREED: usize = 1024;
+/// The kind of the second message.
+const GO: u64 = 0;
+
+/// What is agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Start = 1,
+    Alloc,
+    Rendezvous,
+    Close,
+}
+
+/// What this rank is about to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Proposal {
+    pub(super) kind: Kind,
+    /// For [`Kind::Close`], where ranks may differ, the allocations in use.
+    pub(super) size: u64,
+    pub(super) sequence: u64,
+    pub(super) retired: Vec<u64>,
+}
+
+/// What all ranks are about to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Agreed {
+    /// What each rank said.
+    pub(super) sizes: Vec<u64>,
+    /// What all have freed, in order.
+    pub(super) freed: Vec<u64>,
+}
+
+/// The calls that this rank has made.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    agreements: u64,
+    allocated: u64,
+    /// Why there are no more.
+    ended: Option<Error>,
+    is_closed: bool,
+}
+
+impl Calls {
+    /// The number of the next allocation.
+    pub(super) fn allocated(&self) -> u64 {
+        self.allocated
+    }
+
+    pub(super) fn has_allocated(&mut self) {
+        self.allocated += 1;
+    }
+
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// Returns once all ranks are about to make the same call.
+    pub(super) fn agree(
+        &mut self,
+        exchange: &dyn Exchange,
+        backend: &'static str,
+        proposal: Proposal,
+        timeout: Duration,
+    ) -> Result<Agreed> {
+        if self.is_closed {
+            return Err(Error::EngineClosed { backend });
+        }
+        if let Some(ended) = &self.ended {
+            return Err(ended.clone());
+        }
+        let (number, rank, ranks) = (self.agreements, exchange.rank(), exchange.world_size());
+        let Proposal { kind, size, sequence, mut retired } = proposal;
+        retired.truncate(FREED);
+        let head = |kind| [VERSION, number, rank as u64, ranks as u64, kind, size, sequence];
+        let told = exchange.all_gather(&encode(&head(kind as u64), &retired), timeout);
+        let said = told.and_then(|told| parse(&told, backend, ranks)).inspect_err(|error| self.end(error))?;
+        self.agreements += 1;
+        let compared = compare(&said, rank, kind);
+        // All ranks compare the same messages: when they differ nobody comes to the second exchange.
+        let agreed = compared?;
+        let told = exchange.all_gather(&encode(&head(GO), &[]), timeout);
+        let gone = told.and_then(|told| parse(&told, backend, ranks)).and_then(|gone| {
+            let is_other = |said: &Said| said.number != number || said.kind != GO;
+            match gone.iter().position(is_other) {
+                Some(rank) => Err(Error::NoMessage { rank, backend }),
+                None => Ok(()),
+            }
+        });
+        gone.inspect_err(|error| self.end(error))?;
+        Ok(agreed)
+    }
+
+    /// Messages are not matched any more.
+    fn end(&mut self, error: &Error) {
+        self.ended = Some(error.clone());
+    }
+}
+
+/// A message.
+#[derive(Debug, PartialEq, Eq)]
+struct Said {
+    number: u64,
+    kind: u64,
+    size: u64,
+    sequence: u64,
+    retired: Vec<u64>,
+}
+
+impl Said {
+    fn told(&self) -> String {
+        let Self { number, size, sequence, .. } = self;
+        match self.kind {
+            kind if kind == Kind::Start as u64 => format!("call {number}, its start"),
+            kind if kind == Kind::Alloc as u64 => {
+                format!("call {number}, allocation {sequence} of {size} bytes")
+            }
+            kind if kind == Kind::Rendezvous as u64 => {
+                format!("call {number}, the rendezvous of allocation {sequence} of {size} bytes")
+            }
+            kind if kind == Kind::Close as u64 => format!("call {number}, its end"),
+            kind => format!("call {number}, of kind {kind}"),
+        }
+    }
+}
+
+fn encode(head: &[u64; HEAD], retired: &[u64]) -> Vec<u8> {
+    head.iter().chain(retired).flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// What the ranks said, each as the rank that it is.
+fn parse(told: &[Vec<u8>], backend: &'static str, ranks: usize) -> Result<Vec<Said>> {
+    if told.len() != ranks {
+        return Err(Error::NoMessage { rank: told.len().min(ranks), backend });
+    }
+    let message = |(rank, bytes): (usize, &Vec<u8>)| {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let words = words.iter().map(|word| u64::from_le_bytes(*word)).collect::<Vec<_>>();
+        match words.as_slice() {
+            [VERSION, number, said_rank, said_ranks, kind, size, sequence, retired @ ..]
+                if rest.is_empty()
+                    && *said_rank == rank as u64
+                    && *said_ranks == ranks as u64
+                    && retired.len() <= FREED =>
+            {
+                let retired = retired.to_vec();
+                Ok(Said { number: *number, kind: *kind, size: *size, sequence: *sequence, retired })
+            }
+            _ => Err(Error::NoMessage { rank, backend }),
+        }
+    };
+    told.iter().enumerate().map(message).collect()
+}
+
+/// Whether all are about to do the same.
+fn compare(said: &[Said], own: usize, kind: Kind) -> Result<Agreed> {
+    let Some(ours) = said.get(own) else {
+        return Err(Error::RankTaken { rank: own, world_size: said.len() });
+    };
+    for (rank, theirs) in said.iter().enumerate() {
+        let is_same_call = (theirs.kind, theirs.number) == (ours.kind, ours.number);
+        let is_same_memory = theirs.sequence == ours.sequence;
+        if !is_same_call || !is_same_memory {
+            return Err(Error::Disagrees { rank, ours: ours.told(), theirs: theirs.told() });
+        }
+        if kind != Kind::Close && theirs.size != ours.size {
+            let (sequence, ours, theirs) = (ours.sequence, ours.size, theirs.size);
+            return Err(Error::OrderDiffers { rank, sequence, ours, theirs });
+        }
+    }
+    let all_have = |sequence: &u64| said.iter().all(|theirs| theirs.retired.contains(sequence));
+    let mut freed = ours.retired.iter().copied().filter(all_have).collect::<Vec<_>>();
+    freed.sort_unstable();
+    Ok(Agreed { sizes: said.iter().map(|said| said.size).collect(), freed })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Says what it is told to, for rank 1 of two.
+    #[derive(Debug)]
+    struct Script(Mutex<Vec<Option<Vec<u8>>>>);
+
+    impl Exchange for Script {
+        fn name(&self) -> &str {
+            "script"
+        }
+
+        fn rank(&self) -> usize {
+            0
+        }
+
+        fn world_size(&self) -> usize {
+            2
+        }
+
+        fn all_gather(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
+            let missing = Error::Missing { ranks: vec![1], what: "say something", waited: timeout };
+            let mut script = self.0.lock().unwrap();
+            assert!(!script.is_empty(), "one exchange too many");
+            Ok(vec![bytes.to_vec(), script.remove(0).ok_or(missing)?])
+        }
+
+        fn check(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    fn said(number: u64, kind: u64, size: u64, sequence: u64, retired: &[u64]) -> Option<Vec<u8>> {
+        Some(encode(&[VERSION, number, 1, 2, kind, size, sequence], retired))
+    }
+
+    fn alloc(size: u64, retired: &[u64]) -> Proposal {
+        Proposal { kind: Kind::Alloc, size, sequence: 3, retired: retired.to_vec() }
+    }
+
+    fn agree(calls: &mut Calls, script: &Script, proposal: Proposal) -> Result<Agreed> {
+        calls.agree(script, "NVSHMEM", proposal, Duration::from_secs(1))
+    }
+
+    #[test]
+    fn what_all_have_freed_is_freed_in_order() {
+        let script = Script(Mutex::new(vec![said(0, 2, 64, 3, &[1, 0, 7]), said(0, GO, 64, 3, &[])]));
+        let mut calls = Calls::default();
+        let agreed = agree(&mut calls, &script, alloc(64, &[2, 1, 0])).unwrap();
+        assert_eq!(agreed, Agreed { sizes: vec![64, 64], freed: vec![0, 1] });
+        assert_eq!(calls.agreements, 1);
+    }
+
+    #[test]
+    fn ranks_that_differ_do_not_come_to_the_second_exchange_and_may_go_on() {
+        let differing = [said(0, 2, 65, 3, &[]), said(1, 3, 64, 3, &[]), said(2, 2, 64, 4, &[])];
+        let agreeing = [said(3, 2, 64, 3, &[]), said(3, GO, 64, 3, &[])];
+        let script = Script(Mutex::new(differing.into_iter().chain(agreeing).collect()));
+        let mut calls = Calls::default();
+        let error = agree(&mut calls, &script, alloc(64, &[])).unwrap_err();
+        assert!(
+            matches!(error, Error::OrderDiffers { rank: 1, sequence: 3, ours: 64, theirs: 65 }),
+            "{error}"
+        );
+        for expected in ["rendezvous of allocation 3", "allocation 4"] {
+            let error = agree(&mut calls, &script, alloc(64, &[])).unwrap_err();
+            let Error::Disagrees { rank: 1, theirs, .. } = &error else { panic!("{error}") };
+            assert!(theirs.contains(expected), "{error}");
+        }
+        agree(&mut calls, &script, alloc(64, &[])).unwrap();
+    }
+
+    #[test]
+    fn who_is_missing_in_either_exchange_ends_it_for_good() {
+        for script in [vec![None], vec![said(0, 2, 64, 3, &[]), None]] {
+            let (script, mut calls) = (Script(Mutex::new(script)), Calls::default());
+            for _ in 0..2 {
+                // The second time nobody is asked.
+                let error = agree(&mut calls, &script, alloc(64, &[])).unwrap_err();
+                assert!(matches!(&error, Error::Missing { ranks, .. } if ranks == &[1]), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_ends_it_too() {
+        let with = |index: usize, value: u64| {
+            let mut head = [VERSION, 0, 1, 2, 2, 64, 3];
+            head[index] = value;
+            Some(encode(&head, &[]))
+        };
+        let long = said(0, 2, 64, 3, &[0; FREED + 1]);
+        for wrong in [Some(Vec::new()), Some(vec![0; 57]), with(0, 2), with(2, 0), with(3, 3), long] {
+            let (script, mut calls) = (Script(Mutex::new(vec![wrong])), Calls::default());
+            for _ in 0..2 {
+                let error = agree(&mut calls, &script, alloc(64, &[])).unwrap_err();
+                assert!(matches!(error, Error::NoMessage { rank: 1, .. }), "{error}");
+            }
+        }
+        // Of another call, or the first message again, where the second is expected.
+        for second in [said(1, GO, 64, 3, &[]), said(0, 2, 64, 3, &[])] {
+            let script = Script(Mutex::new(vec![said(0, 2, 64, 3, &[]), second]));
+            let error = agree(&mut Calls::default(), &script, alloc(64, &[])).unwrap_err();
+            assert!(matches!(error, Error::NoMessage { rank: 1, .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_message_names_no_more_than_fits() {
+        let many = (0..3000).collect::<Vec<_>>();
+        let script = Script(Mutex::new(vec![said(0, 2, 64, 3, &many[..FREED]), said(0, GO, 64, 3, &[])]));
+        let agreed = agree(&mut Calls::default(), &script, alloc(64, &many)).unwrap();
+        assert_eq!(agreed.freed.len(), FREED);
+        const { assert!((HEAD + FREED) * 8 <= crate::transport::MAX_PAYLOAD) };
+    }
+
+    #[test]
+    fn nothing_is_agreed_on_after_the_end() {
+        let mut calls = Calls::default();
+        calls.close();
+        let error = agree(&mut calls, &Script(Mutex::default()), alloc(64, &[])).unwrap_err();
+        assert!(matches!(error, Error::EngineClosed { backend: "NVSHMEM" }), "{error}");
+    }
+}

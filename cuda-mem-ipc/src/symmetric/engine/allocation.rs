@@ -1,0 +1,225 @@
+//! One allocation of this rank, and what becomes of it when it is freed.
+//!
+//! Behind the data, from a multiple of 512 bytes on, lie the signal pad and the words of the library's signals. Both are zero when
+//! all ranks have come to the rendezvous.
+//!
+//! # Safety
+//!
+//! Relies on what `Engine` returns as memory having the bytes that were asked for, until it is given back.
+
+#![allow(unsafe_code, reason = "copies zeroes to addresses")]
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::{Context, DeviceBuffer, Error as CoreError, Stream, Uses, copy, forked};
+
+use super::{Engine, Opened, Words, lock};
+use crate::symmetric::{CHANNELS, Error, Result, SIGNAL_PAD_BYTES};
+
+/// The signal pad begins at a multiple of this.
+const GRANULE: usize = 512;
+
+/// What the backend and its allocations share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) engine: Box<dyn Engine>,
+    pub(super) context: Context,
+    stream: Stream,
+    zeroes: DeviceBuffer<u8>,
+    pub(super) ranks: usize,
+    pub(super) rank: usize,
+    books: Mutex<Books>,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    /// Allocations that the library has not got back.
+    count: u64,
+    retired: Vec<Retired>,
+    /// The first failure to give something back.
+    failed: Option<Error>,
+    is_closed: bool,
+}
+
+/// Memory that this rank has freed.
+#[derive(Debug)]
+struct Retired {
+    sequence: u64,
+    /// 0 where the library had no memory.
+    address: CUdeviceptr,
+    window: Option<usize>,
+    uses: Vec<Uses>,
+}
+
+/// Where things lie.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    size: usize,
+    pad: usize,
+    whole: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Allocation {
+    pub(super) shared: Arc<Shared>,
+    pub(super) address: CUdeviceptr,
+    pub(super) size: usize,
+    pub(super) sequence: u64,
+    pub(super) pad: usize,
+    whole: usize,
+    pub(super) words: Words,
+    /// Of each rank's memory, by this process.
+    pub(super) uses: Vec<Uses>,
+    opened: OnceLock<Opened>,
+}
+
+impl Shared {
+    pub(super) fn new(engine: Box<dyn Engine>, context: &Context, ranks: usize, rank: usize) -> Result<Self> {
+        let stream = Stream::new(context)?;
+        let zeroes = DeviceBuffer::zeroed(&stream, SIGNAL_PAD_BYTES + words_bytes(ranks))?;
+        Ok(Self { engine, context: context.clone(), stream, zeroes, ranks, rank, books: Mutex::default() })
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    /// For so many bytes of data.
+    pub(super) fn layout(&self, size: usize) -> Result<Layout> {
+        let pad = size.checked_next_multiple_of(GRANULE);
+        let whole = pad.and_then(|pad| pad.checked_add(self.zeroes.len()));
+        let too_large = CoreError::TooLarge { count: size, size: 1 };
+        let (Some(pad), Some(whole)) = (pad, whole) else { return Err(too_large.into()) };
+        Ok(Layout { size, pad, whole })
+    }
+
+    /// New memory of the library's, all ranks being at it.
+    pub(super) fn allocate(shared: &Arc<Self>, layout: Layout, sequence: u64) -> Result<Allocation> {
+        lock(&shared.books).count += 1;
+        let made = shared.context.with_current(|| shared.engine.alloc(layout.whole)).map_err(Error::from);
+        let address = made.and_then(|made| made).inspect_err(|_| {
+            let retired = Retired { sequence, address: 0, window: None, uses: Vec::new() };
+            lock(&shared.books).retired.push(retired);
+        })?;
+        let counts = || vec![0; 2 * CHANNELS * shared.ranks];
+        let words = Words {
+            address: address + (layout.pad + SIGNAL_PAD_BYTES) as u64,
+            rank: shared.rank,
+            ranks: shared.ranks,
+            counts: Mutex::new([counts(), counts()]),
+        };
+        let allocation = Allocation {
+            shared: Arc::clone(shared),
+            address,
+            size: layout.size,
+            sequence,
+            pad: layout.pad,
+            whole: layout.whole,
+            words,
+            uses: (0..shared.ranks).map(|_| Uses::new()).collect(),
+            opened: OnceLock::new(),
+        };
+        let source = shared.zeroes.on_read(&shared.stream)?;
+        let (target, bytes) = (address + layout.pad as u64, shared.zeroes.len());
+        // SAFETY: the end of the new memory, which nobody else uses yet, and a buffer of as many bytes; waited for below.
+        let cleared = unsafe { copy::memcpy_async(&shared.stream, target, source.address(), bytes) };
+        shared.stream.synchronize()?;
+        cleared?;
+        Ok(allocation)
+    }
+
+    /// How many allocations the library has not got back.
+    pub(super) fn count(&self) -> u64 {
+        lock(&self.books).count
+    }
+
+    /// What this rank has freed and does not use any more, for which it waits. What a capturing stream uses stays for later.
+    pub(super) fn ready(&self) -> Vec<u64> {
+        let mut books = lock(&self.books);
+        let mut retired = std::mem::take(&mut books.retired);
+        // Waited for outside the lock, which drops take.
+        drop(books);
+        retired.sort_by_key(|retired| retired.sequence);
+        let is_quiet = |retired: &&Retired| retired.uses.iter().all(|uses| uses.wait().is_ok());
+        let ready = retired.iter().filter(is_quiet).map(|retired| retired.sequence).collect();
+        lock(&self.books).retired.append(&mut retired);
+        ready
+    }
+
+    /// Gives back what all ranks have freed, all ranks being at it.
+    pub(super) fn give_back(&self, freed: &[u64]) {
+        for sequence in freed {
+            let mut books = lock(&self.books);
+            let found = books.retired.iter().position(|retired| retired.sequence == *sequence);
+            let Some(retired) = found.map(|found| books.retired.swap_remove(found)) else { continue };
+            books.count = books.count.saturating_sub(1);
+            drop(books);
+            if retired.address == 0 {
+                continue;
+            }
+            let free = || self.engine.free(retired.address, retired.window);
+            let given = self.context.with_current(free).map_err(Error::from).and_then(|given| given);
+            if let Err(error) = given {
+                lock(&self.books).failed.get_or_insert(error);
+            }
+        }
+    }
+
+    /// Ends the library's part, all ranks being at it.
+    pub(super) fn close(&self) -> Result<()> {
+        let mut books = lock(&self.books);
+        books.is_closed = true;
+        let failed = books.failed.take();
+        drop(books);
+        let closed = self.context.with_current(|| self.engine.close()).map_err(Error::from);
+        failed.map_or(Ok(()), Err).and(closed.and_then(|closed| closed))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !forked() && !lock(&self.books).is_closed {
+            // It fails with the context, and then there is nothing to give up either.
+            let _ = self.context.with_current(|| self.engine.abandon());
+        }
+    }
+}
+
+impl Allocation {
+    /// Whether all ranks have come together over it.
+    pub(super) fn is_open(&self) -> bool {
+        self.opened.get().is_some()
+    }
+
+    /// Brings the ranks together, all of them being at it.
+    pub(super) fn open(&self) -> Result<()> {
+        let shared = &self.shared;
+        let open = || shared.engine.open(self.address, self.whole);
+        let opened = shared.context.with_current(open).map_err(Error::from)??;
+        // The caller holds the lock of all calls: nobody was faster.
+        let _ = self.opened.set(opened);
+        Ok(())
+    }
+
+    /// Where each rank has it; 0 where that is out of reach.
+    pub(super) fn addresses(&self) -> &[CUdeviceptr] {
+        self.opened.get().map_or(&[], |opened| &opened.addresses)
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        let window = self.opened.get().and_then(|opened| opened.window);
+        let (sequence, address, uses) = (self.sequence, self.address, std::mem::take(&mut self.uses));
+        lock(&self.shared.books).retired.push(Retired { sequence, address, window, uses });
+    }
+}
+
+/// Bytes of the words: for each operation, channel and rank one.
+fn words_bytes(ranks: usize) -> usize {
+    2 * CHANNELS * ranks * 8
+}

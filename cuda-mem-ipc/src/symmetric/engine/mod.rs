@@ -1,0 +1,284 @@
+//! Symmetric memory of NVSHMEM and NCCL: what both have in common.
+//!
+//! Their calls are collective: one that not all ranks make holds up those that do for ever. So no such call is made before all ranks
+//! have said, in an [`Exchange`], that they are about to make it, with the same size and for the same allocation.
+
+mod agreement;
+mod allocation;
+mod memory;
+#[cfg(feature = "nccl")]
+mod nccl;
+#[cfg(feature = "nvshmem")]
+mod nvshmem;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::{Context, Device, Error as CoreError, Stream, forked};
+
+use super::{Error, Exchange, Result, SymmetricBackend, SymmetricMemory};
+use agreement::{Calls, Kind};
+use allocation::{Allocation, Shared};
+use memory::EngineMemory;
+
+/// How a backend over a library works. All ranks pass the same.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct EngineOptions {
+    /// How long all ranks are waited for, to agree on a call. The call itself takes as long as the library lets it. 60 seconds.
+    pub timeout: Duration,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(60) }
+    }
+}
+
+/// NVSHMEM or NCCL as a backend, called `"NVSHMEM"` and `"NCCL"`, for one set of ranks, each with a device. Its constructors have
+/// examples.
+///
+/// [`alloc`](SymmetricBackend::alloc), [`rendezvous`](SymmetricBackend::rendezvous) and [`close`](Self::close) are calls of all ranks, which are
+/// made once all have agreed on them, within [`EngineOptions::timeout`]: on the call, its number, its size and the allocation. Ranks that
+/// differ all get an error and nothing was called; a rank that does not come is named, and the backend is of no further use then.
+/// [`free`](SymmetricBackend::free) is a call of this rank alone: what all ranks have freed is given back to the library with the next
+/// call of all ranks.
+///
+/// What the library does when a rank dies inside one of its calls is the library's: see `docs/symmetric.md`. Dropped without
+/// [`close`](Self::close) the memory, and an instance of NVSHMEM, stay until the process ends: giving them back takes all ranks.
+pub struct EngineBackend {
+    shared: Arc<Shared>,
+    exchange: Arc<dyn Exchange>,
+    options: EngineOptions,
+    /// The order of calls is the order of this lock.
+    calls: Mutex<Calls>,
+    allocations: Mutex<BTreeMap<CUdeviceptr, Arc<Allocation>>>,
+}
+
+/// What a library has to do. Those that are marked are collective, and made when all ranks have agreed; the context is current.
+trait Engine: fmt::Debug + Send + Sync {
+    fn name(&self) -> &'static str;
+
+    /// Why ranks cannot be brought together, before any is asked.
+    fn refuses_rendezvous(&self) -> Option<Error>;
+
+    /// Collective. New memory.
+    fn alloc(&self, bytes: usize) -> Result<CUdeviceptr>;
+
+    /// Collective. Where each rank has the memory, 0 where it cannot be reached; and what it is registered as.
+    fn open(&self, address: CUdeviceptr, bytes: usize) -> Result<Opened>;
+
+    /// Collective. Gives memory back, by what it is registered as if it is.
+    fn free(&self, address: CUdeviceptr, window: Option<usize>) -> Result<()>;
+
+    /// Collective, and the last call.
+    fn close(&self) -> Result<()>;
+
+    /// Everybody is gone who would use it, and the other ranks are not asked.
+    fn abandon(&self);
+
+    /// How many channels signals have.
+    fn channels(&self) -> usize;
+
+    fn signal(&self, words: &Words, stream: &Stream, to: usize, channel: usize) -> Result<()>;
+
+    fn wait(&self, words: &Words, stream: &Stream, from: usize, channel: usize) -> Result<()>;
+
+    fn barrier(&self, words: &Words, stream: &Stream, channel: usize) -> Result<()>;
+}
+
+/// An allocation that all ranks have.
+#[derive(Debug)]
+struct Opened {
+    window: Option<usize>,
+    addresses: Vec<CUdeviceptr>,
+}
+
+/// The words of an allocation, on this rank: zero at first, and the library's to use.
+#[cfg_attr(not(feature = "nvshmem"), allow(dead_code, reason = "NCCL counts its signals itself"))]
+#[derive(Debug)]
+struct Words {
+    address: CUdeviceptr,
+    rank: usize,
+    ranks: usize,
+    /// The last signals, by slot: those that were sent, and those that were waited for.
+    counts: Mutex<[Vec<u64>; 2]>,
+}
+
+impl EngineBackend {
+    /// A backend over a library that all ranks have initialised.
+    fn over(
+        engine: Box<dyn Engine>,
+        context: &Context,
+        exchange: Arc<dyn Exchange>,
+        calls: Calls,
+        options: &EngineOptions,
+    ) -> Result<Self> {
+        let shared = Arc::new(Shared::new(engine, context, exchange.world_size(), exchange.rank())?);
+        let (calls, allocations) = (Mutex::new(calls), Mutex::default());
+        Ok(Self { shared, exchange, options: options.clone(), calls, allocations })
+    }
+
+    /// Frees what is left, with all ranks, and ends the library's part: an instance of NVSHMEM if it was initialised here, a communicator
+    /// of NCCL. Every rank has to call it.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture that have not used the memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::StillUsed`] on all ranks if one of them has memory in use, after which all may call it again; those of an agreement:
+    /// [`Error::Disagrees`], [`Error::Broken`]; [`Error::Engine`]; [`Error::EngineClosed`] from the second time on.
+    pub fn close(&self) -> Result<()> {
+        refuse_forked()?;
+        let mut calls = lock(&self.calls);
+        loop {
+            let retired = self.shared.ready();
+            let in_use = self.shared.count().saturating_sub(retired.len() as u64);
+            let agreed = self.agree(&mut calls, Kind::Close, in_use, 0, retired)?;
+            if let Some((rank, &allocations)) =
+                agreed.sizes.iter().enumerate().find(|(_, in_use)| **in_use > 0)
+            {
+                return Err(Error::StillUsed { rank, allocations });
+            }
+            if self.shared.count() == 0 {
+                break;
+            }
+        }
+        calls.close();
+        self.shared.close()
+    }
+
+    /// Has all ranks agree on a call, and gives back what all have freed.
+    fn agree(
+        &self,
+        calls: &mut Calls,
+        kind: Kind,
+        size: u64,
+        sequence: u64,
+        retired: Vec<u64>,
+    ) -> Result<agreement::Agreed> {
+        let proposal = agreement::Proposal { kind, size, sequence, retired };
+        let agreed = calls.agree(&*self.exchange, self.shared.name(), proposal, self.options.timeout)?;
+        self.shared.give_back(&agreed.freed);
+        Ok(agreed)
+    }
+
+    /// The allocation that an address lies in.
+    fn find(&self, address: CUdeviceptr) -> Result<Arc<Allocation>> {
+        let allocations = lock(&self.allocations);
+        let found = allocations.range(..=address).next_back();
+        let found = found.filter(|(start, found)| address - **start < found.size.max(1) as u64);
+        let backend = self.shared.name();
+        found.map(|(_, found)| Arc::clone(found)).ok_or(Error::UnknownAddress { address, backend })
+    }
+}
+
+impl SymmetricBackend for EngineBackend {
+    fn name(&self) -> &str {
+        self.shared.name()
+    }
+
+    /// Every rank has to call it, with the same size: it is collective. Zero bytes are an allocation of their own too.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture that have not used memory that was freed: it waits for a stream of the backend's own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::GroupRefused`] for a group, [`Error::WrongDevice`]; those of an agreement, after which nothing was called:
+    /// [`Error::OrderDiffers`], [`Error::Disagrees`], [`Error::Broken`] and others of the exchange; [`Error::Engine`] when the library
+    /// has no memory; [`Error::EngineClosed`].
+    fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<CUdeviceptr> {
+        refuse_forked()?;
+        if let Some(group) = group {
+            let (backend, group) = (self.name().to_owned(), group.to_owned());
+            return Err(Error::GroupRefused { backend, group });
+        }
+        let accepted = self.shared.context.device();
+        if device != accepted {
+            let (device, accepted) = (device.as_raw(), accepted.as_raw());
+            return Err(Error::WrongDevice { group: self.exchange.name().to_owned(), device, accepted });
+        }
+        let layout = self.shared.layout(size)?;
+        let mut calls = lock(&self.calls);
+        let sequence = calls.allocated();
+        self.agree(&mut calls, Kind::Alloc, size as u64, sequence, self.shared.ready())?;
+        calls.has_allocated();
+        // From here on the number is taken on all ranks: without memory it is one that was freed.
+        let allocation = Shared::allocate(&self.shared, layout, sequence)?;
+        let address = allocation.address;
+        lock(&self.allocations).insert(address, Arc::new(allocation));
+        Ok(address)
+    }
+
+    /// Waits for nothing: the memory goes back to the library when all ranks have freed it, no [`SymmetricMemory`] of it is left on any,
+    /// and their uses of it are over.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`], also for an address inside an allocation.
+    fn free(&self, address: CUdeviceptr) -> Result<()> {
+        refuse_forked()?;
+        let freed = lock(&self.allocations).remove(&address);
+        let backend = self.shared.name();
+        freed.map(drop).ok_or(Error::UnknownAddress { address, backend })
+    }
+
+    /// Every rank has to call it, for the same allocation: the first time is collective.
+    ///
+    /// # Capture
+    ///
+    /// As [`alloc`](SymmetricBackend::alloc).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`], [`Error::WrongGroup`]; [`Error::NotAvailable`] with an NCCL that does not tell addresses of other ranks, which
+    /// names the versions; those of an agreement as for [`alloc`](SymmetricBackend::alloc); [`Error::Engine`].
+    fn rendezvous(&self, address: CUdeviceptr, group: Option<&str>) -> Result<Arc<dyn SymmetricMemory>> {
+        refuse_forked()?;
+        let allocated = self.exchange.name();
+        if let Some(asked) = group.filter(|name| *name != allocated) {
+            return Err(Error::WrongGroup { allocated: allocated.to_owned(), asked: asked.to_owned() });
+        }
+        let allocation = self.find(address)?;
+        if let Some(refusal) = self.shared.engine.refuses_rendezvous() {
+            return Err(refusal);
+        }
+        if !allocation.is_open() {
+            let mut calls = lock(&self.calls);
+            // Another thread may have been faster.
+            if !allocation.is_open() {
+                let (size, sequence) = (allocation.size as u64, allocation.sequence);
+                self.agree(&mut calls, Kind::Rendezvous, size, sequence, self.shared.ready())?;
+                allocation.open()?;
+            }
+        }
+        let offset = usize::try_from(address - allocation.address).unwrap_or(0);
+        Ok(Arc::new(EngineMemory::new(allocation, Arc::clone(&self.exchange), offset)))
+    }
+}
+
+/// Before any lock, and any call of a library: both are the parent's.
+fn refuse_forked() -> Result<()> {
+    if forked() { Err(CoreError::Forked.into()) } else { Ok(()) }
+}
+
+/// Locks, also after a panic elsewhere: what is behind the locks here is right after each statement.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for EngineBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineBackend")
+            .field("engine", &self.shared.engine)
+            .field("exchange", &self.exchange)
+            .finish_non_exhaustive()
+    }
+}

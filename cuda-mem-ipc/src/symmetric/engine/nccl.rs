@@ -1,0 +1,286 @@
+//! NCCL.
+//!
+//! # Safety
+//!
+//! Relies on the contract of `cuda_mem_sys::nccl::Table`, and on NCCL's documentation for what each function takes. The communicator is called by
+//! one thread at a time: behind a lock, which has it while it lives.
+
+#![allow(unsafe_code, reason = "calls NCCL's functions")]
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::sys::nccl::{
+    self as sys, Table, ncclComm, ncclComm_t, ncclResult_t, ncclUniqueId, ncclWaitSignalDesc_t,
+};
+use cuda_mem_pool::cuda_mem_core::{Context, Stream};
+
+use super::agreement::{Calls, Kind, Proposal};
+use super::{Engine, EngineBackend, EngineOptions, Opened, Words, lock, refuse_forked};
+use crate::symmetric::{Error, Exchange, Result};
+
+const NAME: &str = "NCCL";
+
+#[derive(Debug)]
+struct Nccl {
+    table: Table,
+    communicator: Mutex<Option<AtomicPtr<ncclComm>>>,
+    ranks: usize,
+}
+
+/// The communicator, while its lock is held.
+struct Entered<'n> {
+    communicator: ncclComm_t,
+    _lock: MutexGuard<'n, Option<AtomicPtr<ncclComm>>>,
+}
+
+impl EngineBackend {
+    /// NCCL of the process: [`Table::system`](sys::Table::system), which says where the library is looked for. Every rank has to call it.
+    ///
+    /// It gets a communicator of its own, by a unique id that travels over `exchange`. [`rendezvous`](crate::symmetric::SymmetricBackend::rendezvous)
+    /// takes NCCL 2.29, which tells the addresses of other ranks; allocating and freeing does not.
+    ///
+    /// `context` must be its device's primary context, which NCCL uses.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
+    /// use cuda_mem_ipc::symmetric::{Backends, DeviceType, EngineBackend, EngineOptions, Group, GroupOptions};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// # let directory = std::env::temp_dir().join(format!("nccl-{}", std::process::id()));
+    /// let (rank, ranks) = (0, 1);
+    /// let group = Arc::new(Group::join(&context, "training", rank, ranks, &directory, &GroupOptions::default())?);
+    /// match EngineBackend::nccl(&context, group, &EngineOptions::default()) {
+    ///     Ok(backend) => Backends::global().register(DeviceType::CUDA, Arc::new(backend))?,
+    ///     Err(error) => println!("{error}"), // where the library was looked for, or which version is needed
+    /// }
+    /// # std::fs::remove_dir(directory)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAvailable`] without the library; as [`nccl_over`](Self::nccl_over).
+    pub fn nccl(context: &Context, exchange: Arc<dyn Exchange>, options: &EngineOptions) -> Result<Self> {
+        let table = Table::system();
+        let table =
+            table.map_err(|source| Error::NotAvailable { backend: NAME, source: Arc::new(source) })?;
+        Self::nccl_over(table, context, exchange, options)
+    }
+
+    /// As [`nccl`](Self::nccl), over given functions.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disagrees`] for ranks with another version, before any communicator is made; those of the exchange; [`Error::Engine`].
+    pub fn nccl_over(
+        table: Table,
+        context: &Context,
+        exchange: Arc<dyn Exchange>,
+        options: &EngineOptions,
+    ) -> Result<Self> {
+        refuse_forked()?;
+        let (rank, ranks) = (exchange.rank(), exchange.world_size());
+        let nothing = Mutex::new(None);
+        let engine = Nccl { table, communicator: nothing, ranks };
+        let mut id = ncclUniqueId::from_bytes(&[0; 128]);
+        if rank == 0 {
+            // SAFETY: an id to write; may be called at any time.
+            let get = || unsafe { table.ncclGetUniqueId()(&mut id) };
+            engine.expect("ncclGetUniqueId", context.with_current(get)?)?;
+        }
+        let version = table.version();
+        let ours = [version.major, version.minor, version.patch].into_iter().flat_map(u32::to_le_bytes);
+        let ours = ours.chain(id.to_bytes()).collect::<Vec<_>>();
+        let mut calls = Calls::default();
+        let told = exchange.all_gather(&ours, options.timeout)?;
+        let id = compare(&told, rank)?;
+        let start = Proposal { kind: Kind::Start, size: 0, sequence: 0, retired: Vec::new() };
+        calls.agree(&*exchange, NAME, start, options.timeout)?;
+        let mut communicator = ptr::null_mut();
+        let (rank, number) = (number(rank), number(ranks));
+        // SAFETY: a communicator to write, an id that all ranks pass; all of them are at this call, with a device current.
+        let init = || unsafe { table.ncclCommInitRank()(&mut communicator, number, id, rank) };
+        engine.expect("ncclCommInitRank", context.with_current(init)?)?;
+        *lock(&engine.communicator) = Some(AtomicPtr::new(communicator));
+        Self::over(Box::new(engine), context, exchange, calls, options)
+    }
+}
+
+/// The id, if all ranks have the same version.
+fn compare(told: &[Vec<u8>], own: usize) -> Result<ncclUniqueId> {
+    let parse = |(rank, bytes): (usize, &Vec<u8>)| {
+        let parsed = bytes.split_at_checked(12).and_then(|(version, id)| {
+            let (version, _) = version.as_chunks::<4>();
+            let id: &[u8; 128] = id.try_into().ok()?;
+            Some((version.iter().map(|word| u32::from_le_bytes(*word)).collect::<Vec<_>>(), *id))
+        });
+        parsed.ok_or(Error::NoMessage { rank, backend: NAME })
+    };
+    let parsed = told.iter().enumerate().map(parse).collect::<Result<Vec<_>>>()?;
+    let missing = Error::NoMessage { rank: own, backend: NAME };
+    let (Some((_, id)), Some((ours, _))) = (parsed.first(), parsed.get(own)) else { return Err(missing) };
+    let text = |version: &[u32]| {
+        let parts = version.iter().map(u32::to_string).collect::<Vec<_>>();
+        format!("{NAME} {}", parts.join("."))
+    };
+    match parsed.iter().enumerate().find(|(_, (theirs, _))| theirs != ours) {
+        Some((rank, (theirs, _))) => Err(Error::Disagrees { rank, ours: text(ours), theirs: text(theirs) }),
+        None => Ok(ncclUniqueId::from_bytes(id)),
+    }
+}
+
+impl Nccl {
+    fn expect(&self, call: &'static str, result: ncclResult_t) -> Result<()> {
+        if result == ncclResult_t::ncclSuccess {
+            return Ok(());
+        }
+        Err(Error::Engine { backend: NAME, call, code: result.0, text: self.table.error_string(result) })
+    }
+
+    fn entered(&self) -> Result<Entered<'_>> {
+        let lock = lock(&self.communicator);
+        let communicator = lock.as_ref().map(|communicator| communicator.load(Ordering::Acquire));
+        let communicator = communicator.ok_or(Error::EngineClosed { backend: NAME })?;
+        Ok(Entered { communicator, _lock: lock })
+    }
+
+    fn missing(source: sys::MissingFunction) -> Error {
+        Error::NotAvailable { backend: NAME, source: Arc::new(source) }
+    }
+}
+
+impl Engine for Nccl {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn refuses_rendezvous(&self) -> Option<Error> {
+        self.table.ncclGetPeerDevicePointer().err().map(Self::missing)
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<CUdeviceptr> {
+        let _entered = self.entered()?;
+        let mut made = ptr::null_mut();
+        // SAFETY: an address to write; the context is current.
+        self.expect("ncclMemAlloc", unsafe { self.table.ncclMemAlloc()(&mut made, bytes) })?;
+        Ok(made.expose_provenance() as u64)
+    }
+
+    fn open(&self, memory: CUdeviceptr, bytes: usize) -> Result<Opened> {
+        let entered = self.entered()?;
+        let peer_pointer = self.table.ncclGetPeerDevicePointer().map_err(Self::missing)?;
+        let (mut window, flags) = (ptr::null_mut(), sys::NCCL_WIN_COLL_SYMMETRIC);
+        let register = self.table.ncclCommWindowRegister();
+        // SAFETY: the communicator lives while its lock is held; memory of `alloc` with so many bytes; all ranks are at this call,
+        // with as many.
+        let registered =
+            unsafe { register(entered.communicator, address(memory), bytes, &mut window, flags) };
+        self.expect("ncclCommWindowRegister", registered)?;
+        let at = |rank| {
+            let mut there = ptr::null_mut();
+            // SAFETY: the window above, a rank that there is, an address to write.
+            let found = unsafe { peer_pointer(window, 0, number(rank), &mut there) };
+            self.expect("ncclGetPeerDevicePointer", found)?;
+            Ok(there.expose_provenance() as u64)
+        };
+        let addresses = (0..self.ranks).map(at).collect::<Result<_>>();
+        let window = window.expose_provenance();
+        addresses.map(|addresses| Opened { window: Some(window), addresses }).inspect_err(|_| {
+            // SAFETY: the window above, which nobody has.
+            let _ = unsafe {
+                self.table.ncclCommWindowDeregister()(
+                    entered.communicator,
+                    ptr::with_exposed_provenance_mut(window),
+                )
+            };
+        })
+    }
+
+    fn free(&self, memory: CUdeviceptr, window: Option<usize>) -> Result<()> {
+        let entered = self.entered()?;
+        if let Some(window) = window {
+            let window = ptr::with_exposed_provenance_mut(window);
+            // SAFETY: a window of `open`, which no rank uses any more; all ranks are at this call.
+            let ended = unsafe { self.table.ncclCommWindowDeregister()(entered.communicator, window) };
+            self.expect("ncclCommWindowDeregister", ended)?;
+        }
+        // SAFETY: memory of `alloc`, which no rank uses and no window has any more.
+        self.expect("ncclMemFree", unsafe { self.table.ncclMemFree()(address(memory)) })
+    }
+
+    fn close(&self) -> Result<()> {
+        let communicator = lock(&self.communicator).take().ok_or(Error::EngineClosed { backend: NAME })?;
+        let communicator = communicator.into_inner();
+        // SAFETY: a communicator that nobody else can reach any more; all ranks are at this call.
+        let finalised = unsafe { self.table.ncclCommFinalize()(communicator) };
+        // SAFETY: as above.
+        let destroyed = unsafe { self.table.ncclCommDestroy()(communicator) };
+        self.expect("ncclCommFinalize", finalised)?;
+        self.expect("ncclCommDestroy", destroyed)
+    }
+
+    fn abandon(&self) {
+        if let Some(communicator) = lock(&self.communicator).take() {
+            // SAFETY: a communicator that nobody else can reach any more, and whose windows are not used. Its memory stays: other ranks
+            // may read it.
+            let _ = unsafe { self.table.ncclCommAbort()(communicator.into_inner()) };
+        }
+    }
+
+    /// Before 2.31 there is one signal.
+    fn channels(&self) -> usize {
+        1
+    }
+
+    fn signal(&self, _words: &Words, stream: &Stream, to: usize, _channel: usize) -> Result<()> {
+        let entered = self.entered()?;
+        let signal = self.table.ncclSignal().map_err(Self::missing)?;
+        // SAFETY: the communicator lives while its lock is held; a rank that there is, a live stream of the current context.
+        let put = unsafe { signal(number(to), 0, 0, 0, entered.communicator, stream.as_raw().cast()) };
+        self.expect("ncclSignal", put)
+    }
+
+    fn wait(&self, _words: &Words, stream: &Stream, from: usize, _channel: usize) -> Result<()> {
+        let entered = self.entered()?;
+        let wait = self.table.ncclWaitSignal().map_err(Self::missing)?;
+        let mut awaited = ncclWaitSignalDesc_t { opCnt: 1, peer: number(from), sigIdx: 0, ctx: 0 };
+        // SAFETY: as in `signal`; one description, which is read by the call.
+        let waits = unsafe { wait(1, &mut awaited, entered.communicator, stream.as_raw().cast()) };
+        self.expect("ncclWaitSignal", waits)
+    }
+
+    /// A sum of one number of each rank: NCCL has no barrier, and its signals are those of `signal`.
+    fn barrier(&self, words: &Words, stream: &Stream, _channel: usize) -> Result<()> {
+        let entered = self.entered()?;
+        let word = address(words.address);
+        // SAFETY: as in `signal`; a word of the allocation, which the caller keeps until the stream has passed.
+        let summed = unsafe {
+            self.table.ncclAllReduce()(
+                word,
+                word,
+                1,
+                sys::NCCL_UINT32,
+                sys::NCCL_SUM,
+                entered.communicator,
+                stream.as_raw().cast(),
+            )
+        };
+        self.expect("ncclAllReduce", summed)
+    }
+}
+
+/// Ranks are few.
+fn number(rank: usize) -> c_int {
+    c_int::try_from(rank).unwrap_or(c_int::MAX)
+}
+
+fn address(memory: CUdeviceptr) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(usize::try_from(memory).unwrap_or(0))
+}

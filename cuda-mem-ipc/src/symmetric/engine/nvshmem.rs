@@ -1,0 +1,363 @@
+//! NVSHMEM.
+//!
+//! # Safety
+//!
+//! Relies on the contract of `cuda_mem_sys::nvshmem::Table`, on NVSHMEM's documentation for what each function takes, and on nobody else in the
+//! process finalising an instance that is used here. The library's functions are called one at a time, as it asks for: behind a lock. Its one
+//! instance in a process has one [`EngineBackend`] at a time, by the claim.
+
+#![allow(unsafe_code, reason = "calls NVSHMEM's functions")]
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::sys::nvshmem::{self as sys, InitAttributes, Table, nvshmemx_uniqueid_v1};
+use cuda_mem_pool::cuda_mem_core::{Context, Stream};
+
+use super::agreement::{Calls, Kind, Proposal};
+use super::{Engine, EngineBackend, EngineOptions, Opened, Words, lock, refuse_forked};
+use crate::symmetric::{CHANNELS, Error, Exchange, Result};
+
+const NAME: &str = "NVSHMEM";
+
+/// Whether the process has a backend over its instance.
+static CLAIMED: AtomicBool = AtomicBool::new(false);
+
+/// The right to call the instance.
+#[derive(Debug)]
+struct Claim;
+
+impl Claim {
+    fn new() -> Result<Self> {
+        if CLAIMED.swap(true, Ordering::AcqRel) {
+            return Err(Error::EngineInUse { backend: NAME });
+        }
+        Ok(Self)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        CLAIMED.store(false, Ordering::Release);
+    }
+}
+
+#[derive(Debug)]
+struct Nvshmem {
+    table: Table,
+    /// One call at a time; none without the claim.
+    claim: Mutex<Option<Claim>>,
+    /// Whether the instance was initialised here.
+    is_ours: bool,
+    ranks: usize,
+}
+
+/// What a rank tells before the initialisation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Introduction {
+    version: [u32; 3],
+    is_initialised: bool,
+    id: [u8; 128],
+}
+
+impl EngineBackend {
+    /// NVSHMEM of the process: [`Table::system`](sys::Table::system), which says where the library is looked for. Every rank has to call it.
+    ///
+    /// An instance that is initialised in the process already, by whomever, is used as it is: it must have the same ranks, in the same order, on
+    /// the context's device, its owner must not finalise it before [`close`](EngineBackend::close), and it stays afterwards. Otherwise one is
+    /// initialised by a unique id that travels over `exchange`.
+    ///
+    /// `context` must be its device's primary context, which NVSHMEM uses. What the library reads from the environment, such as the size of its heap
+    /// (`NVSHMEM_SYMMETRIC_SIZE`), is the library's.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
+    /// use cuda_mem_ipc::symmetric::{Backends, DeviceType, EngineBackend, EngineOptions, Group, GroupOptions};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// # let directory = std::env::temp_dir().join(format!("nvshmem-{}", std::process::id()));
+    /// let (rank, ranks) = (0, 1);
+    /// let group = Arc::new(Group::join(&context, "training", rank, ranks, &directory, &GroupOptions::default())?);
+    /// match EngineBackend::nvshmem(&context, group, &EngineOptions::default()) {
+    ///     Ok(backend) => Backends::global().register(DeviceType::CUDA, Arc::new(backend))?,
+    ///     Err(error) => println!("{error}"), // where the library was looked for, or which version is needed
+    /// }
+    /// # std::fs::remove_dir(directory)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAvailable`] without the library; as [`nvshmem_over`](Self::nvshmem_over).
+    pub fn nvshmem(context: &Context, exchange: Arc<dyn Exchange>, options: &EngineOptions) -> Result<Self> {
+        let table = Table::system();
+        let table =
+            table.map_err(|source| Error::NotAvailable { backend: NAME, source: Arc::new(source) })?;
+        Self::nvshmem_over(table, context, exchange, options)
+    }
+
+    /// As [`nvshmem`](Self::nvshmem), over given functions.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EngineInUse`], [`Error::OtherInstance`]; [`Error::Disagrees`] for ranks with another version, or of which only some have
+    /// an instance, before any is initialised; those of the exchange; [`Error::Engine`].
+    pub fn nvshmem_over(
+        table: Table,
+        context: &Context,
+        exchange: Arc<dyn Exchange>,
+        options: &EngineOptions,
+    ) -> Result<Self> {
+        refuse_forked()?;
+        let claim = Claim::new()?;
+        let (rank, ranks) = (exchange.rank(), exchange.world_size());
+        // SAFETY: may be called at any time.
+        let status = unsafe { table.nvshmemx_init_status()() };
+        let initialised = sys::NVSHMEM_STATUS_IS_INITIALIZED..sys::NVSHMEM_STATUS_INVALID;
+        let is_initialised = initialised.contains(&status);
+        let mut id = nvshmemx_uniqueid_v1::new();
+        if rank == 0 && !is_initialised {
+            // SAFETY: an id to write; may be called before the initialisation.
+            let get = || unsafe { table.nvshmemx_get_uniqueid()(&mut id) };
+            expect("nvshmemx_get_uniqueid", context.with_current(get)?)?;
+        }
+        let version = table.version();
+        let version = [version.major, version.minor, version.patch];
+        let ours = Introduction { version, is_initialised, id: id.to_bytes() };
+        let mut calls = Calls::default();
+        let told = exchange.all_gather(&ours.encode(), options.timeout)?;
+        let id = ours.compare(&told)?;
+        let start = Proposal { kind: Kind::Start, size: 0, sequence: 0, retired: Vec::new() };
+        calls.agree(&*exchange, NAME, start, options.timeout)?;
+        let engine = Nvshmem { table, claim: Mutex::new(Some(claim)), is_ours: !is_initialised, ranks };
+        if engine.is_ours {
+            context.with_current(|| engine.initialise(rank, &nvshmemx_uniqueid_v1::from_bytes(&id)))??;
+        }
+        engine.expect_members(rank)?;
+        Self::over(Box::new(engine), context, exchange, calls, options)
+    }
+}
+
+impl Introduction {
+    fn encode(&self) -> Vec<u8> {
+        let words = self.version.into_iter().chain([u32::from(self.is_initialised)]);
+        words.flat_map(u32::to_le_bytes).chain(self.id).collect()
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (words, id) = bytes.split_at_checked(16)?;
+        let (words, _) = words.as_chunks::<4>();
+        let &[major, minor, patch, is_initialised] = words else { return None };
+        let version = [major, minor, patch].map(u32::from_le_bytes);
+        let is_initialised = u32::from_le_bytes(is_initialised) == 1;
+        Some(Self { version, is_initialised, id: id.try_into().ok()? })
+    }
+
+    fn told(&self) -> String {
+        let ([major, minor, patch], state) =
+            (self.version, if self.is_initialised { "initialised" } else { "not initialised" });
+        format!("{NAME} {major}.{minor}.{patch}, {state}")
+    }
+
+    /// The id, if all ranks are alike.
+    fn compare(&self, told: &[Vec<u8>]) -> Result<[u8; 128]> {
+        let mut id = None;
+        for (rank, bytes) in told.iter().enumerate() {
+            let theirs = Self::parse(bytes).ok_or(Error::NoMessage { rank, backend: NAME })?;
+            if (theirs.version, theirs.is_initialised) != (self.version, self.is_initialised) {
+                return Err(Error::Disagrees { rank, ours: self.told(), theirs: theirs.told() });
+            }
+            id.get_or_insert(theirs.id);
+        }
+        id.ok_or(Error::NoMessage { rank: 0, backend: NAME })
+    }
+}
+
+impl Nvshmem {
+    /// Collective. A new instance, with the current context's device.
+    fn initialise(&self, rank: usize, id: &nvshmemx_uniqueid_v1) -> Result<()> {
+        let mut attributes = InitAttributes::new(self.table.version());
+        let attributes = attributes.as_mut_ptr();
+        let (rank, ranks) = (number(rank), number(self.ranks));
+        // SAFETY: an id, which outlives the initialisation below, and attributes with the layout of the library's version.
+        let set = unsafe { self.table.nvshmemx_set_attr_uniqueid_args()(rank, ranks, id, attributes) };
+        expect("nvshmemx_set_attr_uniqueid_args", set)?;
+        // SAFETY: attributes as above; the id that they name is `id`; a device is current.
+        let begun =
+            unsafe { self.table.nvshmemx_hostlib_init_attr()(sys::NVSHMEMX_INIT_WITH_UNIQUEID, attributes) };
+        expect("nvshmemx_hostlib_init_attr", begun)
+    }
+
+    fn expect_members(&self, rank: usize) -> Result<()> {
+        // SAFETY: the instance is initialised.
+        let found = unsafe { self.table.nvshmem_my_pe()() };
+        // SAFETY: as above.
+        let found_size = unsafe { self.table.nvshmem_n_pes()() };
+        if (found, found_size) == (number(rank), number(self.ranks)) {
+            return Ok(());
+        }
+        Err(Error::OtherInstance { backend: NAME, found, found_size, rank, world_size: self.ranks })
+    }
+
+    /// The lock, if the instance may be called.
+    fn entered(&self) -> Result<impl Drop> {
+        let claim = lock(&self.claim);
+        if claim.is_some() { Ok(claim) } else { Err(Error::EngineClosed { backend: NAME }) }
+    }
+
+    /// Has `stream` write the next signal for rank `to`. The caller has the lock.
+    fn put(&self, words: &Words, stream: &Stream, to: usize, operation: Operation, channel: usize) {
+        let mut counts = lock(&words.counts);
+        let [sent, _] = &mut *counts;
+        let Some(count) = sent.get_mut(words.slot(operation, channel, to)) else { return };
+        *count += 1;
+        let word = words.word(words.slot(operation, channel, words.rank));
+        let set = sys::NVSHMEM_SIGNAL_SET;
+        // SAFETY: a word of symmetric memory, which the allocation that has `words` keeps; a rank that there is; a live stream
+        // of the current context.
+        unsafe {
+            self.table.nvshmemx_signal_op_on_stream()(word, *count, set, number(to), stream.as_raw().cast());
+        }
+    }
+
+    /// Has `stream` wait for the next signal of rank `from`. The caller has the lock.
+    fn take(&self, words: &Words, stream: &Stream, from: usize, operation: Operation, channel: usize) {
+        let mut counts = lock(&words.counts);
+        let [_, waited] = &mut *counts;
+        let slot = words.slot(operation, channel, from);
+        let Some(count) = waited.get_mut(slot) else { return };
+        *count += 1;
+        let (word, reached) = (words.word(slot), sys::NVSHMEM_CMP_GE);
+        // SAFETY: a word of this rank, as in `put`.
+        unsafe {
+            self.table.nvshmemx_signal_wait_until_on_stream()(word, reached, *count, stream.as_raw().cast());
+        }
+    }
+
+    /// What the stream was given before, stores of other ranks' memory included, is done before what it is given now.
+    fn quiet(&self, stream: &Stream) {
+        // SAFETY: the instance is initialised; a live stream of the current context.
+        unsafe { self.table.nvshmemx_quiet_on_stream()(stream.as_raw().cast()) };
+    }
+}
+
+/// Operations do not meet each other's signals.
+#[derive(Debug, Clone, Copy)]
+enum Operation {
+    Barrier,
+    Signal,
+}
+
+impl Words {
+    /// The number of a word. Each has one writer.
+    fn slot(&self, operation: Operation, channel: usize, source: usize) -> usize {
+        (operation as usize * CHANNELS + channel) * self.ranks + source
+    }
+
+    fn word(&self, slot: usize) -> *mut u64 {
+        address(self.address + 8 * slot as u64).cast()
+    }
+}
+
+impl Engine for Nvshmem {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn refuses_rendezvous(&self) -> Option<Error> {
+        None
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<CUdeviceptr> {
+        let _entered = self.entered()?;
+        // SAFETY: all ranks are at this call, with as many bytes; the context is current.
+        let made = unsafe { self.table.nvshmem_malloc()(bytes) };
+        if made.is_null() {
+            let text = format!("for {bytes} bytes: no room in the symmetric heap (NVSHMEM_SYMMETRIC_SIZE)");
+            return Err(Error::Engine { backend: NAME, call: "nvshmem_malloc", code: 0, text });
+        }
+        Ok(made.expose_provenance() as u64)
+    }
+
+    fn open(&self, memory: CUdeviceptr, _bytes: usize) -> Result<Opened> {
+        let _entered = self.entered()?;
+        let at = |rank| {
+            // SAFETY: symmetric memory, and a rank that there is; nothing is read.
+            let there = unsafe { self.table.nvshmem_ptr()(address(memory), number(rank)) };
+            there.expose_provenance() as u64
+        };
+        Ok(Opened { window: None, addresses: (0..self.ranks).map(at).collect() })
+    }
+
+    fn free(&self, memory: CUdeviceptr, _window: Option<usize>) -> Result<()> {
+        let _entered = self.entered()?;
+        // SAFETY: memory of `alloc`, which no rank uses any more; all ranks are at this call.
+        unsafe { self.table.nvshmem_free()(address(memory)) };
+        Ok(())
+    }
+
+    fn close(&self) -> Result<()> {
+        let Some(_claim) = lock(&self.claim).take() else {
+            return Err(Error::EngineClosed { backend: NAME });
+        };
+        if self.is_ours {
+            // SAFETY: initialised here, all memory was given back; all ranks are at this call.
+            unsafe { self.table.nvshmemx_hostlib_finalize()() };
+        }
+        Ok(())
+    }
+
+    fn abandon(&self) {
+        lock(&self.claim).take();
+    }
+
+    fn channels(&self) -> usize {
+        CHANNELS
+    }
+
+    fn signal(&self, words: &Words, stream: &Stream, to: usize, channel: usize) -> Result<()> {
+        let _entered = self.entered()?;
+        self.quiet(stream);
+        self.put(words, stream, to, Operation::Signal, channel);
+        Ok(())
+    }
+
+    fn wait(&self, words: &Words, stream: &Stream, from: usize, channel: usize) -> Result<()> {
+        let _entered = self.entered()?;
+        self.take(words, stream, from, Operation::Signal, channel);
+        Ok(())
+    }
+
+    /// By signals, so that each channel has its own: NVSHMEM's barrier has no channels.
+    fn barrier(&self, words: &Words, stream: &Stream, channel: usize) -> Result<()> {
+        let _entered = self.entered()?;
+        self.quiet(stream);
+        let others = || (0..words.ranks).filter(|&rank| rank != words.rank);
+        // All signals first: a stream that waits holds up more than itself.
+        others().for_each(|to| self.put(words, stream, to, Operation::Barrier, channel));
+        others().for_each(|from| self.take(words, stream, from, Operation::Barrier, channel));
+        Ok(())
+    }
+}
+
+fn expect(call: &'static str, code: c_int) -> Result<()> {
+    if code == 0 {
+        return Ok(());
+    }
+    Err(Error::Engine { backend: NAME, call, code, text: String::new() })
+}
+
+/// Ranks are few.
+fn number(rank: usize) -> c_int {
+    c_int::try_from(rank).unwrap_or(c_int::MAX)
+}
+
+fn address(memory: CUdeviceptr) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(usize::try_from(memory).unwrap_or(0))
+}

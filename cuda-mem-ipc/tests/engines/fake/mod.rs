@@ -1,0 +1,24 @@
+//! Stand-ins for the libraries: the same functions, over memory of the driver under test.
+//!
+//! As the real ones do, each collective call waits until all ranks are at it: a backend that makes one alone hangs, and one that makes
+//! another one than the others is killed.
+
+mod fabric;
+#[cfg(feature = "nccl")]
+pub(crate) mod nccl;
+#[cfg(feature = "nvshmem")]
+pub(crate) mod nvshmem;
+
+use std::sync::Mutex;
+
+/// The calls that were made, by this process.
+static CALLS: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+
+fn note(call: &'static str) {
+    CALLS.lock().unwrap().push(call);
+}
+
+/// The calls since the last time.
+pub(crate) fn calls() -> Vec<&'static str> {
+    std::mem::take(&mut CALLS.lock().unwrap())
+}

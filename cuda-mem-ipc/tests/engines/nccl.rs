@@ -1,0 +1,51 @@
+//! NCCL.
+
+use crate::alike;
+use crate::rank::Library;
+
+const NCCL: Library = Library::Nccl { code: 22_907 };
+
+#[test]
+fn ranks_read_and_write_each_others_memory() {
+    alike!(NCCL, ranks_read_and_write_each_others_memory);
+}
+
+#[test]
+fn signals_order_the_ranks_streams() {
+    alike!(NCCL, signals_order_the_ranks_streams);
+}
+
+#[test]
+fn what_all_have_freed_is_given_back() {
+    alike!(NCCL, what_all_have_freed_is_given_back);
+}
+
+#[test]
+fn freeing_waits_for_the_streams_work() {
+    alike!(NCCL, freeing_waits_for_the_streams_work);
+}
+
+#[test]
+fn a_memory_pool_is_served() {
+    alike!(NCCL, a_memory_pool_is_served);
+}
+
+#[test]
+fn ranks_that_differ_are_all_told() {
+    alike!(NCCL, ranks_that_differ_are_all_told);
+}
+
+#[test]
+fn it_ends_when_nothing_is_in_use() {
+    alike!(NCCL, it_ends_when_nothing_is_in_use);
+}
+
+#[test]
+fn arguments_are_checked_here() {
+    alike!(NCCL, arguments_are_checked_here);
+}
+
+#[test]
+fn it_is_chosen_by_its_name() {
+    alike!(NCCL, it_is_chosen_by_its_name);
+}

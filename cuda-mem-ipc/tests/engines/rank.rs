@@ -1,0 +1,218 @@
+//! One rank of a test, and the process that it is.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use cuda_mem_core::{Context, DeviceBuffer, Driver, Stream, copy};
+use cuda_mem_ipc::symmetric::{
+    EngineBackend, EngineOptions, Exchange, Group, GroupOptions, PeerBuffer, Result, SymmetricBackend,
+    SymmetricMemory,
+};
+
+use crate::common::pair::{Cast, Channel, Peer};
+use crate::common::{Backend, World, backend, default_stream, driver};
+use crate::fake;
+
+/// How long a rank waits for another. Far longer than any needs: who takes it fails.
+const LONG: Duration = Duration::from_secs(60);
+
+const NAME: &str = "engines";
+
+/// Which library, and as what version the stand-in passes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Library {
+    #[cfg(feature = "nvshmem")]
+    Nvshmem { minor: i32 },
+    #[cfg(feature = "nccl")]
+    Nccl { code: i32 },
+}
+
+/// Whether the machine's own library is used.
+pub(crate) fn is_real() -> bool {
+    backend() == Backend::Gpu
+}
+
+impl Library {
+    pub(crate) fn start(
+        self,
+        context: &Context,
+        exchange: Arc<dyn Exchange>,
+        options: &EngineOptions,
+    ) -> Result<EngineBackend> {
+        match self {
+            #[cfg(feature = "nvshmem")]
+            Self::Nvshmem { .. } if is_real() => EngineBackend::nvshmem(context, exchange, options),
+            #[cfg(feature = "nvshmem")]
+            Self::Nvshmem { minor } => {
+                EngineBackend::nvshmem_over(fake::nvshmem::table(minor), context, exchange, options)
+            }
+            #[cfg(feature = "nccl")]
+            Self::Nccl { .. } if is_real() => EngineBackend::nccl(context, exchange, options),
+            #[cfg(feature = "nccl")]
+            Self::Nccl { code } => {
+                EngineBackend::nccl_over(fake::nccl::table(code), context, exchange, options)
+            }
+        }
+    }
+}
+
+/// What a process needs to be a rank.
+#[derive(Debug, Clone)]
+pub(crate) struct Seat {
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+    directory: PathBuf,
+}
+
+impl Seat {
+    /// In a process that was started.
+    pub(crate) fn of(first: &Channel) -> Self {
+        let text = String::from_utf8(first.receive().bytes).unwrap();
+        let mut parts = text.splitn(3, ' ');
+        let mut number = || parts.next().unwrap().parse().unwrap();
+        let (rank, ranks) = (number(), number());
+        Self { rank, ranks, directory: parts.next().unwrap().into() }
+    }
+
+    fn tell(&self, peer: &Peer) {
+        peer.send(format!("{} {} {}", self.rank, self.ranks, self.directory.display()).as_bytes(), &[]);
+    }
+
+    /// Each rank has a device of its own where there are enough: the libraries want that.
+    fn context(&self, driver: Driver) -> Context {
+        let devices = driver.devices().unwrap();
+        devices[self.rank % devices.len()].primary_context().unwrap()
+    }
+
+    /// A rank whose group has joined, and whose library has not started.
+    pub(crate) fn join(&self) -> Joined {
+        // A process that was started has one test anyway.
+        let turn = (self.rank == 0).then(World::new);
+        let context = self.context(turn.as_ref().map_or_else(driver, |world| world.driver));
+        let options = GroupOptions { timeout: LONG, ..GroupOptions::default() };
+        let group = Group::join(&context, NAME, self.rank, self.ranks, &self.directory, &options).unwrap();
+        Joined { group: Arc::new(group), context, options: EngineOptions::default(), _turn: turn }
+    }
+}
+
+pub(crate) struct Joined {
+    pub(crate) group: Arc<Group>,
+    pub(crate) context: Context,
+    pub(crate) options: EngineOptions,
+    _turn: Option<World>,
+}
+
+impl Joined {
+    pub(crate) fn start(&self, library: Library) -> Result<EngineBackend> {
+        library.start(&self.context, self.group.clone(), &self.options)
+    }
+}
+
+pub(crate) struct Rank {
+    pub(crate) backend: Arc<EngineBackend>,
+    pub(crate) stream: Stream,
+    pub(crate) joined: Joined,
+}
+
+impl Rank {
+    pub(crate) fn of(seat: &Seat, library: Library) -> Self {
+        let joined = seat.join();
+        let backend = joined.start(library).unwrap();
+        Self::new(joined, backend)
+    }
+
+    pub(crate) fn new(joined: Joined, backend: EngineBackend) -> Self {
+        let backend = Arc::new(backend);
+        let stream = default_stream(&joined.context);
+        Self { backend, stream, joined }
+    }
+
+    pub(crate) fn number(&self) -> usize {
+        self.joined.group.rank()
+    }
+
+    pub(crate) fn other(&self) -> usize {
+        1 - self.number()
+    }
+
+    pub(crate) fn alloc(&self, size: usize) -> Result<u64> {
+        self.backend.alloc(size, self.joined.context.device(), None)
+    }
+
+    /// New memory on all ranks. Freed when what is returned goes.
+    pub(crate) fn memory(&self, size: usize) -> Arc<dyn SymmetricMemory> {
+        let address = self.alloc(size).unwrap();
+        let memory = self.backend.rendezvous(address, None).unwrap();
+        self.backend.free(address).unwrap();
+        memory
+    }
+
+    /// All ranks have come here, and what they put into their streams is done.
+    pub(crate) fn meet(&self, memory: &dyn SymmetricMemory) {
+        memory.barrier(&self.stream, 0, None).unwrap();
+        self.stream.synchronize().unwrap();
+        memory.check().unwrap();
+    }
+
+    pub(crate) fn upload(&self, buffer: &PeerBuffer, bytes: &[u8]) {
+        let source = DeviceBuffer::from_slice(&self.stream, bytes).unwrap();
+        let (from, to) = (source.on_read(&self.stream).unwrap(), buffer.on(&self.stream).unwrap());
+        assert!(bytes.len() <= buffer.bytes());
+        // SAFETY: as many bytes on both sides, which know of the stream.
+        unsafe { copy::memcpy_async(&self.stream, to.address(), from.address(), bytes.len()) }.unwrap();
+    }
+
+    pub(crate) fn download(&self, buffer: &PeerBuffer) -> Vec<u8> {
+        let target = DeviceBuffer::<u8>::zeroed(&self.stream, buffer.bytes()).unwrap();
+        {
+            let (from, to) = (buffer.on(&self.stream).unwrap(), target.on(&self.stream).unwrap());
+            // SAFETY: as in `upload`.
+            unsafe { copy::memcpy_async(&self.stream, to.address(), from.address(), buffer.bytes()) }
+                .unwrap();
+        }
+        target.to_vec(&self.stream).unwrap()
+    }
+
+    /// Its end: the library's too, and nothing that the driver refused.
+    pub(crate) fn finish(self) {
+        self.backend.close().unwrap();
+        let driver = self.joined.context.driver();
+        drop(self);
+        assert_eq!(driver.release_failures(), 0);
+    }
+}
+
+/// The processes of a test.
+pub(crate) struct Crew {
+    pub(crate) seat: Seat,
+    pub(crate) others: Vec<Peer>,
+}
+
+impl Crew {
+    /// Starts the ranks from 1 on, in the role "rank". The calling process is rank 0.
+    pub(crate) fn start(cast: Cast, ranks: usize) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(format!("cuda-mem-engines-{pid}-{number}"));
+        let seat = Seat { rank: 0, ranks, directory };
+        let start = |rank| {
+            let peer = cast.start("rank");
+            Seat { rank, ..seat.clone() }.tell(&peer);
+            peer
+        };
+        Self { others: (1..ranks).map(start).collect(), seat }
+    }
+
+    pub(crate) fn finish(mut self) {
+        std::mem::take(&mut self.others).into_iter().for_each(Peer::finish);
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.others.clear();
+        let _ = std::fs::remove_dir_all(&self.seat.directory);
+    }
+}

@@ -1,0 +1,95 @@
+//! NCCL.
+
+use cuda_mem_core::sys::nccl::{MissingFunction, Version};
+use cuda_mem_ipc::symmetric::{EngineBackend, Error, SymmetricBackend};
+
+use crate::common::child;
+use crate::common::pair::{self, test_name};
+use crate::fake;
+use crate::rank::{Crew, Library, Rank, Seat};
+
+const OLD: Library = Library::Nccl { code: 22_809 };
+const NEW: Library = Library::Nccl { code: 22_907 };
+
+/// A library that does not tell addresses allocates, and says what a rendezvous takes.
+#[test]
+fn a_rendezvous_takes_a_library_that_tells_addresses() {
+    fn body(rank: Rank) {
+        let address = rank.alloc(100).unwrap();
+        let error = rank.backend.rendezvous(address, None).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("needs NCCL 2.29.0, this is 2.28.9"), "{text}");
+        let Error::NotAvailable { backend: "NCCL", source } = error else { panic!("{text}") };
+        let missing = source.downcast_ref::<MissingFunction>().unwrap();
+        assert_eq!((missing.needed, missing.found), (Version::new(2, 29, 0), Version::new(2, 28, 9)));
+        rank.backend.free(address).unwrap();
+        fake::calls();
+        rank.finish();
+        // It was never registered.
+        assert_eq!(fake::calls(), ["free", "finalize", "destroy"]);
+    }
+    pair::play(test_name!(), &[("rank", |first| body(Rank::of(&Seat::of(first), OLD)))], |cast| {
+        let crew = Crew::start(cast, 2);
+        body(Rank::of(&crew.seat, OLD));
+        crew.finish();
+    });
+}
+
+#[test]
+fn ranks_with_other_versions_are_told_apart() {
+    fn body(seat: &Seat, library: Library, ours: &str, theirs: &str) {
+        let joined = seat.join();
+        fake::calls();
+        let error = joined.start(library).unwrap_err();
+        let Error::Disagrees { ours: told, theirs: told_theirs, .. } = &error else { panic!("{error}") };
+        assert_eq!((told.as_str(), told_theirs.as_str()), (ours, theirs));
+        assert!(!fake::calls().contains(&"init"));
+    }
+    let other: pair::Body = |first| body(&Seat::of(first), NEW, "NCCL 2.29.7", "NCCL 2.28.9");
+    pair::play(test_name!(), &[("rank", other)], |cast| {
+        let crew = Crew::start(cast, 2);
+        body(&crew.seat, OLD, "NCCL 2.28.9", "NCCL 2.29.7");
+        crew.finish();
+    });
+}
+
+/// What is given back goes in the library's order, and a backend that is dropped without its end makes no collective call.
+#[test]
+fn windows_end_before_their_memory_and_nothing_is_collective_in_a_drop() {
+    fn body(rank: Rank) {
+        fake::calls();
+        drop(rank.memory(100));
+        let memory = rank.memory(200);
+        rank.meet(&*memory);
+        let once = ["allocate", "register"];
+        assert_eq!(fake::calls(), [&once[..], &["deregister", "free"], &once].concat());
+        // The other rank is not asked.
+        drop(rank);
+        assert!(fake::calls().is_empty(), "the memory is in use");
+        drop(memory);
+        assert_eq!(fake::calls(), ["abort"]);
+    }
+    pair::play(test_name!(), &[("rank", |first| body(Rank::of(&Seat::of(first), NEW)))], |cast| {
+        let crew = Crew::start(cast, 2);
+        body(Rank::of(&crew.seat, NEW));
+        crew.finish();
+    });
+}
+
+/// A process without the library is told where it was looked for.
+#[test]
+fn without_the_library_it_is_not_available() {
+    let test = "nccl::without_the_library_it_is_not_available";
+    if let Some(output) = child::again(test, &[("CUDA_MEM_NCCL", "/nowhere/libnccl.so.2")]) {
+        return child::expect_silent_success(&output);
+    }
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        let joined = crew.seat.join();
+        let started = EngineBackend::nccl(&joined.context, joined.group.clone(), &joined.options);
+        let error = started.unwrap_err();
+        assert!(matches!(error, Error::NotAvailable { backend: "NCCL", .. }), "{error}");
+        assert!(error.to_string().contains("/nowhere/libnccl.so.2"), "{error}");
+        crew.finish();
+    });
+}

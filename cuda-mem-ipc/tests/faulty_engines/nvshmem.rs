@@ -1,0 +1,258 @@
+//! NVSHMEM.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cuda_mem_ipc::symmetric::{EngineBackend, Error, Exchange, Group, Result, Why};
+
+use crate::common::child;
+use crate::common::pair::{self, test_name};
+use crate::fake::{self, nvshmem as stand_in};
+use crate::rank::{Crew, Joined, Library, Rank, Seat};
+
+/// Long enough to be no accident, short enough to wait for.
+const SOON: Duration = Duration::from_millis(200);
+const OLD: Library = Library::Nvshmem { minor: 4 };
+const NEW: Library = Library::Nvshmem { minor: 8 };
+
+/// Each library has its layout of the attributes, which the stand-in looks at.
+#[test]
+fn attributes_have_the_layout_of_the_librarys_version() {
+    fn body(seat: &Seat) {
+        let joined = seat.join();
+        fake::calls();
+        let backend = joined.start(NEW).unwrap();
+        let rank = Rank::new(joined, backend);
+        drop(rank.memory(100));
+        rank.backend.close().unwrap();
+        let expected = ["unique id", "init", "malloc", "free", "finalize"];
+        assert_eq!(fake::calls(), expected[rank.number()..]);
+        assert!(!stand_in::is_initialised());
+    }
+    pair::play(test_name!(), &[("rank", |first| body(&Seat::of(first)))], |cast| {
+        let crew = Crew::start(cast, 2);
+        body(&crew.seat);
+        crew.finish();
+    });
+}
+
+/// What somebody else has initialised is used and left alone.
+#[test]
+fn an_instance_that_is_there_is_used_and_not_finalised() {
+    fn body(seat: &Seat) {
+        let joined = seat.join();
+        stand_in::initialise([7; 16], seat.rank, seat.ranks);
+        fake::calls();
+        let backend = joined.start(OLD).unwrap();
+        let rank = Rank::new(joined, backend);
+        let memory = rank.memory(100);
+        rank.meet(&*memory);
+        drop(memory);
+        rank.backend.close().unwrap();
+        assert_eq!(fake::calls(), ["malloc", "free"]);
+        // By whoever has initialised it.
+        stand_in::leave();
+    }
+    pair::play(test_name!(), &[("rank", |first| body(&Seat::of(first)))], |cast| {
+        let crew = Crew::start(cast, 2);
+        body(&crew.seat);
+        crew.finish();
+    });
+}
+
+/// With other ranks, it is refused.
+#[test]
+fn an_instance_with_other_ranks_is_refused() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        let joined = crew.seat.join();
+        stand_in::pretend(1, 4);
+        let error = joined.start(OLD).unwrap_err();
+        let found =
+            matches!(error, Error::OtherInstance { found: 1, found_size: 4, rank: 0, world_size: 1, .. });
+        assert!(found, "{error}");
+        stand_in::reset();
+        // The claim was given back with the failure.
+        let backend = joined.start(OLD).unwrap();
+        let error = joined.start(OLD).unwrap_err();
+        assert!(matches!(error, Error::EngineInUse { backend: "NVSHMEM" }), "{error}");
+        backend.close().unwrap();
+        joined.start(OLD).unwrap().close().unwrap();
+        crew.finish();
+    });
+}
+
+/// A group that does not wait for long, once it is told so.
+#[derive(Debug)]
+struct Hasty {
+    group: Arc<Group>,
+    is_hasty: AtomicBool,
+}
+
+impl Exchange for Hasty {
+    fn name(&self) -> &str {
+        self.group.name()
+    }
+
+    fn rank(&self) -> usize {
+        self.group.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.group.world_size()
+    }
+
+    fn all_gather(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
+        let is_hasty = self.is_hasty.load(Ordering::SeqCst);
+        self.group.all_gather(bytes, if is_hasty { SOON } else { timeout })
+    }
+
+    fn check(&self) -> Result<()> {
+        self.group.check()
+    }
+}
+
+fn start(seat: &Seat, library: Library) -> (Result<()>, Joined) {
+    let joined = seat.join();
+    fake::calls();
+    (joined.start(library).map(drop), joined)
+}
+
+fn disagrees(started: Result<()>, ours: &str, theirs: &str) {
+    let error = started.unwrap_err();
+    let Error::Disagrees { ours: told, theirs: told_theirs, .. } = &error else { panic!("{error}") };
+    assert_eq!((told.as_str(), told_theirs.as_str()), (ours, theirs));
+    assert!(!fake::calls().contains(&"init"));
+}
+
+/// Nobody initialises anything then.
+#[test]
+fn ranks_with_other_versions_or_states_are_told_apart() {
+    const TOLD: [&str; 3] =
+        ["NVSHMEM 3.4.5, not initialised", "NVSHMEM 3.8.5, not initialised", "NVSHMEM 3.4.5, initialised"];
+    fn other(seat: &Seat) {
+        let (started, joined) = start(seat, NEW);
+        disagrees(started, TOLD[1], TOLD[0]);
+        stand_in::pretend(1, 2);
+        disagrees(joined.start(OLD).map(drop), TOLD[2], TOLD[0]);
+    }
+    pair::play(test_name!(), &[("rank", |first| other(&Seat::of(first)))], |cast| {
+        let crew = Crew::start(cast, 2);
+        let (started, joined) = start(&crew.seat, OLD);
+        disagrees(started, TOLD[0], TOLD[1]);
+        disagrees(joined.start(OLD).map(drop), TOLD[0], TOLD[2]);
+        crew.finish();
+    });
+}
+
+/// The library is not entered alone, which would never return.
+#[test]
+fn a_rank_that_does_not_come_is_named_and_nothing_is_called() {
+    pair::play(
+        test_name!(),
+        &[("rank", |first| {
+            let rank = Rank::of(&Seat::of(first), OLD);
+            // Until the other has given up.
+            while rank.joined.group.check().is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            fake::calls();
+            let error = rank.alloc(100).unwrap_err();
+            assert!(matches!(error, Error::Broken { rank: 1, why: Why::TimedOut, .. }), "{error}");
+            assert!(fake::calls().is_empty());
+        })],
+        |cast| {
+            let crew = Crew::start(cast, 2);
+            let joined = crew.seat.join();
+            let hasty = Arc::new(Hasty { group: joined.group.clone(), is_hasty: AtomicBool::new(false) });
+            let backend = OLD.start(&joined.context, hasty.clone(), &joined.options).unwrap();
+            hasty.is_hasty.store(true, Ordering::SeqCst);
+            let rank = Rank::new(joined, backend);
+            fake::calls();
+            for _ in 0..2 {
+                let error = rank.alloc(100).unwrap_err();
+                assert!(matches!(error, Error::Broken { rank: 1, why: Why::TimedOut, .. }), "{error}");
+            }
+            assert!(fake::calls().is_empty());
+            stand_in::reset();
+            crew.finish();
+        },
+    );
+}
+
+#[test]
+fn a_rank_that_is_killed_is_named_and_nothing_is_called() {
+    pair::play(
+        test_name!(),
+        &[("rank", |first| {
+            let rank = Rank::of(&Seat::of(first), OLD);
+            let _memory = rank.memory(100);
+            first.send(b"ready", &[]);
+            loop {
+                std::thread::park();
+            }
+        })],
+        |cast| {
+            let mut crew = Crew::start(cast, 2);
+            let rank = Rank::of(&crew.seat, OLD);
+            let memory = rank.memory(100);
+            assert_eq!(crew.others[0].receive().bytes, b"ready");
+            crew.others[0].kill();
+            fake::calls();
+            let died = |error: Error| {
+                assert!(matches!(error, Error::Broken { rank: 1, why: Why::Died, .. }), "{error}");
+            };
+            died(rank.alloc(100).unwrap_err());
+            died(memory.check().unwrap_err());
+            died(memory.barrier(&rank.stream, 0, None).unwrap_err());
+            drop(memory);
+            died(rank.backend.close().unwrap_err());
+            assert!(fake::calls().is_empty());
+            stand_in::reset();
+            drop(rank);
+            crew.others.clear();
+            crew.finish();
+        },
+    );
+}
+
+/// All ranks are told, and the numbers of the next allocations fit.
+#[test]
+fn a_full_heap_is_an_error_and_the_next_allocation_works() {
+    fn body(rank: Rank) {
+        drop(rank.memory(100));
+        stand_in::fill();
+        let error = rank.alloc(1 << 20).unwrap_err();
+        let told = error.to_string();
+        assert!(matches!(error, Error::Engine { call: "nvshmem_malloc", .. }), "{told}");
+        assert!(told.contains("NVSHMEM_SYMMETRIC_SIZE"), "{told}");
+        let memory = rank.memory(100);
+        rank.meet(&*memory);
+        drop(memory);
+        rank.finish();
+    }
+    pair::play(test_name!(), &[("rank", |first| body(Rank::of(&Seat::of(first), OLD)))], |cast| {
+        let crew = Crew::start(cast, 2);
+        body(Rank::of(&crew.seat, OLD));
+        crew.finish();
+    });
+}
+
+/// A process without the library is told where it was looked for.
+#[test]
+fn without_the_library_it_is_not_available() {
+    let test = "nvshmem::without_the_library_it_is_not_available";
+    if let Some(output) = child::again(test, &[("CUDA_MEM_NVSHMEM", "/nowhere/libnvshmem_host.so.3")]) {
+        return child::expect_silent_success(&output);
+    }
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        let joined = crew.seat.join();
+        let started = EngineBackend::nvshmem(&joined.context, joined.group.clone(), &joined.options);
+        let error = started.unwrap_err();
+        assert!(matches!(error, Error::NotAvailable { backend: "NVSHMEM", .. }), "{error}");
+        assert!(error.to_string().contains("/nowhere/libnvshmem_host.so.3"), "{error}");
+        crew.finish();
+    });
+}
