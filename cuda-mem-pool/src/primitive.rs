@@ -5,14 +5,14 @@ pub(crate) use loom::{
     cell::UnsafeCell,
     sync::{
         Arc, Condvar, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
 #[cfg(not(all(loom, test)))]
 pub(crate) use std::sync::{
     Arc, Condvar, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
 /// The standard library's, with the model checker's way in.
@@ -43,6 +43,34 @@ pub(crate) fn yield_now() {
     loom::thread::yield_now();
     #[cfg(not(all(loom, test)))]
     std::thread::yield_now();
+}
+
+/// Stands for what one thread at a time may touch; the model checker says so if it is two. Nothing anywhere else.
+#[derive(Debug, Default)]
+pub(crate) struct Exclusive(#[cfg(all(loom, test))] UnsafeCell<()>);
+
+impl Exclusive {
+    #[inline]
+    pub(crate) fn touch(&self) {
+        #[cfg(all(loom, test))]
+        self.0.with_mut(|_| ());
+    }
+}
+
+// SAFETY: nothing is in it.
+#[cfg(all(loom, test))]
+#[allow(unsafe_code, reason = "the model checker's cell is of one thread")]
+unsafe impl Sync for Exclusive {}
+
+/// A moment in a wait for somebody who does nothing long: at first without the system, which has the thread come back late.
+pub(crate) fn wait_a_moment(tries: &mut u32) {
+    const SPINS: u32 = if cfg!(all(loom, test)) { 0 } else { 64 };
+    if *tries < SPINS {
+        *tries += 1;
+        std::hint::spin_loop();
+    } else {
+        yield_now();
+    }
 }
 
 /// A number that no other living thread has: not 0, and a multiple of 8.

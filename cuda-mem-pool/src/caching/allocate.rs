@@ -143,13 +143,21 @@ impl Shared {
         if let Some(address) = self.take_of_kept(slot, request) {
             return Ok(Some(address));
         }
-        let mut source = self.source()?;
-        let live = self.ledger.read().active_bytes.all;
+        // Before others wait for what is taken next: this may wait for those who count.
+        let (active, peak) = self.ledger.glance_at_active_bytes();
         let bytes = |count: u64| usize::try_from(count).unwrap_or(0);
         // The page source knows nothing of private blocks.
         let others = self.private.active();
-        let active = bytes(live.current).saturating_sub(others);
-        let load = Load { active, peak: bytes(live.peak).saturating_sub(others) };
+        let load =
+            Load { active: bytes(active).saturating_sub(others), peak: bytes(peak).saturating_sub(others) };
+        // Whoever has the page source may call the driver: a page out of what is here is sooner there.
+        if request.size <= MEDIUM
+            && self.source.try_lock().is_err()
+            && let Some(address) = self.take_in_any_page(slot, request)
+        {
+            return Ok(Some(address));
+        }
+        let mut source = self.source()?;
         slot.heap.with(|heap, guard| {
             // Another thread may have freed or grown meanwhile.
             if let Some(address) = self.take_free(slot, heap, guard, request) {
@@ -182,6 +190,16 @@ impl Shared {
             }
             let index = self.index(slot.number);
             let block = heap.allocate_of_kept(request.size, request.unused(), &index)?;
+            guard.allocate(pool_of(block.size), block.size, request.requested);
+            Some(block.address)
+        })
+    }
+
+    /// A block in a page out of what the heap keeps, once that is joined, wherever it is.
+    fn take_in_any_page(&self, slot: &StreamSlot, request: Request) -> Option<u64> {
+        slot.heap.with(|heap, guard| {
+            let index = self.index(slot.number);
+            let block = heap.allocate_in_any_page(request.size, request.unused(), &index)?;
             guard.allocate(pool_of(block.size), block.size, request.requested);
             Some(block.address)
         })

@@ -182,16 +182,17 @@ impl CachingAllocator {
         f64::from_bits(self.shared().fraction.load(Ordering::Relaxed))
     }
 
-    /// The physical memory that is held now, in bytes.
+    /// The physical memory that is held now, in bytes, that of private pools included.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
         lock(&self.shared().source).reserved().saturating_add(self.shared().private.reserved())
     }
 
-    /// The most physical memory that was ever held, in bytes.
+    /// The most physical memory that was ever held at once, in bytes, that of private pools included. Unlike
+    /// [`reserved_bytes`](crate::statistics::DeviceStatistics::reserved_bytes) of the statistics it is never reset.
     #[must_use]
     pub fn peak_reserved_bytes(&self) -> usize {
-        lock(&self.shared().source).most_reserved()
+        usize::try_from(self.shared().most_reserved()).unwrap_or(usize::MAX)
     }
 
     /// Host memory that the allocator's books take, in bytes.

@@ -124,7 +124,9 @@ impl Shared {
         } else {
             lock(&self.record.turn)
         };
-        loop {
+        // Those up to now: a tracker that allocates may have memory move each time, and would be told of it without end.
+        let noted = lock(&self.record.moves).len();
+        for _ in 0..noted {
             let next = lock(&self.record.moves).pop_front();
             let Some(event) = next else { return };
             self.history.record(event, frames);

@@ -13,8 +13,9 @@ impl CachingAllocator {
     /// The statistics, with PyTorch's keys. Those of blocks are of one moment, and those of memory are.
     ///
     /// Memory of the default pool serves blocks of all sizes: its `segment`, which are the driver's handles, and
-    /// `reserved_bytes` count under `large_pool`. Only `inactive_split` and its bytes, free blocks beside others, are counted
-    /// when they are asked for, so their peaks are the most that any call of this has told.
+    /// `reserved_bytes` count under `large_pool`; segments of private pools count under their own kind. Only `inactive_split` and
+    /// its bytes, free blocks beside others, are counted when they are asked for, so their peaks are the most that any call of
+    /// this has told.
     ///
     /// Makes no driver call, and takes each stream's heap for a moment.
     #[must_use]
@@ -60,11 +61,12 @@ impl CachingAllocator {
     }
 
     /// All memory and all blocks, and the history, in PyTorch's schema. A range of addresses with memory is one expandable
-    /// segment; one that is cut up into pages alone is of small blocks.
+    /// segment; one that is cut up into pages alone is of small blocks. Segments of private pools have their pool's id, also those
+    /// of released pools that are still here.
     ///
     /// No memory comes, goes or moves meanwhile, and each stream's blocks are those of one moment. Blocks that other threads
-    /// take or free at this very time may be in the history and not yet in the segments, or the other way round. Makes no
-    /// driver call.
+    /// take or free at this very time may be in the history and not yet in the segments, or the other way round. The private
+    /// pools' blocks are of one moment too. Makes no driver call.
     ///
     /// ```
     /// use cuda_mem_core::{Driver, Stream};

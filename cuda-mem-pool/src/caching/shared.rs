@@ -23,7 +23,7 @@ use crate::engine::paged::{Heaps, PAGE, PageSource, Policy, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::primitive::{AtomicU64, Mutex, MutexGuard, lock};
-use crate::statistics::{DeviceStatistics, PeakLedger};
+use crate::statistics::{DeviceStatistics, PeakLedger, ShardGuard};
 
 /// How much of the address space is reserved at once, in multiples of the device's memory: windows leave room behind them, and
 /// old mappings stay until their addresses are needed.
@@ -41,6 +41,8 @@ pub(super) struct Shared {
     pub(super) private: Private,
     pub(super) ledger: PeakLedger,
     pub(super) counts: Arc<Mutex<DeviceStatistics>>,
+    /// The most bytes that were held up to the last reset of the peaks.
+    pub(super) most_reserved: AtomicU64,
     pub(super) history: History,
     pub(super) record: Record,
     pub(super) observer: Observer,
@@ -82,6 +84,7 @@ impl Shared {
             private,
             ledger,
             counts,
+            most_reserved: AtomicU64::new(0),
             history: History::new(),
             record: Record::default(),
             observer,
@@ -223,14 +226,29 @@ impl Heaps for OtherHeaps<'_> {
 
     fn with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
         let slot = self.shared.slots.get(heap)?;
-        Some(slot.heap.with(|heap, guard| {
-            guard.disarm();
-            // What is kept there for later is free here; blocks of pages seldom make a whole handle, and stay.
-            heap.release_kept_large(&self.shared.index(slot.number));
-            let result = body(heap);
-            self.shared.note_moves(slot, heap);
-            result
-        }))
+        Some(slot.heap.with(|heap, guard| self.lend(slot, heap, guard, body)))
+    }
+
+    fn try_with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
+        let slot = self.shared.slots.get(heap)?;
+        slot.heap.try_with(|heap, guard| self.lend(slot, heap, guard, body))
+    }
+}
+
+impl OtherHeaps<'_> {
+    fn lend<R>(
+        &self,
+        slot: &StreamSlot,
+        heap: &mut StreamHeap,
+        guard: &mut ShardGuard<'_>,
+        body: impl FnOnce(&mut StreamHeap) -> R,
+    ) -> R {
+        guard.disarm();
+        // What is kept there for later is free here; blocks of pages seldom make a whole handle, and stay.
+        heap.release_kept_large(&self.shared.index(slot.number));
+        let result = body(heap);
+        self.shared.note_moves(slot, heap);
+        result
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::shared::Shared;
 use crate::engine::paged::Splits;
-use crate::primitive::lock;
+use crate::primitive::{Ordering, lock};
 use crate::statistics::DeviceStatistics;
 
 impl Shared {
@@ -17,7 +17,15 @@ impl Shared {
 
     pub(super) fn reset_peak_statistics(&self) {
         self.ledger.reset_peak();
-        lock(&self.counts).reset_peak();
+        let mut counts = lock(&self.counts);
+        self.most_reserved.fetch_max(counts.reserved_bytes.all.peak, Ordering::Relaxed);
+        counts.reset_peak();
+    }
+
+    /// The most that was ever held, whatever was reset.
+    pub(super) fn most_reserved(&self) -> u64 {
+        let counts = lock(&self.counts);
+        counts.reserved_bytes.all.peak.max(self.most_reserved.load(Ordering::Relaxed))
     }
 
     pub(super) fn reset_accumulated_statistics(&self) {
@@ -27,7 +35,7 @@ impl Shared {
 
     /// What is free beside blocks, in pages and in ranges, when all frees are taken in.
     fn splits(&self) -> [Splits; 2] {
-        let mut sums = [Splits::default(); 2];
+        let mut sums = self.private.splits();
         for slot in self.slots.iter() {
             let splits = slot.heap.with(|heap, guard| {
                 self.drain(slot, heap, guard);

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::Filter;
+use cuda_mem_pool::snapshot::{BlockState, SegmentInfo};
+use cuda_mem_pool::statistics::PoolSize;
 use cuda_mem_pool::{Error, MemoryResource, MempoolId, StatisticsAdaptor};
 
 use crate::common::World;
@@ -159,4 +161,53 @@ fn peers_reach_what_there_is_and_what_comes() {
     }
     allocator.end_allocate_to_pool(id).unwrap();
     allocator.release_pool(id).unwrap();
+}
+
+/// What the pool's segments are in the snapshot, and what is held by all counts, as long as they are there.
+#[test]
+fn private_segments_are_shown_and_counted_with_all_others() {
+    let world = World::new();
+    let (allocator, stream, id) = (allocator(&world), world.stream.clone(), MempoolId::for_graph());
+    let default = allocator.allocate_by_address(5 * MIB, &stream).unwrap();
+    let held = allocator.reserved_bytes();
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    let large = allocator.allocate_by_address(3 * MIB - 100, &stream).unwrap();
+    let small = allocator.allocate_by_address(1000, &stream).unwrap();
+    allocator.end_allocate_to_pool(id).unwrap();
+
+    let snapshot = allocator.snapshot();
+    let of_pool = |segment: &&SegmentInfo| segment.segment_pool_id == id;
+    let segments: Vec<_> = snapshot.segments.iter().filter(of_pool).collect();
+    let mut sizes: Vec<_> =
+        segments.iter().map(|one| (one.address, one.total_size, one.segment_type)).collect();
+    sizes.sort_by_key(|(_, size, _)| *size);
+    assert_eq!(sizes, [(small, 2 << 20, PoolSize::Small), (large, 20 << 20, PoolSize::Large)]);
+    let of_large = segments.iter().find(|segment| segment.address == large).unwrap();
+    assert_eq!((of_large.requested_size, of_large.active_size), (3 * (1 << 20) - 100, 3 << 20));
+    assert_eq!(of_large.stream, stream.as_raw() as usize as u64);
+    assert!(!of_large.is_expandable);
+    let states: Vec<_> = of_large.blocks.iter().map(|block| (block.size, block.state)).collect();
+    assert_eq!(states, [(3 << 20, BlockState::ActiveAllocated), (17 << 20, BlockState::Inactive)]);
+    assert!(snapshot.segments.iter().any(|one| one.segment_pool_id == MempoolId::NONE));
+
+    let shown: u64 = snapshot.segments.iter().map(|segment| segment.total_size).sum();
+    let statistics = allocator.statistics();
+    assert_eq!((shown, statistics.reserved_bytes.all.current), (allocator.reserved_bytes() as u64, shown));
+    assert_eq!(statistics.inactive_split_bytes.small_pool.current, (2 << 20) - 1024);
+    assert!(statistics.inactive_split_bytes.large_pool.current >= 17 << 20);
+    let peak = held + 22 * MIB;
+    assert_eq!((allocator.reserved_bytes(), allocator.peak_reserved_bytes()), (peak, peak));
+
+    [large, small].into_iter().for_each(|block| free(&allocator, block));
+    allocator.release_pool(id).unwrap();
+    stream.synchronize().unwrap();
+    // Released and not given back, it is still memory that is held.
+    assert_eq!(allocator.snapshot().segments.iter().filter(of_pool).count(), 2);
+    assert_eq!(allocator.empty_pool_cache(id).unwrap(), 22 * MIB);
+    assert_eq!(allocator.snapshot().segments.iter().filter(of_pool).count(), 0);
+    assert_eq!(allocator.statistics().reserved_bytes.all.peak, peak as u64);
+    allocator.reset_peak_statistics();
+    assert_eq!(allocator.statistics().reserved_bytes.all.peak, held as u64);
+    assert_eq!((allocator.reserved_bytes(), allocator.peak_reserved_bytes()), (held, peak));
+    free(&allocator, default);
 }

@@ -1,10 +1,12 @@
 //! The caching allocator where others went wrong: order over three streams, captures, devices, threads, streams that are gone.
 
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use cuda_mem_core::{Context, Driver, Error as CoreError, Stream};
-use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, CallObserver, DriverCall};
 use cuda_mem_pool::statistics::Peaks;
 use cuda_mem_pool::{Error, MemoryResource};
 use cuda_mem_sim::Sim;
@@ -220,4 +222,56 @@ fn a_forked_child_is_told_so_and_frees_nothing() {
         assert_eq!(allocator.statistics().active.all.current, 0);
     }
     expect_clean(&sim);
+}
+
+/// Stops at a large new handle until it is told to go on.
+struct Stop {
+    armed: AtomicBool,
+    here: Mutex<mpsc::Sender<()>>,
+    go_on: Mutex<mpsc::Receiver<()>>,
+    told: AtomicBool,
+}
+
+impl CallObserver for Stop {
+    fn called(&self, call: &DriverCall, _took: Duration) {
+        if matches!(call, DriverCall::Create { .. }) && self.armed.swap(false, Ordering::SeqCst) {
+            self.here.lock().unwrap().send(()).unwrap();
+            // Longer than any test takes; it ends for one that would wait for ever.
+            let told = self.go_on.lock().unwrap().recv_timeout(Duration::from_secs(60)).is_ok();
+            self.told.store(told, Ordering::SeqCst);
+        }
+    }
+}
+
+/// While one thread is in the driver, another gets a block out of what its stream has, though it has to join pieces for it.
+#[test]
+fn who_has_memory_does_not_wait_for_who_gets_some() {
+    on(Sim::builder().memory(256 << 20).workers(2), |_, context| {
+        let ((here, is_here), (go, go_on)) = (mpsc::channel(), mpsc::channel());
+        let stop = Arc::new(Stop {
+            armed: AtomicBool::new(false),
+            here: Mutex::new(here),
+            go_on: Mutex::new(go_on),
+            told: AtomicBool::new(false),
+        });
+        let allocator =
+            CachingAllocator::observed(context, &CachingOptions::default(), stop.clone()).unwrap();
+        let [a, b] = [(); 2].map(|()| Stream::new(context).unwrap());
+        // All that there is is kept in pieces of one size, which serve no other before they are joined.
+        let mut pieces = vec![allocator.allocate(16 << 10, &b).unwrap()];
+        let held = allocator.reserved_bytes();
+        pieces.resize_with(held / (16 << 10), || allocator.allocate(16 << 10, &b).unwrap());
+        assert_eq!(allocator.reserved_bytes(), held);
+        drop(pieces);
+        stop.armed.store(true, Ordering::SeqCst);
+        thread::scope(|scope| {
+            let getter = scope.spawn(|| allocator.allocate(40 * MIB, &a).unwrap());
+            is_here.recv().unwrap();
+            drop(allocator.allocate(8 << 10, &b).unwrap());
+            go.send(()).unwrap();
+            drop(getter.join().unwrap());
+        });
+        assert!(stop.told.load(Ordering::SeqCst), "the block came before the other's memory");
+        assert!(allocator.reserved_bytes() >= held + 40 * MIB);
+    });
 }

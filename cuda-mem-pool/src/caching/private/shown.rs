@@ -4,12 +4,13 @@ use std::collections::HashMap;
 
 use cuda_mem_core::Stream;
 
-use super::State;
 use super::allocate::pool_of;
+use super::{Private, State};
 use crate::caching::shared::Shared;
+use crate::engine::paged::Splits;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
-use crate::segments::{Block, BlockState as Doing, SegmentView};
+use crate::segments::{Block, BlockState as Doing, SegmentKind, SegmentView};
 use crate::snapshot::{BlockInfo, BlockState, Frames, SegmentInfo};
 
 impl Shared {
@@ -23,6 +24,21 @@ impl Shared {
         let pools = state.pools.iter();
         let segments = pools.flat_map(|(id, pool)| pool.heap().segments().map(move |segment| (id, segment)));
         segments.map(|(id, segment)| shown(&state, device, id, &segment, stacks)).collect()
+    }
+}
+
+impl Private {
+    /// What is free beside blocks, in small segments and in large ones.
+    pub(in crate::caching) fn splits(&self) -> [Splits; 2] {
+        let state = lock(&self.state);
+        [SegmentKind::Small, SegmentKind::Large].map(|kind| {
+            let mut sum = Splits::default();
+            for (_, pool) in state.pools.iter() {
+                let totals = pool.heap().totals_of(kind);
+                sum.add(totals.inactive_splits, totals.inactive_split);
+            }
+            sum
+        })
     }
 }
 

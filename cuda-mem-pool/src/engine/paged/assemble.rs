@@ -144,7 +144,7 @@ impl<B: Backend> PageSource<B> {
             if let Some(whole) = build.stock.take(left, exact) {
                 return Ok(whole.chunk);
             }
-            if let Some(chunk) = self.steal(build.heap, others, left)? {
+            if let Some(chunk) = self.steal(build.heap, others, left, false)? {
                 return Ok(chunk);
             }
             if little {
@@ -169,7 +169,7 @@ impl<B: Backend> PageSource<B> {
             if let Some(whole) = build.stock.take(left, exact) {
                 return Ok(whole.chunk);
             }
-            if let Some(chunk) = self.steal(build.heap, others, left)? {
+            if let Some(chunk) = self.steal(build.heap, others, left, true)? {
                 return Ok(chunk);
             }
         }

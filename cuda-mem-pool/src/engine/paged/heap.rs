@@ -175,6 +175,21 @@ impl StreamHeap {
         self.allocate(size, unused, index)
     }
 
+    /// As [`StreamHeap::allocate_of_kept`], for a block that lies in a page, which may be wherever memory is free.
+    #[cold]
+    pub(crate) fn allocate_in_any_page(
+        &mut self,
+        size: usize,
+        unused: u16,
+        index: &impl BlockIndex,
+    ) -> Option<Block> {
+        let placed = (self.medium.placed, self.small.placed);
+        self.place_all(false);
+        let block = self.allocate_of_kept(size, unused, index);
+        (self.medium.placed, self.small.placed) = placed;
+        block
+    }
+
     /// Gives pages back that nothing is in, so that they can serve anybody, and joins the blocks of others that nobody has.
     pub fn release_spare_pages(&mut self, index: &impl BlockIndex) {
         self.now += 1;

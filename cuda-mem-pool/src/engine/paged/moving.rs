@@ -5,15 +5,17 @@ use super::heap::StreamHeap;
 use super::source::{GrowError, Heaps, PageSource};
 
 impl<B: Backend> PageSource<B> {
-    /// Takes a wholly free handle from another heap, whose stream this one's waits for.
+    /// Takes a wholly free handle from another heap, whose stream this one's waits for. With `all` from one that somebody has
+    /// right now, too.
     pub(super) fn steal(
         &mut self,
         heap: u32,
         others: &mut impl Heaps,
         left: usize,
+        all: bool,
     ) -> Result<Option<u32>, GrowError<B::Error>> {
         for other in others.others() {
-            let taken = others.with(other, |theirs| {
+            let take = |theirs: &mut StreamHeap| {
                 let free = theirs.free_ranges();
                 let whole = self.wholly_free(other, &free);
                 let fits = whole.iter().filter(|whole| whole.bytes <= left);
@@ -21,7 +23,8 @@ impl<B: Backend> PageSource<B> {
                 self.announce(whole.chunk, 0);
                 self.leave(other, theirs, whole.chunk);
                 Some((whole, theirs.now()))
-            });
+            };
+            let taken = if all { others.with(other, take) } else { others.try_with(other, take) };
             let Some(Some((whole, now))) = taken else { continue };
             let handed_over = self.hand_over(heap, other, whole.freed_at, now);
             if !matches!(handed_over, Ok(true)) {
@@ -45,7 +48,7 @@ impl<B: Backend> PageSource<B> {
         of: u32,
         chunks: &[u32],
     ) -> Result<bool, GrowError<B::Error>> {
-        let left = others.with(of, |theirs| {
+        let left = others.try_with(of, |theirs| {
             if !chunks.iter().all(|chunk| self.is_wholly_free(theirs, *chunk)) {
                 return None;
             }

@@ -40,6 +40,11 @@ pub trait Heaps {
 
     /// Runs `body` on one of them; None if there is no such heap.
     fn with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R>;
+
+    /// As [`Heaps::with`]; None, too, if somebody has it right now: for what another heap would do for as well.
+    fn try_with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
+        self.with(heap, body)
+    }
 }
 
 /// What is in use.

@@ -196,7 +196,7 @@ impl<B: Backend> PageSource<B> {
         let is_free = if of == heap {
             self.is_wholly_free(mine, chunk)
         } else {
-            others.with(of, |theirs| self.is_wholly_free(theirs, chunk))?
+            others.try_with(of, |theirs| self.is_wholly_free(theirs, chunk))?
         };
         is_free.then_some(of)
     }

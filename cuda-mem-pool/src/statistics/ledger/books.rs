@@ -1,11 +1,15 @@
-//! The slow side of the ledger: which shard is active, and what is known of the others.
+//! The slow side of the ledger: which shards are active, and what each of them may have.
+
+mod shares;
 
 use std::sync::Arc;
 
+use self::shares::Shares;
 use super::cells::{ACTIVE, Cells, TOKEN};
 use super::sums::{Flow, Made, Sums};
 use super::{LiveStatistics, Peaks};
-use crate::primitive::{Mutex, Ordering, lock, thread_token, yield_now};
+use crate::primitive::{Mutex, Ordering, lock, thread_token, wait_a_moment};
+use crate::statistics::PoolSize;
 
 #[derive(Debug)]
 pub(super) struct Books {
@@ -16,12 +20,11 @@ pub(super) struct Books {
 #[derive(Debug, Default)]
 struct State {
     shards: Vec<Arc<Cells>>,
-    /// The only shard that may count, with [`Peaks::Exact`], by its place among them.
-    active: Option<usize>,
-    /// What there is in all shards that are not active, and in those that are gone.
-    resting: Sums,
-    /// With [`Peaks::Exact`] the peaks up to when the active shard became so; else what the peaks of shards that are gone were.
-    peak: Sums,
+    /// With [`Peaks::Exact`]: who may count.
+    shares: Shares,
+    /// With [`Peaks::Sharded`]: what there is in shards that are gone, and what their peaks were.
+    gone: Sums,
+    gone_peak: Sums,
     /// What shards that are gone have made.
     made: Made,
     /// What had come and gone at the last reset.
@@ -41,15 +44,13 @@ impl Books {
         cells
     }
 
-    /// The shard counts from now on. Its holder is the calling thread, and is armed.
+    /// The shard may count from now on, and has room for `more` if it is bound. Its holder is the calling thread, is armed, and
+    /// the shard is not active.
     #[cold]
-    pub(super) fn activate(&self, cells: &Cells) {
+    pub(super) fn admit(&self, cells: &Arc<Cells>, more: Sums, likely: PoolSize) {
         let mut state = lock(&self.state);
         if self.peaks == Peaks::Exact {
-            state.rest_active();
-            state.resting = state.resting.less(cells.now());
-            cells.begin();
-            state.active = Some(cells.place());
+            state.shares.admit(cells, more, likely);
         }
         // Nobody else changes the word of a shard whose holder is armed. What was counted here last is seen: by the holder's
         // turn with the shard, or by the lock.
@@ -60,11 +61,11 @@ impl Books {
     pub(super) fn remove(&self, cells: &Cells) {
         let mut state = lock(&self.state);
         match self.peaks {
-            Peaks::Exact => state.rest_active(),
+            Peaks::Exact => state.shares.rest(),
             Peaks::Sharded => {
                 rest(cells);
-                state.resting = state.resting.plus(cells.now());
-                state.peak = state.peak.plus(cells.most());
+                state.gone = state.gone.plus(cells.now());
+                state.gone_peak = state.gone_peak.plus(cells.most());
             }
         }
         state.made = state.made.plus(cells.made());
@@ -81,18 +82,34 @@ impl Books {
         let mut state = lock(&self.state);
         let (now, flow) = state.freeze(self.peaks);
         let peak = match self.peaks {
-            Peaks::Exact => state.peak,
-            Peaks::Sharded => state.shards.iter().fold(state.peak, |peak, shard| peak.plus(shard.most())),
+            Peaks::Exact => state.shares.peak(),
+            Peaks::Sharded => state.sharded_peak(),
         };
         LiveStatistics::new(now, peak, flow.since(state.base))
+    }
+
+    /// What there is, and the most that there was, while others count.
+    pub(super) fn glance(&self) -> (Sums, Sums) {
+        let state = lock(&self.state);
+        match self.peaks {
+            Peaks::Exact => state.shares.glance(),
+            // Those that have risen have not all looked at it yet.
+            Peaks::Sharded => {
+                let most = |peak: Sums, shard: &Arc<Cells>| peak.plus(shard.most().max(shard.now()));
+                (state.sharded_now(), state.shards.iter().fold(state.gone_peak, most))
+            }
+        }
     }
 
     pub(super) fn reset_peak(&self) {
         let mut state = lock(&self.state);
         state.freeze(self.peaks);
-        state.peak = state.resting;
-        if self.peaks == Peaks::Sharded {
-            state.shards.iter().for_each(|shard| shard.begin());
+        match self.peaks {
+            Peaks::Exact => state.shares.reset_peak(),
+            Peaks::Sharded => {
+                state.gone_peak = state.gone;
+                state.shards.iter().for_each(|shard| shard.begin());
+            }
         }
     }
 
@@ -108,45 +125,59 @@ impl State {
     fn freeze(&mut self, peaks: Peaks) -> (Sums, Flow) {
         let now = match peaks {
             Peaks::Exact => {
-                self.rest_active();
-                self.resting
+                self.shares.rest();
+                self.shares.now()
             }
             Peaks::Sharded => {
-                self.shards.iter().for_each(|shard| rest(shard));
-                self.shards.iter().fold(self.resting, |now, shard| now.plus(shard.now()))
+                for shard in &self.shards {
+                    rest(shard);
+                }
+                self.sharded_now()
             }
         };
         let made = self.shards.iter().fold(self.made, |made, shard| made.plus(shard.made()));
         (now, Flow::new(made, now))
     }
 
-    /// The active shard is not any more. All others stood still while it was, so the sum of all was highest when it was.
-    fn rest_active(&mut self) {
-        if let Some(active) = self.active.take().and_then(|place| self.shards.get(place)) {
-            rest(active);
-            self.peak = self.peak.max(self.resting.plus(active.most()));
-            self.resting = self.resting.plus(active.now());
+    fn sharded_now(&self) -> Sums {
+        self.shards.iter().fold(self.gone, |now, shard| now.plus(shard.now()))
+    }
+
+    fn sharded_peak(&self) -> Sums {
+        self.shards.iter().fold(self.gone_peak, |peak, shard| peak.plus(shard.most()))
+    }
+}
+
+/// Has the shard count no more, and waits for its holder if that is armed. False if it did not count before: its holder, if it
+/// has one, waits for the books.
+fn rest(cells: &Cells) -> bool {
+    let mut tries = 0;
+    loop {
+        match try_rest(cells) {
+            Some(counted) => return counted,
+            // Its holder counts, and waits for nobody until that is done.
+            None => wait_a_moment(&mut tries),
         }
     }
 }
 
-/// The shard counts no more until it is activated.
-fn rest(cells: &Cells) {
+/// As [`rest`], without waiting: None if its holder is armed.
+fn try_rest(cells: &Cells) -> Option<bool> {
     let mine = thread_token();
-    let mut now = cells.lock.load(Ordering::Relaxed);
-    // One that is not active was settled when it stopped; its holder may be armed and wait for the lock that the caller has.
+    // Acquire, here and below: what its holders have counted is seen.
+    let mut now = cells.lock.load(Ordering::Acquire);
     while now & ACTIVE != 0 {
         let armed = now & TOKEN;
         if armed != 0 && armed != mine {
-            // Its holder counts, and waits for nobody until that is done.
-            yield_now();
-            now = cells.lock.load(Ordering::Relaxed);
-            continue;
+            return None;
         }
-        // Acquire: what its holders have counted is seen.
-        match cells.lock.compare_exchange(now, now & !ACTIVE, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => return cells.settle(),
+        match cells.lock.compare_exchange(now, now & !ACTIVE, Ordering::Acquire, Ordering::Acquire) {
+            Ok(_) => {
+                cells.settle();
+                return Some(true);
+            }
             Err(other) => now = other,
         }
     }
+    Some(false)
 }

@@ -1,12 +1,15 @@
 //! What one shard has counted. Only one thread at a time writes it, so nothing here is a read-modify-write.
 
+// Of the figures the model checker sees no more than who touches them: they would be most of what it looks at.
+use std::sync::atomic::{AtomicBool, AtomicI64};
+
 use super::sums::{Figures, Made, SIDES, Sums};
-use crate::primitive::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use crate::primitive::{AtomicUsize, Exclusive, Ordering};
 use crate::statistics::PoolSize;
 
 /// Somebody has the shard.
 pub(super) const HELD: usize = 1;
-/// Whoever has the shard may count without asking anybody.
+/// Whoever has the shard may count without asking anybody, as far as the limits go if it is bound.
 pub(super) const ACTIVE: usize = 2;
 /// The rest is the token of whoever has the shard and may count right now: nobody else may take `ACTIVE` away. 0: nobody.
 pub(super) const TOKEN: usize = !7;
@@ -16,10 +19,14 @@ pub(super) const TOKEN: usize = !7;
 #[repr(align(128))]
 pub(super) struct Cells {
     pub(super) lock: AtomicUsize,
+    /// The figures.
+    figures: Exclusive,
     /// A limit was passed: the peaks are to be looked at before anything is taken away.
     risen: AtomicBool,
+    /// No figure may rise above `most`.
+    bound: AtomicBool,
     pools: [PoolCells; 2],
-    /// The most of each figure since the last `begin`, in the order of [`Sums`].
+    /// The most of each figure since the last `begin`, in the order of [`Sums`]; in a shard that is bound, what each may be.
     most: [[AtomicI64; 5]; SIDES],
     /// Where the books have it. Changes under their lock.
     place: AtomicUsize,
@@ -41,23 +48,51 @@ struct PoolCells {
 }
 
 impl Cells {
+    /// Whether it may be counted; it is then.
     #[inline]
-    pub(super) fn allocate(&self, pool: PoolSize, bytes: i64, requested: i64) {
-        let pool = self.pool(pool);
-        let now = [add(&pool.blocks, 1), add(&pool.bytes, bytes), add(&pool.requested, requested)];
-        add(&pool.made, 1);
-        add(&pool.made_bytes, bytes);
-        add(&pool.made_requested, requested);
-        let [blocks, bytes, requested] = &pool.limits;
+    #[must_use]
+    pub(super) fn allocate(&self, pool: PoolSize, bytes: i64, requested: i64) -> bool {
+        self.figures.touch();
+        let cells = self.pool(pool);
+        let sum = |cell: &AtomicI64, amount: i64| read(cell).wrapping_add(amount);
+        let now = [sum(&cells.blocks, 1), sum(&cells.bytes, bytes), sum(&cells.requested, requested)];
+        let [blocks_limit, bytes_limit, requested_limit] = &cells.limits;
         let room = |limit: &AtomicI64, now: i64| read(limit).wrapping_sub(now);
         // One test of three signs.
-        if room(blocks, now[0]) | room(bytes, now[1]) | room(requested, now[2]) < 0 {
-            self.risen.store(true, Ordering::Relaxed);
+        let least = room(blocks_limit, now[0]) | room(bytes_limit, now[1]) | room(requested_limit, now[2]);
+        if least < 0 && !self.rise(pool, bytes, requested) {
+            return false;
         }
+        let [blocks, all_bytes, all_requested] = now;
+        cells.blocks.store(blocks, Ordering::Relaxed);
+        cells.bytes.store(all_bytes, Ordering::Relaxed);
+        cells.requested.store(all_requested, Ordering::Relaxed);
+        add(&cells.made, 1);
+        add(&cells.made_bytes, bytes);
+        add(&cells.made_requested, requested);
+        true
+    }
+
+    /// A limit would be passed: whether it may be.
+    #[cold]
+    fn rise(&self, pool: PoolSize, bytes: i64, requested: i64) -> bool {
+        if !self.bound.load(Ordering::Relaxed) {
+            self.risen.store(true, Ordering::Relaxed);
+            return true;
+        }
+        // The limits divide what may be among the kinds of pools: perhaps it is the other's part that is left.
+        let block = Sums::of_block(pool, bytes, requested);
+        let (after, most) = (self.now().plus(block), self.most());
+        let fits = after.fits(most);
+        if fits {
+            self.limit(after, most, pool);
+        }
+        fits
     }
 
     #[inline]
     pub(super) fn free(&self, pool: PoolSize, bytes: i64, requested: i64) {
+        self.figures.touch();
         self.settle();
         let pool = self.pool(pool);
         add(&pool.blocks, -1);
@@ -66,6 +101,7 @@ impl Cells {
     }
 
     pub(super) fn request_free(&self, pool: PoolSize, bytes: i64) {
+        self.figures.touch();
         self.settle();
         let pool = self.pool(pool);
         add(&pool.blocks, -1);
@@ -79,6 +115,7 @@ impl Cells {
     }
 
     pub(super) fn complete_free(&self, pool: PoolSize, bytes: i64, requested: i64) {
+        self.figures.touch();
         self.settle();
         let pool = self.pool(pool);
         add(&pool.pending, -1);
@@ -90,6 +127,7 @@ impl Cells {
     /// added in a row.
     #[inline]
     pub(super) fn settle(&self) {
+        self.figures.touch();
         if self.risen.load(Ordering::Relaxed) {
             self.raise();
         }
@@ -101,22 +139,33 @@ impl Cells {
         for (most, now) in self.most.iter().flatten().zip(now.all()) {
             most.store(read(most).max(now), Ordering::Relaxed);
         }
-        self.limit(now, self.most());
+        self.limit(now, self.most(), PoolSize::Small);
     }
 
     /// Has the peaks start anew from what there is.
     pub(super) fn begin(&self) {
-        let now = self.now();
-        for (most, now) in self.most.iter().flatten().zip(now.all()) {
-            most.store(now, Ordering::Relaxed);
+        self.bound.store(false, Ordering::Relaxed);
+        self.start_from(self.now(), PoolSize::Small);
+    }
+
+    /// Binds the figures, which are not above `most`. `likely` is the kind of pool that is likely to rise next.
+    pub(super) fn bind(&self, most: Sums, likely: PoolSize) {
+        self.bound.store(true, Ordering::Relaxed);
+        self.start_from(most, likely);
+    }
+
+    fn start_from(&self, start: Sums, likely: PoolSize) {
+        self.figures.touch();
+        for (most, start) in self.most.iter().flatten().zip(start.all()) {
+            most.store(start, Ordering::Relaxed);
         }
-        self.limit(now, now);
+        self.limit(self.now(), start, likely);
     }
 
     /// Each kind of pool may rise to its own peak, and both together by half of what is left below theirs each.
-    fn limit(&self, now: Sums, most: Sums) {
+    fn limit(&self, now: Sums, most: Sums, likely: PoolSize) {
         self.risen.store(false, Ordering::Relaxed);
-        for (pool, limits) in self.pools.iter().zip(now.limits(most)) {
+        for (pool, limits) in self.pools.iter().zip(now.limits(most, likely)) {
             for (cell, limit) in pool.limits.iter().zip(limits) {
                 cell.store(limit, Ordering::Relaxed);
             }

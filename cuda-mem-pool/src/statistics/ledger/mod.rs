@@ -1,24 +1,27 @@
 //! [`PeakLedger`]: exact peaks of a sum that many heaps have a part in, without a word that all of them write.
 //!
-//! Each heap has a shard with counters of its own. One shard at a time is *active*: only it may change. While it is, the sum
-//! over all shards is the others' sum, which stands still, and its own; so the sum was highest when its own part was, and the
-//! active shard has to keep no more than its own maximum. To count in another shard is to hand the activity over first, under
-//! the ledger's lock: the old one's maximum goes into the peak, and what it has into the others' sum.
+//! Each heap has a shard with counters of its own, which one thread at a time writes. A shard that is *active* may change. While
+//! one alone is, the sum over all shards is the others' sum, which stands still, and its own; so the sum was highest when its own
+//! part was, and the shard has to keep no more than its own maximum. While several are, each has a share of the peak beyond which
+//! it asks, under the ledger's lock: all shares together are no more than the peak, so the sum is not either, whatever any of
+//! them does. Shares move to where they are needed. One that finds none left is made the only active one, and raises the peak.
+//! So threads that come and go below the peak count by themselves, and wait for each other only where a new peak is in sight.
 //!
 //! Whether a shard is active is a bit in the word that is its lock. Whoever takes the lock learns it with the same atomic
 //! exchange, and has then *armed* the shard: nobody takes the bit away before the holder is done. So counting is plain loads
 //! and stores behind one test, and costs no atomic exchange if the shard's lock is also the heap's.
 //!
-//! The order in which operations count is that of the activity: operations of one shard in the order of its lock, those of
-//! two shards in that of the hand-overs between them. It agrees with whatever order the threads can know of, so a peak is what
-//! it would be had all operations been made one after the other.
+//! What exact means: an operation counts at one moment between its begin and its end, so there is an order of all operations
+//! of all threads in which each counts by itself, and which agrees with what any clock would say. At each moment of it the sum is
+//! at most the peak, and at one moment it was the peak: no peak is below what was counted at any moment, none above, each figure
+//! for itself. When nobody counts, what there is is what a recount finds.
 //!
-//! Whoever hands over waits for the holder of the active shard while that is armed, and has the ledger's lock meanwhile. A
+//! Whoever takes the activity away waits for the holder of the shard while that is armed, and has the ledger's lock meanwhile. A
 //! holder that is armed must therefore wait for nobody: before it does, it calls [`ShardGuard::disarm`]. What waits in here
-//! waits for nobody who waits: one that asks for the activity is armed on a shard that is not active, and shards that the same
-//! thread has armed are not waited for.
+//! waits for nobody who waits: one that asks for a share has first made its own shard inactive, and shards that the same thread
+//! has armed are not waited for.
 //!
-//! With [`Peaks::Sharded`] all shards stay active, no activity is handed over, and the peak is the sum of the shards' own.
+//! With [`Peaks::Sharded`] all shards stay active, nobody asks, and the peak is the sum of the shards' own.
 
 mod books;
 mod cells;
@@ -29,14 +32,15 @@ use std::sync::Arc;
 
 use self::books::Books;
 use self::cells::{ACTIVE, Cells, HELD, TOKEN};
+use self::sums::Sums;
 use super::stat::{PoolSize, PoolStat};
-use crate::primitive::{Ordering, thread_token, yield_now};
+use crate::primitive::{Ordering, thread_token, wait_a_moment};
 
 /// How peaks over several shards are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Peaks {
-    /// Exact: the most that there was at any moment. Threads that count in different shards at the same time wait for each
-    /// other, some hundred nanoseconds.
+    /// Exact: the most that there was at any moment. Threads that count in different shards take room below the peak from each
+    /// other, under a lock, now and then while what there is is close to it; at a new peak one waits for those who count.
     #[default]
     Exact,
     /// The sum of what the shards had at most: never too low, and too high by what moved from one shard to another, or was at
@@ -131,6 +135,13 @@ impl PeakLedger {
         self.books.read()
     }
 
+    /// Active bytes, and the most that there were, while other threads count: what they count meanwhile is in each of the two or
+    /// not. Waits for the ledger's lock alone, whose holder may wait for those who count.
+    pub(crate) fn glance_at_active_bytes(&self) -> (u64, u64) {
+        let (now, most) = self.books.glance();
+        (now.active_bytes(), most.active_bytes())
+    }
+
     /// Has the peaks start anew from what there is now. Waits as [`PeakLedger::read`].
     pub fn reset_peak(&self) {
         self.books.reset_peak();
@@ -162,10 +173,11 @@ impl Shard {
     /// Takes the shard when nobody has it.
     #[inline]
     pub fn hold(&self) -> ShardGuard<'_> {
+        let mut tries = 0;
         loop {
             match self.try_hold() {
                 Some(guard) => return guard,
-                None => yield_now(),
+                None => wait_a_moment(&mut tries),
             }
         }
     }
@@ -183,7 +195,10 @@ impl ShardGuard<'_> {
     /// A block of `bytes`, of which `requested` were asked for, is handed out.
     #[inline]
     pub fn allocate(&mut self, pool: PoolSize, bytes: usize, requested: usize) {
-        self.counting().allocate(pool, bytes as i64, requested as i64);
+        let (bytes, requested) = (bytes as i64, requested as i64);
+        while !self.counting().allocate(pool, bytes, requested) {
+            self.ask(pool, bytes, requested);
+        }
     }
 
     /// A block is given back, and no stream uses it. It may have come from another shard; so for the two below.
@@ -223,11 +238,20 @@ impl ShardGuard<'_> {
     #[cold]
     fn begin_counting(&mut self) {
         let cells = &self.shard.cells;
-        // Relaxed: if it is still active, nobody has touched the cells since it was disarmed.
-        let before = cells.lock.fetch_or(self.counting & TOKEN, Ordering::Relaxed);
+        // Acquire: what it may have is seen, if it is still active.
+        let before = cells.lock.fetch_or(self.counting & TOKEN, Ordering::Acquire);
         if before & ACTIVE == 0 {
-            self.shard.books.activate(cells);
+            self.shard.books.admit(cells, Sums::default(), PoolSize::Small);
         }
+    }
+
+    /// Gets room for a block that the shard has none for.
+    #[cold]
+    fn ask(&self, pool: PoolSize, bytes: i64, requested: i64) {
+        let cells = &self.shard.cells;
+        // From here on the cells stand still. Release: what was counted is seen by whoever has the books.
+        cells.lock.fetch_and(!ACTIVE, Ordering::Release);
+        self.shard.books.admit(cells, Sums::of_block(pool, bytes, requested), pool);
     }
 }
 

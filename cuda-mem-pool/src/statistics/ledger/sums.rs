@@ -1,7 +1,7 @@
 //! The ledger's figures as plain numbers.
 
 use super::LiveStatistics;
-use crate::statistics::{PoolStat, Stat};
+use crate::statistics::{PoolSize, PoolStat, Stat};
 
 /// Both kinds of pools together, and each.
 pub(super) const SIDES: usize = 3;
@@ -46,25 +46,71 @@ impl Sums {
     }
 
     /// What blocks, bytes and requested bytes of small blocks and of large ones may rise to, each by itself and all at once,
-    /// before one of the figures is above `most`, which none is now. What is pending stays.
-    pub(super) fn limits(self, most: Self) -> [[i64; 3]; 2] {
+    /// before one of the figures is above `most`, which none is now. What is pending stays. The kind of pool that is likely to
+    /// rise next gets what does not halve.
+    pub(super) fn limits(self, most: Self, likely: PoolSize) -> [[i64; 3]; 2] {
         let [all_room, small_room, large_room] = most.less(self).0;
+        let half = all_room.map(|room| room / 2);
+        let rest = zip(all_room, half, i64::wrapping_sub);
         let [_, small, large] = self.0;
-        let limits = |now: Figures, room: Figures| {
-            let [blocks, bytes, active, active_bytes, requested] =
-                zip(room, all_room.map(|room| room / 2), i64::min);
+        let limits = |now: Figures, room: Figures, part: Figures| {
+            let [blocks, bytes, active, active_bytes, requested] = zip(room, part, i64::min);
             [
                 now[0].wrapping_add(blocks.min(active)),
                 now[1].wrapping_add(bytes.min(active_bytes)),
                 now[4].wrapping_add(requested),
             ]
         };
-        [limits(small, small_room), limits(large, large_room)]
+        let (small_part, large_part) = match likely {
+            PoolSize::Small => (rest, half),
+            PoolSize::Large => (half, rest),
+        };
+        [limits(small, small_room, small_part), limits(large, large_room, large_part)]
+    }
+
+    /// The figures of one block that somebody has.
+    pub(super) fn of_block(pool: PoolSize, bytes: i64, requested: i64) -> Self {
+        let block = [1, bytes, 1, bytes, requested];
+        match pool {
+            PoolSize::Small => Self::of(block, Figures::default()),
+            PoolSize::Large => Self::of(Figures::default(), block),
+        }
+    }
+
+    /// The active bytes of all pools; nothing where they are less.
+    pub(super) fn active_bytes(self) -> u64 {
+        let [[_, _, _, bytes, _], ..] = self.0;
+        u64::try_from(bytes).unwrap_or(0)
+    }
+
+    /// Whether no figure is above that of the other.
+    pub(super) fn fits(self, other: Self) -> bool {
+        other.less(self).all().all(|room| room >= 0)
+    }
+
+    /// Each figure, or nothing where it is less.
+    pub(super) fn or_nothing(self) -> Self {
+        self.max(Self::default())
+    }
+
+    /// Half of each figure, rounded down.
+    pub(super) fn halved(self) -> Self {
+        self.with(self, |figure, _| figure / 2)
+    }
+
+    /// Each figure where that of the other is more than nothing.
+    pub(super) fn where_any(self, other: Self) -> Self {
+        self.with(other, |figure, other| if other > 0 { figure } else { 0 })
     }
 
     /// Of each figure the larger.
     pub(super) fn max(self, other: Self) -> Self {
         self.with(other, i64::max)
+    }
+
+    /// Of each figure the smaller.
+    pub(super) fn min(self, other: Self) -> Self {
+        self.with(other, i64::min)
     }
 
     #[inline]

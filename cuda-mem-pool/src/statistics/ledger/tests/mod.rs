@@ -2,3 +2,5 @@
 mod models;
 #[cfg(not(loom))]
 mod sequential;
+#[cfg(not(loom))]
+mod threads;

@@ -140,3 +140,76 @@ fn two_that_ask_at_a_time_both_get_it() {
         drop(other);
     });
 }
+
+/// Two that stay below the peak together count beside each other, and leave it where it is.
+#[test]
+fn shares_of_a_peak_do_not_raise_it() {
+    loom::model(|| {
+        let ledger = PeakLedger::new(Peaks::Exact);
+        let (mine, other) = (ledger.shard(), ledger.shard());
+        mine.hold().allocate(SMALL, 4, 4);
+        mine.hold().free(SMALL, 4, 4);
+        let thread = thread::spawn(move || {
+            other.hold().allocate(SMALL, 2, 2);
+            other.hold().free(SMALL, 2, 2);
+            other
+        });
+        mine.hold().allocate(SMALL, 2, 2);
+        mine.hold().free(SMALL, 2, 2);
+        let other = thread.join().unwrap();
+        let peak = peak(&ledger);
+        assert_eq!((peak.current, peak.peak, peak.allocated), (0, 4, 8));
+        drop(other);
+    });
+}
+
+/// Each has a share of an older peak, and both together rise above it, whoever asks whom.
+#[test]
+fn what_two_have_at_once_is_in_the_peak() {
+    loom::model(|| {
+        let ledger = PeakLedger::new(Peaks::Exact);
+        let (mine, other) = (ledger.shard(), ledger.shard());
+        mine.hold().allocate(SMALL, 4, 4);
+        mine.hold().free(SMALL, 3, 3);
+        other.hold().allocate(SMALL, 1, 1);
+        let thread = thread::spawn(move || {
+            other.hold().allocate(SMALL, 2, 2);
+            other
+        });
+        mine.hold().allocate(SMALL, 2, 2);
+        let (_, glance) = ledger.glance_at_active_bytes();
+        assert!((4..=6).contains(&glance), "{glance}");
+        let other = thread.join().unwrap();
+        let peak = peak(&ledger);
+        assert_eq!((peak.current, peak.peak), (6, 6));
+        drop(other);
+    });
+}
+
+/// One that was made to rest by who asks for its share finds its way back, whenever it comes.
+#[test]
+fn one_that_is_asked_for_its_share_goes_on() {
+    loom::model(|| {
+        let ledger = PeakLedger::new(Peaks::Exact);
+        let (mine, other) = (ledger.shard(), ledger.shard());
+        mine.hold().allocate(SMALL, 8, 8);
+        mine.hold().free(SMALL, 8, 8);
+        // Now both have shares, and the other one most of what there is.
+        other.hold().allocate(SMALL, 1, 1);
+        let thread = thread::spawn(move || {
+            drop(other.hold());
+            let mut guard = other.hold();
+            guard.allocate(SMALL, 1, 1);
+            guard.disarm();
+            guard.free(SMALL, 2, 2);
+            drop(guard);
+            other
+        });
+        mine.hold().allocate(SMALL, 5, 5);
+        mine.hold().free(SMALL, 5, 5);
+        let other = thread.join().unwrap();
+        let peak = peak(&ledger);
+        assert_eq!((peak.current, peak.peak, peak.allocated), (0, 8, 15));
+        drop(other);
+    });
+}

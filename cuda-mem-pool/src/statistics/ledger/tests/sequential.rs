@@ -222,38 +222,3 @@ fn a_forgotten_guard_holds_nothing_up_when_the_shard_is_gone() {
     drop(shard);
     assert_eq!(ledger.read().allocation.all.current, 1);
 }
-
-/// What all threads did is counted, and the peak is one that they can have reached.
-#[test]
-fn threads_lose_nothing() {
-    const THREADS: u64 = 4;
-    const PAIRS: u64 = 5000;
-    for peaks in [Peaks::Exact, Peaks::Sharded] {
-        let ledger = PeakLedger::new(peaks);
-        let shards: Vec<_> = (0..2).map(|_| ledger.shard()).collect();
-        std::thread::scope(|scope| {
-            for thread in 0..THREADS {
-                let (shards, ledger) = (&shards, &ledger);
-                scope.spawn(move || {
-                    for pair in 0..PAIRS {
-                        let shard = &shards[(thread + pair / 64) as usize % shards.len()];
-                        shard.hold().allocate(SMALL, 1024, 1000);
-                        if pair % 100 == 0 {
-                            let live = ledger.read();
-                            assert!(live.active.all.current >= 1 && live.active.all.current <= THREADS);
-                        }
-                        shards[thread as usize % shards.len()].hold().free(SMALL, 1024, 1000);
-                    }
-                });
-            }
-        });
-        let live = ledger.read();
-        let bytes = live.active_bytes.all;
-        assert_eq!((bytes.current, bytes.allocated), (0, THREADS * PAIRS * 1024));
-        assert_eq!((bytes.freed, live.allocation.small_pool.freed), (bytes.allocated, THREADS * PAIRS));
-        assert!(bytes.peak >= 1024, "{peaks:?}");
-        if peaks == Peaks::Exact {
-            assert!(bytes.peak <= THREADS * 1024, "{bytes:?}");
-        }
-    }
-}
