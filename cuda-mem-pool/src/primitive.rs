@@ -1,5 +1,9 @@
 //! What threads share, from the standard library or, in the models that run with `--cfg loom`, from the model checker.
 
+mod exclusive;
+
+pub(crate) use exclusive::Exclusive;
+
 #[cfg(all(loom, test))]
 pub(crate) use loom::{
     cell::UnsafeCell,
@@ -44,23 +48,6 @@ pub(crate) fn yield_now() {
     #[cfg(not(all(loom, test)))]
     std::thread::yield_now();
 }
-
-/// Stands for what one thread at a time may touch; the model checker says so if it is two. Nothing anywhere else.
-#[derive(Debug, Default)]
-pub(crate) struct Exclusive(#[cfg(all(loom, test))] UnsafeCell<()>);
-
-impl Exclusive {
-    #[inline]
-    pub(crate) fn touch(&self) {
-        #[cfg(all(loom, test))]
-        self.0.with_mut(|_| ());
-    }
-}
-
-// SAFETY: nothing is in it.
-#[cfg(all(loom, test))]
-#[allow(unsafe_code, reason = "the model checker's cell is of one thread")]
-unsafe impl Sync for Exclusive {}
 
 /// A moment in a wait for somebody who does nothing long: at first without the system, which has the thread come back late.
 pub(crate) fn wait_a_moment(tries: &mut u32) {

@@ -42,7 +42,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     }
     // The matrix below has the tests of all other packages. Feature by feature: the tool itself must run without the libraries.
     steps.command("tests", limit_tests(&mut cargo("test --package xtask --no-fail-fast"), 600, ""));
-    let replay = "test --package xtask --features replay replay";
+    let replay = "test --package xtask --features replay,header -- replay header";
     steps.command("replay", limit_tests(&mut cargo(replay), 600, ""));
     for trace in TRACES {
         // What the shipped policy does, before the checker.
