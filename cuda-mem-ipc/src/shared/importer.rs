@@ -400,16 +400,38 @@ impl ImportLink {
     pub(super) fn give_back(&self, mut returned: Returned) {
         if returned.is_sent(self) {
             self.gone_back();
+            return;
+        }
+        lock(&self.unsent).push(returned);
+        if self.is_over() {
+            // The thread may have looked for the last time.
+            self.settle_unsent();
         } else {
-            lock(&self.unsent).push(returned);
             reaper::wake();
+        }
+    }
+
+    /// Gives back what could not be before. Once the exporter is gone, that is all of it: its uses go to the segments, whose
+    /// release waits for them.
+    fn settle_unsent(&self) {
+        let unsent = std::mem::take(&mut *lock(&self.unsent));
+        for mut returned in unsent {
+            if returned.is_sent(self) {
+                self.gone_back();
+            } else {
+                lock(&self.unsent).push(returned);
+            }
         }
     }
 
     /// Drops a share in a segment, whose end may have to wait for others.
     pub(super) fn let_go(&self, known_as: u64, segment: Imported<Segment>) {
-        if !lock(&self.segments).contains_key(&known_as) {
-            // It may be the last.
+        let segments = lock(&self.segments);
+        if matches!(segments.get(&known_as), Some(Known::Mapped(_))) {
+            // Not the last, as long as nobody takes that one out.
+            drop(segment);
+        } else {
+            drop(segments);
             bury(segment);
         }
     }
@@ -472,14 +494,7 @@ impl Watched for ImportLink {
     }
 
     fn service(&self) -> Result<()> {
-        let unsent = std::mem::take(&mut *lock(&self.unsent));
-        for mut returned in unsent {
-            if returned.is_sent(self) {
-                self.gone_back();
-            } else {
-                lock(&self.unsent).push(returned);
-            }
-        }
+        self.settle_unsent();
         if self.slabs.load(Ordering::SeqCst) > 0 {
             self.let_go_of_slabs();
         }
@@ -499,7 +514,8 @@ impl Watched for ImportLink {
     fn end(&self) {
         self.is_over.store(true, Ordering::SeqCst);
         self.words.end();
-        bury(std::mem::take(&mut *lock(&self.unsent)));
+        // Before the segments are forgotten.
+        self.settle_unsent();
         // Buffers that the peer had sent are received all the same. Whoever has the turn now sees the end by itself.
         if let Ok(turn) = self.turn.try_lock() {
             let is_over = turn.held.is_none() && matches!(turn.ring.peek(), Ok(None));

@@ -1,6 +1,6 @@
 //! Buffers on their way back.
 
-use cuda_mem_pool::cuda_mem_core::{Stream, Uses};
+use cuda_mem_pool::cuda_mem_core::{Stream, Uses, forked};
 
 use super::importer::ImportLink;
 use super::last::Last;
@@ -35,11 +35,17 @@ impl Returned {
                 // The exporter takes it all, soon.
                 Err(error) => error.is_gone() || matches!(error, crate::Error::Broken),
             };
-        if sent && let Some(segment) = self.segment.take() {
-            segment.absorb(std::mem::take(&mut self.uses));
+        if sent && let Some(segment) = self.absorbed() {
             link.let_go(self.known_as, segment);
         }
         sent
+    }
+
+    /// The share in the segment, whose release waits for all uses from here on.
+    fn absorbed(&mut self) -> Option<Imported<Segment>> {
+        let segment = self.segment.take()?;
+        segment.absorb(std::mem::take(&mut self.uses));
+        Some(segment)
     }
 
     fn send(&mut self, link: &ImportLink) -> Result<()> {
@@ -70,5 +76,14 @@ impl Returned {
         self.uses.order(stream)?;
         self.last.order(stream)?;
         link.words.record(stream)
+    }
+}
+
+impl Drop for Returned {
+    fn drop(&mut self) {
+        // However it ends: nothing may be unmapped that a stream still uses.
+        if !forked() {
+            drop(self.absorbed());
+        }
     }
 }

@@ -22,7 +22,7 @@ use crate::raw::{both_ends, heard, offer, say, segment};
 type Said<'m> = (Message, &'m [BorrowedFd<'m>]);
 
 /// An importer, and an exporter that says anything.
-fn importer(world: &World) -> (Importer, Connection, SharedWords) {
+pub(crate) fn importer(world: &World) -> (Importer, Connection, SharedWords) {
     let (here, there) = both_ends();
     let words = offer(world, &there);
     let importer = Importer::new(&world.context, here, LIMIT).unwrap();
@@ -32,7 +32,7 @@ fn importer(world: &World) -> (Importer, Connection, SharedWords) {
 
 const WORD: Fence = Fence::Word { line: 0, generation: 1 };
 
-fn part(offset: u64, len: u64) -> Message {
+pub(crate) fn part(offset: u64, len: u64) -> Message {
     Message::HandOver(HandOver { sequence: 7, segment: 0, offset, len, fence: WORD })
 }
 
@@ -85,7 +85,7 @@ fn write_ring(words: &SharedWords, line: usize, values: &[u64]) {
     write(words, FIRST_OF_RING + line, values);
 }
 
-fn write(words: &SharedWords, slot: usize, values: &[u64]) {
+pub(crate) fn write(words: &SharedWords, slot: usize, values: &[u64]) {
     for (word, value) in values.iter().enumerate() {
         let place = slot * 64 + word * 8;
         words.mapping().word(place).unwrap().store(*value, Ordering::SeqCst);
@@ -223,7 +223,7 @@ fn what_is_no_offer_is_refused() {
 }
 
 /// An exporter with a buffer handed over, and an importer that says anything.
-fn exporter(world: &World, pool: &SharedPool) -> (Exporter, Connection, SharedWords) {
+pub(crate) fn exporter(world: &World, pool: &SharedPool) -> (Exporter, Connection, SharedWords) {
     let (here, there) = both_ends();
     let exporter = std::thread::scope(|scope| {
         let exporter = scope.spawn(|| Exporter::new(&world.context, here, LIMIT).unwrap());

@@ -16,3 +16,4 @@ mod lent;
 mod link;
 mod order;
 mod raw;
+mod waits;
