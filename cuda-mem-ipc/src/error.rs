@@ -116,6 +116,13 @@ pub enum Error {
     /// An import that another one of the same segment was in the way of.
     #[error("another import or release of the same segment did not end in time")]
     ImportBusy,
+    /// A block of a driver pool that this process has already, for another device or by way of another process. The driver
+    /// counts one import of it: a second one's end would take the memory from the first.
+    #[error(
+        "this block of a driver pool is imported already, for another device or from another process; drop the buffers of that \
+             import first"
+    )]
+    BlockImported,
     /// What came is no frame of the protocol. The connection is broken.
     #[error("not a frame: {0}")]
     Frame(#[from] FrameError),

@@ -4,23 +4,25 @@
 //!
 //! Relies on the importer's free of a block coming before the exporter's. An importer says that its free was reached
 //! ([`LetGo`](super::wire::Message::LetGo)), and each [`Exporter`](super::Exporter) that told of a slab has a share in it until
-//! then, or until the peer is gone. A block is imported once at a time: segments are
-//! ([`Imports`](crate::Imports)), and a slab is one segment's.
+//! then, or until the peer is gone. A block is imported once at a time, whoever tells of it and for whichever device: the driver gives
+//! a second import the first one's memory, and the first free takes it from both. Its 64 bytes are entered in a set before it is
+//! imported, and leave it when its free was reached.
 
 #![allow(unsafe_code, reason = "exports and imports blocks of pools")]
 
+use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use cuda_mem_pool::cuda_mem_core::raw_pool::{
     AllocationType, ImportedBlock, MemoryLocation, MemoryPool, PointerExport, PoolBlock, PoolProperties,
 };
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{Context, Stream, Uses};
+use cuda_mem_pool::cuda_mem_core::{Context, Driver, Stream, Uses, forked};
 
 use super::importer::ImportLink;
 use super::lock;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::import::Departure;
 
 /// A driver pool that other processes can be given.
@@ -54,6 +56,32 @@ impl Drop for Told {
             if let Some(link) = link.upgrade() {
                 link.slab_is_gone(segment);
             }
+        }
+    }
+}
+
+/// The blocks that this process has imported.
+static IMPORTED: LazyLock<Mutex<HashSet<(Driver, [u8; 64])>>> = LazyLock::new(Mutex::default);
+
+/// The only import of a block.
+#[derive(Debug)]
+struct Only(Driver, [u8; 64]);
+
+impl Only {
+    fn of(driver: Driver, export: [u8; 64]) -> Result<Self> {
+        if lock(&IMPORTED).insert((driver, export)) {
+            Ok(Self(driver, export))
+        } else {
+            Err(Error::BlockImported)
+        }
+    }
+}
+
+impl Drop for Only {
+    fn drop(&mut self) {
+        // Before the lock: what a child's parent has imported is the parent's.
+        if !forked() {
+            lock(&IMPORTED).remove(&(self.0, self.1));
         }
     }
 }
@@ -103,10 +131,17 @@ impl Slab {
         reach(&pool, context)?;
         let stream = Stream::new(context)?;
         let data = PointerExport::from_bytes(export);
-        // SAFETY: once at a time, by the peer's word that it is its pool; the peer frees it after this process has said so.
-        let mut block = unsafe { ImportedBlock::import(&pool, &data, bytes, &stream) }?;
+        let only = Only::of(context.driver(), export)?;
+        // SAFETY: nobody else here has it, nor gets it until its free was reached; the peer frees it after this process has said so.
+        let imported = unsafe { ImportedBlock::import(&pool, &data, bytes, &stream) };
+        if imported.is_err() {
+            // A block that is too small was freed on it.
+            stream.synchronize()?;
+        }
+        let mut block = imported?;
         let told = Arc::new(Told::default());
-        block.drop_after_free((departure, Arc::clone(&told)));
+        // In this order: who waits for the departure imports it anew.
+        block.drop_after_free((only, departure, Arc::clone(&told)));
         Ok(Self { block: Block::Imported { block, descriptor, told }, export })
     }
 

@@ -1,16 +1,20 @@
 //! Memory of other kinds, and segments that come and go.
 
+use std::os::fd::AsFd;
+
 use cuda_mem_core::DeviceBuffer;
 use cuda_mem_ipc::Error;
+use cuda_mem_ipc::shared::wire::{Fence, HandOver, Message, Segment};
 use cuda_mem_ipc::shared::{Exporter, Importer, MemoryKind, SharedPool, SharedPoolOptions};
 
 use crate::common::gate::Gate;
-use crate::common::pair::{self, Channel, checksum, test_name};
+use crate::common::pair::{self, Cast, Channel, checksum, test_name};
 use crate::common::{World, pattern};
 use crate::link::{
     LIMIT, SHORT, download, enqueue_upload, eventually, export_to, import_from, invite, invited, kinds,
     options, upload,
 };
+use crate::raw::{heard, offer, say};
 
 const LEN: usize = 100_000;
 
@@ -274,5 +278,62 @@ fn two_of_a_kind_do_not_wait_for_ever() {
         let refused = Importer::new(&world.context, connection, SHORT);
         assert!(refused.is_err());
         other.finish();
+    });
+}
+
+/// Tells of the block that it gets, under two numbers.
+fn tells_twice(first: &Channel) {
+    let world = World::new();
+    let last = Cast::of(TWICE).start("importer");
+    // An importer for the one, an exporter for the other.
+    let (mine, theirs) = (invited(first), invite(&last));
+    assert!(matches!(heard(&mine), Message::Offer(_)));
+    say(&mine, Message::Accept, &[]);
+    let _words = offer(&world, &theirs);
+    assert_eq!(heard(&theirs), Message::Accept);
+    let told = mine.recv(LIMIT).unwrap();
+    let Message::Segment(said) = Message::parse(told.kind, &told.payload).unwrap() else {
+        panic!("{told:?}")
+    };
+    for number in [1, 2] {
+        let segment = Segment { segment: number, ..said };
+        say(&theirs, Message::Segment(segment), &[told.descriptors[0].as_fd()]);
+        let fence = Fence::Word { line: 0, generation: 1 };
+        let part = HandOver { sequence: number, segment: number, offset: 0, len: 1, fence };
+        say(&theirs, Message::HandOver(part), &[]);
+    }
+    assert_eq!(last.receive().bytes, b"seen");
+    drop((mine, theirs));
+    last.finish();
+}
+
+const TWICE: &str = "kinds::a_block_of_a_pool_is_imported_once_whatever_it_is_called";
+
+fn importer_of_one_twice(first: &Channel) {
+    let world = World::new();
+    let importer = import_from(&world, first);
+    let one = importer.recv(LIMIT).unwrap();
+    let two = importer.recv(LIMIT);
+    assert!(matches!(two, Err(Error::BlockImported)), "{two:?}");
+    drop(one);
+    first.send(b"seen", &[]);
+    assert!(importer.recv(LIMIT).unwrap_err().is_gone());
+    drop(importer);
+    assert_eq!(world.driver.release_failures(), 0);
+}
+
+#[test]
+fn a_block_of_a_pool_is_imported_once_whatever_it_is_called() {
+    let roles: [(&str, pair::Body); 2] = [("middle", tells_twice), ("importer", importer_of_one_twice)];
+    assert_eq!(TWICE, test_name!());
+    pair::play(TWICE, &roles, |cast| {
+        let world = World::new();
+        let stream = world.new_stream();
+        let pool = SharedPool::new(&world.context, &options(MemoryKind::DevicePool, 4 << 20)).unwrap();
+        let buffer = pool.allocate(LEN, &stream).unwrap();
+        let middle = cast.start("middle");
+        let exporter = export_to(&world, &middle);
+        exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
+        middle.finish();
     });
 }
