@@ -20,7 +20,7 @@ use super::wire::{self, Fence, HandOver, Offer, Release};
 use super::words::{Point, ReleaseFence, Words};
 use super::{Heard, heard, lock, refuse_forked, say};
 use crate::error::{Error, Result};
-use crate::transport::{Connection, Deadline, Peer};
+use crate::transport::{Connection, Deadline, Peer, Poller};
 
 /// Hands buffers to the process at the other end of a connection, which has an [`Importer`](super::Importer).
 ///
@@ -210,8 +210,17 @@ impl Exporter {
 }
 
 impl ExportLink {
-    /// Tells the importer of a segment, once.
+    /// Tells the importer of a segment, once. Whoever waits for room does so without the lock, which the thread takes too.
     fn announce(self: &Arc<Self>, segment: &SegmentRef, deadline: Deadline) -> Result<()> {
+        loop {
+            match self.try_announce(segment) {
+                Err(error) if error.is_timeout() && !deadline.has_passed() => self.wait_for_room(deadline)?,
+                result => return result,
+            }
+        }
+    }
+
+    fn try_announce(self: &Arc<Self>, segment: &SegmentRef) -> Result<()> {
         let mut announced = lock(&self.announced);
         if announced.contains(&segment.id()) {
             return Ok(());
@@ -221,7 +230,7 @@ impl ExportLink {
             // Before it can answer.
             lock(&self.slabs).insert(segment.id(), Arc::clone(slab));
         }
-        let said = segment.with_descriptors(|descriptors| self.say(&message, descriptors, deadline));
+        let said = segment.with_descriptors(|descriptors| self.say(&message, descriptors, Duration::ZERO));
         if let Err(error) = said {
             lock(&self.slabs).remove(&segment.id());
             return Err(error);
@@ -229,6 +238,13 @@ impl ExportLink {
         announced.insert(segment.id());
         segment.is_known_by(Arc::downgrade(self));
         Ok(())
+    }
+
+    fn wait_for_room(&self, deadline: Deadline) -> Result<()> {
+        let mut poller = Poller::new();
+        poller.writable((), &self.connection);
+        poller.readable((), &**self.connection.peer());
+        poller.wait(deadline).map(drop)
     }
 
     fn say(

@@ -1,15 +1,17 @@
 //! What waits for a stream or a peer holds up nobody else, and loses nothing when the peer dies meanwhile.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use cuda_mem_core::DeviceBuffer;
 use cuda_mem_ipc::shared::wire::Message;
+use cuda_mem_ipc::shared::{MemoryKind, SharedPool};
 
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::common::{World, pattern};
-use crate::hostile::{importer, part, write};
-use crate::link::{SHORT, enqueue_download, eventually, upload};
+use crate::hostile::{exporter, importer, part, write};
+use crate::link::{LIMIT, SHORT, enqueue_download, eventually, options, upload};
 use crate::raw::{say, segment};
 
 const LEN: usize = 100_000;
@@ -24,7 +26,7 @@ fn a_buffer_that_could_not_go_back_is_unmapped_behind_its_uses() {
     say(&hostile, part(0, LEN as u64), &[]);
     // The exporter's work is done.
     write(&words, 0, &[1]);
-    let buffer = importer.recv(crate::link::LIMIT).unwrap();
+    let buffer = importer.recv(LIMIT).unwrap();
     upload(&world.stream, buffer.as_raw(), &pattern(LEN, 5));
     let stream = world.new_stream();
     let target = DeviceBuffer::zeroed(&stream, LEN).unwrap();
@@ -44,4 +46,31 @@ fn a_buffer_that_could_not_go_back_is_unmapped_behind_its_uses() {
     gate.open();
     assert!(target.to_vec(&stream).unwrap() == pattern(LEN, 5));
     assert_eq!(world.driver.release_failures(), 0);
+}
+
+/// The importer takes no messages, and somebody waits for it to take one.
+#[test]
+fn who_announces_a_segment_holds_up_nobody_with_less_time() {
+    let world = World::new();
+    let pool = SharedPool::new(&world.context, &options(MemoryKind::Device, 2 << 20)).unwrap();
+    let (exporter, hostile, _words) = exporter(&world, &pool);
+    let stream = world.new_stream();
+    let known = pool.allocate(1, &stream).unwrap();
+    let full = loop {
+        if let Err(error) = exporter.hand_over(&known, &stream, Duration::ZERO) {
+            break error;
+        }
+    };
+    assert!(full.is_timeout(), "{full}");
+    let (one, other) =
+        (pool.allocate_isolated(1, &stream).unwrap(), pool.allocate_isolated(1, &stream).unwrap());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| exporter.hand_over(&one, &stream, LIMIT));
+        // By now it waits, most likely.
+        std::thread::sleep(SHORT);
+        assert!(exporter.hand_over(&other, &stream, SHORT).unwrap_err().is_timeout());
+        assert!(!waiting.is_finished(), "the one with more time still waits");
+        drop(hostile);
+        assert!(waiting.join().unwrap().unwrap_err().is_gone());
+    });
 }
