@@ -11,7 +11,8 @@ use cuda_mem_pool::cuda_mem_core::ipc::InterprocessEvent;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
 
 use super::options::FenceKind;
-use super::reaper::{self, Watched, bury};
+use super::reaper::{self, Watched};
+use super::releases::{self, bury};
 use super::ring::{self, Consumer, Corrupt, Producer, Pushed};
 use super::segment::SegmentRef;
 use super::share::{Holder, Share};
@@ -38,7 +39,7 @@ pub(super) struct ExportLink {
     words: Arc<Words>,
     leases: Mutex<Leases>,
     /// How many leases there are, those that are just ending too.
-    count: Arc<AtomicUsize>,
+    out: Arc<Out>,
     /// Segments that the importer has. The lock is held while a new one is sent, so that no buffer of it overtakes it.
     announced: Mutex<HashSet<u64>>,
     /// Segments whose end the importer was not told of yet.
@@ -54,7 +55,6 @@ pub(super) struct ExportLink {
     sent: AtomicU64,
     /// The peer has closed its end or broken the protocol.
     is_closing: AtomicBool,
-    is_open: AtomicBool,
 }
 
 #[derive(Default)]
@@ -75,19 +75,29 @@ struct Lease {
     _count: Counted,
 }
 
+/// What is out.
+struct Out {
+    leases: AtomicUsize,
+    /// Whether there may be more.
+    is_open: AtomicBool,
+}
+
 /// One of so many.
-struct Counted(Arc<AtomicUsize>);
+struct Counted(Arc<Out>);
 
 impl Counted {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(count))
+    fn new(out: &Arc<Out>) -> Self {
+        out.leases.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(out))
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        let was_last = self.0.leases.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last && !self.0.is_open.load(Ordering::SeqCst) {
+            reaper::wake();
+        }
     }
 }
 
@@ -118,7 +128,7 @@ impl Exporter {
             connection,
             words,
             leases: Mutex::default(),
-            count: Arc::default(),
+            out: Arc::new(Out { leases: AtomicUsize::new(0), is_open: AtomicBool::new(true) }),
             announced: Mutex::default(),
             retiring: Mutex::default(),
             slabs: Mutex::default(),
@@ -127,7 +137,6 @@ impl Exporter {
             bed,
             sent: AtomicU64::new(0),
             is_closing: AtomicBool::new(false),
-            is_open: AtomicBool::new(true),
         });
         reaper::watch(Arc::<ExportLink>::clone(&link))?;
         Ok(Self { link })
@@ -185,7 +194,7 @@ impl Exporter {
             holder: share.holder,
             _segment: share.segment.clone(),
             _event: event,
-            _count: Counted::new(&link.count),
+            _count: Counted::new(&link.out),
         };
         let sequence = link.lease(lease)?;
         let (segment, offset, len) = (share.segment.id(), share.offset as u64, share.len as u64);
@@ -199,7 +208,7 @@ impl Exporter {
     /// How many buffers the receiver has.
     #[must_use]
     pub fn leases(&self) -> usize {
-        if core::forked() { 0 } else { self.link.count.load(Ordering::SeqCst) }
+        if core::forked() { 0 } else { self.link.out.leases.load(Ordering::SeqCst) }
     }
 
     /// The process at the other end.
@@ -323,10 +332,11 @@ impl ExportLink {
 
     /// Whether no lease is out any more, nor will be.
     fn is_let_go(&self) -> bool {
-        !self.is_open.load(Ordering::SeqCst) && self.count.load(Ordering::SeqCst) == 0
+        !self.out.is_open.load(Ordering::SeqCst) && self.out.leases.load(Ordering::SeqCst) == 0
     }
 
-    fn take_release(&self, release: Release) -> Result<()> {
+    /// The lease that has ended. Its buffer, and all that the buffer has, may end with it and wait for streams: not here.
+    fn take_release(&self, release: Release) -> Result<Lease> {
         let Release { sequence, line, generation } = release;
         let Some(lease) = self.end_lease(sequence) else {
             let (pid, what) = (self.connection.peer().pid(), "it releases what it does not have");
@@ -337,7 +347,7 @@ impl ExportLink {
             words.expect(point);
             lease.holder.released(ReleaseFence { words, point });
         }
-        Ok(())
+        Ok(lease)
     }
 
     /// Nobody there has it any more.
@@ -364,15 +374,25 @@ impl ExportLink {
     fn take_releases(&self) -> Result<()> {
         let pid = self.connection.peer().pid();
         let mut releases = lock(&self.releases);
-        loop {
+        let mut take = || {
             let what = "it has put more into the ring than there is room for";
-            let peeked = releases.peek().map_err(|_| Error::Protocol { pid, what });
-            let Some(entry) = peeked.map_err(|error| self.connection.breaks(error))? else { return Ok(()) };
+            let Some(entry) = releases.peek().map_err(|_| Error::Protocol { pid, what })? else {
+                return Ok(None);
+            };
             releases.advance();
             let release = Release::of_entry(entry).map_err(|source| Error::Wire { pid, source });
-            let taken = release.and_then(|release| self.take_release(release));
-            taken.map_err(|error| self.connection.breaks(error))?;
-        }
+            release.and_then(|release| self.take_release(release)).map(Some)
+        };
+        let mut ended = Vec::new();
+        let taken = loop {
+            match take() {
+                Ok(Some(lease)) => ended.push(lease),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(self.connection.breaks(error)),
+            }
+        };
+        let_go(ended);
+        taken
     }
 
     fn take_messages(&self) -> Result<()> {
@@ -382,7 +402,9 @@ impl ExportLink {
                 result => result?,
             };
             let taken = match message {
-                wire::Message::Release(release) if descriptors.is_empty() => self.take_release(release),
+                wire::Message::Release(release) if descriptors.is_empty() => {
+                    self.take_release(release).map(|lease| let_go(vec![lease]))
+                }
                 wire::Message::Ring if descriptors.is_empty() => Ok(()),
                 wire::Message::LetGo { segment } if descriptors.is_empty() => self.take_slab(segment),
                 _ => Err(Error::Protocol {
@@ -392,6 +414,13 @@ impl ExportLink {
             };
             taken.map_err(|error| self.connection.breaks(error))?;
         }
+    }
+}
+
+/// Ends leases one by one: one that waits holds up no other.
+fn let_go(leases: Vec<Lease>) {
+    if !leases.is_empty() {
+        releases::queue(leases.into_iter().map(|lease| move || drop(lease)));
     }
 }
 
@@ -447,7 +476,7 @@ impl Watched for ExportLink {
             leases.are_over = true;
             std::mem::take(&mut leases.open)
         };
-        drop(held);
+        let_go(held.into_values().collect());
         bury(std::mem::take(&mut *lock(&self.slabs)));
     }
 }
@@ -455,7 +484,7 @@ impl Watched for ExportLink {
 impl Drop for Exporter {
     fn drop(&mut self) {
         if !core::forked() {
-            self.link.is_open.store(false, Ordering::SeqCst);
+            self.link.out.is_open.store(false, Ordering::SeqCst);
             reaper::wake();
         }
     }

@@ -11,8 +11,9 @@ use cuda_mem_pool::cuda_mem_core::ipc::{EventHandle, OpenedEvent};
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
 
 use super::arrival::Arrival;
-use super::reaper::{self, Watched, bury};
+use super::reaper::{self, Watched};
 use super::received::ReceivedBuffer;
+use super::releases::{self, bury};
 use super::returned::Returned;
 use super::ring::{self, Consumer, Producer, Pushed};
 use super::segment::Segment;
@@ -69,6 +70,7 @@ pub(super) struct ImportLink {
     /// Segments that the exporter has to hear the end of: how many there are, and those that have come to it.
     slabs: AtomicUsize,
     let_go: Mutex<Vec<u64>>,
+    is_reclaiming: Arc<AtomicBool>,
     /// Where releases are recorded that have no stream of their own.
     stream: OnceLock<Stream>,
     is_open: AtomicBool,
@@ -141,6 +143,7 @@ impl Importer {
             live: AtomicUsize::new(0),
             slabs: AtomicUsize::new(0),
             let_go: Mutex::default(),
+            is_reclaiming: Arc::default(),
             stream: OnceLock::new(),
             is_open: AtomicBool::new(true),
             is_over: AtomicBool::new(false),
@@ -319,7 +322,7 @@ impl ImportLink {
 
     /// Nothing more will come of any segment. Their release waits for streams.
     fn forget_all(&self) {
-        bury(std::mem::take(&mut *lock(&self.segments)));
+        bury_all(std::mem::take(&mut *lock(&self.segments)));
     }
 
     fn receive(self: &Arc<Self>, said: HandOver) -> Result<ReceivedBuffer> {
@@ -451,10 +454,16 @@ impl ImportLink {
                 matches!(known, Known::Refused { is_slab: true, .. }).then_some(*segment)
             };
             lock(&self.let_go).extend(segments.iter().filter_map(refused));
-            bury(segments);
+            bury_all(segments);
         }
-        // What has been freed in stream order ends here.
-        self.context.driver().reclaim();
+        // What has been freed in stream order ends here. It may wait for streams, so that it is not done by the thread that asks.
+        if !self.is_reclaiming.swap(true, Ordering::SeqCst) {
+            let (driver, is_reclaiming) = (self.context.driver(), Arc::clone(&self.is_reclaiming));
+            releases::queue([move || {
+                driver.reclaim();
+                is_reclaiming.store(false, Ordering::SeqCst);
+            }]);
+        }
         let mut let_go = lock(&self.let_go);
         while let Some(&segment) = let_go.last() {
             if say(&self.connection, &wire::Message::LetGo { segment }, &[], Duration::ZERO).is_err() {
@@ -475,6 +484,13 @@ impl ImportLink {
     /// Whether no buffer is out any more.
     fn is_let_go(&self) -> bool {
         !self.is_open.load(Ordering::SeqCst) && self.live.load(Ordering::SeqCst) == 0
+    }
+}
+
+fn bury_all(segments: HashMap<u64, Known>) {
+    // Often there are none, and it is asked again and again.
+    if !segments.is_empty() {
+        bury(segments);
     }
 }
 

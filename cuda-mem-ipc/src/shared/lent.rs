@@ -14,7 +14,7 @@ use cuda_mem_pool::cuda_mem_core::{self as core, Driver, Stream, StreamUse};
 use cuda_mem_pool::{Allocation, DeviceAccessible};
 
 use super::last::Last;
-use super::reaper::bury;
+use super::releases::bury;
 use super::segment::{Segment, SegmentRef};
 use super::share::{Holder, Share};
 use super::wire::{MOST_HANDLES, Parts, Place};

@@ -21,6 +21,7 @@ mod options;
 mod pool;
 mod reaper;
 mod received;
+mod releases;
 mod returned;
 mod ring;
 mod segment;

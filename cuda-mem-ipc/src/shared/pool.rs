@@ -9,7 +9,7 @@ use super::books::Books;
 use super::buffer::SharedBuffer;
 use super::last::Last;
 use super::options::{MemoryKind, SharedPoolOptions};
-use super::reaper::bury;
+use super::releases::bury;
 use super::segment::Segment;
 use super::slab::Slabs;
 use super::{expect_driver, lock, refuse_forked};

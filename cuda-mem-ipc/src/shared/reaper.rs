@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cuda_mem_pool::cuda_mem_core::forked;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::lock;
+use super::releases::{self, bury};
 use crate::error::{Error, Result};
 use crate::transport::{Connection, Poller};
 
@@ -72,8 +72,13 @@ pub(super) fn watch(link: Arc<dyn Watched>) -> Result<()> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
     let bell = Arc::new(bell);
     let heard = Arc::clone(&bell);
+    // Before the one that needs it.
+    releases::stay()?;
     let thread = thread::Builder::new().name("cuda-mem-reaper".into()).spawn(move || look_after(&heard));
-    thread.map_err(|error| Error::System { call: "clone", source: Arc::new(error) })?;
+    if let Err(error) = thread {
+        releases::leave();
+        return Err(Error::System { call: "clone", source: Arc::new(error) });
+    }
     inbox.bell = Some(bell);
     inbox.new.push(link);
     Ok(())
@@ -89,16 +94,6 @@ pub(super) fn wake() {
 fn ring(bell: &OwnedFd) {
     // It fails only when it has been rung 2^64 times.
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
-}
-
-/// Drops something whose end waits for others, in a thread of its own.
-pub(super) fn bury(what: impl Send + 'static) {
-    if forked() {
-        // There is nothing to wait for: drops do nothing in a child.
-        return drop(what);
-    }
-    // Without a thread it is dropped here.
-    let _ = thread::Builder::new().name("cuda-mem-release".into()).spawn(move || drop(what));
 }
 
 /// What became ready.
@@ -118,6 +113,8 @@ fn look_after(bell: &OwnedFd) {
             watches.extend(new);
             if watches.is_empty() {
                 inbox.bell = None;
+                // Under the lock: the next one has them stay again.
+                releases::leave();
                 return;
             }
         }
@@ -141,7 +138,7 @@ fn look_after(bell: &OwnedFd) {
 fn wait(bell: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
     let mut poller = Poller::new();
     poller.readable(Ready::Bell, bell);
-    let mut limit = Duration::from_secs(3600);
+    let mut limit = if releases::is_behind() { TICK } else { Duration::from_secs(3600) };
     for (index, watch) in watches.iter().enumerate() {
         let connection = watch.link.connection();
         poller.readable(Ready::Exit(index), connection.peer());

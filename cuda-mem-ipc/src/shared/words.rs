@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream, StreamId};
 
-use super::reaper::bury;
+use super::releases::bury;
 use super::{lock, ring, wire};
 use crate::error::{Error, Result};
 

@@ -4,8 +4,10 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use cuda_mem_core::DeviceBuffer;
-use cuda_mem_ipc::shared::wire::Message;
-use cuda_mem_ipc::shared::{MemoryKind, SharedPool};
+use cuda_mem_ipc::shared::wire::{Message, Release};
+use cuda_mem_ipc::shared::{Exportable, MemoryKind, SharedPool, SharedPoolOptions};
+use cuda_mem_pool::MemoryResource;
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
@@ -73,4 +75,32 @@ fn who_announces_a_segment_holds_up_nobody_with_less_time() {
         drop(hostile);
         assert!(waiting.join().unwrap().unwrap_err().is_gone());
     });
+}
+
+/// The last handle of an allocator goes with the lease, and its end waits for its streams.
+#[test]
+fn a_lease_whose_end_waits_for_a_stream_hides_nobody_s_death() {
+    let world = World::new();
+    let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+    let (to_first, first, _words) = exporter(&world, &pool);
+    let (to_second, second, _others) = exporter(&world, &pool);
+    let stream = world.new_stream();
+    let allocator = CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap();
+    let block = allocator.allocate(LEN, &stream).unwrap();
+    let gate = Gate::new(&world.context);
+    drop(block.on(&stream).unwrap());
+    let lent = Exportable::new(&allocator, block).unwrap();
+    let sequence = to_first.hand_over(&lent, &world.stream, LIMIT).unwrap();
+    gate.hold(&stream);
+    drop((lent, allocator));
+    let release = |sequence| Message::Release(Release { sequence, line: 0, generation: 0 });
+    say(&first, release(sequence), &[]);
+    // Behind it, and not held up by it.
+    say(&first, release(0), &[]);
+    drop(second);
+    eventually("the second one's lease ends", || to_second.leases() == 0);
+    eventually("and the one behind", || to_first.leases() == 1);
+    gate.open();
+    eventually("the allocator goes", || to_first.leases() == 0);
+    assert_eq!(world.driver.release_failures(), 0);
 }
