@@ -19,7 +19,7 @@ use super::share::{Holder, Share};
 use super::slab::Slab;
 use super::wire::{self, Fence, HandOver, Offer, Release};
 use super::words::{Point, ReleaseFence, Words};
-use super::{Heard, heard, lock, refuse_forked, say};
+use super::{Heard, MOST_AT_A_TIME, heard, lock, refuse_forked, say};
 use crate::error::{Error, Result};
 use crate::transport::{Connection, Deadline, Peer, Poller};
 
@@ -384,19 +384,23 @@ impl ExportLink {
             release.and_then(|release| self.take_release(release)).map(Some)
         };
         let mut ended = Vec::new();
-        let taken = loop {
+        let mut taken = Ok(());
+        for _ in 0..MOST_AT_A_TIME {
             match take() {
                 Ok(Some(lease)) => ended.push(lease),
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(self.connection.breaks(error)),
+                Ok(None) => break,
+                Err(error) => {
+                    taken = Err(self.connection.breaks(error));
+                    break;
+                }
             }
-        };
+        }
         let_go(ended);
         taken
     }
 
     fn take_messages(&self) -> Result<()> {
-        loop {
+        for _ in 0..MOST_AT_A_TIME {
             let Heard { message, descriptors, .. } = match heard(&self.connection, Duration::ZERO) {
                 Err(error) if error.is_timeout() => return Ok(()),
                 result => result?,
@@ -414,6 +418,7 @@ impl ExportLink {
             };
             taken.map_err(|error| self.connection.breaks(error))?;
         }
+        Ok(())
     }
 }
 
@@ -434,8 +439,9 @@ impl Watched for ExportLink {
     }
 
     fn service(&self) -> Result<()> {
-        // Both, whatever the other says: what a peer has given back before it ended counts.
-        let (released, heard) = (self.take_releases(), self.take_messages());
+        // Both, whatever the other says: what a peer has given back before it ended counts. What is in the ring was there before the
+        // end was heard.
+        let (heard, released) = (self.take_messages(), self.take_releases());
         released.and(heard).inspect_err(|_| self.is_closing.store(true, Ordering::Release))?;
         if self.is_let_go() {
             self.retire_all();

@@ -19,7 +19,7 @@ use super::ring::{self, Consumer, Producer, Pushed};
 use super::segment::Segment;
 use super::wire::{self, Fence, HandOver, Release};
 use super::words::{Point, Words};
-use super::{Heard, heard, lock, refuse_forked, say};
+use super::{Heard, MOST_AT_A_TIME, heard, lock, refuse_forked, say};
 use crate::error::{Error, Result};
 use crate::import::{ImportError, ImportKey, Imported, Imports};
 use crate::transport::{Connection, Deadline, Peer, Poller};
@@ -217,7 +217,7 @@ impl ImportLink {
     fn take(self: &Arc<Self>) -> Result<ReceivedBuffer> {
         // Messages are believed in their order, whoever receives them.
         let mut turn = lock(&self.turn);
-        loop {
+        for _ in 0..MOST_AT_A_TIME {
             let corrupt = |_| self.breaks("it has put more into the ring than there is room for");
             if let Some(entry) = turn.ring.peek().map_err(corrupt)? {
                 let pid = self.connection.peer().pid();
@@ -252,6 +252,7 @@ impl ImportLink {
                 _ => return Err(self.breaks("an exporter does not say that")),
             }
         }
+        Err(Error::Timeout { what: "a buffer came" })
     }
 
     /// Maps a segment, unless this process has it.

@@ -49,6 +49,9 @@ pub use pool::SharedPool;
 pub use received::ReceivedBuffer;
 pub use share::Share;
 
+/// How much is taken of one peer at a time, before others have their turn and deadlines are looked at. More than a ring holds.
+const MOST_AT_A_TIME: usize = 256;
+
 /// Sends a message.
 fn say(
     connection: &Connection,
