@@ -71,6 +71,8 @@ pub(super) struct ImportLink {
     slabs: AtomicUsize,
     let_go: Mutex<Vec<u64>>,
     is_reclaiming: Arc<AtomicBool>,
+    /// The exporter sleeps, and could not be woken.
+    is_to_wake: AtomicBool,
     /// Where releases are recorded that have no stream of their own.
     stream: OnceLock<Stream>,
     is_open: AtomicBool,
@@ -144,6 +146,7 @@ impl Importer {
             slabs: AtomicUsize::new(0),
             let_go: Mutex::default(),
             is_reclaiming: Arc::default(),
+            is_to_wake: AtomicBool::new(false),
             stream: OnceLock::new(),
             is_open: AtomicBool::new(true),
             is_over: AtomicBool::new(false),
@@ -395,9 +398,26 @@ impl ImportLink {
             Ok(Pushed::Full) => wire::Message::Release(release),
             Err(_) => return Err(self.breaks("it has taken more from the ring than there was")),
         };
-        let said = say(&self.connection, &message, &[], Duration::ZERO);
-        // What is in the ring is there: a peer whose queue is full has something to wake up for.
-        if message == wire::Message::Ring { Ok(()) } else { said.map(drop) }
+        if message == wire::Message::Ring {
+            self.wake_exporter();
+            if self.is_to_wake.load(Ordering::SeqCst) {
+                reaper::wake();
+            }
+            return Ok(());
+        }
+        say(&self.connection, &message, &[], Duration::ZERO).map(drop)
+    }
+
+    /// Tells the exporter to look at the ring, now or as soon as it can be. What is in the ring is there.
+    fn wake_exporter(&self) {
+        match say(&self.connection, &wire::Message::Ring, &[], Duration::ZERO) {
+            // One whose queue is full has something to wake up for.
+            Err(error) if !error.is_timeout() && !error.is_gone() && !matches!(error, Error::Broken) => {
+                // The system is short of something. Nobody else wakes it: the exporter does not say again that it sleeps.
+                self.is_to_wake.store(true, Ordering::SeqCst);
+            }
+            _ => {}
+        }
     }
 
     /// Gives a buffer back, now or as soon as it can be.
@@ -511,6 +531,9 @@ impl Watched for ImportLink {
     }
 
     fn service(&self) -> Result<()> {
+        if self.is_to_wake.swap(false, Ordering::SeqCst) {
+            self.wake_exporter();
+        }
         self.settle_unsent();
         if self.slabs.load(Ordering::SeqCst) > 0 {
             self.let_go_of_slabs();
@@ -519,7 +542,8 @@ impl Watched for ImportLink {
     }
 
     fn is_restless(&self) -> bool {
-        !lock(&self.unsent).is_empty() || self.is_let_go() || self.has_slabs_to_let_go()
+        let is_to_wake = self.is_to_wake.load(Ordering::SeqCst);
+        is_to_wake || !lock(&self.unsent).is_empty() || self.is_let_go() || self.has_slabs_to_let_go()
     }
 
     fn is_done(&self) -> bool {

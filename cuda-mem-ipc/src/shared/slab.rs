@@ -61,19 +61,18 @@ impl Drop for Told {
 }
 
 /// The blocks that this process has imported.
-static IMPORTED: LazyLock<Mutex<HashSet<(Driver, [u8; 64])>>> = LazyLock::new(Mutex::default);
+static IMPORTED: LazyLock<Mutex<HashSet<Name>>> = LazyLock::new(Mutex::default);
+
+/// What a block is imported by.
+type Name = (Driver, [u8; 64]);
 
 /// The only import of a block.
 #[derive(Debug)]
-struct Only(Driver, [u8; 64]);
+struct Only(Name);
 
 impl Only {
-    fn of(driver: Driver, export: [u8; 64]) -> Result<Self> {
-        if lock(&IMPORTED).insert((driver, export)) {
-            Ok(Self(driver, export))
-        } else {
-            Err(Error::BlockImported)
-        }
+    fn of(block: Name) -> Result<Self> {
+        if lock(&IMPORTED).insert(block) { Ok(Self(block)) } else { Err(Error::BlockImported) }
     }
 }
 
@@ -81,7 +80,7 @@ impl Drop for Only {
     fn drop(&mut self) {
         // Before the lock: what a child's parent has imported is the parent's.
         if !forked() {
-            lock(&IMPORTED).remove(&(self.0, self.1));
+            lock(&IMPORTED).remove(&self.0);
         }
     }
 }
@@ -131,7 +130,7 @@ impl Slab {
         reach(&pool, context)?;
         let stream = Stream::new(context)?;
         let data = PointerExport::from_bytes(export);
-        let only = Only::of(context.driver(), export)?;
+        let only = Only::of((context.driver(), export))?;
         // SAFETY: nobody else here has it, nor gets it until its free was reached; the peer frees it after this process has said so.
         let imported = unsafe { ImportedBlock::import(&pool, &data, bytes, &stream) };
         if imported.is_err() {
