@@ -190,7 +190,8 @@ impl ImportedBlock {
     ///
     /// # Errors
     ///
-    /// The block comes back with the error.
+    /// The block comes back with the error. [`Error::Timeout`] if a context was lost, so that the free cannot be ordered behind uses that
+    /// run in others.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
         if let Err(error) = self.block.release() {
             return Err(Refused::new(error, self));

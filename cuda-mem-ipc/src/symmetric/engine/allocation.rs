@@ -10,15 +10,22 @@
 #![allow(unsafe_code, reason = "copies zeroes to addresses")]
 
 use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{Context, DeviceBuffer, Error as CoreError, Stream, Uses, copy, forked};
+use cuda_mem_pool::cuda_mem_core::{
+    Context, DeviceBuffer, Error as CoreError, Stream, UsePoint, Uses, copy, forked,
+};
 
 use super::{Engine, Opened, Words, lock};
 use crate::symmetric::{CHANNELS, Error, Result, SIGNAL_PAD_BYTES};
 
 /// The signal pad begins at a multiple of this.
 const GRANULE: usize = 512;
+
+/// Between two looks at a stream at the end.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// What the backend and its allocations share.
 #[derive(Debug)]
@@ -50,6 +57,33 @@ struct Retired {
     address: CUdeviceptr,
     window: Option<usize>,
     uses: Vec<Uses>,
+    /// Behind the uses, from when they were first found to run on: streams may be busy ever after.
+    points: Option<Vec<UsePoint>>,
+}
+
+impl Retired {
+    /// Whether nothing uses the memory any more, without a wait.
+    fn is_quiet(&mut self) -> Result<bool, CoreError> {
+        if let Some(points) = &self.points {
+            return all(points, UsePoint::is_reached);
+        }
+        if all(&self.uses, Uses::are_over)? {
+            return Ok(true);
+        }
+        let points = self.uses.iter_mut().map(Uses::points).collect::<Result<Vec<_>, _>>()?;
+        self.points = Some(points.into_iter().flatten().collect());
+        Ok(false)
+    }
+}
+
+/// Whether all are so, up to the first that is not.
+fn all<T>(of: &[T], is_so: impl Fn(&T) -> Result<bool, CoreError>) -> Result<bool, CoreError> {
+    for one in of {
+        if !is_so(one)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Where things lie.
@@ -99,7 +133,7 @@ impl Shared {
         lock(&shared.books).count += 1;
         let made = shared.context.with_current(|| shared.engine.alloc(layout.whole)).map_err(Error::from);
         let address = made.and_then(|made| made).inspect_err(|_| {
-            let retired = Retired { sequence, address: 0, window: None, uses: Vec::new() };
+            let retired = Retired { sequence, address: 0, window: None, uses: Vec::new(), points: None };
             lock(&shared.books).retired.push(retired);
         })?;
         let counts = || vec![0; 2 * CHANNELS * shared.ranks];
@@ -134,15 +168,25 @@ impl Shared {
         lock(&self.books).count
     }
 
-    /// What this rank has freed and does not use any more, for which it waits. What a capturing stream uses stays for later.
-    pub(super) fn ready(&self) -> Vec<u64> {
+    /// What this rank has freed and does not use any more. What streams still use, or a capturing stream may, stays for later.
+    ///
+    /// A call of all ranks must not wait for a stream: that may wait for a signal which another rank sends after the call. Only at the end,
+    /// behind which nothing comes, it waits with `patience`.
+    pub(super) fn ready(&self, patience: Duration) -> Vec<u64> {
         let mut books = lock(&self.books);
         let mut retired = std::mem::take(&mut books.retired);
-        // Waited for outside the lock, which drops take.
+        // Asked outside the lock, which drops take.
         drop(books);
         retired.sort_by_key(|retired| retired.sequence);
-        let is_quiet = |retired: &&Retired| retired.uses.iter().all(|uses| uses.wait().is_ok());
-        let ready = retired.iter().filter(is_quiet).map(|retired| retired.sequence).collect();
+        let start = Instant::now();
+        let is_quiet = |retired: &mut Retired| loop {
+            match retired.is_quiet() {
+                Ok(false) if start.elapsed() < patience => thread::sleep(PAUSE),
+                answer => return answer.unwrap_or(false),
+            }
+        };
+        let quiet = |retired: &mut Retired| is_quiet(retired).then_some(retired.sequence);
+        let ready = retired.iter_mut().filter_map(quiet).collect();
         lock(&self.books).retired.append(&mut retired);
         ready
     }
@@ -215,7 +259,7 @@ impl Drop for Allocation {
         }
         let window = self.opened.get().and_then(|opened| opened.window);
         let (sequence, address, uses) = (self.sequence, self.address, std::mem::take(&mut self.uses));
-        lock(&self.shared.books).retired.push(Retired { sequence, address, window, uses });
+        lock(&self.shared.books).retired.push(Retired { sequence, address, window, uses, points: None });
     }
 }
 

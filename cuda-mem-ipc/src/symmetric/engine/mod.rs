@@ -123,7 +123,7 @@ impl EngineBackend {
     }
 
     /// Frees what is left, with all ranks, and ends the library's part: an instance of NVSHMEM if it was initialised here, a communicator
-    /// of NCCL. Every rank has to call it.
+    /// of NCCL. Every rank has to call it. It waits for work with memory that was freed, for at most half of [`EngineOptions::timeout`].
     ///
     /// # Capture
     ///
@@ -137,7 +137,8 @@ impl EngineBackend {
         refuse_forked()?;
         let mut calls = lock(&self.calls);
         loop {
-            let retired = self.shared.ready();
+            // Half of what the others wait, so that they hear of it.
+            let retired = self.shared.ready(self.options.timeout / 2);
             let in_use = self.shared.count().saturating_sub(retired.len() as u64);
             let agreed = self.agree(&mut calls, Kind::Close, in_use, 0, retired)?;
             if let Some((rank, &allocations)) =
@@ -187,7 +188,7 @@ impl SymmetricBackend for EngineBackend {
     ///
     /// # Capture
     ///
-    /// May be called while streams capture that have not used memory that was freed: it waits for a stream of the backend's own.
+    /// May be called while streams capture: it waits for a stream of the backend's own alone.
     ///
     /// # Errors
     ///
@@ -208,7 +209,7 @@ impl SymmetricBackend for EngineBackend {
         let layout = self.shared.layout(size)?;
         let mut calls = lock(&self.calls);
         let sequence = calls.allocated();
-        self.agree(&mut calls, Kind::Alloc, size as u64, sequence, self.shared.ready())?;
+        self.agree(&mut calls, Kind::Alloc, size as u64, sequence, self.shared.ready(Duration::ZERO))?;
         calls.has_allocated();
         // From here on the number is taken on all ranks: without memory it is one that was freed.
         let allocation = Shared::allocate(&self.shared, layout, sequence)?;
@@ -217,8 +218,9 @@ impl SymmetricBackend for EngineBackend {
         Ok(address)
     }
 
-    /// Waits for nothing: the memory goes back to the library when all ranks have freed it, no [`SymmetricMemory`] of it is left on any,
-    /// and their uses of it are over.
+    /// Waits for nothing: the memory goes back to the library with the first call of all ranks that finds it freed by all, no
+    /// [`SymmetricMemory`] of it left on any, and their uses of it over. Such a call does not wait for streams either: who needs the room
+    /// waits for its streams before it allocates.
     ///
     /// # Errors
     ///
@@ -255,7 +257,7 @@ impl SymmetricBackend for EngineBackend {
             // Another thread may have been faster.
             if !allocation.is_open() {
                 let (size, sequence) = (allocation.size as u64, allocation.sequence);
-                self.agree(&mut calls, Kind::Rendezvous, size, sequence, self.shared.ready())?;
+                self.agree(&mut calls, Kind::Rendezvous, size, sequence, self.shared.ready(Duration::ZERO))?;
                 allocation.open()?;
             }
         }
