@@ -76,6 +76,15 @@ fn windows_end_before_their_memory_and_nothing_is_collective_in_a_drop() {
     });
 }
 
+#[test]
+fn the_drivers_refusal_comes_before_the_start() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        crate::the_drivers_refusal_comes_before_the_start(&crew.seat, NEW);
+        crew.finish();
+    });
+}
+
 /// A process without the library is told where it was looked for.
 #[test]
 fn without_the_library_it_is_not_available() {

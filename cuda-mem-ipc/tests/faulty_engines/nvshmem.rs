@@ -239,6 +239,15 @@ fn a_full_heap_is_an_error_and_the_next_allocation_works() {
     });
 }
 
+#[test]
+fn the_drivers_refusal_comes_before_the_start() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        crate::the_drivers_refusal_comes_before_the_start(&crew.seat, OLD);
+        crew.finish();
+    });
+}
+
 /// A process without the library is told where it was looked for.
 #[test]
 fn without_the_library_it_is_not_available() {

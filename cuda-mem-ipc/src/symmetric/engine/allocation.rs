@@ -27,13 +27,21 @@ const GRANULE: usize = 512;
 /// Between two looks at a stream at the end.
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// What a backend takes of the driver: made before the ranks agree on the start, so that nothing of the library's is there when it fails.
+#[derive(Debug)]
+pub(super) struct Ground {
+    context: Context,
+    stream: Stream,
+    zeroes: DeviceBuffer<u8>,
+    ranks: usize,
+}
+
 /// What the backend and its allocations share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) engine: Box<dyn Engine>,
     pub(super) context: Context,
-    stream: Stream,
-    zeroes: DeviceBuffer<u8>,
+    ground: Ground,
     pub(super) ranks: usize,
     pub(super) rank: usize,
     books: Mutex<Books>,
@@ -108,11 +116,18 @@ pub(super) struct Allocation {
     opened: OnceLock<Opened>,
 }
 
-impl Shared {
-    pub(super) fn new(engine: Box<dyn Engine>, context: &Context, ranks: usize, rank: usize) -> Result<Self> {
+impl Ground {
+    pub(super) fn new(context: &Context, ranks: usize) -> Result<Self> {
         let stream = Stream::new(context)?;
         let zeroes = DeviceBuffer::zeroed(&stream, SIGNAL_PAD_BYTES + words_bytes(ranks))?;
-        Ok(Self { engine, context: context.clone(), stream, zeroes, ranks, rank, books: Mutex::default() })
+        Ok(Self { context: context.clone(), stream, zeroes, ranks })
+    }
+}
+
+impl Shared {
+    pub(super) fn new(engine: Box<dyn Engine>, ground: Ground, rank: usize) -> Self {
+        let (context, ranks) = (ground.context.clone(), ground.ranks);
+        Self { engine, context, ground, ranks, rank, books: Mutex::default() }
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -122,7 +137,7 @@ impl Shared {
     /// For so many bytes of data.
     pub(super) fn layout(&self, size: usize) -> Result<Layout> {
         let pad = size.checked_next_multiple_of(GRANULE);
-        let whole = pad.and_then(|pad| pad.checked_add(self.zeroes.len()));
+        let whole = pad.and_then(|pad| pad.checked_add(self.ground.zeroes.len()));
         let too_large = CoreError::TooLarge { count: size, size: 1 };
         let (Some(pad), Some(whole)) = (pad, whole) else { return Err(too_large.into()) };
         Ok(Layout { size, pad, whole })
@@ -154,11 +169,12 @@ impl Shared {
             uses: (0..shared.ranks).map(|_| Uses::new()).collect(),
             opened: OnceLock::new(),
         };
-        let source = shared.zeroes.on_read(&shared.stream)?;
-        let (target, bytes) = (address + layout.pad as u64, shared.zeroes.len());
+        let Ground { stream, zeroes, .. } = &shared.ground;
+        let source = zeroes.on_read(stream)?;
+        let (target, bytes) = (address + layout.pad as u64, zeroes.len());
         // SAFETY: the end of the new memory, which nobody else uses yet, and a buffer of as many bytes; waited for below.
-        let cleared = unsafe { copy::memcpy_async(&shared.stream, target, source.address(), bytes) };
-        shared.stream.synchronize()?;
+        let cleared = unsafe { copy::memcpy_async(stream, target, source.address(), bytes) };
+        stream.synchronize()?;
         cleared?;
         Ok(allocation)
     }

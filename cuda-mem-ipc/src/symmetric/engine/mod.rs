@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{Context, Device, Error as CoreError, Stream, forked};
+use cuda_mem_pool::cuda_mem_core::{Device, Error as CoreError, Stream, forked};
 
 use super::{Error, Exchange, Result, SymmetricBackend, SymmetricMemory};
 use agreement::{Calls, Kind};
-use allocation::{Allocation, Shared};
+use allocation::{Allocation, Ground, Shared};
 use memory::EngineMemory;
 
 /// How a backend over a library works. All ranks pass the same.
@@ -112,14 +112,14 @@ impl EngineBackend {
     /// A backend over a library that all ranks have initialised.
     fn over(
         engine: Box<dyn Engine>,
-        context: &Context,
+        ground: Ground,
         exchange: Arc<dyn Exchange>,
         calls: Calls,
         options: &EngineOptions,
-    ) -> Result<Self> {
-        let shared = Arc::new(Shared::new(engine, context, exchange.world_size(), exchange.rank())?);
+    ) -> Self {
+        let shared = Arc::new(Shared::new(engine, ground, exchange.rank()));
         let (calls, allocations) = (Mutex::new(calls), Mutex::default());
-        Ok(Self { shared, exchange, options: options.clone(), calls, allocations })
+        Self { shared, exchange, options: options.clone(), calls, allocations }
     }
 
     /// Frees what is left, with all ranks, and ends the library's part: an instance of NVSHMEM if it was initialised here, a communicator

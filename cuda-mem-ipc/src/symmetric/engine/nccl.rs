@@ -19,6 +19,7 @@ use cuda_mem_pool::cuda_mem_core::sys::nccl::{
 use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
 use super::agreement::{Calls, Kind, Proposal};
+use super::allocation::Ground;
 use super::{Engine, EngineBackend, EngineOptions, Opened, Words, lock, refuse_forked};
 use crate::symmetric::{Error, Exchange, Result};
 
@@ -87,6 +88,7 @@ impl EngineBackend {
     ) -> Result<Self> {
         refuse_forked()?;
         let (rank, ranks) = (exchange.rank(), exchange.world_size());
+        let ground = Ground::new(context, ranks)?;
         let nothing = Mutex::new(None);
         let engine = Nccl { table, communicator: nothing, ranks };
         let mut id = ncclUniqueId::from_bytes(&[0; 128]);
@@ -109,7 +111,7 @@ impl EngineBackend {
         let init = || unsafe { table.ncclCommInitRank()(&mut communicator, number, id, rank) };
         engine.expect("ncclCommInitRank", context.with_current(init)?)?;
         *lock(&engine.communicator) = Some(AtomicPtr::new(communicator));
-        Self::over(Box::new(engine), context, exchange, calls, options)
+        Ok(Self::over(Box::new(engine), ground, exchange, calls, options))
     }
 }
 

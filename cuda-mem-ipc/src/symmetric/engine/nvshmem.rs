@@ -18,6 +18,7 @@ use cuda_mem_pool::cuda_mem_core::sys::nvshmem::{self as sys, InitAttributes, Ta
 use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
 use super::agreement::{Calls, Kind, Proposal};
+use super::allocation::Ground;
 use super::{Engine, EngineBackend, EngineOptions, Opened, Words, lock, refuse_forked};
 use crate::symmetric::{CHANNELS, Error, Exchange, Result};
 
@@ -117,6 +118,7 @@ impl EngineBackend {
         refuse_forked()?;
         let claim = Claim::new()?;
         let (rank, ranks) = (exchange.rank(), exchange.world_size());
+        let ground = Ground::new(context, ranks)?;
         // SAFETY: may be called at any time.
         let status = unsafe { table.nvshmemx_init_status()() };
         let initialised = sys::NVSHMEM_STATUS_IS_INITIALIZED..sys::NVSHMEM_STATUS_INVALID;
@@ -140,7 +142,7 @@ impl EngineBackend {
             context.with_current(|| engine.initialise(rank, &nvshmemx_uniqueid_v1::from_bytes(&id)))??;
         }
         engine.expect_members(rank)?;
-        Self::over(Box::new(engine), context, exchange, calls, options)
+        Ok(Self::over(Box::new(engine), ground, exchange, calls, options))
     }
 }
 
