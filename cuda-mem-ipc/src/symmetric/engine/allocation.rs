@@ -158,7 +158,7 @@ impl Shared {
             ranks: shared.ranks,
             counts: Mutex::new([counts(), counts()]),
         };
-        let allocation = Allocation {
+        Ok(Allocation {
             shared: Arc::clone(shared),
             address,
             size: layout.size,
@@ -168,15 +168,7 @@ impl Shared {
             words,
             uses: (0..shared.ranks).map(|_| Uses::new()).collect(),
             opened: OnceLock::new(),
-        };
-        let Ground { stream, zeroes, .. } = &shared.ground;
-        let source = zeroes.on_read(stream)?;
-        let (target, bytes) = (address + layout.pad as u64, zeroes.len());
-        // SAFETY: the end of the new memory, which nobody else uses yet, and a buffer of as many bytes; waited for below.
-        let cleared = unsafe { copy::memcpy_async(stream, target, source.address(), bytes) };
-        stream.synchronize()?;
-        cleared?;
-        Ok(allocation)
+        })
     }
 
     /// How many allocations the library has not got back.
@@ -220,9 +212,20 @@ impl Shared {
             }
             let free = || self.engine.free(retired.address, retired.window);
             let given = self.context.with_current(free).map_err(Error::from).and_then(|given| given);
-            if let Err(error) = given {
-                lock(&self.books).failed.get_or_insert(error);
-            }
+            self.note_failure(given);
+        }
+    }
+
+    /// Undoes a registration, all ranks being at it.
+    pub(super) fn unregister(&self, window: usize) {
+        let undone = self.context.with_current(|| self.engine.unregister(window));
+        self.note_failure(undone.map_err(Error::from).and_then(|undone| undone));
+    }
+
+    /// What [`close`](Self::close) tells of.
+    fn note_failure(&self, result: Result<()>) {
+        if let Err(error) = result {
+            lock(&self.books).failed.get_or_insert(error);
         }
     }
 
@@ -252,14 +255,33 @@ impl Allocation {
         self.opened.get().is_some()
     }
 
+    /// Zeroes the end.
+    pub(super) fn clear(&self) -> Result<()> {
+        let Ground { stream, zeroes, .. } = &self.shared.ground;
+        let source = zeroes.on_read(stream)?;
+        let (target, bytes) = (self.address + self.pad as u64, zeroes.len());
+        // SAFETY: the end of new memory, which nobody else uses yet, and a buffer of as many bytes; waited for below.
+        let cleared = unsafe { copy::memcpy_async(stream, target, source.address(), bytes) };
+        stream.synchronize()?;
+        Ok(cleared?)
+    }
+
     /// Brings the ranks together, all of them being at it.
-    pub(super) fn open(&self) -> Result<()> {
+    pub(super) fn register(&self) -> Result<Option<usize>> {
         let shared = &self.shared;
-        let open = || shared.engine.open(self.address, self.whole);
-        let opened = shared.context.with_current(open).map_err(Error::from)??;
+        shared.context.with_current(|| shared.engine.register(self.address, self.whole))?
+    }
+
+    /// What the ranks have, who were brought together.
+    pub(super) fn look_up(&self, window: Option<usize>) -> Result<Opened> {
+        let shared = &self.shared;
+        let addresses = shared.context.with_current(|| shared.engine.addresses(self.address, window))??;
+        Ok(Opened { window, addresses })
+    }
+
+    pub(super) fn set_open(&self, opened: Opened) {
         // The caller holds the lock of all calls: nobody was faster.
         let _ = self.opened.set(opened);
-        Ok(())
     }
 
     /// Where each rank has it; 0 where that is out of reach.

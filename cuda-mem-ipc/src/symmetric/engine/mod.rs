@@ -28,7 +28,8 @@ use memory::EngineMemory;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// How long all ranks are waited for, to agree on a call. The call itself takes as long as the library lets it. 60 seconds.
+    /// How long all ranks are waited for, to agree on a call and to come out of it. The call itself takes as long as the library lets it. 60
+    /// seconds.
     pub timeout: Duration,
 }
 
@@ -43,7 +44,8 @@ impl Default for EngineOptions {
 ///
 /// [`alloc`](SymmetricBackend::alloc), [`rendezvous`](SymmetricBackend::rendezvous) and [`close`](Self::close) are calls of all ranks, which are
 /// made once all have agreed on them, within [`EngineOptions::timeout`]: on the call, its number, its size and the allocation. Ranks that
-/// differ all get an error and nothing was called; a rank that does not come is named, and the backend is of no further use then.
+/// differ all get an error and nothing was called; a rank that does not come is named, and the backend is of no further use then. A call
+/// that fails on some ranks fails on all: what they can undo together is undone, and else the backend is of no further use.
 /// [`free`](SymmetricBackend::free) is a call of this rank alone: what all ranks have freed is given back to the library with the next
 /// call of all ranks.
 ///
@@ -68,8 +70,17 @@ trait Engine: fmt::Debug + Send + Sync {
     /// Collective. New memory.
     fn alloc(&self, bytes: usize) -> Result<CUdeviceptr>;
 
-    /// Collective. Where each rank has the memory, 0 where it cannot be reached; and what it is registered as.
-    fn open(&self, address: CUdeviceptr, bytes: usize) -> Result<Opened>;
+    /// Whether memory that was never registered is given back by this rank alone.
+    fn frees_alone(&self) -> bool;
+
+    /// Collective. Brings the ranks together; what the memory is registered as, if it takes that.
+    fn register(&self, address: CUdeviceptr, bytes: usize) -> Result<Option<usize>>;
+
+    /// Where each rank has the memory, 0 where it cannot be reached.
+    fn addresses(&self, address: CUdeviceptr, window: Option<usize>) -> Result<Vec<CUdeviceptr>>;
+
+    /// Collective. Undoes [`register`](Self::register).
+    fn unregister(&self, window: usize) -> Result<()>;
 
     /// Collective. Gives memory back, by what it is registered as if it is.
     fn free(&self, address: CUdeviceptr, window: Option<usize>) -> Result<()>;
@@ -169,6 +180,24 @@ impl EngineBackend {
         Ok(agreed)
     }
 
+    /// Has all ranks hear what became of a call; see [`Calls::settle`].
+    fn settle<T>(&self, calls: &mut Calls, call: &'static str, made: Result<T>, leaves: bool) -> Result<T> {
+        calls.settle(&*self.exchange, self.shared.name(), call, made, leaves, self.options.timeout)
+    }
+
+    /// Brings the ranks together over an allocation, all of them being at it.
+    fn open(&self, calls: &mut Calls, allocation: &Allocation) -> Result<()> {
+        let registered = allocation.register();
+        let window = registered.as_ref().ok().copied().flatten();
+        let opened = registered.and_then(|window| allocation.look_up(window));
+        let opened = self.settle(calls, "rendezvous", opened, window.is_some());
+        if let (Err(_), Some(window), false) = (&opened, window, calls.has_ended()) {
+            self.shared.unregister(window);
+        }
+        allocation.set_open(opened?);
+        Ok(())
+    }
+
     /// The allocation that an address lies in.
     fn find(&self, address: CUdeviceptr) -> Result<Arc<Allocation>> {
         let allocations = lock(&self.allocations);
@@ -194,7 +223,7 @@ impl SymmetricBackend for EngineBackend {
     ///
     /// [`Error::GroupRefused`] for a group, [`Error::WrongDevice`]; those of an agreement, after which nothing was called:
     /// [`Error::OrderDiffers`], [`Error::Disagrees`], [`Error::Broken`] and others of the exchange; [`Error::Engine`] when the library
-    /// has no memory; [`Error::EngineClosed`].
+    /// has no memory, and [`Error::FailedElsewhere`] or [`Error::Uneven`] when that is so on another rank; [`Error::EngineClosed`].
     fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<CUdeviceptr> {
         refuse_forked()?;
         if let Some(group) = group {
@@ -212,7 +241,11 @@ impl SymmetricBackend for EngineBackend {
         self.agree(&mut calls, Kind::Alloc, size as u64, sequence, self.shared.ready(Duration::ZERO))?;
         calls.has_allocated();
         // From here on the number is taken on all ranks: without memory it is one that was freed.
-        let allocation = Shared::allocate(&self.shared, layout, sequence)?;
+        let made = Shared::allocate(&self.shared, layout, sequence);
+        let leaves = made.is_ok() && !self.shared.engine.frees_alone();
+        let made = made.and_then(|allocation| allocation.clear().map(|()| allocation));
+        // If it is dropped, it was freed: on all ranks.
+        let allocation = self.settle(&mut calls, "alloc", made, leaves)?;
         let address = allocation.address;
         lock(&self.allocations).insert(address, Arc::new(allocation));
         Ok(address)
@@ -241,7 +274,7 @@ impl SymmetricBackend for EngineBackend {
     /// # Errors
     ///
     /// [`Error::UnknownAddress`], [`Error::WrongGroup`]; [`Error::NotAvailable`] with an NCCL that does not tell addresses of other ranks, which
-    /// names the versions; those of an agreement as for [`alloc`](SymmetricBackend::alloc); [`Error::Engine`].
+    /// names the versions; those of an agreement as for [`alloc`](SymmetricBackend::alloc); [`Error::Engine`], [`Error::FailedElsewhere`].
     fn rendezvous(&self, address: CUdeviceptr, group: Option<&str>) -> Result<Arc<dyn SymmetricMemory>> {
         refuse_forked()?;
         let allocated = self.exchange.name();
@@ -258,7 +291,7 @@ impl SymmetricBackend for EngineBackend {
             if !allocation.is_open() {
                 let (size, sequence) = (allocation.size as u64, allocation.sequence);
                 self.agree(&mut calls, Kind::Rendezvous, size, sequence, self.shared.ready(Duration::ZERO))?;
-                allocation.open()?;
+                self.open(&mut calls, &allocation)?;
             }
         }
         let offset = usize::try_from(address - allocation.address).unwrap_or(0);
