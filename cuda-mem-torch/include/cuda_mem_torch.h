@@ -755,9 +755,9 @@ int cuda_mem_torch_unpin_memory(void *address);
 
  # Safety
 
- None is needed: addresses go out only.
+ `stream` is a stream of the device.
  */
-void *cuda_mem_torch_alloc(size_t size, int device, void *_stream);
+void *cuda_mem_torch_alloc(size_t size, int device, void *stream);
 
 /*
  PyTorch's `free`. The memory is used again once everything is done that the device was given by then.

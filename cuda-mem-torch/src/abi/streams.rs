@@ -101,6 +101,34 @@ fn find(device: &'static Device, raw: usize) -> Result<&'static Stream, Failure>
     Ok(stream)
 }
 
+/// Whether a stream of the device captures. It is not remembered: who asks this way never says that it has ended.
+pub(super) fn captures(device: &'static Device, raw: *mut c_void) -> bool {
+    // SAFETY: the caller's promise for the handle: a stream of this device. Nothing of it is kept.
+    let looked_at = unsafe { Stream::borrow_raw(&device.context, raw) };
+    matches!(looked_at, Err(CoreError::Capturing { .. }))
+}
+
+/// Waits until a device has done all that it was given. Beside a capture the driver would refuse that and fail the capture, so
+/// nothing is waited for while a stream captures that is known here.
+pub(super) fn quiesce(device: &'static Device) -> Result<(), Failure> {
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut streams = known.iter().flat_map(|known| &known.by_handle);
+    // Of the default stream of another thread nothing can be asked.
+    let capturing =
+        streams.any(|(key, stream)| key.0 == device.ordinal && stream.is_capturing().unwrap_or(false));
+    drop(known);
+    if capturing {
+        return Err(Failure::new(
+            CUDA_MEM_TORCH_CAPTURING,
+            format!(
+                "a stream of device {} captures a graph, which a wait for the device would end",
+                device.ordinal
+            ),
+        ));
+    }
+    Ok(device.context.synchronize()?)
+}
+
 /// Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is
 /// allocated.
 ///

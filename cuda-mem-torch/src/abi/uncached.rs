@@ -9,7 +9,7 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::DeviceAllocation;
 
 use super::devices::Device;
 use super::error::Failure;
-use super::out_of_memory;
+use super::{out_of_memory, streams};
 
 type Books = HashMap<u64, (&'static Device, DeviceAllocation)>;
 
@@ -46,7 +46,7 @@ pub(super) fn free(address: u64) -> Result<bool, Failure> {
     }
     // While it is in the books it is whole: a wait that fails, because a stream captures, leaves it there.
     let Some(device) = look(address, |(device, _)| *device) else { return Ok(false) };
-    device.context.synchronize()?;
+    streams::quiesce(device)?;
     let Some((_, allocation)) = books().get_or_insert_default().remove(&address) else { return Ok(false) };
     COUNT.fetch_sub(1, Ordering::Release);
     drop(allocation);

@@ -175,6 +175,56 @@ fn plain_memory_is_used_again_behind_a_wait() {
 }
 
 #[test]
+fn plain_memory_leaves_the_asking_streams_capture_alone() {
+    let _turn = turn();
+    let stream = new_stream();
+    // SAFETY: a live stream.
+    let block = unsafe { cuda_mem_torch_alloc(24 * MIB, 0, stream.as_raw()) };
+    // SAFETY: nothing uses it.
+    unsafe { cuda_mem_torch_free(block, 24 * MIB, 0, stream.as_raw()) };
+    begin_capture(stream);
+    // SAFETY: a live stream.
+    let during = unsafe { cuda_mem_torch_alloc(24 * MIB, 0, stream.as_raw()) };
+    end_capture(stream);
+    assert!(!during.is_null());
+    assert_ne!(during, block, "it is parked yet");
+    // SAFETY: a live stream.
+    let after = unsafe { cuda_mem_torch_alloc(24 * MIB, 0, stream.as_raw()) };
+    assert_eq!(after, block);
+    for block in [during, after] {
+        // SAFETY: nothing uses it.
+        unsafe { cuda_mem_torch_free(block, 24 * MIB, 0, stream.as_raw()) };
+    }
+    cuda_mem_torch_plain_reset();
+}
+
+#[test]
+fn a_known_stream_that_captures_is_not_disturbed() {
+    let _turn = turn();
+    let stream = new_stream();
+    // SAFETY: a live stream.
+    succeed(unsafe { cuda_mem_torch_see_stream(0, stream.as_raw()) });
+    cuda_mem_torch_enable(false);
+    let uncached = allocate(MIB, null_mut());
+    cuda_mem_torch_enable(true);
+    // SAFETY: the default stream.
+    let plain = unsafe { cuda_mem_torch_alloc(MIB, 0, null_mut()) };
+    // SAFETY: nothing uses it.
+    unsafe { cuda_mem_torch_free(plain, MIB, 0, null_mut()) };
+    begin_capture(stream);
+    // SAFETY: nothing uses it.
+    let refused = unsafe { cuda_mem_torch_delete(uncached) };
+    let refused = (refused, message());
+    cuda_mem_torch_plain_reset();
+    end_capture(stream);
+    assert_eq!(refused.0, CUDA_MEM_TORCH_CAPTURING);
+    assert!(refused.1.contains("a stream of device 0 captures a graph"), "{}", refused.1);
+    assert_eq!(cuda_mem_torch_device_of(uncached), 0, "it is as it was");
+    delete(uncached);
+    cuda_mem_torch_plain_reset();
+}
+
+#[test]
 fn a_stream_that_captures_must_have_been_seen() {
     let _turn = turn();
     let (seen, unseen) = (new_stream(), new_stream());

@@ -23,6 +23,7 @@ use super::devices::{Device, device};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_SYSTEM, Failure, entry};
 use super::memory::block;
 use super::pointers::{list, pointer, write};
+use super::streams;
 
 /// A block that others may open, as long as it is not freed.
 #[derive(Debug)]
@@ -201,7 +202,7 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_close(address: *mut c_void) -> c_int
             return Ok(());
         }
         // Refused because a stream captures, it stays open.
-        opened[place].device.context.synchronize()?;
+        streams::quiesce(opened[place].device)?;
         let last = opened.swap_remove(place);
         drop(opened);
         last.mapping.close().map_err(|refused| refused.error.into())
