@@ -20,7 +20,7 @@ use cuda_mem_ipc::cuda_mem_pool::{Error, MempoolId, RawResource, Result as PoolR
 use super::devices::{device, some};
 use super::error::{Failure, entry};
 use super::pointers::{Data, list, pointer, write};
-use super::{cuda_mem_torch_pool_id, streams};
+use super::{cuda_mem_torch_pool_id, ipc, streams};
 
 /// Where a pool's segments come from, if not from the device: another allocator.
 #[repr(C)]
@@ -220,6 +220,7 @@ pub unsafe extern "C" fn cuda_mem_torch_empty_cache(
     bytes: *mut usize,
 ) -> c_int {
     entry(|| {
+        ipc::unmap_leaving();
         let mut given = 0usize;
         for device in some(device)? {
             given = given.saturating_add(device.caching.empty_pool_cache(pool.into())?);
