@@ -282,7 +282,10 @@ void Allocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream str
   TORCH_CHECK(code != CUDA_MEM_TORCH_NOT_OURS || native_.is_late(), "No allocated block can be found for ", data.get());
   if (code != CUDA_MEM_TORCH_NOT_OURS) {
     check(code, stream.device_index());
+    return;
   }
+  // A block of one of its pools, which it knows by its own deleter. Without a context nothing is deleted.
+  native_->recordStream(c10::DataPtr(data.get(), nullptr, native_->raw_deleter(), data.device()), stream);
 }
 
 cudaError_t Allocator::memcpyAsync(

@@ -263,9 +263,15 @@ static void late(CA::CUDAAllocator* native) {
   EXPECT(CA::getPoolUseCount(0, id) == 1);
   CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
   void* pooled = CA::raw_alloc(1 << 20);
+  c10::DataPtr recorded = CA::get()->allocate(1 << 20);
   CA::endAllocateToPool(0, id);
   EXPECT(native->snapshot(id, false).segments.size() == 1);
   CA::raw_delete(pooled);
+  // Freed, it stays away until the stream's event is asked about.
+  CA::recordStream(recorded, c10::cuda::getStreamFromPool(false, 0));
+  const int64_t active = native->getDeviceStats(0).active_bytes[0].current;
+  recorded.clear();
+  EXPECT(native->getDeviceStats(0).active_bytes[0].current == active);
   CA::releasePool(0, id);
   CA::releasePool(0, id);
   early.clear();
