@@ -107,7 +107,7 @@ impl Caches {
 #[derive(Debug)]
 pub(crate) struct AllocatorSource(pub(crate) Arc<dyn CudaAllocator>);
 
-// SAFETY: the memory is the allocator's, handed through.
+// SAFETY: the memory is the allocator's, handed through; `CudaAllocator` is sealed, and both that there are give memory away once.
 unsafe impl MemorySource for AllocatorSource {
     unsafe fn deallocate(&self, address: CUdeviceptr, _layout: Layout, _stream: &Stream) -> core::Result<()> {
         // SAFETY: the caller's promise: it is ordered on this stream, on which it was allocated.
