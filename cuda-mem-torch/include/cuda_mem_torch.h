@@ -795,15 +795,15 @@ void cuda_mem_torch_plain_memory_fraction(double fraction, int device);
 void *cuda_mem_torch_plain_base_alloc(void *address, size_t *size);
 
 /*
- For `set_record_stream_fn`. A stream of the block's own device is waited for anyway; for others all devices are, before the
- block is used again.
+ For `set_record_stream_fn`. A stream of the block's own device is waited for anyway; for another the whole device is, before
+ the block is used again.
 
  # Safety
 
  `stream` is a stream.
  */
 void cuda_mem_torch_plain_record_stream(void *address,
-                                        void *_stream);
+                                        void *stream);
 
 /*
  Makes a pool, or adds a use to it. With a `source`, which only a new pool takes, its segments come from there.

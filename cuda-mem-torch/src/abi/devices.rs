@@ -114,6 +114,13 @@ pub(super) fn all() -> impl Iterator<Item = &'static Device> {
     DEVICES.iter().filter_map(OnceLock::get)
 }
 
+/// Adds a device to some, once.
+pub(super) fn add(devices: &mut Vec<&'static Device>, device: &'static Device) {
+    if devices.iter().all(|other| other.ordinal != device.ordinal) {
+        devices.push(device);
+    }
+}
+
 /// One device, or all that were used.
 pub(super) fn some(ordinal: c_int) -> Result<Vec<&'static Device>, Failure> {
     if ordinal == super::CUDA_MEM_TORCH_ALL_DEVICES {

@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::PinError;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
 use cuda_mem_ipc::cuda_mem_pool::segments::{OptionsError, PoolError};
 
@@ -59,6 +60,12 @@ impl Failure {
 
     pub(super) fn argument(message: impl Into<String>) -> Self {
         Self::new(CUDA_MEM_TORCH_INVALID_ARGUMENT, message)
+    }
+
+    /// The driver refused `call`, which went past the layers below.
+    pub(super) fn of_driver(call: &str, code: CUresult) -> Self {
+        let driver = code.0.cast_signed();
+        Self { code: CUDA_MEM_TORCH_DRIVER, driver, message: format!("{call} failed with {driver}") }
     }
 
     fn of_panic(panic: &(dyn Any + Send)) -> Self {

@@ -149,11 +149,11 @@ pub unsafe extern "C" fn cuda_mem_torch_record_stream(
 ) -> c_int {
     entry(|| {
         let address = address.addr() as u64;
-        if uncached::device_of(address).is_some() {
-            // Its free waits for everything.
+        let user = device(stream_device)?;
+        if uncached::record(address, user) {
             return Ok(());
         }
-        let stream = super::streams::stream(device(stream_device)?, stream)?;
+        let stream = super::streams::stream(user, stream)?;
         block(address, |device| device.caching.record_stream(address, stream))
     })
 }

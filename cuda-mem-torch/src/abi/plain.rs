@@ -40,11 +40,11 @@ struct Plain {
     parked: Vec<(u64, Block)>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Block {
     bytes: usize,
-    /// Whether streams beyond its own were recorded, of whichever device.
-    recorded: bool,
+    /// Other devices, of which streams were recorded.
+    elsewhere: Vec<&'static Device>,
 }
 
 static PLAIN: Mutex<Vec<(c_int, Plain)>> = Mutex::new(Vec::new());
@@ -147,19 +147,22 @@ pub unsafe extern "C" fn cuda_mem_torch_plain_base_alloc(
     base
 }
 
-/// For `set_record_stream_fn`. A stream of the block's own device is waited for anyway; for others all devices are, before the
-/// block is used again.
+/// For `set_record_stream_fn`. A stream of the block's own device is waited for anyway; for another the whole device is, before
+/// the block is used again.
 ///
 /// # Safety
 ///
 /// `stream` is a stream.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuda_mem_torch_plain_record_stream(address: *mut c_void, _stream: *mut c_void) {
+pub unsafe extern "C" fn cuda_mem_torch_plain_record_stream(address: *mut c_void, stream: *mut c_void) {
     entry(|| {
         let address = address.addr() as u64;
-        for (_, plain) in plain().iter_mut() {
-            if let Some(block) = plain.live.get_mut(&address) {
-                block.recorded = true;
+        let user = streams::device_of(stream)?;
+        for (ordinal, plain) in plain().iter_mut() {
+            if let Some(block) = plain.live.get_mut(&address)
+                && *ordinal != user.ordinal
+            {
+                devices::add(&mut block.elsewhere, user);
             }
         }
         Ok(())
@@ -199,7 +202,7 @@ impl Plain {
             made = self.caching.allocate_by_address(size, &self.stream);
         }
         let address = made?;
-        self.live.insert(address, Block { bytes: size, recorded: false });
+        self.live.insert(address, Block { bytes: size, elsewhere: Vec::new() });
         Ok(address)
     }
 
@@ -217,9 +220,11 @@ impl Plain {
         if self.parked.is_empty() || asker.is_some_and(|stream| streams::captures(device, stream)) {
             return false;
         }
-        let elsewhere = self.parked.iter().any(|(_, block)| block.recorded);
-        let mut others = devices::all().filter(|other| elsewhere && other.ordinal != device.ordinal);
-        let waited = streams::quiesce(device).is_ok() && others.all(|other| streams::quiesce(other).is_ok());
+        let mut users = vec![device];
+        for other in self.parked.iter().flat_map(|(_, block)| &block.elsewhere) {
+            devices::add(&mut users, other);
+        }
+        let waited = users.into_iter().all(|user| streams::quiesce(user).is_ok());
         if waited {
             for (address, _) in self.parked.drain(..) {
                 // SAFETY: handed out by `allocate`, given back once, and everything that used it is done.

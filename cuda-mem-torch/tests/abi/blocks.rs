@@ -5,6 +5,7 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_mem_torch::abi::*;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
 
 use super::support::*;
 
@@ -222,6 +223,27 @@ fn a_known_stream_that_captures_is_not_disturbed() {
     assert_eq!(cuda_mem_torch_device_of(uncached), 0, "it is as it was");
     delete(uncached);
     cuda_mem_torch_plain_reset();
+}
+
+#[test]
+fn streams_of_other_devices_are_waited_for() {
+    let _turn = turn();
+    let other = Stream::new(&context_of(1)).unwrap();
+    // SAFETY: a size.
+    let block = unsafe { cuda_mem_torch_alloc(28 * MIB, 0, null_mut()) };
+    // SAFETY: a live stream.
+    unsafe { cuda_mem_torch_plain_record_stream(block, other.as_raw()) };
+    // SAFETY: nothing uses it.
+    unsafe { cuda_mem_torch_free(block, 28 * MIB, 0, null_mut()) };
+    assert_eq!(waits(|| cuda_mem_torch_plain_reset()), 2, "one for each device");
+
+    cuda_mem_torch_enable(false);
+    let (near, far) = (allocate(MIB, null_mut()), allocate(MIB, null_mut()));
+    cuda_mem_torch_enable(true);
+    // SAFETY: a live stream.
+    succeed(unsafe { cuda_mem_torch_record_stream(far, 1, other.as_raw()) });
+    assert_eq!(waits(|| delete(near)), 1);
+    assert_eq!(waits(|| delete(far)), 2);
 }
 
 #[test]
