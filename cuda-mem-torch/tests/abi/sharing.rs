@@ -7,7 +7,7 @@ use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 
 use super::support::*;
 
-fn share(block: *mut std::ffi::c_void) -> (Vec<u8>, usize) {
+pub(crate) fn share(block: *mut std::ffi::c_void) -> (Vec<u8>, usize) {
     let (mut length, mut offset) = (0, 0);
     // SAFETY: two places.
     succeed(unsafe { cuda_mem_torch_ipc_share(block, null_mut(), 0, &mut length, &mut offset) });
