@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Context, Driver, Error as CoreError, forked};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Context, Driver};
 use cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
 use cuda_mem_ipc::cuda_mem_pool::segments::Options;
 
@@ -70,9 +70,6 @@ pub(super) fn device(ordinal: c_int) -> Result<&'static Device, Failure> {
 
 #[cold]
 fn make(ordinal: c_int, place: Option<&'static OnceLock<Device>>) -> Result<&'static Device, Failure> {
-    if forked() {
-        return Err(CoreError::Forked.into());
-    }
     let driver = driver()?;
     let count = driver.device_count()?;
     let number = usize::try_from(ordinal).ok().filter(|number| *number < count);
@@ -135,9 +132,6 @@ fn lock_setup() -> MutexGuard<'static, Option<Setup>> {
 
 /// Changes what holds for every device; no device is made meanwhile.
 pub(super) fn set_up<R>(change: impl FnOnce(&mut Setup) -> Result<R, Failure>) -> Result<R, Failure> {
-    if forked() {
-        return Err(CoreError::Forked.into());
-    }
     change(lock_setup().get_or_insert_with(Setup::default))
 }
 
@@ -151,9 +145,6 @@ impl Default for Setup {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_init(device_count: c_int) -> c_int {
     entry(|| {
-        if forked() {
-            return Err(CoreError::Forked.into());
-        }
         let there = driver()?.device_count()?;
         if usize::try_from(device_count).map_or(true, |count| count > there) {
             return Err(Failure::argument(format!("device_count is {device_count}; there are {there}")));

@@ -77,6 +77,7 @@ impl Failure {
         )
     }
 
+    #[cold]
     fn keep(self) -> c_int {
         // What C cannot hold ends there. A thread at its end keeps nothing.
         let bytes: Vec<u8> = self.message.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
@@ -89,16 +90,15 @@ impl Failure {
 /// Runs the body of a function that C calls.
 #[inline]
 pub(super) fn entry(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    // Before any lock, which a thread of the parent may have held.
+    if forked() {
+        return CUDA_MEM_TORCH_FORKED;
+    }
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => CUDA_MEM_TORCH_OK,
-        Ok(Err(failure)) => failed(failure),
-        Err(panic) => failed(Failure::of_panic(&*panic)),
+        Ok(Err(failure)) => failure.keep(),
+        Err(panic) => Failure::of_panic(&*panic).keep(),
     }
-}
-
-#[cold]
-fn failed(failure: Failure) -> c_int {
-    if forked() { CUDA_MEM_TORCH_FORKED } else { failure.keep() }
 }
 
 /// What to do next, of the failure that the calling thread met last: text in UTF-8, which stays until its next one. Empty

@@ -11,7 +11,6 @@ use std::ffi::{c_int, c_void};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::copy::{memcpy_async, memcpy_peer_async};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
 
 use super::devices::{self, Device, device};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
@@ -72,9 +71,6 @@ pub unsafe extern "C" fn cuda_mem_torch_delete(address: *mut c_void) -> c_int {
     if address == 0 {
         return super::CUDA_MEM_TORCH_OK;
     }
-    if forked() {
-        return super::CUDA_MEM_TORCH_FORKED;
-    }
     let mut ours = true;
     let code = entry(|| {
         // Before somebody else can have it.
@@ -114,9 +110,6 @@ pub(super) fn block<R>(
     address: u64,
     ask: impl FnMut(&'static Device) -> Result<R, Error>,
 ) -> Result<R, Failure> {
-    if forked() {
-        return Err(CoreError::Forked.into());
-    }
     search(ask)?.ok_or_else(|| Error::UnknownAddress { address }.into())
 }
 

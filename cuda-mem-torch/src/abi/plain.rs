@@ -21,7 +21,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Stream, forked};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
 
 use super::devices::{self, Device};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, Failure, entry};
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn cuda_mem_torch_free(
     device: c_int,
     _stream: *mut c_void,
 ) {
-    if forked() || address.is_null() {
+    if address.is_null() {
         return;
     }
     entry(|| {

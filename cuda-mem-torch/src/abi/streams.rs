@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{CUresult, MissingFunction};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream, forked};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream};
 
 use super::devices::{self, Device};
 use super::error::{CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_UNSUPPORTED, Failure, entry};
@@ -74,9 +74,6 @@ pub(super) fn stream(device: &'static Device, raw: *mut c_void) -> Result<&'stat
 
 #[cold]
 fn find(device: &'static Device, raw: usize) -> Result<&'static Stream, Failure> {
-    if forked() {
-        return Err(CoreError::Forked.into());
-    }
     let key = (device.ordinal, raw, (raw == PER_THREAD).then(|| thread::current().id()));
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_default();
@@ -179,9 +176,6 @@ pub unsafe extern "C" fn cuda_mem_torch_see_stream(device: c_int, stream: *mut c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_forget_stream(device: c_int, stream: *mut c_void) -> c_int {
     entry(|| {
-        if forked() {
-            return Err(CoreError::Forked.into());
-        }
         let ordinal = devices::device(device)?.ordinal;
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.get_or_insert_default();

@@ -275,6 +275,38 @@ fn a_stream_that_captures_must_have_been_seen() {
 }
 
 #[test]
+fn a_forked_child_is_told_so() {
+    let _turn = turn();
+    let block = allocate(MIB, null_mut());
+    // Everything is there already, and a child would get at it.
+    let before = stats();
+    // SAFETY: the child calls what follows, none of which may take a lock, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut stats = cuda_mem_torch_device_stats::default();
+        let told = [
+            // SAFETY: a place.
+            unsafe { cuda_mem_torch_stats(0, &mut stats) },
+            // SAFETY: the default stream.
+            unsafe { cuda_mem_torch_see_stream(0, null_mut()) },
+            // SAFETY: nothing uses it.
+            unsafe { cuda_mem_torch_delete(block) },
+            cuda_mem_torch_reset_peak_stats(0),
+            cuda_mem_torch_pop_compile_context(),
+        ];
+        let well = told == [CUDA_MEM_TORCH_FORKED; 5] && cuda_mem_torch_device_of(block) == -1;
+        // SAFETY: the end of the child.
+        unsafe { libc::_exit(i32::from(!well)) };
+    }
+    let mut status = 0;
+    // SAFETY: a place for the status of a child that was made above.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!(stats(), before);
+    delete(block);
+}
+
+#[test]
 fn copies_are_ordered_on_their_stream() {
     let _turn = turn();
     let stream = new_stream();

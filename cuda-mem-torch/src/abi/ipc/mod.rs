@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::ImportedMapping;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
 use rustix::process::{ForeignRawFd, Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use self::blob::Blob;
@@ -95,9 +94,6 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_share(
 }
 
 fn share(address: u64) -> Result<(Vec<u8>, usize), Failure> {
-    if forked() {
-        return Err(CoreError::Forked.into());
-    }
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     let shared = shared.get_or_insert_default();
     if let Some(known) = shared.get(&address) {
@@ -218,9 +214,6 @@ impl Opened {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_ipc_close(address: *mut c_void) -> c_int {
     entry(|| {
-        if forked() {
-            return Err(CoreError::Forked.into());
-        }
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         let address = address.addr() as u64;
         let Some(place) = opened.iter().position(|opened| opened.mapping.as_raw() == address) else {
