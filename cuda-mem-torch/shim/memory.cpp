@@ -222,7 +222,11 @@ bool Allocator::initialized() {
 }
 
 void Allocator::emptyCache(MempoolId_t id) {
-  check(cuda_mem_torch_empty_cache(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), nullptr));
+  const int code = cuda_mem_torch_empty_cache(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), nullptr);
+  if (is_parents(code)) {
+    return;
+  }
+  check(code);
   if (native_.is_late()) {
     native_->emptyCache(id);
   }

@@ -5,6 +5,9 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -57,6 +60,17 @@ static void install() {
     std::printf("install: %s\n", text);
     std::exit(1);
   }
+}
+
+template <class F>
+static void in_a_forked_child(F body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    body();
+    std::_Exit(0);
+  }
+  int status = 0;
+  EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 static int64_t allocated() {
@@ -303,6 +317,16 @@ int main(int count, char** words) {
       c10::DataPtr held = CA::get()->allocate(1000);
       EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 1 && has(text, "delete them first"));
     }
+    const MempoolId_t id{0, 5000};
+    CA::createOrIncrefPool(0, id);
+    EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 1 && has(text, "still in use"));
+    in_a_forked_child([&] {
+      EXPECT(CA::getPoolUseCount(0, id) == 1);
+      CA::setUseOnOOM(0, id, true);
+      CA::releasePool(0, id);
+      CA::emptyCache(id);
+    });
+    CA::releasePool(0, id);
     EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 0 && CA::get() == native);
     EXPECT(cuda_mem_torch_shim_state() == 0 && c10::GetAllocator(c10::kCUDA) == native);
   }
