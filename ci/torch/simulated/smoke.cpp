@@ -243,6 +243,17 @@ static void sharing() {
   const auto opened = CA::getIpcDevPtr(handle.handle);
   EXPECT(opened != nullptr && opened == CA::getIpcDevPtr(handle.handle));
   EXPECT(has(thrown([] { CA::getIpcDevPtr("\003e nonsense of a newer version"); }), "future version"));
+  // One piece with a handle of a fabric, which has 64 bytes: the native allocator's.
+  const int32_t process = getpid();
+  const uint64_t pieces = 1;
+  const uint64_t bytes = 2 << 20;
+  std::string fabric(26 + 64, '\xff');
+  fabric[0] = 2;
+  fabric[1] = 'e';
+  std::memcpy(&fabric[2], &process, sizeof process);
+  std::memcpy(&fabric[10], &bytes, sizeof bytes);
+  std::memcpy(&fabric[18], &pieces, sizeof pieces);
+  EXPECT(thrown([&] { CA::getIpcDevPtr(fabric); }).find("cuda-mem: ") == std::string::npos);
   CA::enablePeerAccess(0, 1);
 }
 
