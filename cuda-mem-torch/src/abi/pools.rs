@@ -207,8 +207,8 @@ pub extern "C" fn cuda_mem_torch_set_no_split(device: c_int, pool: cuda_mem_torc
     entry(|| Ok(self::device(device)?.caching.set_no_split(pool.into(), true)?))
 }
 
-/// Gives cached memory back, of a device or of all, without waiting: of a pool that was released, or with zeros of the default
-/// pool and of all released ones. `bytes`, which may be null, gets how much.
+/// Gives cached memory back, of a device or of all: of a pool that was released, after a wait for what may use it, or with zeros,
+/// without waiting, of the default pool and of all released ones. `bytes`, which may be null, gets how much.
 ///
 /// # Safety
 ///
