@@ -38,6 +38,9 @@ pub unsafe extern "C" fn cuda_mem_torch_malloc(
     address: *mut *mut c_void,
 ) -> c_int {
     entry(|| {
+        if address.is_null() {
+            return Err(Failure::argument("address is null"));
+        }
         let found = obtain(device, bytes, stream)?;
         // SAFETY: the caller's promise.
         unsafe { write(address, pointer(found), "address") }

@@ -65,8 +65,10 @@ fn what_is_not_ours_is_said_to_be() {
     delete(block);
     // SAFETY: not a block any more.
     assert_eq!(unsafe { cuda_mem_torch_delete(block) }, CUDA_MEM_TORCH_NOT_OURS);
+    let before = stats();
     // SAFETY: no place, which is found out.
     let code = unsafe { cuda_mem_torch_malloc(0, MIB, null_mut(), null_mut()) };
+    assert_eq!(stats(), before, "nothing was allocated");
     assert_eq!((code, message().as_str()), (CUDA_MEM_TORCH_INVALID_ARGUMENT, "address is null"));
     let mut block = null_mut();
     // SAFETY: a place.
