@@ -861,8 +861,8 @@ int cuda_mem_torch_set_use_on_oom(int device, struct cuda_mem_torch_pool_id pool
 int cuda_mem_torch_set_no_split(int device, struct cuda_mem_torch_pool_id pool);
 
 /*
- Gives cached memory back, of a device or of all, without waiting: of a pool that was released, or with zeros of the default
- pool and of all released ones. `bytes`, which may be null, gets how much.
+ Gives cached memory back, of a device or of all: of a pool that was released, after a wait for what may use it, or with zeros,
+ without waiting, of the default pool and of all released ones. `bytes`, which may be null, gets how much.
 
  # Safety
 
@@ -951,7 +951,7 @@ int cuda_mem_torch_expandable_segment_sizes(int device, void *data, void (*size)
                                                                                  uint64_t bytes));
 
 /*
- The statistics of a device.
+ The statistics of a device; nothing, before it is used.
 
  # Safety
 

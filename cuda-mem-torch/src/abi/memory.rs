@@ -199,7 +199,7 @@ pub unsafe extern "C" fn cuda_mem_torch_cache_info(device: c_int, largest: *mut 
 /// Sets the share of the device's memory that may be held, from 0 to 1; 1 is no limit.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_set_memory_fraction(device: c_int, fraction: f64) -> c_int {
-    entry(|| Ok(devices::device(device)?.caching.set_memory_fraction(fraction)?))
+    entry(|| devices::set_fraction(device, fraction))
 }
 
 /// The share of the device's memory that may be held.
@@ -210,7 +210,7 @@ pub extern "C" fn cuda_mem_torch_set_memory_fraction(device: c_int, fraction: f6
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_memory_fraction(device: c_int, fraction: *mut f64) -> c_int {
     entry(|| {
-        let is = devices::device(device)?.caching.memory_fraction();
+        let is = devices::fraction(device)?;
         // SAFETY: the caller's promise.
         unsafe { write(fraction, is, "fraction") }
     })

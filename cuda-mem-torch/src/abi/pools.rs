@@ -17,7 +17,7 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, MemorySource, Str
 use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 use cuda_mem_ipc::cuda_mem_pool::{Error, MempoolId, RawResource, Result as PoolResult};
 
-use super::devices::{device, some};
+use super::devices::{device, if_made, some};
 use super::error::{Failure, entry};
 use super::pointers::{Data, list, pointer, write};
 use super::{cuda_mem_torch_pool_id, ipc, streams};
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn cuda_mem_torch_pool_use_count(
     count: *mut u64,
 ) -> c_int {
     entry(|| {
-        let found = self::device(device)?.caching.pool_use_count(pool.into());
+        let found = if_made(device)?.map_or(0, |device| device.caching.pool_use_count(pool.into()));
         // SAFETY: the caller's promise.
         unsafe { write(count, found, "count") }
     })

@@ -45,11 +45,16 @@ pub(crate) fn context_of(device: usize) -> Context {
 
 /// How often `what` makes the driver wait for all of a context.
 pub(crate) fn waits(what: impl FnOnce()) -> usize {
+    calls(what).into_iter().filter(|call| *call == "cuCtxSynchronize").count()
+}
+
+/// What `what` asks of the driver.
+pub(crate) fn calls(what: impl FnOnce()) -> Vec<&'static str> {
     sim().log().clear();
     sim().record(true);
     what();
     sim().record(false);
-    sim().log().records().iter().filter(|record| record.function == "cuCtxSynchronize").count()
+    sim().log().records().iter().map(|record| record.function).collect()
 }
 
 /// A stream that lives as long as the process: the allocators know it by its handle.
