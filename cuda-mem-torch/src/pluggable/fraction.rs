@@ -8,21 +8,24 @@ use crate::lock::read;
 
 /// Bytes of the fraction that were set aside. They go back unless they are kept, also when a function of the program panics.
 pub(super) struct Claim<'i> {
-    inner: &'i Inner,
+    /// None once it is kept.
+    inner: Option<&'i Inner>,
     bytes: usize,
     device: Device,
 }
 
 impl Claim<'_> {
     /// There is memory for it.
-    pub(super) fn keep(self) {
-        std::mem::forget(self);
+    pub(super) fn keep(mut self) {
+        self.inner = None;
     }
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.inner.unclaim(self.bytes, self.device);
+        if let Some(inner) = self.inner {
+            inner.unclaim(self.bytes, self.device);
+        }
     }
 }
 
@@ -41,7 +44,7 @@ impl Inner {
             }
             fits
         });
-        let claim = claimed.then(|| Claim { inner: self, bytes, device });
+        let claim = claimed.then(|| Claim { inner: Some(self), bytes, device });
         if claimed {
             self.share_fraction(device)?;
         }
