@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::capture::Relaxed;
 use crate::driver::refuse_forked;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::fork;
 use crate::stream::{Stream, until_quiet};
@@ -150,19 +150,37 @@ impl Uses {
         synchronize_all(&entries)
     }
 
-    /// Whether no use runs any more, without waiting for one.
+    /// Whether no use runs any more. The host waits for nothing. Work that a stream was given after its use counts too; see
+    /// [`Uses::points`] for what does not.
     ///
-    /// [`Error::Capturing`](crate::Error::Capturing) if that cannot be known before one of the streams ends its capture.
-    pub(crate) fn are_over(&self) -> Result<bool> {
+    /// Wraps [`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or `cuEventQuery` for per-thread
+    /// default streams.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if that cannot be known before one of the streams ends its capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Capturing`]; [`Error::Driver`], also for work that failed; [`Error::Forked`].
+    pub fn are_over(&self) -> Result<bool> {
+        self.all(Use::is_over)
+    }
+
+    /// As [`Uses::are_over`], where a use that was lost with its context is over too.
+    pub(crate) fn are_over_or_lost(&self) -> Result<bool> {
+        self.all(|entry| match entry.is_over() {
+            Err(Error::Driver(error)) if error.context_is_lost() => Ok(true),
+            answer => answer,
+        })
+    }
+
+    fn all(&self, is_over: impl Fn(&Use) -> Result<bool>) -> Result<bool> {
         refuse_forked()?;
+        // Asked outside the lock, as in `synchronize`.
         let entries = self.lock().iter().cloned().collect::<Vec<_>>();
         for entry in &entries {
-            entry.refuse_capturing()?;
-            let over = match &entry.event {
-                Some(event) => event.is_complete()?,
-                None => entry.stream.is_idle()?,
-            };
-            if !over {
+            if !is_over(entry)? {
                 return Ok(false);
             }
         }
@@ -308,6 +326,14 @@ impl Use {
         match &self.event {
             Some(_) => Ok(()),
             None => self.stream.refuse_capturing("waiting for uses of memory"),
+        }
+    }
+
+    fn is_over(&self) -> Result<bool> {
+        self.refuse_capturing()?;
+        match &self.event {
+            Some(event) => event.is_complete(),
+            None => self.stream.is_idle(),
         }
     }
 

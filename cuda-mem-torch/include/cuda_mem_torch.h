@@ -629,7 +629,9 @@ int cuda_mem_torch_ipc_share(void *address,
 int cuda_mem_torch_ipc_open(int device, const uint8_t *handle, size_t length, void **address);
 
 /*
- Ends one use of what [`cuda_mem_torch_ipc_open`] gave; the last one waits for the device and unmaps it.
+ Ends one use of what [`cuda_mem_torch_ipc_open`] gave; the last one waits for the device and unmaps it. Whatever is returned,
+ the use has ended: what cannot be unmapped yet, because a stream captures, is by a later call that opens or closes memory or
+ empties the cache.
 
  # Safety
 
@@ -755,9 +757,9 @@ int cuda_mem_torch_unpin_memory(void *address);
 
  # Safety
 
- None is needed: addresses go out only.
+ `stream` is a stream of the device.
  */
-void *cuda_mem_torch_alloc(size_t size, int device, void *_stream);
+void *cuda_mem_torch_alloc(size_t size, int device, void *stream);
 
 /*
  PyTorch's `free`. The memory is used again once everything is done that the device was given by then.
@@ -793,15 +795,15 @@ void cuda_mem_torch_plain_memory_fraction(double fraction, int device);
 void *cuda_mem_torch_plain_base_alloc(void *address, size_t *size);
 
 /*
- For `set_record_stream_fn`. A stream of the block's own device is waited for anyway; for others all devices are, before the
- block is used again.
+ For `set_record_stream_fn`. A stream of the block's own device is waited for anyway; for another the whole device is, before
+ the block is used again.
 
  # Safety
 
  `stream` is a stream.
  */
 void cuda_mem_torch_plain_record_stream(void *address,
-                                        void *_stream);
+                                        void *stream);
 
 /*
  Makes a pool, or adds a use to it. With a `source`, which only a new pool takes, its segments come from there.
@@ -859,8 +861,8 @@ int cuda_mem_torch_set_use_on_oom(int device, struct cuda_mem_torch_pool_id pool
 int cuda_mem_torch_set_no_split(int device, struct cuda_mem_torch_pool_id pool);
 
 /*
- Gives cached memory back, of a device or of all, without waiting: of a pool that was released, or with zeros of the default
- pool and of all released ones. `bytes`, which may be null, gets how much.
+ Gives cached memory back, of a device or of all: of a pool that was released, after a wait for what may use it, or with zeros,
+ without waiting, of the default pool and of all released ones. `bytes`, which may be null, gets how much.
 
  # Safety
 
@@ -949,7 +951,7 @@ int cuda_mem_torch_expandable_segment_sizes(int device, void *data, void (*size)
                                                                                  uint64_t bytes));
 
 /*
- The statistics of a device.
+ The statistics of a device; nothing, before it is used.
 
  # Safety
 

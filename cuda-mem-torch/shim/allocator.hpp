@@ -28,6 +28,12 @@ inline cuda_mem_torch_pool_id pool_id(const MempoolId_t& id) {
 /// Throws what a call of the library failed with, as PyTorch's own allocator would.
 void check(int code, DeviceIndex device = -1);
 
+/// Whether a call did nothing because it came from a forked child, which destroys the pools that it inherited where nothing may be
+/// thrown. They are the parent's.
+inline bool is_parents(int code) {
+  return code == CUDA_MEM_TORCH_FORKED;
+}
+
 /// Gives a block back, whoever's it is: the deleter of all tensors that are made here.
 void delete_block(void* pointer);
 
@@ -161,6 +167,10 @@ class Allocator final : public native::CUDAAllocator {
   int device_count() const {
     return device_count_.load();
   }
+  /// How many uses there are of pools here: of a `MemPool` or a graph, whose end comes here too.
+  size_t pool_uses() const {
+    return pool_uses_.load();
+  }
 
  private:
   void* obtain(size_t bytes, DeviceIndex device, cudaStream_t stream);
@@ -169,6 +179,7 @@ class Allocator final : public native::CUDAAllocator {
 
   Native native_;
   std::atomic<int> device_count_{0};
+  std::atomic<size_t> pool_uses_{0};
   std::mutex init_mutex_;
   std::mutex annotations_mutex_;
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;

@@ -136,6 +136,9 @@ void uninstall() {
     return;
   }
   Allocator* ours = the_allocator.load();
+  // The native allocator does not know these pools, and their owners end where nothing may be thrown.
+  TORCH_CHECK(
+      ours->pool_uses() == 0, "pools of torch.cuda.MemPool or of CUDA graphs are still in use: delete those first");
   // The native allocator does not know these blocks, and ignores the streams that are recorded for them.
   for (int device = 0; device < ours->device_count(); ++device) {
     cuda_mem_torch_device_stats stats{};

@@ -222,7 +222,11 @@ bool Allocator::initialized() {
 }
 
 void Allocator::emptyCache(MempoolId_t id) {
-  check(cuda_mem_torch_empty_cache(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), nullptr));
+  const int code = cuda_mem_torch_empty_cache(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), nullptr);
+  if (is_parents(code)) {
+    return;
+  }
+  check(code);
   if (native_.is_late()) {
     native_->emptyCache(id);
   }
@@ -282,7 +286,10 @@ void Allocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream str
   TORCH_CHECK(code != CUDA_MEM_TORCH_NOT_OURS || native_.is_late(), "No allocated block can be found for ", data.get());
   if (code != CUDA_MEM_TORCH_NOT_OURS) {
     check(code, stream.device_index());
+    return;
   }
+  // A block of one of its pools, which it knows by its own deleter. Without a context nothing is deleted.
+  native_->recordStream(c10::DataPtr(data.get(), nullptr, native_->raw_deleter(), data.device()), stream);
 }
 
 cudaError_t Allocator::memcpyAsync(

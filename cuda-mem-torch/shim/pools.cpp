@@ -48,7 +48,11 @@ bool Native::takes(DeviceIndex device, cudaStream_t stream) const {
 
 bool Allocator::is_native_pool(DeviceIndex device, const MempoolId_t& id) {
   uint64_t ours = 0;
-  check(cuda_mem_torch_pool_use_count(device, pool_id(id), &ours), device);
+  const int code = cuda_mem_torch_pool_use_count(device, pool_id(id), &ours);
+  if (is_parents(code)) {
+    return false;
+  }
+  check(code, device);
   return ours == 0 && native_.has_pool(device, id);
 }
 
@@ -162,11 +166,13 @@ void Allocator::createOrIncrefPool(
   }
   if (allocator == nullptr || allocator.get() == this || allocator.get() == native_.get()) {
     check(cuda_mem_torch_create_or_incref_pool(device, pool_id(id), nullptr), device);
+    pool_uses_.fetch_add(1);
     return;
   }
   const cuda_mem_torch_source source{
       new Source{std::move(allocator), device}, &source_alloc, &source_free, &source_release};
   check(cuda_mem_torch_create_or_incref_pool(device, pool_id(id), &source), device);
+  pool_uses_.fetch_add(1);
 }
 
 void Allocator::beginAllocateToPool(
@@ -182,6 +188,7 @@ void Allocator::beginAllocateToPool(
       cuda_mem_torch_begin_allocate_to_pool(
           device, pool_id(id), &accepts, new Filter{std::move(filter)}, &release_filter),
       device);
+  pool_uses_.fetch_add(1);
 }
 
 void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
@@ -197,12 +204,20 @@ void Allocator::releasePool(DeviceIndex device, MempoolId_t id) {
     native_->releasePool(device, id);
     return;
   }
-  check(cuda_mem_torch_release_pool(device, pool_id(id)), device);
+  const int code = cuda_mem_torch_release_pool(device, pool_id(id));
+  if (!is_parents(code)) {
+    check(code, device);
+    pool_uses_.fetch_sub(1);
+  }
 }
 
 int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t id) {
   uint64_t count = 0;
-  check(cuda_mem_torch_pool_use_count(device, pool_id(id), &count), device);
+  const int code = cuda_mem_torch_pool_use_count(device, pool_id(id), &count);
+  if (is_parents(code)) {
+    return 1;
+  }
+  check(code, device);
   return count == 0 && native_.is_late() ? native_->getPoolUseCount(device, id) : static_cast<int>(count);
 }
 
@@ -211,7 +226,10 @@ void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t id, bool use_on_oom)
     native_->setUseOnOOM(device, id, use_on_oom);
     return;
   }
-  check(cuda_mem_torch_set_use_on_oom(device, pool_id(id), use_on_oom), device);
+  const int code = cuda_mem_torch_set_use_on_oom(device, pool_id(id), use_on_oom);
+  if (!is_parents(code)) {
+    check(code, device);
+  }
 }
 
 void Allocator::setNoSplit(DeviceIndex device, MempoolId_t id) {

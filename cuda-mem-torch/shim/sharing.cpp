@@ -4,15 +4,32 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <cstring>
+
 namespace cuda_mem {
 
 namespace {
 
-/// Whether the library opens what another process told of: memory in pieces. A handle of `cudaMalloc` memory is the native
-/// allocator's, which knows older forms of it too.
+/// Whether the library opens what another process told of: memory in pieces with a descriptor for each. A handle of `cudaMalloc`
+/// memory is the native allocator's, which knows older forms of it too, and so are pieces with handles of a fabric, which are
+/// longer.
 bool is_in_pieces(const std::string& handle) {
   constexpr char version = 2;
-  return handle.size() > 2 && handle[0] == version && (handle[1] == 'e' || handle[1] == 'm');
+  constexpr size_t kind = 1;
+  constexpr size_t count_at = 18;
+  constexpr size_t header = 26;
+  if (handle.size() <= kind || handle[0] != version) {
+    return false;
+  }
+  if (handle[kind] != 'e') {
+    return handle[kind] == 'm';
+  }
+  if (handle.size() < header) {
+    return false;
+  }
+  uint64_t count = 0;
+  std::memcpy(&count, handle.data() + count_at, sizeof count);
+  return (handle.size() - header) / sizeof(int) == count && (handle.size() - header) % sizeof(int) == 0;
 }
 
 } // namespace

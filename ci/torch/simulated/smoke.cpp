@@ -5,6 +5,9 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -57,6 +60,17 @@ static void install() {
     std::printf("install: %s\n", text);
     std::exit(1);
   }
+}
+
+template <class F>
+static void in_a_forked_child(F body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    body();
+    std::_Exit(0);
+  }
+  int status = 0;
+  EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 static int64_t allocated() {
@@ -229,6 +243,17 @@ static void sharing() {
   const auto opened = CA::getIpcDevPtr(handle.handle);
   EXPECT(opened != nullptr && opened == CA::getIpcDevPtr(handle.handle));
   EXPECT(has(thrown([] { CA::getIpcDevPtr("\003e nonsense of a newer version"); }), "future version"));
+  // One piece with a handle of a fabric, which has 64 bytes: the native allocator's.
+  const int32_t process = getpid();
+  const uint64_t pieces = 1;
+  const uint64_t bytes = 2 << 20;
+  std::string fabric(26 + 64, '\xff');
+  fabric[0] = 2;
+  fabric[1] = 'e';
+  std::memcpy(&fabric[2], &process, sizeof process);
+  std::memcpy(&fabric[10], &bytes, sizeof bytes);
+  std::memcpy(&fabric[18], &pieces, sizeof pieces);
+  EXPECT(thrown([&] { CA::getIpcDevPtr(fabric); }).find("cuda-mem: ") == std::string::npos);
   CA::enablePeerAccess(0, 1);
 }
 
@@ -263,9 +288,15 @@ static void late(CA::CUDAAllocator* native) {
   EXPECT(CA::getPoolUseCount(0, id) == 1);
   CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
   void* pooled = CA::raw_alloc(1 << 20);
+  c10::DataPtr recorded = CA::get()->allocate(1 << 20);
   CA::endAllocateToPool(0, id);
   EXPECT(native->snapshot(id, false).segments.size() == 1);
   CA::raw_delete(pooled);
+  // Freed, it stays away until the stream's event is asked about.
+  CA::recordStream(recorded, c10::cuda::getStreamFromPool(false, 0));
+  const int64_t active = native->getDeviceStats(0).active_bytes[0].current;
+  recorded.clear();
+  EXPECT(native->getDeviceStats(0).active_bytes[0].current == active);
   CA::releasePool(0, id);
   CA::releasePool(0, id);
   early.clear();
@@ -297,6 +328,16 @@ int main(int count, char** words) {
       c10::DataPtr held = CA::get()->allocate(1000);
       EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 1 && has(text, "delete them first"));
     }
+    const MempoolId_t id{0, 5000};
+    CA::createOrIncrefPool(0, id);
+    EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 1 && has(text, "still in use"));
+    in_a_forked_child([&] {
+      EXPECT(CA::getPoolUseCount(0, id) == 1);
+      CA::setUseOnOOM(0, id, true);
+      CA::releasePool(0, id);
+      CA::emptyCache(id);
+    });
+    CA::releasePool(0, id);
     EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 0 && CA::get() == native);
     EXPECT(cuda_mem_torch_shim_state() == 0 && c10::GetAllocator(c10::kCUDA) == native);
   }

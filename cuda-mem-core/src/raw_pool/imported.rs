@@ -174,7 +174,8 @@ impl ImportedBlock {
 
     /// Has `guard` dropped once the free was reached on its stream, by a later call that allocates or releases or by
     /// [`Driver::reclaim`](crate::Driver::reclaim): only then the allocation may be imported anew, because on some drivers the free
-    /// takes the memory from a second import. If the driver refuses the free, `guard` is never dropped.
+    /// takes the memory from a second import. A lost context counts as the free, once no use runs in any other. If the driver refuses the
+    /// free for another reason, `guard` is never dropped.
     pub fn drop_after_free(&mut self, guard: impl Send + Sync + 'static) {
         self.block.companion.add(guard);
     }
@@ -189,7 +190,8 @@ impl ImportedBlock {
     ///
     /// # Errors
     ///
-    /// The block comes back with the error.
+    /// The block comes back with the error. [`Error::Timeout`] if a context was lost, so that the free cannot be ordered behind uses that
+    /// run in others.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
         if let Err(error) = self.block.release() {
             return Err(Refused::new(error, self));
@@ -204,36 +206,58 @@ impl Release for Block {
         if self.address == 0 {
             return Ok(());
         }
-        self.uses.hold_up_last(&self.home)?;
-        // SAFETY: imported once by this value and freed once, on a stream that is behind every use.
-        unsafe { free(self.address, &self.home) }?;
+        if let Err(error) = self.uses.hold_up_last(&self.home) {
+            expect_lost(error)?;
+            // What ran in a lost context is gone. What runs in others cannot be ordered any more: its end is asked for.
+            if !self.uses.are_over_or_lost()? {
+                return Err(Error::Timeout(Duration::ZERO));
+            }
+        }
+        // SAFETY: imported once by this value and freed once, on a stream that is behind every use or when none runs.
+        let freed = unsafe { free(self.address, &self.home) };
+        let is_freed = freed.is_ok();
+        // With the context the import is gone, and the code may be that of earlier work, of a free that was done.
+        freed.or_else(expect_lost)?;
         self.address = 0;
         if let Some(guard) = self.companion.take() {
-            let freed = Fence::record(&self.home);
-            if freed.is_err() {
+            let freed = is_freed.then(|| Fence::record(&self.home).ok()).flatten();
+            if is_freed && freed.is_none() {
                 // Without a point to ask for, the stream is waited for.
                 let _ = self.home.drain();
             }
-            let freed = freed.ok();
-            self.home.driver().release_or_defer(Freed { freed, _guard: guard });
+            let uses = std::mem::take(&mut self.uses);
+            self.home.driver().release_or_defer(Freed { freed, uses, _guard: guard });
         }
         Ok(())
     }
 }
 
-/// A free that was enqueued. What waits for it is dropped with this.
+/// The error, unless it tells of a lost context.
+fn expect_lost(error: Error) -> Result<()> {
+    match error {
+        Error::Driver(error) if error.context_is_lost() => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// A free that was enqueued, or that the lost context has made. What waits for it is dropped with this.
 struct Freed {
     freed: Option<Fence>,
+    /// Those that the free was behind. A lost context orders nothing: then they are asked for.
+    uses: Uses,
     _guard: Box<dyn Send + Sync>,
 }
 
 impl Release for Freed {
     fn release(&mut self) -> Result<()> {
-        match self.freed.as_ref().map_or(Ok(()), |freed| freed.synchronize(Some(Duration::ZERO))) {
-            // With the context all frees are gone.
-            Err(Error::Driver(error)) if error.context_is_lost() => Ok(()),
-            result => result,
+        if let Some(freed) = &self.freed {
+            let reached = freed.synchronize(Some(Duration::ZERO));
+            if reached.is_ok() {
+                return Ok(());
+            }
+            reached.or_else(expect_lost)?;
         }
+        if self.uses.are_over_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
     }
 }
 

@@ -237,6 +237,29 @@ pub enum Error {
         /// What the library says of it.
         text: String,
     },
+    /// A call of all ranks worked here and failed on another one: it was undone here.
+    #[error("{backend}: {call} failed on rank {rank}, and was undone on all ranks")]
+    FailedElsewhere {
+        /// The backend.
+        backend: &'static str,
+        /// The call.
+        call: &'static str,
+        /// The first rank that it failed on.
+        rank: usize,
+    },
+    /// A call of all ranks failed on some and left something on others, which takes all to undo. The backend is of no use any more, on any
+    /// rank.
+    #[error(
+        "{backend}: {call} failed on rank {rank} and not on all, which cannot be undone: make a new backend"
+    )]
+    Uneven {
+        /// The backend.
+        backend: &'static str,
+        /// The call.
+        call: &'static str,
+        /// The first rank that it failed on.
+        rank: usize,
+    },
     /// Ranks are about to make different calls, none of which was made.
     #[error(
         "rank {rank} is at: {theirs}; this one is at: {ours}. All ranks must make the same calls in the same order"

@@ -97,7 +97,7 @@ pub(crate) fn what_all_have_freed_is_given_back(rank: Rank) {
     rank.finish();
 }
 
-/// Memory that a stream still uses stays where it is.
+/// Memory that a stream still uses stays where it is, and nobody waits for the stream but the end.
 pub(crate) fn freeing_waits_for_the_streams_work(rank: Rank) {
     let (own, other) = (rank.number(), rank.other());
     let memory = rank.memory(BYTES);
@@ -113,16 +113,36 @@ pub(crate) fn freeing_waits_for_the_streams_work(rank: Rank) {
         unsafe { cuda_mem_core::copy::memcpy_async(&busy, to.address(), from.address(), BYTES) }.unwrap();
     }
     drop((memory, source));
-    // The next call of all gives it back, and waits.
+    // The next calls of all leave it alone.
+    drop(rank.memory(BYTES));
     std::thread::scope(|scope| {
-        let next = scope.spawn(|| rank.memory(BYTES));
+        let end = scope.spawn(|| rank.backend.close());
         std::thread::sleep(Duration::from_millis(50));
-        assert!(!next.is_finished());
+        assert!(!end.is_finished());
         gate.open();
-        drop(next.join().unwrap());
+        end.join().unwrap().unwrap();
     });
     assert!(target.to_vec(&busy).unwrap() == pattern(BYTES, seed(other, 0)));
     drop(target);
+    assert_eq!(rank.joined.context.driver().release_failures(), 0);
+}
+
+/// One rank's stream waits, with memory that it has freed, for a signal that the other sends after the next call of both.
+pub(crate) fn a_call_of_all_does_not_wait_for_a_signal_that_comes_after_it(rank: Rank) {
+    let kept = rank.memory(BYTES);
+    let freed = rank.memory(BYTES);
+    let there = freed.get_buffer(rank.other(), 0..BYTES).unwrap();
+    if rank.number() == 0 {
+        kept.wait_signal(&rank.stream, 1, 0, None).unwrap();
+        drop(there.on(&rank.stream).unwrap());
+    }
+    drop((freed, there));
+    let next = rank.memory(BYTES);
+    if rank.number() == 1 {
+        kept.put_signal(&rank.stream, 0, 0).unwrap();
+    }
+    rank.meet(&*next);
+    drop((kept, next));
     rank.finish();
 }
 

@@ -26,6 +26,11 @@ fn freeing_waits_for_the_streams_work() {
 }
 
 #[test]
+fn a_call_of_all_does_not_wait_for_a_signal_that_comes_after_it() {
+    alike!(NCCL, a_call_of_all_does_not_wait_for_a_signal_that_comes_after_it);
+}
+
+#[test]
 fn a_memory_pool_is_served() {
     alike!(NCCL, a_memory_pool_is_served);
 }

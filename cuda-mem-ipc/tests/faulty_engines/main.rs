@@ -14,3 +14,21 @@ mod nvshmem;
 #[allow(dead_code, reason = "as above")]
 #[path = "../engines/rank.rs"]
 mod rank;
+
+/// What the driver refuses is noticed before the library starts, which would be left as it is.
+fn the_drivers_refusal_comes_before_the_start(seat: &rank::Seat, library: rank::Library) {
+    let joined = seat.join();
+    let sim = cuda_mem_sim::Sim::builder().build();
+    let context = cuda_mem_core::Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context();
+    let context = context.unwrap();
+    fake::calls();
+    for (times, function) in
+        ["cuStreamCreateWithPriority", "cuMemAllocAsync", "cuMemsetD8Async"].iter().enumerate()
+    {
+        sim.fail_call(function, 1, cuda_mem_sim::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let error = library.start(&context, joined.group.clone(), &joined.options).unwrap_err();
+        assert!(matches!(error, cuda_mem_ipc::symmetric::Error::Core(_)), "{error}");
+        assert_eq!(sim.struck().len(), times + 1, "{function}");
+        assert!(!fake::calls().contains(&"init"), "{function}");
+    }
+}

@@ -76,6 +76,119 @@ fn windows_end_before_their_memory_and_nothing_is_collective_in_a_drop() {
     });
 }
 
+/// Both ranks do the same, rank 1 with a fault.
+macro_rules! with_a_fault {
+    ($body:ident) => {
+        pair::play(test_name!(), &[("rank", |first| $body(&Seat::of(first)))], |cast| {
+            let crew = Crew::start(cast, 2);
+            $body(&crew.seat);
+            crew.finish();
+        });
+    };
+}
+
+/// Rank 1 has the library's error, and rank 0 hears of it.
+fn expect_fault(error: &Error, rank: usize, call: &str) {
+    let told = match error {
+        Error::Engine { call: failed, .. } => rank == 1 && *failed == call,
+        Error::FailedElsewhere { rank: 1, .. } => rank == 0,
+        _ => false,
+    };
+    assert!(told, "{error}");
+}
+
+#[test]
+fn a_communicator_that_fails_on_one_rank_is_ended_on_all() {
+    fn body(seat: &Seat) {
+        let joined = seat.join();
+        if seat.rank == 1 {
+            fake::fail_alone("init");
+        }
+        fake::calls();
+        expect_fault(&joined.start(NEW).unwrap_err(), seat.rank, "ncclCommInitRank");
+        let expected = ["unique id", "init", "abort"];
+        assert_eq!(fake::calls(), if seat.rank == 0 { &expected[..] } else { &expected[1..2] });
+        let backend = joined.start(NEW).unwrap();
+        let rank = Rank::new(joined, backend);
+        rank.meet(&*rank.memory(100));
+        rank.finish();
+    }
+    with_a_fault!(body);
+}
+
+#[test]
+fn a_rendezvous_that_fails_on_one_rank_is_undone_on_all() {
+    fn body(seat: &Seat) {
+        let rank = Rank::of(seat, NEW);
+        let address = rank.alloc(100).unwrap();
+        if seat.rank == 1 {
+            fake::fail_alone("there");
+        }
+        fake::calls();
+        let error = rank.backend.rendezvous(address, None).unwrap_err();
+        expect_fault(&error, seat.rank, "ncclGetPeerDevicePointer");
+        assert_eq!(fake::calls(), ["register", "deregister"]);
+        let memory = rank.backend.rendezvous(address, None).unwrap();
+        rank.meet(&*memory);
+        drop(memory);
+        rank.backend.free(address).unwrap();
+        rank.finish();
+    }
+    with_a_fault!(body);
+}
+
+/// The memory is each rank's own: those that have it give it back.
+#[test]
+fn memory_that_one_rank_does_not_get_is_given_back_by_the_others() {
+    fn body(seat: &Seat) {
+        let rank = Rank::of(seat, NEW);
+        if seat.rank == 1 {
+            fake::fail_alone("allocate");
+        }
+        fake::calls();
+        expect_fault(&rank.alloc(100).unwrap_err(), seat.rank, "ncclMemAlloc");
+        rank.meet(&*rank.memory(100));
+        let expected = ["allocate", "free", "allocate", "register"];
+        let expected = expected.into_iter().filter(|call| seat.rank == 0 || *call != "free");
+        assert_eq!(fake::calls(), expected.collect::<Vec<_>>());
+        rank.finish();
+    }
+    with_a_fault!(body);
+}
+
+/// Not all can deregister it, and nobody makes a call alone.
+#[test]
+fn a_window_that_one_rank_does_not_get_ends_the_backend() {
+    fn body(seat: &Seat) {
+        let rank = Rank::of(seat, NEW);
+        let address = rank.alloc(100).unwrap();
+        if seat.rank == 1 {
+            fake::fail_alone("register");
+        }
+        fake::calls();
+        let error = rank.backend.rendezvous(address, None).unwrap_err();
+        let is_own = matches!(error, Error::Engine { call: "ncclCommWindowRegister", .. });
+        assert!(is_own == (seat.rank == 1), "{error}");
+        rank.backend.free(address).unwrap();
+        for refused in [rank.alloc(100).map(drop), rank.backend.close()] {
+            let error = refused.unwrap_err();
+            assert!(matches!(error, Error::Uneven { rank: 1, call: "rendezvous", .. }), "{error}");
+        }
+        drop(rank);
+        assert_eq!(fake::calls(), ["register", "abort"]);
+    }
+    with_a_fault!(body);
+}
+
+#[test]
+fn the_drivers_refusal_comes_before_the_start() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        crate::the_drivers_refusal_comes_before_the_start(&crew.seat, NEW);
+        crew.finish();
+    });
+}
+
 /// A process without the library is told where it was looked for.
 #[test]
 fn without_the_library_it_is_not_available() {

@@ -239,6 +239,72 @@ fn a_full_heap_is_an_error_and_the_next_allocation_works() {
     });
 }
 
+/// Its end takes all ranks, which not all are.
+#[test]
+fn memory_that_one_rank_does_not_get_ends_the_backend() {
+    fn body(seat: &Seat) {
+        let rank = Rank::of(seat, OLD);
+        if seat.rank == 1 {
+            fake::fail_alone("malloc");
+        }
+        fake::calls();
+        let error = rank.alloc(100).unwrap_err();
+        let is_own = matches!(error, Error::Engine { call: "nvshmem_malloc", .. });
+        assert!(is_own == (seat.rank == 1), "{error}");
+        for refused in [rank.alloc(100).map(drop), rank.backend.close()] {
+            let error = refused.unwrap_err();
+            assert!(matches!(error, Error::Uneven { rank: 1, call: "alloc", .. }), "{error}");
+        }
+        assert_eq!(fake::calls(), ["malloc"]);
+        stand_in::reset();
+    }
+    pair::play(test_name!(), &[("rank", |first| body(&Seat::of(first)))], |cast| {
+        let crew = Crew::start(cast, 2);
+        body(&crew.seat);
+        crew.finish();
+    });
+}
+
+/// An instance that all have is finalised by all, and one that only some have by nobody.
+#[test]
+fn an_initialisation_that_fails_on_one_rank_fails_on_all() {
+    fn body(seat: &Seat) {
+        let joined = seat.join();
+        let expected = ["unique id", "init", "finalize"];
+        for (fault, expected) in [("my_pe", &expected[..]), ("init", &expected[..2])] {
+            if seat.rank == 1 {
+                fake::fail_alone(fault);
+            }
+            fake::calls();
+            let error = joined.start(OLD).unwrap_err();
+            let told = match error {
+                Error::OtherInstance { .. } => seat.rank == 1 && fault == "my_pe",
+                Error::Engine { .. } => seat.rank == 1 && fault == "init",
+                Error::FailedElsewhere { rank: 1, .. } => seat.rank == 0 && fault == "my_pe",
+                Error::Uneven { rank: 1, .. } => seat.rank == 0 && fault == "init",
+                _ => false,
+            };
+            assert!(told, "{error}");
+            assert_eq!(fake::calls(), expected[seat.rank..]);
+        }
+        stand_in::reset();
+    }
+    pair::play(test_name!(), &[("rank", |first| body(&Seat::of(first)))], |cast| {
+        let crew = Crew::start(cast, 2);
+        body(&crew.seat);
+        crew.finish();
+    });
+}
+
+#[test]
+fn the_drivers_refusal_comes_before_the_start() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        crate::the_drivers_refusal_comes_before_the_start(&crew.seat, OLD);
+        crew.finish();
+    });
+}
+
 /// A process without the library is told where it was looked for.
 #[test]
 fn without_the_library_it_is_not_available() {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
@@ -63,6 +64,28 @@ fn a_pool_serves_nobody_else_and_gives_its_memory_back_when_released() {
     let refused = allocator.release_pool(id).unwrap_err();
     assert!(matches!(refused, Error::Pool(PoolError::Unknown { .. })), "{refused}");
     free(&allocator, other);
+}
+
+#[test]
+fn emptying_a_released_pool_waits_for_its_users() {
+    let world = World::new();
+    let (allocator, side, id) = (allocator(&world), world.new_stream(), MempoolId::for_user());
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    let block = allocator.allocate_by_address(3 * MIB, &world.stream).unwrap();
+    allocator.end_allocate_to_pool(id).unwrap();
+    allocator.record_stream(block, &side).unwrap();
+    let gate = Gate::before(&side);
+    free(&allocator, block);
+    allocator.release_pool(id).unwrap();
+    assert_eq!(allocator.empty_cache().unwrap(), 0, "nobody waits there");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // So that the wait has begun, if there is one.
+            thread::sleep(Duration::from_millis(20));
+            gate.open();
+        });
+        assert_eq!(allocator.empty_pool_cache(id).unwrap(), 20 * MIB);
+    });
 }
 
 #[test]

@@ -83,8 +83,8 @@ def _autoload() -> None:
         return
     if asked != "1":
         raise CudaMemError(f"{_VARIABLE} is {asked!r}; accepted: 1 to enable, 0 or nothing to leave PyTorch as it is")
-    torch = _torch.load()
-    if not torch.cuda.is_available():
-        warnings.warn(f"{_VARIABLE}=1 does nothing: PyTorch sees no GPU here", stacklevel=2)
+    # Nothing asks for a GPU here: that may initialise CUDA, after which the program could not fork any more.
+    if sys.modules["torch"].version.cuda is None:
+        warnings.warn(f"{_VARIABLE}=1 does nothing: PyTorch was built without CUDA", stacklevel=2)
         return
     enable()

@@ -19,7 +19,7 @@ def fake_torch(version="2.11.0+cu130", cuda="13.0"):
     torch = types.ModuleType("torch")
     torch.__version__ = version
     torch.version = types.SimpleNamespace(cuda=cuda)
-    torch.cuda = types.SimpleNamespace(is_available=lambda: False)
+    torch.cuda = types.SimpleNamespace()
     return torch
 
 
@@ -99,9 +99,17 @@ class Autoload(unittest.TestCase):
         with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "CUDA_MEM_TORCH is 'yes'; accepted: 1"):
             self.autoload("yes")
 
-    def test_without_a_gpu_it_warns(self):
-        with self.assertWarnsRegex(UserWarning, "PyTorch sees no GPU"):
-            self.autoload("1", fake_torch())
+    def test_without_cuda_it_warns(self):
+        with self.assertWarnsRegex(UserWarning, "built without CUDA"):
+            self.autoload("1", fake_torch("2.11.0+cpu", None))
+
+    def test_importing_initialises_nothing(self):
+        torch = fake_torch()
+        torch.cuda.is_available = mock.Mock()
+        with mock.patch.object(_install, "enable") as enable:
+            self.autoload("1", torch)
+        enable.assert_called_once_with()
+        torch.cuda.is_available.assert_not_called()
 
 
 class Parts(unittest.TestCase):

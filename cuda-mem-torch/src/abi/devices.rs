@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Context, Driver, Error as CoreError, forked};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Context, Driver};
 use cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
 use cuda_mem_ipc::cuda_mem_pool::segments::Options;
 
@@ -64,30 +64,21 @@ pub(super) fn device(ordinal: c_int) -> Result<&'static Device, Failure> {
     let place = usize::try_from(ordinal).ok().and_then(|ordinal| DEVICES.get(ordinal));
     match place.and_then(OnceLock::get) {
         Some(device) => Ok(device),
-        None => make(ordinal, place),
+        None => make(ordinal),
     }
 }
 
 #[cold]
-fn make(ordinal: c_int, place: Option<&'static OnceLock<Device>>) -> Result<&'static Device, Failure> {
-    if forked() {
-        return Err(CoreError::Forked.into());
-    }
-    let driver = driver()?;
-    let count = driver.device_count()?;
-    let number = usize::try_from(ordinal).ok().filter(|number| *number < count);
-    let (Some(place), Some(number)) = (place, number) else {
-        return Err(Failure::argument(format!(
-            "the device is {ordinal}; there are {count}, numbered from 0, and at the most {MOST} are used"
-        )));
-    };
+fn make(ordinal: c_int) -> Result<&'static Device, Failure> {
+    let number = number_of(ordinal)?;
+    let place = &DEVICES[number];
     // Held until it is there: what is set up meanwhile holds for it too.
     let mut setup = lock_setup();
     if let Some(device) = place.get() {
         return Ok(device);
     }
     let setup = setup.get_or_insert_with(Setup::default);
-    let context = driver.device(number)?.primary_context()?;
+    let context = driver()?.device(number)?.primary_context()?;
     let fraction = setup.fractions[number].unwrap_or(1.0);
     let options = CachingOptions::default().with_segments(setup.options).with_memory_fraction(fraction);
     let caching = CachingAllocator::new(&context, &options)?;
@@ -103,6 +94,45 @@ fn make(ordinal: c_int, place: Option<&'static OnceLock<Device>>) -> Result<&'st
     Ok(device)
 }
 
+/// The number of a device that there is.
+fn number_of(ordinal: c_int) -> Result<usize, Failure> {
+    let count = driver()?.device_count()?;
+    let number = usize::try_from(ordinal).ok().filter(|number| *number < count.min(MOST));
+    number.ok_or_else(|| {
+        Failure::argument(format!(
+            "the device is {ordinal}; there are {count}, numbered from 0, and at the most {MOST} are used"
+        ))
+    })
+}
+
+/// What there is for a device, if it was used: who only asks makes no context.
+pub(super) fn if_made(ordinal: c_int) -> Result<Option<&'static Device>, Failure> {
+    match made(ordinal) {
+        None => number_of(ordinal).map(|_| None),
+        found => Ok(found),
+    }
+}
+
+/// Sets the share of a device's memory, which one that is made later finds.
+pub(super) fn set_fraction(ordinal: c_int, fraction: f64) -> Result<(), Failure> {
+    let number = number_of(ordinal)?;
+    if !(0.0..=1.0).contains(&fraction) {
+        return Err(Failure::argument(format!("the fraction is {fraction}; accepted: from 0 to 1")));
+    }
+    set_up(|setup| {
+        setup.fractions[number] = Some(fraction);
+        made(ordinal).map_or(Ok(()), |device| Ok(device.caching.set_memory_fraction(fraction)?))
+    })
+}
+
+pub(super) fn fraction(ordinal: c_int) -> Result<f64, Failure> {
+    let number = number_of(ordinal)?;
+    set_up(|setup| match made(ordinal) {
+        Some(device) => Ok(device.caching.memory_fraction()),
+        None => Ok(setup.fractions[number].unwrap_or(1.0)),
+    })
+}
+
 /// What there is for a device that was used.
 #[inline]
 pub(super) fn made(ordinal: c_int) -> Option<&'static Device> {
@@ -114,12 +144,19 @@ pub(super) fn all() -> impl Iterator<Item = &'static Device> {
     DEVICES.iter().filter_map(OnceLock::get)
 }
 
-/// One device, or all that were used.
+/// Adds a device to some, once.
+pub(super) fn add(devices: &mut Vec<&'static Device>, device: &'static Device) {
+    if devices.iter().all(|other| other.ordinal != device.ordinal) {
+        devices.push(device);
+    }
+}
+
+/// One device, or all, of those that were used.
 pub(super) fn some(ordinal: c_int) -> Result<Vec<&'static Device>, Failure> {
     if ordinal == super::CUDA_MEM_TORCH_ALL_DEVICES {
         return Ok(all().collect());
     }
-    Ok(vec![device(ordinal)?])
+    Ok(if_made(ordinal)?.into_iter().collect())
 }
 
 fn lock_setup() -> MutexGuard<'static, Option<Setup>> {
@@ -128,9 +165,6 @@ fn lock_setup() -> MutexGuard<'static, Option<Setup>> {
 
 /// Changes what holds for every device; no device is made meanwhile.
 pub(super) fn set_up<R>(change: impl FnOnce(&mut Setup) -> Result<R, Failure>) -> Result<R, Failure> {
-    if forked() {
-        return Err(CoreError::Forked.into());
-    }
     change(lock_setup().get_or_insert_with(Setup::default))
 }
 
@@ -144,9 +178,6 @@ impl Default for Setup {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_init(device_count: c_int) -> c_int {
     entry(|| {
-        if forked() {
-            return Err(CoreError::Forked.into());
-        }
         let there = driver()?.device_count()?;
         if usize::try_from(device_count).map_or(true, |count| count > there) {
             return Err(Failure::argument(format!("device_count is {device_count}; there are {there}")));

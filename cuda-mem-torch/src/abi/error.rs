@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::PinError;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
 use cuda_mem_ipc::cuda_mem_pool::segments::{OptionsError, PoolError};
 
@@ -61,6 +62,12 @@ impl Failure {
         Self::new(CUDA_MEM_TORCH_INVALID_ARGUMENT, message)
     }
 
+    /// The driver refused `call`, which went past the layers below.
+    pub(super) fn of_driver(call: &str, code: CUresult) -> Self {
+        let driver = code.0.cast_signed();
+        Self { code: CUDA_MEM_TORCH_DRIVER, driver, message: format!("{call} failed with {driver}") }
+    }
+
     fn of_panic(panic: &(dyn Any + Send)) -> Self {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -70,6 +77,7 @@ impl Failure {
         )
     }
 
+    #[cold]
     fn keep(self) -> c_int {
         // What C cannot hold ends there. A thread at its end keeps nothing.
         let bytes: Vec<u8> = self.message.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
@@ -82,16 +90,15 @@ impl Failure {
 /// Runs the body of a function that C calls.
 #[inline]
 pub(super) fn entry(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    // Before any lock, which a thread of the parent may have held.
+    if forked() {
+        return CUDA_MEM_TORCH_FORKED;
+    }
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => CUDA_MEM_TORCH_OK,
-        Ok(Err(failure)) => failed(failure),
-        Err(panic) => failed(Failure::of_panic(&*panic)),
+        Ok(Err(failure)) => failure.keep(),
+        Err(panic) => Failure::of_panic(&*panic).keep(),
     }
-}
-
-#[cold]
-fn failed(failure: Failure) -> c_int {
-    if forked() { CUDA_MEM_TORCH_FORKED } else { failure.keep() }
 }
 
 /// What to do next, of the failure that the calling thread met last: text in UTF-8, which stays until its next one. Empty

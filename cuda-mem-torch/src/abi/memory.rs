@@ -11,7 +11,6 @@ use std::ffi::{c_int, c_void};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::copy::{memcpy_async, memcpy_peer_async};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
 
 use super::devices::{self, Device, device};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
@@ -39,6 +38,9 @@ pub unsafe extern "C" fn cuda_mem_torch_malloc(
     address: *mut *mut c_void,
 ) -> c_int {
     entry(|| {
+        if address.is_null() {
+            return Err(Failure::argument("address is null"));
+        }
         let found = obtain(device, bytes, stream)?;
         // SAFETY: the caller's promise.
         unsafe { write(address, pointer(found), "address") }
@@ -71,9 +73,6 @@ pub unsafe extern "C" fn cuda_mem_torch_delete(address: *mut c_void) -> c_int {
     let address = address.expose_provenance() as u64;
     if address == 0 {
         return super::CUDA_MEM_TORCH_OK;
-    }
-    if forked() {
-        return super::CUDA_MEM_TORCH_FORKED;
     }
     let mut ours = true;
     let code = entry(|| {
@@ -114,9 +113,6 @@ pub(super) fn block<R>(
     address: u64,
     ask: impl FnMut(&'static Device) -> Result<R, Error>,
 ) -> Result<R, Failure> {
-    if forked() {
-        return Err(CoreError::Forked.into());
-    }
     search(ask)?.ok_or_else(|| Error::UnknownAddress { address }.into())
 }
 
@@ -149,11 +145,11 @@ pub unsafe extern "C" fn cuda_mem_torch_record_stream(
 ) -> c_int {
     entry(|| {
         let address = address.addr() as u64;
-        if uncached::device_of(address).is_some() {
-            // Its free waits for everything.
+        let user = device(stream_device)?;
+        if uncached::record(address, user) {
             return Ok(());
         }
-        let stream = super::streams::stream(device(stream_device)?, stream)?;
+        let stream = super::streams::stream(user, stream)?;
         block(address, |device| device.caching.record_stream(address, stream))
     })
 }
@@ -203,7 +199,7 @@ pub unsafe extern "C" fn cuda_mem_torch_cache_info(device: c_int, largest: *mut 
 /// Sets the share of the device's memory that may be held, from 0 to 1; 1 is no limit.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_set_memory_fraction(device: c_int, fraction: f64) -> c_int {
-    entry(|| Ok(devices::device(device)?.caching.set_memory_fraction(fraction)?))
+    entry(|| devices::set_fraction(device, fraction))
 }
 
 /// The share of the device's memory that may be held.
@@ -214,7 +210,7 @@ pub extern "C" fn cuda_mem_torch_set_memory_fraction(device: c_int, fraction: f6
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_memory_fraction(device: c_int, fraction: *mut f64) -> c_int {
     entry(|| {
-        let is = devices::device(device)?.caching.memory_fraction();
+        let is = devices::fraction(device)?;
         // SAFETY: the caller's promise.
         unsafe { write(fraction, is, "fraction") }
     })

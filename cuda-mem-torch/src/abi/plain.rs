@@ -3,7 +3,9 @@
 //! What is called this way is told neither which streams use memory nor when they are done: behind a `torch.cuda.MemPool` PyTorch
 //! asks for segments, with whatever stream is current, and gives them back without a wait. So memory that comes back is parked,
 //! and a batch of it is used again behind one wait for the whole context. That is the library's one exception to never waiting
-//! for a device; where it would disturb a capture, new memory is made instead.
+//! for a device. While the requesting stream captures, or one that the library was told of, new memory is made instead. It is not
+//! told of others here: one of those that captures meanwhile in the same context loses its capture to the wait. PyTorch with
+//! the shim does not come here.
 //!
 //! It may happen under PyTorch's own lock. These functions have allocators of their own, which nobody listens to: no observer,
 //! tracker or other function of the program runs here.
@@ -19,11 +21,12 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Stream, forked};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
 
 use super::devices::{self, Device};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, Failure, entry};
 use super::pointers::{pointer, write};
+use super::streams;
 
 /// So much parked memory is waited for, even if no request needs it.
 const MOST_PARKED: usize = 1 << 30;
@@ -37,11 +40,11 @@ struct Plain {
     parked: Vec<(u64, Block)>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Block {
     bytes: usize,
-    /// Whether streams beyond its own were recorded, of whichever device.
-    recorded: bool,
+    /// Other devices, of which streams were recorded.
+    elsewhere: Vec<&'static Device>,
 }
 
 static PLAIN: Mutex<Vec<(c_int, Plain)>> = Mutex::new(Vec::new());
@@ -54,12 +57,12 @@ fn plain() -> MutexGuard<'static, Vec<(c_int, Plain)>> {
 ///
 /// # Safety
 ///
-/// None is needed: addresses go out only.
+/// `stream` is a stream of the device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_alloc(
     size: usize,
     device: c_int,
-    _stream: *mut c_void,
+    stream: *mut c_void,
 ) -> *mut c_void {
     let mut found = 0;
     let code = entry(|| {
@@ -67,7 +70,7 @@ pub unsafe extern "C" fn cuda_mem_torch_alloc(
             return Ok(());
         }
         let device = devices::device(device)?;
-        found = of(&mut plain(), device)?.allocate(device, size)?;
+        found = of(&mut plain(), device)?.allocate(device, size, stream)?;
         Ok(())
     });
     if code == CUDA_MEM_TORCH_OK { pointer(found) } else { std::ptr::null_mut() }
@@ -85,7 +88,7 @@ pub unsafe extern "C" fn cuda_mem_torch_free(
     device: c_int,
     _stream: *mut c_void,
 ) {
-    if forked() || address.is_null() {
+    if address.is_null() {
         return;
     }
     entry(|| {
@@ -106,7 +109,7 @@ pub extern "C" fn cuda_mem_torch_plain_init(device_count: c_int) {
 pub extern "C" fn cuda_mem_torch_plain_reset() {
     entry(|| {
         for (ordinal, plain) in plain().iter_mut() {
-            plain.use_parked(devices::device(*ordinal)?);
+            plain.use_parked(devices::device(*ordinal)?, None);
             plain.caching.empty_cache()?;
         }
         Ok(())
@@ -144,19 +147,22 @@ pub unsafe extern "C" fn cuda_mem_torch_plain_base_alloc(
     base
 }
 
-/// For `set_record_stream_fn`. A stream of the block's own device is waited for anyway; for others all devices are, before the
-/// block is used again.
+/// For `set_record_stream_fn`. A stream of the block's own device is waited for anyway; for another the whole device is, before
+/// the block is used again.
 ///
 /// # Safety
 ///
 /// `stream` is a stream.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuda_mem_torch_plain_record_stream(address: *mut c_void, _stream: *mut c_void) {
+pub unsafe extern "C" fn cuda_mem_torch_plain_record_stream(address: *mut c_void, stream: *mut c_void) {
     entry(|| {
         let address = address.addr() as u64;
-        for (_, plain) in plain().iter_mut() {
-            if let Some(block) = plain.live.get_mut(&address) {
-                block.recorded = true;
+        let user = streams::device_of(stream)?;
+        for (ordinal, plain) in plain().iter_mut() {
+            if let Some(block) = plain.live.get_mut(&address)
+                && *ordinal != user.ordinal
+            {
+                devices::add(&mut block.elsewhere, user);
             }
         }
         Ok(())
@@ -184,19 +190,19 @@ impl Plain {
         })
     }
 
-    fn allocate(&mut self, device: &Device, size: usize) -> Result<u64, Failure> {
+    fn allocate(&mut self, device: &'static Device, size: usize, asker: *mut c_void) -> Result<u64, Failure> {
         let parked = || self.parked.iter().map(|(_, block)| block.bytes).fold(0, usize::saturating_add);
         if !self.parked.is_empty() && parked() >= size.min(MOST_PARKED) {
-            self.use_parked(device);
+            self.use_parked(device, Some(asker));
         }
         let mut made = self.caching.allocate_by_address(size, &self.stream);
         if made.as_ref().is_err_and(cuda_mem_ipc::cuda_mem_pool::Error::is_out_of_memory)
-            && self.use_parked(device)
+            && self.use_parked(device, Some(asker))
         {
             made = self.caching.allocate_by_address(size, &self.stream);
         }
         let address = made?;
-        self.live.insert(address, Block { bytes: size, recorded: false });
+        self.live.insert(address, Block { bytes: size, elsewhere: Vec::new() });
         Ok(address)
     }
 
@@ -210,14 +216,15 @@ impl Plain {
 
     /// Has parked memory be used again, once all is done that used it; whether there was any and it could be waited for. A wait
     /// that a capture stands in the way of leaves it parked.
-    fn use_parked(&mut self, device: &Device) -> bool {
-        if self.parked.is_empty() {
+    fn use_parked(&mut self, device: &'static Device, asker: Option<*mut c_void>) -> bool {
+        if self.parked.is_empty() || asker.is_some_and(|stream| streams::captures(device, stream)) {
             return false;
         }
-        let elsewhere = self.parked.iter().any(|(_, block)| block.recorded);
-        let mut others = devices::all().filter(|other| elsewhere && other.ordinal != device.ordinal);
-        let waited =
-            device.context.synchronize().is_ok() && others.all(|other| other.context.synchronize().is_ok());
+        let mut users = vec![device];
+        for other in self.parked.iter().flat_map(|(_, block)| &block.elsewhere) {
+            devices::add(&mut users, other);
+        }
+        let waited = users.into_iter().all(|user| streams::quiesce(user).is_ok());
         if waited {
             for (address, _) in self.parked.drain(..) {
                 // SAFETY: handed out by `allocate`, given back once, and everything that used it is done.

@@ -17,10 +17,10 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, MemorySource, Str
 use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 use cuda_mem_ipc::cuda_mem_pool::{Error, MempoolId, RawResource, Result as PoolResult};
 
-use super::devices::{device, some};
+use super::devices::{device, if_made, some};
 use super::error::{Failure, entry};
 use super::pointers::{Data, list, pointer, write};
-use super::{cuda_mem_torch_pool_id, streams};
+use super::{cuda_mem_torch_pool_id, ipc, streams};
 
 /// Where a pool's segments come from, if not from the device: another allocator.
 #[repr(C)]
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn cuda_mem_torch_pool_use_count(
     count: *mut u64,
 ) -> c_int {
     entry(|| {
-        let found = self::device(device)?.caching.pool_use_count(pool.into());
+        let found = if_made(device)?.map_or(0, |device| device.caching.pool_use_count(pool.into()));
         // SAFETY: the caller's promise.
         unsafe { write(count, found, "count") }
     })
@@ -207,8 +207,8 @@ pub extern "C" fn cuda_mem_torch_set_no_split(device: c_int, pool: cuda_mem_torc
     entry(|| Ok(self::device(device)?.caching.set_no_split(pool.into(), true)?))
 }
 
-/// Gives cached memory back, of a device or of all, without waiting: of a pool that was released, or with zeros of the default
-/// pool and of all released ones. `bytes`, which may be null, gets how much.
+/// Gives cached memory back, of a device or of all: of a pool that was released, after a wait for what may use it, or with zeros,
+/// without waiting, of the default pool and of all released ones. `bytes`, which may be null, gets how much.
 ///
 /// # Safety
 ///
@@ -220,6 +220,7 @@ pub unsafe extern "C" fn cuda_mem_torch_empty_cache(
     bytes: *mut usize,
 ) -> c_int {
     entry(|| {
+        ipc::unmap_leaving();
         let mut given = 0usize;
         for device in some(device)? {
             given = given.saturating_add(device.caching.empty_pool_cache(pool.into())?);

@@ -10,7 +10,7 @@ use std::ffi::c_int;
 
 use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolStat, Stat};
 
-use super::devices::{device, some};
+use super::devices::{if_made, some};
 use super::entry;
 use super::pointers::write;
 
@@ -80,7 +80,7 @@ pub struct cuda_mem_torch_device_stats {
     pub max_split_size: i64,
 }
 
-/// The statistics of a device.
+/// The statistics of a device; nothing, before it is used.
 ///
 /// # Safety
 ///
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn cuda_mem_torch_stats(
     stats: *mut cuda_mem_torch_device_stats,
 ) -> c_int {
     entry(|| {
-        let found = self::device(device)?.caching.statistics();
+        let found = if_made(device)?.map(|device| device.caching.statistics()).unwrap_or_default();
         // SAFETY: the caller's promise.
         unsafe { write(stats, found.into(), "stats") }
     })

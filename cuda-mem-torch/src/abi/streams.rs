@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream, forked};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{CUresult, MissingFunction};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream};
 
 use super::devices::{self, Device};
-use super::error::{CUDA_MEM_TORCH_CAPTURING, Failure, entry};
+use super::error::{CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_UNSUPPORTED, Failure, entry};
 
 /// A stream of a device. The default stream of each thread has the same handle in all of them.
 type Key = (c_int, usize, Option<ThreadId>);
@@ -73,9 +74,6 @@ pub(super) fn stream(device: &'static Device, raw: *mut c_void) -> Result<&'stat
 
 #[cold]
 fn find(device: &'static Device, raw: usize) -> Result<&'static Stream, Failure> {
-    if forked() {
-        return Err(CoreError::Forked.into());
-    }
     let key = (device.ordinal, raw, (raw == PER_THREAD).then(|| thread::current().id()));
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_default();
@@ -101,6 +99,64 @@ fn find(device: &'static Device, raw: usize) -> Result<&'static Stream, Failure>
     Ok(stream)
 }
 
+/// Whether a stream of the device captures. It is not remembered: who asks this way never says that it has ended.
+pub(super) fn captures(device: &'static Device, raw: *mut c_void) -> bool {
+    // SAFETY: the caller's promise for the handle: a stream of this device. Nothing of it is kept.
+    let looked_at = unsafe { Stream::borrow_raw(&device.context, raw) };
+    matches!(looked_at, Err(CoreError::Capturing { .. }))
+}
+
+/// The device of a stream of any: of a default stream, the current one.
+pub(super) fn device_of(raw: *mut c_void) -> Result<&'static Device, Failure> {
+    let driver = devices::driver()?;
+    let current = || match driver.current_device()? {
+        Some(found) => devices::device(found.as_raw()),
+        None => Err(Failure::argument("the stream is a default stream, and no device is current")),
+    };
+    if raw.addr() <= PER_THREAD {
+        return current();
+    }
+    let asked = |call, code| match code {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        code => Err(Failure::of_driver(call, code)),
+    };
+    let table = driver.table();
+    let missing = |missing: MissingFunction| Failure::new(CUDA_MEM_TORCH_UNSUPPORTED, missing.to_string());
+    let of_stream = table.cuStreamGetCtx().map_err(missing)?;
+    let push = table.cuCtxPushCurrent().map_err(missing)?;
+    let pop = table.cuCtxPopCurrent().map_err(missing)?;
+    let mut context = std::ptr::null_mut();
+    // SAFETY: the caller's promise for the handle: a stream; one handle to write. A capture stays as it is.
+    asked("cuStreamGetCtx", unsafe { of_stream(raw.cast(), &mut context) })?;
+    // SAFETY: the context of a stream that lives.
+    asked("cuCtxPushCurrent", unsafe { push(context) })?;
+    let found = current();
+    // SAFETY: pushed above; one handle to write.
+    asked("cuCtxPopCurrent", unsafe { pop(&mut context) })?;
+    found
+}
+
+/// Waits until a device has done all that it was given. Beside a capture the driver would refuse that and fail the capture, so
+/// nothing is waited for while a stream captures that is known here.
+pub(super) fn quiesce(device: &'static Device) -> Result<(), Failure> {
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut streams = known.iter().flat_map(|known| &known.by_handle);
+    // Of the default stream of another thread nothing can be asked.
+    let capturing =
+        streams.any(|(key, stream)| key.0 == device.ordinal && stream.is_capturing().unwrap_or(false));
+    drop(known);
+    if capturing {
+        return Err(Failure::new(
+            CUDA_MEM_TORCH_CAPTURING,
+            format!(
+                "a stream of device {} captures a graph, which a wait for the device would end",
+                device.ordinal
+            ),
+        ));
+    }
+    Ok(device.context.synchronize()?)
+}
+
 /// Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is
 /// allocated.
 ///
@@ -120,9 +176,6 @@ pub unsafe extern "C" fn cuda_mem_torch_see_stream(device: c_int, stream: *mut c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_forget_stream(device: c_int, stream: *mut c_void) -> c_int {
     entry(|| {
-        if forked() {
-            return Err(CoreError::Forked.into());
-        }
         let ordinal = devices::device(device)?.ordinal;
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.get_or_insert_default();

@@ -7,11 +7,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::DeviceAllocation;
 
-use super::devices::Device;
+use super::devices::{self, Device};
 use super::error::Failure;
-use super::out_of_memory;
+use super::{out_of_memory, streams};
 
-type Books = HashMap<u64, (&'static Device, DeviceAllocation)>;
+type Books = HashMap<u64, Block>;
+
+struct Block {
+    allocation: DeviceAllocation,
+    /// Its own, and those of which streams were recorded.
+    devices: Vec<&'static Device>,
+}
 
 static OFF: AtomicBool = AtomicBool::new(false);
 /// How many there are, so that the usual free costs one load.
@@ -34,36 +40,41 @@ pub(super) fn allocate(device: &'static Device, bytes: usize) -> Result<u64, Fai
     let made = DeviceAllocation::new(&device.context, bytes);
     let made = made.map_err(|error| out_of_memory::failure(device, bytes, error.into()))?;
     let address = made.as_raw();
-    books().get_or_insert_default().insert(address, (device, made));
+    books().get_or_insert_default().insert(address, Block { allocation: made, devices: vec![device] });
     COUNT.fetch_add(1, Ordering::Release);
     Ok(address)
 }
 
-/// Frees a block that was made here, once the device has done all that it was given; whether there is one.
+/// Frees a block that was made here, once the devices that use it have done all that they were given; whether there is one.
 pub(super) fn free(address: u64) -> Result<bool, Failure> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return Ok(false);
     }
     // While it is in the books it is whole: a wait that fails, because a stream captures, leaves it there.
-    let Some(device) = look(address, |(device, _)| *device) else { return Ok(false) };
-    device.context.synchronize()?;
-    let Some((_, allocation)) = books().get_or_insert_default().remove(&address) else { return Ok(false) };
+    let Some(devices) = look(address, |block| block.devices.clone()) else { return Ok(false) };
+    devices.into_iter().try_for_each(streams::quiesce)?;
+    let Some(block) = books().get_or_insert_default().remove(&address) else { return Ok(false) };
     COUNT.fetch_sub(1, Ordering::Release);
-    drop(allocation);
+    drop(block);
     Ok(true)
 }
 
+/// A stream of a device uses a block, if it was made here: its free waits for the device. Whether it was.
+pub(super) fn record(address: u64, user: &'static Device) -> bool {
+    look(address, |block| devices::add(&mut block.devices, user)).is_some()
+}
+
 pub(super) fn device_of(address: u64) -> Option<c_int> {
-    look(address, |(device, _)| device.ordinal)
+    look(address, |block| block.devices.first().map(|device| device.ordinal)).flatten()
 }
 
 pub(super) fn base(address: u64) -> Option<(u64, usize)> {
-    look(address, |(_, allocation)| (allocation.as_raw(), allocation.bytes()))
+    look(address, |block| (block.allocation.as_raw(), block.allocation.bytes()))
 }
 
-fn look<R>(address: u64, at: impl FnOnce(&(&'static Device, DeviceAllocation)) -> R) -> Option<R> {
+fn look<R>(address: u64, at: impl FnOnce(&mut Block) -> R) -> Option<R> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return None;
     }
-    books().as_ref()?.get(&address).map(at)
+    books().as_mut()?.get_mut(&address).map(at)
 }

@@ -20,6 +20,7 @@ use cuda_mem_ipc::cuda_mem_pool::statistics::DeviceStatistics;
 use cuda_mem_ipc::cuda_mem_pool::{MempoolId, RawResource};
 
 use super::copies::copy_data;
+use super::sealed::Sealed;
 use super::{AllocatorState, CheckpointDelta, DataPtr, NativeAllocator, OutOfMemoryObserver, RawDeleter};
 use crate::error::Result;
 use crate::ipc::{IpcDevPtr, ShareableHandle};
@@ -28,7 +29,27 @@ use crate::ipc::{IpcDevPtr, ShareableHandle};
 /// [`PluggableAllocator`](crate::PluggableAllocator).
 ///
 /// What is provided is what the caching allocator does, which [`native`](Self::native) names: every allocator has one, if only for
-/// private pools.
+/// private pools. No other type can be one: that memory belongs to its receiver, whoever asks for it, is what pools and owners rely
+/// on.
+///
+/// ```compile_fail,E0277
+/// use cuda_mem_torch::{CudaAllocator, NativeAllocator, RawDeleter};
+///
+/// #[derive(Debug)]
+/// struct Mine(NativeAllocator);
+///
+/// impl CudaAllocator for Mine {
+///     fn native(&self) -> &NativeAllocator {
+///         &self.0
+///     }
+///     fn raw_deleter(&self) -> RawDeleter {
+///         self.0.raw_deleter()
+///     }
+///     fn name(&self) -> &'static str {
+///         "mine"
+///     }
+/// }
+/// ```
 ///
 /// The branch for ROCm of PyTorch's header, which has another type of stream, is left out: streams are CUDA's.
 ///
@@ -41,7 +62,7 @@ use crate::ipc::{IpcDevPtr, ShareableHandle};
 /// Whatever takes a device: [`Error::NotInitialized`](crate::Error::NotInitialized) before [`init`](Self::init) was called for it;
 /// `Forked` in [`Error::Core`](crate::Error::Core) in a forked child. Whatever takes a pool:
 /// [`PoolError`](cuda_mem_ipc::cuda_mem_pool::segments::PoolError) in [`Error::Pool`](crate::Error::Pool).
-pub trait CudaAllocator: fmt::Debug + Send + Sync {
+pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     /// The caching allocator behind this one.
     fn native(&self) -> &NativeAllocator;
 

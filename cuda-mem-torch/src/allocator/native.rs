@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cuda_mem_ipc::cuda_mem_pool::caching::CachingOptions;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
 
-use super::{Caches, CudaAllocator, RawDeleter};
+use super::{Caches, CudaAllocator, RawDeleter, Sealed};
 
 /// A caching allocator for each device of a driver, behind PyTorch's interface: what PyTorch calls `native`.
 ///
@@ -40,6 +40,8 @@ impl NativeAllocator {
         Self { caches: Arc::new(Caches::new(driver, options)) }
     }
 }
+
+impl Sealed for NativeAllocator {}
 
 impl CudaAllocator for NativeAllocator {
     fn native(&self) -> &NativeAllocator {

@@ -83,6 +83,7 @@ impl Caches {
         let found = self.of(device)?;
         // SAFETY: the caller's promise.
         let restored = unsafe { found.cache.restore_pool(state.id, &state.checkpoint) }?;
+        restored.freed.iter().for_each(|block| self.exports.end(block.address()));
         let owner = |block: pool::segments::BlockId| {
             // SAFETY: allocated just now by the restore, which hands each of them to its caller.
             unsafe { DataPtr::from_raw(block.address(), device, deleter.clone()) }
@@ -107,7 +108,7 @@ impl Caches {
 #[derive(Debug)]
 pub(crate) struct AllocatorSource(pub(crate) Arc<dyn CudaAllocator>);
 
-// SAFETY: the memory is the allocator's, handed through.
+// SAFETY: the memory is the allocator's, handed through; `CudaAllocator` is sealed, and both that there are give memory away once.
 unsafe impl MemorySource for AllocatorSource {
     unsafe fn deallocate(&self, address: CUdeviceptr, _layout: Layout, _stream: &Stream) -> core::Result<()> {
         // SAFETY: the caller's promise: it is ordered on this stream, on which it was allocated.

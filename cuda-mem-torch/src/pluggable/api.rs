@@ -20,8 +20,8 @@ use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 use super::functions::Functions;
 use super::{Inner, PluggableAllocator};
 use crate::allocator::{
-    CudaAllocator, Delete, NativeAllocator, OutOfMemoryObserver, PerDevice, RawDeleter, expect_stream_of,
-    refuse_forked,
+    CudaAllocator, Delete, NativeAllocator, OutOfMemoryObserver, PerDevice, RawDeleter, Sealed,
+    expect_stream_of, refuse_forked,
 };
 use crate::error::{Error, Result};
 use crate::ipc::ShareableHandle;
@@ -89,6 +89,8 @@ impl Delete for Inner {
         unsafe { self.native.caches.delete_by_address(address) }
     }
 }
+
+impl Sealed for PluggableAllocator {}
 
 impl CudaAllocator for PluggableAllocator {
     fn native(&self) -> &NativeAllocator {

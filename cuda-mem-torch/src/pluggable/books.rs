@@ -69,10 +69,33 @@ impl Block {
     }
 }
 
+/// What was freed, one by one. What is not come to, because a function of the program panicked, goes back into the books.
+pub(super) struct Waiting<'b> {
+    books: &'b Books,
+    freed: std::vec::IntoIter<Freed>,
+}
+
+impl Waiting<'_> {
+    pub(super) fn next(&mut self) -> Option<Freed> {
+        self.freed.next()
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.books.with(|state| state.freed.extend(&mut self.freed));
+    }
+}
+
 impl Books {
     /// Runs `body` with the books.
     pub(super) fn with<R>(&self, body: impl FnOnce(&mut State) -> R) -> R {
         body(&mut lock(&self.0))
+    }
+
+    /// All that was freed, to be looked at.
+    pub(super) fn take_freed(&self) -> Waiting<'_> {
+        Waiting { books: self, freed: self.with(|state| std::mem::take(&mut state.freed)).into_iter() }
     }
 
     pub(super) fn len(&self) -> usize {

@@ -6,9 +6,32 @@ use super::Inner;
 use crate::error::Result;
 use crate::lock::read;
 
+/// Bytes of the fraction that were set aside. They go back unless they are kept, also when a function of the program panics.
+pub(super) struct Claim<'i> {
+    /// None once it is kept.
+    inner: Option<&'i Inner>,
+    bytes: usize,
+    device: Device,
+}
+
+impl Claim<'_> {
+    /// There is memory for it.
+    pub(super) fn keep(mut self) {
+        self.inner = None;
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner {
+            inner.unclaim(self.bytes, self.device);
+        }
+    }
+}
+
 impl Inner {
     /// Sets bytes of the fraction aside, if it has as many left. The private pools have the rest.
-    pub(super) fn claim(&self, bytes: usize, device: Device) -> Result<bool> {
+    pub(super) fn claim(&self, bytes: usize, device: Device) -> Result<Option<Claim<'_>>> {
         let limited = read(&self.functions).memory_fraction.is_none();
         let (total, reserved) = (device.total_memory()?, self.ready(device)?.cache.reserved_bytes());
         let claimed = self.books.with(|state| {
@@ -21,10 +44,11 @@ impl Inner {
             }
             fits
         });
+        let claim = claimed.then(|| Claim { inner: Some(self), bytes, device });
         if claimed {
             self.share_fraction(device)?;
         }
-        Ok(claimed)
+        Ok(claim)
     }
 
     pub(super) fn unclaim(&self, bytes: usize, device: Device) {

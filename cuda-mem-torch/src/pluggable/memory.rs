@@ -57,21 +57,15 @@ impl Inner {
 
     /// Asks the program's function, within the fraction. 0 if there is no memory.
     fn ask(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr> {
-        if !self.claim(size, device)? {
-            return Ok(0);
-        }
+        let Some(claim) = self.claim(size, device)? else { return Ok(0) };
         let alloc = read(&self.functions).alloc.clone();
-        let asked = alloc(size, device, stream);
-        match asked {
-            Ok(address) if address != 0 => Ok(address),
-            Err(error) if !error.is_out_of_memory() => {
-                self.unclaim(size, device);
-                Err(error)
+        match alloc(size, device, stream) {
+            Ok(address) if address != 0 => {
+                claim.keep();
+                Ok(address)
             }
-            _ => {
-                self.unclaim(size, device);
-                Ok(0)
-            }
+            Err(error) if !error.is_out_of_memory() => Err(error),
+            _ => Ok(0),
         }
     }
 
@@ -125,9 +119,9 @@ impl Inner {
 
     /// Gives back what was freed and is not used any more. The first error; what was refused is tried again.
     pub(super) fn poll(&self) -> Result<()> {
-        let waiting = self.books.with(|state| std::mem::take(&mut state.freed));
+        let mut waiting = self.books.take_freed();
         let mut result = Ok(());
-        for mut freed in waiting {
+        while let Some(mut freed) = waiting.next() {
             if freed.points.is_none() {
                 freed.points = freed.block.uses.points().ok();
             }

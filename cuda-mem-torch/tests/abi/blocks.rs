@@ -5,6 +5,7 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_mem_torch::abi::*;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
 
 use super::support::*;
 
@@ -64,8 +65,10 @@ fn what_is_not_ours_is_said_to_be() {
     delete(block);
     // SAFETY: not a block any more.
     assert_eq!(unsafe { cuda_mem_torch_delete(block) }, CUDA_MEM_TORCH_NOT_OURS);
+    let before = stats();
     // SAFETY: no place, which is found out.
     let code = unsafe { cuda_mem_torch_malloc(0, MIB, null_mut(), null_mut()) };
+    assert_eq!(stats(), before, "nothing was allocated");
     assert_eq!((code, message().as_str()), (CUDA_MEM_TORCH_INVALID_ARGUMENT, "address is null"));
     let mut block = null_mut();
     // SAFETY: a place.
@@ -111,6 +114,8 @@ fn a_lack_of_memory_is_told_in_pytorchs_words() {
     assert_eq!((code, RECLAIMED.load(Ordering::Relaxed)), (CUDA_MEM_TORCH_OUT_OF_MEMORY, total));
     delete(held);
     assert!(stats().num_ooms >= 1);
+    // Plain memory of other tests comes from an allocator of its own.
+    empty_cache(NO_POOL);
 }
 
 #[test]
@@ -175,6 +180,77 @@ fn plain_memory_is_used_again_behind_a_wait() {
 }
 
 #[test]
+fn plain_memory_leaves_the_asking_streams_capture_alone() {
+    let _turn = turn();
+    let stream = new_stream();
+    // SAFETY: a live stream.
+    let block = unsafe { cuda_mem_torch_alloc(24 * MIB, 0, stream.as_raw()) };
+    // SAFETY: nothing uses it.
+    unsafe { cuda_mem_torch_free(block, 24 * MIB, 0, stream.as_raw()) };
+    begin_capture(stream);
+    // SAFETY: a live stream.
+    let during = unsafe { cuda_mem_torch_alloc(24 * MIB, 0, stream.as_raw()) };
+    end_capture(stream);
+    assert!(!during.is_null());
+    assert_ne!(during, block, "it is parked yet");
+    // SAFETY: a live stream.
+    let after = unsafe { cuda_mem_torch_alloc(24 * MIB, 0, stream.as_raw()) };
+    assert_eq!(after, block);
+    for block in [during, after] {
+        // SAFETY: nothing uses it.
+        unsafe { cuda_mem_torch_free(block, 24 * MIB, 0, stream.as_raw()) };
+    }
+    cuda_mem_torch_plain_reset();
+}
+
+#[test]
+fn a_known_stream_that_captures_is_not_disturbed() {
+    let _turn = turn();
+    let stream = new_stream();
+    // SAFETY: a live stream.
+    succeed(unsafe { cuda_mem_torch_see_stream(0, stream.as_raw()) });
+    cuda_mem_torch_enable(false);
+    let uncached = allocate(MIB, null_mut());
+    cuda_mem_torch_enable(true);
+    // SAFETY: the default stream.
+    let plain = unsafe { cuda_mem_torch_alloc(MIB, 0, null_mut()) };
+    // SAFETY: nothing uses it.
+    unsafe { cuda_mem_torch_free(plain, MIB, 0, null_mut()) };
+    begin_capture(stream);
+    // SAFETY: nothing uses it.
+    let refused = unsafe { cuda_mem_torch_delete(uncached) };
+    let refused = (refused, message());
+    cuda_mem_torch_plain_reset();
+    end_capture(stream);
+    assert_eq!(refused.0, CUDA_MEM_TORCH_CAPTURING);
+    assert!(refused.1.contains("a stream of device 0 captures a graph"), "{}", refused.1);
+    assert_eq!(cuda_mem_torch_device_of(uncached), 0, "it is as it was");
+    delete(uncached);
+    cuda_mem_torch_plain_reset();
+}
+
+#[test]
+fn streams_of_other_devices_are_waited_for() {
+    let _turn = turn();
+    let other = Stream::new(&context_of(1)).unwrap();
+    // SAFETY: a size.
+    let block = unsafe { cuda_mem_torch_alloc(28 * MIB, 0, null_mut()) };
+    // SAFETY: a live stream.
+    unsafe { cuda_mem_torch_plain_record_stream(block, other.as_raw()) };
+    // SAFETY: nothing uses it.
+    unsafe { cuda_mem_torch_free(block, 28 * MIB, 0, null_mut()) };
+    assert_eq!(waits(|| cuda_mem_torch_plain_reset()), 2, "one for each device");
+
+    cuda_mem_torch_enable(false);
+    let (near, far) = (allocate(MIB, null_mut()), allocate(MIB, null_mut()));
+    cuda_mem_torch_enable(true);
+    // SAFETY: a live stream.
+    succeed(unsafe { cuda_mem_torch_record_stream(far, 1, other.as_raw()) });
+    assert_eq!(waits(|| delete(near)), 1);
+    assert_eq!(waits(|| delete(far)), 2);
+}
+
+#[test]
 fn a_stream_that_captures_must_have_been_seen() {
     let _turn = turn();
     let (seen, unseen) = (new_stream(), new_stream());
@@ -200,6 +276,38 @@ fn a_stream_that_captures_must_have_been_seen() {
     succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
     succeed(cuda_mem_torch_release_pool(0, pool));
     assert_eq!(stats().allocated_bytes.all.current, before.allocated_bytes.all.current);
+}
+
+#[test]
+fn a_forked_child_is_told_so() {
+    let _turn = turn();
+    let block = allocate(MIB, null_mut());
+    // Everything is there already, and a child would get at it.
+    let before = stats();
+    // SAFETY: the child calls what follows, none of which may take a lock, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut stats = cuda_mem_torch_device_stats::default();
+        let told = [
+            // SAFETY: a place.
+            unsafe { cuda_mem_torch_stats(0, &mut stats) },
+            // SAFETY: the default stream.
+            unsafe { cuda_mem_torch_see_stream(0, null_mut()) },
+            // SAFETY: nothing uses it.
+            unsafe { cuda_mem_torch_delete(block) },
+            cuda_mem_torch_reset_peak_stats(0),
+            cuda_mem_torch_pop_compile_context(),
+        ];
+        let well = told == [CUDA_MEM_TORCH_FORKED; 5] && cuda_mem_torch_device_of(block) == -1;
+        // SAFETY: the end of the child.
+        unsafe { libc::_exit(i32::from(!well)) };
+    }
+    let mut status = 0;
+    // SAFETY: a place for the status of a child that was made above.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!(stats(), before);
+    delete(block);
 }
 
 #[test]

@@ -63,3 +63,33 @@ fn memory_is_pinned_by_its_address() {
     // SAFETY: no device uses it.
     succeed(unsafe { cuda_mem_torch_unpin_memory(address) });
 }
+
+#[test]
+fn asking_about_a_device_makes_no_context_on_it() {
+    const DEVICE: i32 = 2;
+    let _turn = turn();
+    let (mut stats, mut count, mut fraction) = (cuda_mem_torch_device_stats::default(), 7, 0.0);
+    let calls = calls(|| {
+        // SAFETY: a place.
+        succeed(unsafe { cuda_mem_torch_stats(DEVICE, &mut stats) });
+        succeed(cuda_mem_torch_reset_peak_stats(DEVICE));
+        succeed(cuda_mem_torch_reset_accumulated_stats(DEVICE));
+        // SAFETY: a place.
+        succeed(unsafe { cuda_mem_torch_pool_use_count(DEVICE, user_pool(), &mut count) });
+        succeed(cuda_mem_torch_set_memory_fraction(DEVICE, 0.5));
+        assert_eq!(cuda_mem_torch_set_memory_fraction(DEVICE, 1.5), CUDA_MEM_TORCH_INVALID_ARGUMENT);
+        // SAFETY: a place.
+        succeed(unsafe { cuda_mem_torch_memory_fraction(DEVICE, &mut fraction) });
+    });
+    assert!(!calls.contains(&"cuDevicePrimaryCtxRetain"), "{calls:?}");
+    assert_eq!((stats.allocated_bytes.all.current, count, fraction), (0, 0, 0.5));
+    // SAFETY: a place; there is no such device.
+    let code = unsafe { cuda_mem_torch_stats(3, &mut stats) };
+    assert_eq!(code, CUDA_MEM_TORCH_INVALID_ARGUMENT);
+    // Once it is used, it is as it was set.
+    // SAFETY: the default stream.
+    succeed(unsafe { cuda_mem_torch_see_stream(DEVICE, null_mut()) });
+    // SAFETY: a place.
+    succeed(unsafe { cuda_mem_torch_memory_fraction(DEVICE, &mut fraction) });
+    assert_eq!(fraction, 0.5);
+}

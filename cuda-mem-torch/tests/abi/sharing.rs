@@ -3,10 +3,11 @@
 use std::ptr::null_mut;
 
 use cuda_mem_torch::abi::*;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 
 use super::support::*;
 
-fn share(block: *mut std::ffi::c_void) -> (Vec<u8>, usize) {
+pub(crate) fn share(block: *mut std::ffi::c_void) -> (Vec<u8>, usize) {
     let (mut length, mut offset) = (0, 0);
     // SAFETY: two places.
     succeed(unsafe { cuda_mem_torch_ipc_share(block, null_mut(), 0, &mut length, &mut offset) });
@@ -16,6 +17,16 @@ fn share(block: *mut std::ffi::c_void) -> (Vec<u8>, usize) {
         cuda_mem_torch_ipc_share(block, bytes.as_mut_ptr(), bytes.len(), &mut length, &mut offset)
     });
     (bytes, offset)
+}
+
+fn is_mapped(address: *mut std::ffi::c_void) -> bool {
+    let ask = driver().table().cuMemGetAddressRange().unwrap();
+    let (mut base, mut bytes) = (0, 0);
+    let asked = context().with_current(|| {
+        // SAFETY: two values to write.
+        unsafe { ask(&mut base, &mut bytes, address.addr() as u64) }
+    });
+    asked.unwrap() == CUresult::CUDA_SUCCESS
 }
 
 #[test]
@@ -65,6 +76,45 @@ fn a_shared_block_is_seen_by_who_opens_it() {
     }
     succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
     succeed(cuda_mem_torch_release_pool(0, pool));
+}
+
+#[test]
+fn what_is_closed_beside_a_capture_is_not_opened_again() {
+    let _turn = turn();
+    let (stream, captured) = (new_stream(), new_stream());
+    // SAFETY: a live stream.
+    succeed(unsafe { cuda_mem_torch_see_stream(0, captured.as_raw()) });
+    let block = allocate(3 * MIB, stream.as_raw());
+    let (bytes, _) = share(block);
+    let open = || {
+        let mut base = null_mut();
+        // SAFETY: the bytes and a place.
+        succeed(unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) });
+        base
+    };
+    let first = open();
+    begin_capture(captured);
+    // SAFETY: nothing uses it.
+    let closed = unsafe { cuda_mem_torch_ipc_close(first) };
+    end_capture(captured);
+    succeed(closed);
+    // SAFETY: closed, which is found out.
+    assert_eq!(unsafe { cuda_mem_torch_ipc_close(first) }, CUDA_MEM_TORCH_NOT_OURS);
+
+    let second = open();
+    begin_capture(captured);
+    // SAFETY: nothing uses it.
+    succeed(unsafe { cuda_mem_torch_ipc_close(second) });
+    assert!(is_mapped(second));
+    let third = open();
+    assert_ne!(second, third, "the same bytes may name other memory by now");
+    end_capture(captured);
+    empty_cache(NO_POOL);
+    assert!(!is_mapped(second) && is_mapped(third));
+    // SAFETY: nothing uses it.
+    succeed(unsafe { cuda_mem_torch_ipc_close(third) });
+    assert!(!is_mapped(third));
+    delete(block);
 }
 
 #[test]

@@ -2,12 +2,14 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use cuda_mem_torch::abi::*;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{CUresult, CUstreamCaptureMode};
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Context, Driver, Stream};
+
+use cuda_mem_sim::Sim;
 
 pub(crate) const MIB: usize = 1 << 20;
 pub(crate) const NO_POOL: cuda_mem_torch_pool_id = cuda_mem_torch_pool_id { first: 0, second: 0 };
@@ -24,11 +26,35 @@ pub(crate) fn turn() -> Turn {
 }
 
 pub(crate) fn driver() -> Driver {
-    Driver::over(cuda_mem_sim::table()).unwrap()
+    Driver::over(sim().table()).unwrap()
+}
+
+/// Of its devices, most tests use the first; the last is used by none.
+pub(crate) fn sim() -> &'static Sim {
+    static SIM: LazyLock<Sim> = LazyLock::new(|| Sim::builder().devices(3).build());
+    &SIM
 }
 
 pub(crate) fn context() -> Context {
-    driver().device(0).unwrap().primary_context().unwrap()
+    context_of(0)
+}
+
+pub(crate) fn context_of(device: usize) -> Context {
+    driver().device(device).unwrap().primary_context().unwrap()
+}
+
+/// How often `what` makes the driver wait for all of a context.
+pub(crate) fn waits(what: impl FnOnce()) -> usize {
+    calls(what).into_iter().filter(|call| *call == "cuCtxSynchronize").count()
+}
+
+/// What `what` asks of the driver.
+pub(crate) fn calls(what: impl FnOnce()) -> Vec<&'static str> {
+    sim().log().clear();
+    sim().record(true);
+    what();
+    sim().record(false);
+    sim().log().records().iter().map(|record| record.function).collect()
 }
 
 /// A stream that lives as long as the process: the allocators know it by its handle.

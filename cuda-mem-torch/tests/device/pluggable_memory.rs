@@ -1,5 +1,6 @@
 //! `PluggableAllocator`: streams that use an allocation, the end of memory, and fractions.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use cuda_mem_torch::{CudaAllocator, Error};
@@ -165,6 +166,40 @@ fn beyond_the_fraction_the_program_is_not_asked() {
     allocator.set_memory_fraction(1.0, device).unwrap();
     let fits = allocator.malloc(MIB, device, &world.stream).unwrap();
     free(&*allocator, fits);
+}
+
+#[test]
+fn an_alloc_that_panics_claims_nothing() {
+    let world = World::new();
+    let (program, device) = (Program::new(), world.context.device());
+    let allocator = program.allocator(&world);
+    allocator.init(1).unwrap();
+    let total = device.total_memory().unwrap();
+    allocator.set_memory_fraction((8 * MIB + 1000) as f64 / total as f64, device).unwrap();
+    program.panic_once();
+    let allocate = || allocator.malloc(8 * MIB, device, &world.stream);
+    catch_unwind(AssertUnwindSafe(allocate)).unwrap_err();
+    free(&*allocator, allocate().unwrap());
+}
+
+#[test]
+fn a_free_that_panics_keeps_what_else_was_freed() {
+    let world = World::new();
+    let (program, device) = (Program::new(), world.context.device());
+    let allocator = program.allocator(&world);
+    let side = world.new_stream();
+    let gate = Gate::before(&side);
+    for block in [(); 3].map(|()| allocator.malloc(MIB, device, &world.stream).unwrap()) {
+        allocator.record_stream(block, &side).unwrap();
+        free(&*allocator, block);
+    }
+    gate.open();
+    side.synchronize().unwrap();
+    program.panic_once();
+    catch_unwind(AssertUnwindSafe(|| allocator.empty_cache(Default::default()))).unwrap_err();
+    assert_eq!(program.out(), 3);
+    allocator.empty_cache(Default::default()).unwrap();
+    assert_eq!(program.out(), 1, "the one of which nobody knows whether it was taken");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What a program would make an allocator of: two functions over memory of its own, which note their calls.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cuda_mem_core::ipc::DeviceAllocation;
@@ -22,6 +23,7 @@ pub(crate) enum Call {
 #[derive(Default)]
 pub(crate) struct Program {
     state: Mutex<State>,
+    panics: AtomicBool,
 }
 
 #[derive(Default)]
@@ -58,7 +60,13 @@ impl Program {
         self.state.lock().unwrap().refuse_free = true;
     }
 
+    /// Has the next call of either function panic.
+    pub(crate) fn panic_once(&self) {
+        self.panics.store(true, Ordering::Relaxed);
+    }
+
     fn alloc(&self, size: usize, device: Device, stream: &Stream) -> Result<u64, Error> {
+        assert!(!self.panics.swap(false, Ordering::Relaxed), "the program panics");
         let mut state = self.state.lock().unwrap();
         state.calls.push(Call::Alloc(size, device, stream.id().as_raw()));
         if state.limit.is_some_and(|limit| state.out + size > limit) {
@@ -72,6 +80,7 @@ impl Program {
     }
 
     fn free(&self, address: u64, size: usize, device: Device, stream: &Stream) -> Result<(), Error> {
+        assert!(!self.panics.swap(false, Ordering::Relaxed), "the program panics");
         let mut state = self.state.lock().unwrap();
         state.calls.push(Call::Free(address, size, device, stream.id().as_raw()));
         if std::mem::take(&mut state.refuse_free) {

@@ -4,19 +4,25 @@
 //! that is late for the first is noticed by those that wait, who do not come to the second: nobody makes the call then. What is left is
 //! a rank that stops between the two for as long as the others wait; a [`Group`](crate::symmetric::Group) notices that too.
 //!
-//! A message is words of eight bytes, little-endian: 1, the number of the agreement, rank, ranks, kind, size, number of the allocation, then the
-//! numbers of the allocations that this rank has freed. The second is the same without those, with kind 0.
+//! A call may fail on some ranks alone: after one that leaves something behind, all say in a third exchange whether it worked. What all have is
+//! undone by all; what only some have cannot be, and then there are no more calls.
+//!
+//! A message is words of eight bytes, little-endian: 2, the number of the agreement, rank, ranks, kind, size, number of the allocation, then the
+//! numbers of the allocations that this rank has freed. The second is the same without those, with kind 0, and the
+//! third with kind 5: there the size is 1 after a failure, and the number of the allocation 1 if there is something to undo.
 
 use std::time::Duration;
 
 use crate::symmetric::{Error, Exchange, Result};
 
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const HEAD: usize = 7;
 /// How many freed allocations a message names at most: it has 16384 bytes.
 const FREED: usize = 1024;
 /// The kind of the second message.
 const GO: u64 = 0;
+/// The kind of the third message.
+const DONE: u64 = 5;
 
 /// What is agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,15 +101,46 @@ impl Calls {
         // All ranks compare the same messages: when they differ nobody comes to the second exchange.
         let agreed = compared?;
         let told = exchange.all_gather(&encode(&head(GO), &[]), timeout);
-        let gone = told.and_then(|told| parse(&told, backend, ranks)).and_then(|gone| {
-            let is_other = |said: &Said| said.number != number || said.kind != GO;
-            match gone.iter().position(is_other) {
-                Some(rank) => Err(Error::NoMessage { rank, backend }),
-                None => Ok(()),
-            }
-        });
+        let gone = told.and_then(|told| expect(&told, backend, ranks, number, GO));
         gone.inspect_err(|error| self.end(error))?;
         Ok(agreed)
+    }
+
+    /// Returns what was made once all ranks have made theirs, or why not, on all ranks. `leaves` says whether there is something that all
+    /// have to undo together, which is the caller's to do unless there are [no more calls](Self::has_ended).
+    pub(super) fn settle<T>(
+        &mut self,
+        exchange: &dyn Exchange,
+        backend: &'static str,
+        call: &'static str,
+        made: Result<T>,
+        leaves: bool,
+        timeout: Duration,
+    ) -> Result<T> {
+        let (number, rank, ranks) = (self.agreements, exchange.rank(), exchange.world_size());
+        let (failed, leaves) = (u64::from(made.is_err()), u64::from(leaves));
+        let head = [VERSION, number, rank as u64, ranks as u64, DONE, failed, leaves];
+        let told = exchange.all_gather(&encode(&head, &[]), timeout);
+        let said = told.and_then(|told| expect(&told, backend, ranks, number, DONE));
+        let error = match said.inspect_err(|error| self.end(error)) {
+            Ok(said) => {
+                let Some(rank) = said.iter().position(|said| said.size != 0) else { return made };
+                if said.iter().all(|said| said.sequence == leaves) {
+                    Error::FailedElsewhere { backend, call, rank }
+                } else {
+                    let uneven = Error::Uneven { backend, call, rank };
+                    self.end(&uneven);
+                    uneven
+                }
+            }
+            Err(error) => error,
+        };
+        made.and(Err(error))
+    }
+
+    /// Whether there are no more calls, so that nothing can be undone together.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.is_some()
     }
 
     /// Messages are not matched any more.
@@ -165,6 +202,21 @@ fn parse(told: &[Vec<u8>], backend: &'static str, ranks: usize) -> Result<Vec<Sa
         }
     };
     told.iter().enumerate().map(message).collect()
+}
+
+/// What the ranks said, each in a message of this call and kind.
+fn expect(
+    told: &[Vec<u8>],
+    backend: &'static str,
+    ranks: usize,
+    number: u64,
+    kind: u64,
+) -> Result<Vec<Said>> {
+    let said = parse(told, backend, ranks)?;
+    match said.iter().position(|said| said.number != number || said.kind != kind) {
+        Some(rank) => Err(Error::NoMessage { rank, backend }),
+        None => Ok(said),
+    }
 }
 
 /// Whether all are about to do the same.
@@ -284,7 +336,7 @@ mod tests {
             Some(encode(&head, &[]))
         };
         let long = said(0, 2, 64, 3, &[0; FREED + 1]);
-        for wrong in [Some(Vec::new()), Some(vec![0; 57]), with(0, 2), with(2, 0), with(3, 3), long] {
+        for wrong in [Some(Vec::new()), Some(vec![0; 57]), with(0, 1), with(2, 0), with(3, 3), long] {
             let (script, mut calls) = (Script(Mutex::new(vec![wrong])), Calls::default());
             for _ in 0..2 {
                 let error = agree(&mut calls, &script, alloc(64, &[])).unwrap_err();
@@ -296,6 +348,46 @@ mod tests {
             let script = Script(Mutex::new(vec![said(0, 2, 64, 3, &[]), second]));
             let error = agree(&mut Calls::default(), &script, alloc(64, &[])).unwrap_err();
             assert!(matches!(error, Error::NoMessage { rank: 1, .. }), "{error}");
+        }
+    }
+
+    fn settle(script: Vec<Option<Vec<u8>>>, made: Result<u8>, leaves: bool) -> (Result<u8>, bool) {
+        let (script, mut calls) = (Script(Mutex::new(script)), Calls::default());
+        let settled = calls.settle(&script, "NVSHMEM", "call", made, leaves, Duration::from_secs(1));
+        (settled, calls.has_ended())
+    }
+
+    #[test]
+    fn a_call_is_made_when_all_have_made_it() {
+        let (settled, has_ended) = settle(vec![said(0, DONE, 0, 1, &[])], Ok(7), true);
+        assert_eq!((settled.unwrap(), has_ended), (7, false));
+    }
+
+    #[test]
+    fn what_failed_elsewhere_is_undone_by_all_or_by_none() {
+        for leaves in [false, true] {
+            let (settled, has_ended) = settle(vec![said(0, DONE, 1, leaves.into(), &[])], Ok(7), leaves);
+            let error = settled.unwrap_err();
+            assert!(matches!(error, Error::FailedElsewhere { rank: 1, call: "call", .. }), "{error}");
+            assert!(!has_ended);
+            let (settled, has_ended) = settle(vec![said(0, DONE, 1, (!leaves).into(), &[])], Ok(7), leaves);
+            let error = settled.unwrap_err();
+            assert!(matches!(error, Error::Uneven { rank: 1, .. }), "{error}");
+            assert!(has_ended);
+        }
+        // This rank's own failure is told as it is.
+        let (settled, has_ended) =
+            settle(vec![said(0, DONE, 0, 1, &[])], Err(Error::NotReachable { rank: 5 }), false);
+        assert!(matches!(settled.unwrap_err(), Error::NotReachable { rank: 5 }) && has_ended);
+    }
+
+    #[test]
+    fn who_does_not_say_what_became_of_a_call_ends_it_for_good() {
+        for script in [None, said(1, DONE, 0, 0, &[]), said(0, GO, 0, 0, &[])] {
+            let (settled, has_ended) = settle(vec![script], Ok(7), false);
+            let error = settled.unwrap_err();
+            assert!(matches!(error, Error::Missing { .. } | Error::NoMessage { rank: 1, .. }), "{error}");
+            assert!(has_ended);
         }
     }
 

@@ -10,9 +10,13 @@
 #![allow(unsafe_code, reason = "copies zeroes to addresses")]
 
 use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{Context, DeviceBuffer, Error as CoreError, Stream, Uses, copy, forked};
+use cuda_mem_pool::cuda_mem_core::{
+    Context, DeviceBuffer, Error as CoreError, Stream, UsePoint, Uses, copy, forked,
+};
 
 use super::{Engine, Opened, Words, lock};
 use crate::symmetric::{CHANNELS, Error, Result, SIGNAL_PAD_BYTES};
@@ -20,13 +24,24 @@ use crate::symmetric::{CHANNELS, Error, Result, SIGNAL_PAD_BYTES};
 /// The signal pad begins at a multiple of this.
 const GRANULE: usize = 512;
 
+/// Between two looks at a stream at the end.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What a backend takes of the driver: made before the ranks agree on the start, so that nothing of the library's is there when it fails.
+#[derive(Debug)]
+pub(super) struct Ground {
+    context: Context,
+    stream: Stream,
+    zeroes: DeviceBuffer<u8>,
+    ranks: usize,
+}
+
 /// What the backend and its allocations share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) engine: Box<dyn Engine>,
     pub(super) context: Context,
-    stream: Stream,
-    zeroes: DeviceBuffer<u8>,
+    ground: Ground,
     pub(super) ranks: usize,
     pub(super) rank: usize,
     books: Mutex<Books>,
@@ -50,6 +65,33 @@ struct Retired {
     address: CUdeviceptr,
     window: Option<usize>,
     uses: Vec<Uses>,
+    /// Behind the uses, from when they were first found to run on: streams may be busy ever after.
+    points: Option<Vec<UsePoint>>,
+}
+
+impl Retired {
+    /// Whether nothing uses the memory any more, without a wait.
+    fn is_quiet(&mut self) -> Result<bool, CoreError> {
+        if let Some(points) = &self.points {
+            return all(points, UsePoint::is_reached);
+        }
+        if all(&self.uses, Uses::are_over)? {
+            return Ok(true);
+        }
+        let points = self.uses.iter_mut().map(Uses::points).collect::<Result<Vec<_>, _>>()?;
+        self.points = Some(points.into_iter().flatten().collect());
+        Ok(false)
+    }
+}
+
+/// Whether all are so, up to the first that is not.
+fn all<T>(of: &[T], is_so: impl Fn(&T) -> Result<bool, CoreError>) -> Result<bool, CoreError> {
+    for one in of {
+        if !is_so(one)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Where things lie.
@@ -74,11 +116,18 @@ pub(super) struct Allocation {
     opened: OnceLock<Opened>,
 }
 
-impl Shared {
-    pub(super) fn new(engine: Box<dyn Engine>, context: &Context, ranks: usize, rank: usize) -> Result<Self> {
+impl Ground {
+    pub(super) fn new(context: &Context, ranks: usize) -> Result<Self> {
         let stream = Stream::new(context)?;
         let zeroes = DeviceBuffer::zeroed(&stream, SIGNAL_PAD_BYTES + words_bytes(ranks))?;
-        Ok(Self { engine, context: context.clone(), stream, zeroes, ranks, rank, books: Mutex::default() })
+        Ok(Self { context: context.clone(), stream, zeroes, ranks })
+    }
+}
+
+impl Shared {
+    pub(super) fn new(engine: Box<dyn Engine>, ground: Ground, rank: usize) -> Self {
+        let (context, ranks) = (ground.context.clone(), ground.ranks);
+        Self { engine, context, ground, ranks, rank, books: Mutex::default() }
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -88,7 +137,7 @@ impl Shared {
     /// For so many bytes of data.
     pub(super) fn layout(&self, size: usize) -> Result<Layout> {
         let pad = size.checked_next_multiple_of(GRANULE);
-        let whole = pad.and_then(|pad| pad.checked_add(self.zeroes.len()));
+        let whole = pad.and_then(|pad| pad.checked_add(self.ground.zeroes.len()));
         let too_large = CoreError::TooLarge { count: size, size: 1 };
         let (Some(pad), Some(whole)) = (pad, whole) else { return Err(too_large.into()) };
         Ok(Layout { size, pad, whole })
@@ -99,7 +148,7 @@ impl Shared {
         lock(&shared.books).count += 1;
         let made = shared.context.with_current(|| shared.engine.alloc(layout.whole)).map_err(Error::from);
         let address = made.and_then(|made| made).inspect_err(|_| {
-            let retired = Retired { sequence, address: 0, window: None, uses: Vec::new() };
+            let retired = Retired { sequence, address: 0, window: None, uses: Vec::new(), points: None };
             lock(&shared.books).retired.push(retired);
         })?;
         let counts = || vec![0; 2 * CHANNELS * shared.ranks];
@@ -109,7 +158,7 @@ impl Shared {
             ranks: shared.ranks,
             counts: Mutex::new([counts(), counts()]),
         };
-        let allocation = Allocation {
+        Ok(Allocation {
             shared: Arc::clone(shared),
             address,
             size: layout.size,
@@ -119,14 +168,7 @@ impl Shared {
             words,
             uses: (0..shared.ranks).map(|_| Uses::new()).collect(),
             opened: OnceLock::new(),
-        };
-        let source = shared.zeroes.on_read(&shared.stream)?;
-        let (target, bytes) = (address + layout.pad as u64, shared.zeroes.len());
-        // SAFETY: the end of the new memory, which nobody else uses yet, and a buffer of as many bytes; waited for below.
-        let cleared = unsafe { copy::memcpy_async(&shared.stream, target, source.address(), bytes) };
-        shared.stream.synchronize()?;
-        cleared?;
-        Ok(allocation)
+        })
     }
 
     /// How many allocations the library has not got back.
@@ -134,15 +176,25 @@ impl Shared {
         lock(&self.books).count
     }
 
-    /// What this rank has freed and does not use any more, for which it waits. What a capturing stream uses stays for later.
-    pub(super) fn ready(&self) -> Vec<u64> {
+    /// What this rank has freed and does not use any more. What streams still use, or a capturing stream may, stays for later.
+    ///
+    /// A call of all ranks must not wait for a stream: that may wait for a signal which another rank sends after the call. Only at the end,
+    /// behind which nothing comes, it waits with `patience`.
+    pub(super) fn ready(&self, patience: Duration) -> Vec<u64> {
         let mut books = lock(&self.books);
         let mut retired = std::mem::take(&mut books.retired);
-        // Waited for outside the lock, which drops take.
+        // Asked outside the lock, which drops take.
         drop(books);
         retired.sort_by_key(|retired| retired.sequence);
-        let is_quiet = |retired: &&Retired| retired.uses.iter().all(|uses| uses.wait().is_ok());
-        let ready = retired.iter().filter(is_quiet).map(|retired| retired.sequence).collect();
+        let start = Instant::now();
+        let is_quiet = |retired: &mut Retired| loop {
+            match retired.is_quiet() {
+                Ok(false) if start.elapsed() < patience => thread::sleep(PAUSE),
+                answer => return answer.unwrap_or(false),
+            }
+        };
+        let quiet = |retired: &mut Retired| is_quiet(retired).then_some(retired.sequence);
+        let ready = retired.iter_mut().filter_map(quiet).collect();
         lock(&self.books).retired.append(&mut retired);
         ready
     }
@@ -160,9 +212,20 @@ impl Shared {
             }
             let free = || self.engine.free(retired.address, retired.window);
             let given = self.context.with_current(free).map_err(Error::from).and_then(|given| given);
-            if let Err(error) = given {
-                lock(&self.books).failed.get_or_insert(error);
-            }
+            self.note_failure(given);
+        }
+    }
+
+    /// Undoes a registration, all ranks being at it.
+    pub(super) fn unregister(&self, window: usize) {
+        let undone = self.context.with_current(|| self.engine.unregister(window));
+        self.note_failure(undone.map_err(Error::from).and_then(|undone| undone));
+    }
+
+    /// What [`close`](Self::close) tells of.
+    fn note_failure(&self, result: Result<()>) {
+        if let Err(error) = result {
+            lock(&self.books).failed.get_or_insert(error);
         }
     }
 
@@ -192,14 +255,33 @@ impl Allocation {
         self.opened.get().is_some()
     }
 
+    /// Zeroes the end.
+    pub(super) fn clear(&self) -> Result<()> {
+        let Ground { stream, zeroes, .. } = &self.shared.ground;
+        let source = zeroes.on_read(stream)?;
+        let (target, bytes) = (self.address + self.pad as u64, zeroes.len());
+        // SAFETY: the end of new memory, which nobody else uses yet, and a buffer of as many bytes; waited for below.
+        let cleared = unsafe { copy::memcpy_async(stream, target, source.address(), bytes) };
+        stream.synchronize()?;
+        Ok(cleared?)
+    }
+
     /// Brings the ranks together, all of them being at it.
-    pub(super) fn open(&self) -> Result<()> {
+    pub(super) fn register(&self) -> Result<Option<usize>> {
         let shared = &self.shared;
-        let open = || shared.engine.open(self.address, self.whole);
-        let opened = shared.context.with_current(open).map_err(Error::from)??;
+        shared.context.with_current(|| shared.engine.register(self.address, self.whole))?
+    }
+
+    /// What the ranks have, who were brought together.
+    pub(super) fn look_up(&self, window: Option<usize>) -> Result<Opened> {
+        let shared = &self.shared;
+        let addresses = shared.context.with_current(|| shared.engine.addresses(self.address, window))??;
+        Ok(Opened { window, addresses })
+    }
+
+    pub(super) fn set_open(&self, opened: Opened) {
         // The caller holds the lock of all calls: nobody was faster.
         let _ = self.opened.set(opened);
-        Ok(())
     }
 
     /// Where each rank has it; 0 where that is out of reach.
@@ -215,7 +297,7 @@ impl Drop for Allocation {
         }
         let window = self.opened.get().and_then(|opened| opened.window);
         let (sequence, address, uses) = (self.sequence, self.address, std::mem::take(&mut self.uses));
-        lock(&self.shared.books).retired.push(Retired { sequence, address, window, uses });
+        lock(&self.shared.books).retired.push(Retired { sequence, address, window, uses, points: None });
     }
 }
 

@@ -17,18 +17,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{Context, Device, Error as CoreError, Stream, forked};
+use cuda_mem_pool::cuda_mem_core::{Device, Error as CoreError, Stream, forked};
 
 use super::{Error, Exchange, Result, SymmetricBackend, SymmetricMemory};
 use agreement::{Calls, Kind};
-use allocation::{Allocation, Shared};
+use allocation::{Allocation, Ground, Shared};
 use memory::EngineMemory;
 
 /// How a backend over a library works. All ranks pass the same.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// How long all ranks are waited for, to agree on a call. The call itself takes as long as the library lets it. 60 seconds.
+    /// How long all ranks are waited for, to agree on a call and to come out of it. The call itself takes as long as the library lets it. 60
+    /// seconds.
     pub timeout: Duration,
 }
 
@@ -43,7 +44,8 @@ impl Default for EngineOptions {
 ///
 /// [`alloc`](SymmetricBackend::alloc), [`rendezvous`](SymmetricBackend::rendezvous) and [`close`](Self::close) are calls of all ranks, which are
 /// made once all have agreed on them, within [`EngineOptions::timeout`]: on the call, its number, its size and the allocation. Ranks that
-/// differ all get an error and nothing was called; a rank that does not come is named, and the backend is of no further use then.
+/// differ all get an error and nothing was called; a rank that does not come is named, and the backend is of no further use then. A call
+/// that fails on some ranks fails on all: what they can undo together is undone, and else the backend is of no further use.
 /// [`free`](SymmetricBackend::free) is a call of this rank alone: what all ranks have freed is given back to the library with the next
 /// call of all ranks.
 ///
@@ -68,8 +70,17 @@ trait Engine: fmt::Debug + Send + Sync {
     /// Collective. New memory.
     fn alloc(&self, bytes: usize) -> Result<CUdeviceptr>;
 
-    /// Collective. Where each rank has the memory, 0 where it cannot be reached; and what it is registered as.
-    fn open(&self, address: CUdeviceptr, bytes: usize) -> Result<Opened>;
+    /// Whether memory that was never registered is given back by this rank alone.
+    fn frees_alone(&self) -> bool;
+
+    /// Collective. Brings the ranks together; what the memory is registered as, if it takes that.
+    fn register(&self, address: CUdeviceptr, bytes: usize) -> Result<Option<usize>>;
+
+    /// Where each rank has the memory, 0 where it cannot be reached.
+    fn addresses(&self, address: CUdeviceptr, window: Option<usize>) -> Result<Vec<CUdeviceptr>>;
+
+    /// Collective. Undoes [`register`](Self::register).
+    fn unregister(&self, window: usize) -> Result<()>;
 
     /// Collective. Gives memory back, by what it is registered as if it is.
     fn free(&self, address: CUdeviceptr, window: Option<usize>) -> Result<()>;
@@ -112,18 +123,18 @@ impl EngineBackend {
     /// A backend over a library that all ranks have initialised.
     fn over(
         engine: Box<dyn Engine>,
-        context: &Context,
+        ground: Ground,
         exchange: Arc<dyn Exchange>,
         calls: Calls,
         options: &EngineOptions,
-    ) -> Result<Self> {
-        let shared = Arc::new(Shared::new(engine, context, exchange.world_size(), exchange.rank())?);
+    ) -> Self {
+        let shared = Arc::new(Shared::new(engine, ground, exchange.rank()));
         let (calls, allocations) = (Mutex::new(calls), Mutex::default());
-        Ok(Self { shared, exchange, options: options.clone(), calls, allocations })
+        Self { shared, exchange, options: options.clone(), calls, allocations }
     }
 
     /// Frees what is left, with all ranks, and ends the library's part: an instance of NVSHMEM if it was initialised here, a communicator
-    /// of NCCL. Every rank has to call it.
+    /// of NCCL. Every rank has to call it. It waits for work with memory that was freed, for at most half of [`EngineOptions::timeout`].
     ///
     /// # Capture
     ///
@@ -137,7 +148,8 @@ impl EngineBackend {
         refuse_forked()?;
         let mut calls = lock(&self.calls);
         loop {
-            let retired = self.shared.ready();
+            // Half of what the others wait, so that they hear of it.
+            let retired = self.shared.ready(self.options.timeout / 2);
             let in_use = self.shared.count().saturating_sub(retired.len() as u64);
             let agreed = self.agree(&mut calls, Kind::Close, in_use, 0, retired)?;
             if let Some((rank, &allocations)) =
@@ -168,6 +180,24 @@ impl EngineBackend {
         Ok(agreed)
     }
 
+    /// Has all ranks hear what became of a call; see [`Calls::settle`].
+    fn settle<T>(&self, calls: &mut Calls, call: &'static str, made: Result<T>, leaves: bool) -> Result<T> {
+        calls.settle(&*self.exchange, self.shared.name(), call, made, leaves, self.options.timeout)
+    }
+
+    /// Brings the ranks together over an allocation, all of them being at it.
+    fn open(&self, calls: &mut Calls, allocation: &Allocation) -> Result<()> {
+        let registered = allocation.register();
+        let window = registered.as_ref().ok().copied().flatten();
+        let opened = registered.and_then(|window| allocation.look_up(window));
+        let opened = self.settle(calls, "rendezvous", opened, window.is_some());
+        if let (Err(_), Some(window), false) = (&opened, window, calls.has_ended()) {
+            self.shared.unregister(window);
+        }
+        allocation.set_open(opened?);
+        Ok(())
+    }
+
     /// The allocation that an address lies in.
     fn find(&self, address: CUdeviceptr) -> Result<Arc<Allocation>> {
         let allocations = lock(&self.allocations);
@@ -187,13 +217,13 @@ impl SymmetricBackend for EngineBackend {
     ///
     /// # Capture
     ///
-    /// May be called while streams capture that have not used memory that was freed: it waits for a stream of the backend's own.
+    /// May be called while streams capture: it waits for a stream of the backend's own alone.
     ///
     /// # Errors
     ///
     /// [`Error::GroupRefused`] for a group, [`Error::WrongDevice`]; those of an agreement, after which nothing was called:
     /// [`Error::OrderDiffers`], [`Error::Disagrees`], [`Error::Broken`] and others of the exchange; [`Error::Engine`] when the library
-    /// has no memory; [`Error::EngineClosed`].
+    /// has no memory, and [`Error::FailedElsewhere`] or [`Error::Uneven`] when that is so on another rank; [`Error::EngineClosed`].
     fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<CUdeviceptr> {
         refuse_forked()?;
         if let Some(group) = group {
@@ -208,17 +238,22 @@ impl SymmetricBackend for EngineBackend {
         let layout = self.shared.layout(size)?;
         let mut calls = lock(&self.calls);
         let sequence = calls.allocated();
-        self.agree(&mut calls, Kind::Alloc, size as u64, sequence, self.shared.ready())?;
+        self.agree(&mut calls, Kind::Alloc, size as u64, sequence, self.shared.ready(Duration::ZERO))?;
         calls.has_allocated();
         // From here on the number is taken on all ranks: without memory it is one that was freed.
-        let allocation = Shared::allocate(&self.shared, layout, sequence)?;
+        let made = Shared::allocate(&self.shared, layout, sequence);
+        let leaves = made.is_ok() && !self.shared.engine.frees_alone();
+        let made = made.and_then(|allocation| allocation.clear().map(|()| allocation));
+        // If it is dropped, it was freed: on all ranks.
+        let allocation = self.settle(&mut calls, "alloc", made, leaves)?;
         let address = allocation.address;
         lock(&self.allocations).insert(address, Arc::new(allocation));
         Ok(address)
     }
 
-    /// Waits for nothing: the memory goes back to the library when all ranks have freed it, no [`SymmetricMemory`] of it is left on any,
-    /// and their uses of it are over.
+    /// Waits for nothing: the memory goes back to the library with the first call of all ranks that finds it freed by all, no
+    /// [`SymmetricMemory`] of it left on any, and their uses of it over. Such a call does not wait for streams either: who needs the room
+    /// waits for its streams before it allocates.
     ///
     /// # Errors
     ///
@@ -239,7 +274,7 @@ impl SymmetricBackend for EngineBackend {
     /// # Errors
     ///
     /// [`Error::UnknownAddress`], [`Error::WrongGroup`]; [`Error::NotAvailable`] with an NCCL that does not tell addresses of other ranks, which
-    /// names the versions; those of an agreement as for [`alloc`](SymmetricBackend::alloc); [`Error::Engine`].
+    /// names the versions; those of an agreement as for [`alloc`](SymmetricBackend::alloc); [`Error::Engine`], [`Error::FailedElsewhere`].
     fn rendezvous(&self, address: CUdeviceptr, group: Option<&str>) -> Result<Arc<dyn SymmetricMemory>> {
         refuse_forked()?;
         let allocated = self.exchange.name();
@@ -255,8 +290,8 @@ impl SymmetricBackend for EngineBackend {
             // Another thread may have been faster.
             if !allocation.is_open() {
                 let (size, sequence) = (allocation.size as u64, allocation.sequence);
-                self.agree(&mut calls, Kind::Rendezvous, size, sequence, self.shared.ready())?;
-                allocation.open()?;
+                self.agree(&mut calls, Kind::Rendezvous, size, sequence, self.shared.ready(Duration::ZERO))?;
+                self.open(&mut calls, &allocation)?;
             }
         }
         let offset = usize::try_from(address - allocation.address).unwrap_or(0);

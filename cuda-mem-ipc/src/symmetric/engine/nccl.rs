@@ -19,7 +19,8 @@ use cuda_mem_pool::cuda_mem_core::sys::nccl::{
 use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
 use super::agreement::{Calls, Kind, Proposal};
-use super::{Engine, EngineBackend, EngineOptions, Opened, Words, lock, refuse_forked};
+use super::allocation::Ground;
+use super::{Engine, EngineBackend, EngineOptions, Words, lock, refuse_forked};
 use crate::symmetric::{Error, Exchange, Result};
 
 const NAME: &str = "NCCL";
@@ -78,7 +79,8 @@ impl EngineBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::Disagrees`] for ranks with another version, before any communicator is made; those of the exchange; [`Error::Engine`].
+    /// [`Error::Disagrees`] for ranks with another version, before any communicator is made; those of the exchange; [`Error::Engine`], and
+    /// [`Error::FailedElsewhere`] when another rank's communicator fails.
     pub fn nccl_over(
         table: Table,
         context: &Context,
@@ -87,6 +89,7 @@ impl EngineBackend {
     ) -> Result<Self> {
         refuse_forked()?;
         let (rank, ranks) = (exchange.rank(), exchange.world_size());
+        let ground = Ground::new(context, ranks)?;
         let nothing = Mutex::new(None);
         let engine = Nccl { table, communicator: nothing, ranks };
         let mut id = ncclUniqueId::from_bytes(&[0; 128]);
@@ -107,9 +110,18 @@ impl EngineBackend {
         let (rank, number) = (number(rank), number(ranks));
         // SAFETY: a communicator to write, an id that all ranks pass; all of them are at this call, with a device current.
         let init = || unsafe { table.ncclCommInitRank()(&mut communicator, number, id, rank) };
-        engine.expect("ncclCommInitRank", context.with_current(init)?)?;
-        *lock(&engine.communicator) = Some(AtomicPtr::new(communicator));
-        Self::over(Box::new(engine), context, exchange, calls, options)
+        let made = context.with_current(init).map_err(Error::from);
+        let made = made.and_then(|code| engine.expect("ncclCommInitRank", code));
+        if made.is_ok() {
+            *lock(&engine.communicator) = Some(AtomicPtr::new(communicator));
+        }
+        let settled = calls.settle(&*exchange, NAME, "ncclCommInitRank", made, false, options.timeout);
+        if let Err(error) = settled {
+            // Each rank ends its own: no rank is asked. It fails with the context, and then there is nothing to end either.
+            let _ = context.with_current(|| engine.abandon());
+            return Err(error);
+        }
+        Ok(Self::over(Box::new(engine), ground, exchange, calls, options))
     }
 }
 
@@ -173,9 +185,12 @@ impl Engine for Nccl {
         Ok(made.expose_provenance() as u64)
     }
 
-    fn open(&self, memory: CUdeviceptr, bytes: usize) -> Result<Opened> {
+    fn frees_alone(&self) -> bool {
+        true
+    }
+
+    fn register(&self, memory: CUdeviceptr, bytes: usize) -> Result<Option<usize>> {
         let entered = self.entered()?;
-        let peer_pointer = self.table.ncclGetPeerDevicePointer().map_err(Self::missing)?;
         let (mut window, flags) = (ptr::null_mut(), sys::NCCL_WIN_COLL_SYMMETRIC);
         let register = self.table.ncclCommWindowRegister();
         // SAFETY: the communicator lives while its lock is held; memory of `alloc` with so many bytes; all ranks are at this call,
@@ -183,34 +198,36 @@ impl Engine for Nccl {
         let registered =
             unsafe { register(entered.communicator, address(memory), bytes, &mut window, flags) };
         self.expect("ncclCommWindowRegister", registered)?;
+        Ok(Some(window.expose_provenance()))
+    }
+
+    fn addresses(&self, _memory: CUdeviceptr, window: Option<usize>) -> Result<Vec<CUdeviceptr>> {
+        let _entered = self.entered()?;
+        let peer_pointer = self.table.ncclGetPeerDevicePointer().map_err(Self::missing)?;
+        let window = ptr::with_exposed_provenance_mut(window.unwrap_or(0));
         let at = |rank| {
             let mut there = ptr::null_mut();
-            // SAFETY: the window above, a rank that there is, an address to write.
+            // SAFETY: a window of `register`, a rank that there is, an address to write.
             let found = unsafe { peer_pointer(window, 0, number(rank), &mut there) };
             self.expect("ncclGetPeerDevicePointer", found)?;
             Ok(there.expose_provenance() as u64)
         };
-        let addresses = (0..self.ranks).map(at).collect::<Result<_>>();
-        let window = window.expose_provenance();
-        addresses.map(|addresses| Opened { window: Some(window), addresses }).inspect_err(|_| {
-            // SAFETY: the window above, which nobody has.
-            let _ = unsafe {
-                self.table.ncclCommWindowDeregister()(
-                    entered.communicator,
-                    ptr::with_exposed_provenance_mut(window),
-                )
-            };
-        })
+        (0..self.ranks).map(at).collect()
+    }
+
+    fn unregister(&self, window: usize) -> Result<()> {
+        let entered = self.entered()?;
+        let window = ptr::with_exposed_provenance_mut(window);
+        // SAFETY: a window of `register`, which no rank uses any more; all ranks are at this call.
+        let ended = unsafe { self.table.ncclCommWindowDeregister()(entered.communicator, window) };
+        self.expect("ncclCommWindowDeregister", ended)
     }
 
     fn free(&self, memory: CUdeviceptr, window: Option<usize>) -> Result<()> {
-        let entered = self.entered()?;
         if let Some(window) = window {
-            let window = ptr::with_exposed_provenance_mut(window);
-            // SAFETY: a window of `open`, which no rank uses any more; all ranks are at this call.
-            let ended = unsafe { self.table.ncclCommWindowDeregister()(entered.communicator, window) };
-            self.expect("ncclCommWindowDeregister", ended)?;
+            self.unregister(window)?;
         }
+        let _entered = self.entered()?;
         // SAFETY: memory of `alloc`, which no rank uses and no window has any more.
         self.expect("ncclMemFree", unsafe { self.table.ncclMemFree()(address(memory)) })
     }

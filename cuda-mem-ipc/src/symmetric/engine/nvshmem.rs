@@ -18,7 +18,8 @@ use cuda_mem_pool::cuda_mem_core::sys::nvshmem::{self as sys, InitAttributes, Ta
 use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
 use super::agreement::{Calls, Kind, Proposal};
-use super::{Engine, EngineBackend, EngineOptions, Opened, Words, lock, refuse_forked};
+use super::allocation::Ground;
+use super::{Engine, EngineBackend, EngineOptions, Words, lock, refuse_forked};
 use crate::symmetric::{CHANNELS, Error, Exchange, Result};
 
 const NAME: &str = "NVSHMEM";
@@ -107,7 +108,9 @@ impl EngineBackend {
     /// # Errors
     ///
     /// [`Error::EngineInUse`], [`Error::OtherInstance`]; [`Error::Disagrees`] for ranks with another version, or of which only some have
-    /// an instance, before any is initialised; those of the exchange; [`Error::Engine`].
+    /// an instance, before any is initialised; those of the exchange; [`Error::Engine`], and
+    /// [`Error::FailedElsewhere`] or [`Error::Uneven`] when another rank's initialisation fails: an instance that not all ranks have stays until the
+    /// process ends.
     pub fn nvshmem_over(
         table: Table,
         context: &Context,
@@ -117,6 +120,7 @@ impl EngineBackend {
         refuse_forked()?;
         let claim = Claim::new()?;
         let (rank, ranks) = (exchange.rank(), exchange.world_size());
+        let ground = Ground::new(context, ranks)?;
         // SAFETY: may be called at any time.
         let status = unsafe { table.nvshmemx_init_status()() };
         let initialised = sys::NVSHMEM_STATUS_IS_INITIALIZED..sys::NVSHMEM_STATUS_INVALID;
@@ -136,11 +140,23 @@ impl EngineBackend {
         let start = Proposal { kind: Kind::Start, size: 0, sequence: 0, retired: Vec::new() };
         calls.agree(&*exchange, NAME, start, options.timeout)?;
         let engine = Nvshmem { table, claim: Mutex::new(Some(claim)), is_ours: !is_initialised, ranks };
-        if engine.is_ours {
-            context.with_current(|| engine.initialise(rank, &nvshmemx_uniqueid_v1::from_bytes(&id)))??;
+        let begun = if engine.is_ours {
+            let id = nvshmemx_uniqueid_v1::from_bytes(&id);
+            context.with_current(|| engine.initialise(rank, &id)).map_err(Error::from).and_then(|begun| begun)
+        } else {
+            Ok(())
+        };
+        let leaves = begun.is_ok() && engine.is_ours;
+        let begun = begun.and_then(|()| engine.expect_members(rank));
+        let settled = calls.settle(&*exchange, NAME, "the initialisation", begun, leaves, options.timeout);
+        if let Err(error) = settled {
+            // An instance that only some ranks have stays: its end is a call of all.
+            if leaves && !calls.has_ended() {
+                let _ = context.with_current(|| engine.close());
+            }
+            return Err(error);
         }
-        engine.expect_members(rank)?;
-        Self::over(Box::new(engine), context, exchange, calls, options)
+        Ok(Self::over(Box::new(engine), ground, exchange, calls, options))
     }
 }
 
@@ -285,14 +301,27 @@ impl Engine for Nvshmem {
         Ok(made.expose_provenance() as u64)
     }
 
-    fn open(&self, memory: CUdeviceptr, _bytes: usize) -> Result<Opened> {
+    fn frees_alone(&self) -> bool {
+        false
+    }
+
+    /// The heap is every rank's from the start.
+    fn register(&self, _memory: CUdeviceptr, _bytes: usize) -> Result<Option<usize>> {
+        Ok(None)
+    }
+
+    fn addresses(&self, memory: CUdeviceptr, _window: Option<usize>) -> Result<Vec<CUdeviceptr>> {
         let _entered = self.entered()?;
         let at = |rank| {
             // SAFETY: symmetric memory, and a rank that there is; nothing is read.
             let there = unsafe { self.table.nvshmem_ptr()(address(memory), number(rank)) };
             there.expose_provenance() as u64
         };
-        Ok(Opened { window: None, addresses: (0..self.ranks).map(at).collect() })
+        Ok((0..self.ranks).map(at).collect())
+    }
+
+    fn unregister(&self, _window: usize) -> Result<()> {
+        Ok(())
     }
 
     fn free(&self, memory: CUdeviceptr, _window: Option<usize>) -> Result<()> {

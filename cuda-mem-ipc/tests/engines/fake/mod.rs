@@ -14,6 +14,18 @@ use std::sync::Mutex;
 /// The calls that were made, by this process.
 static CALLS: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
 
+/// The function that fails the next time, on this rank alone, when all ranks were at it.
+static FAULT: Mutex<Option<&'static str>> = Mutex::new(None);
+
+/// Has the next call of a function fail on this rank alone, after all were at it.
+pub(crate) fn fail_alone(call: &'static str) {
+    *FAULT.lock().unwrap() = Some(call);
+}
+
+fn fails(call: &str) -> bool {
+    FAULT.lock().unwrap().take_if(|fault| *fault == call).is_some()
+}
+
 fn note(call: &'static str) {
     CALLS.lock().unwrap().push(call);
 }

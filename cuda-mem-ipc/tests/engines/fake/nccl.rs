@@ -11,9 +11,11 @@ use cuda_mem_core::sys::nccl::{
 use cuda_mem_core::sys::{CUresult, CUstream};
 
 use super::fabric::{self, Fabric, pointer};
-use super::note;
+use super::{fails, note};
 
 const GOOD: ncclResult_t = ncclResult_t::ncclSuccess;
+/// `ncclSystemError`.
+const BAD: ncclResult_t = ncclResult_t(2);
 /// What the one communicator is called by.
 const COMMUNICATOR: u64 = 0x1000;
 
@@ -121,6 +123,9 @@ extern "C" fn init(
     // SAFETY: the backend has made a context current.
     assert_eq!(unsafe { synchronize() }, CUresult::CUDA_SUCCESS);
     fabric.share(words, 4096);
+    if fails("init") {
+        return BAD;
+    }
     let comm = Comm { fabric, words, sent: BTreeMap::new(), waited: BTreeMap::new() };
     *COMM.lock().unwrap() = Some(comm);
     // SAFETY: a communicator to write.
@@ -156,6 +161,9 @@ extern "C" fn error_string(_: ncclResult_t) -> *const c_char {
 
 extern "C" fn allocate(memory: *mut *mut c_void, bytes: usize) -> ncclResult_t {
     note("allocate");
+    if fails("allocate") {
+        return BAD;
+    }
     // SAFETY: an address to write.
     unsafe { *memory = pointer(fabric::allocate(bytes)) };
     GOOD
@@ -178,6 +186,10 @@ extern "C" fn register(
     assert_eq!(flags, 1);
     let address = memory.expose_provenance() as u64;
     with(communicator, |comm| comm.fabric.share(address, bytes));
+    if fails("register") {
+        with(communicator, |comm| comm.fabric.memory.remove(&address));
+        return BAD;
+    }
     // SAFETY: a window to write; here it is called by its memory.
     unsafe { *window = pointer(address) };
     GOOD
@@ -190,6 +202,9 @@ extern "C" fn deregister(communicator: ncclComm_t, window: ncclWindow_t) -> nccl
 }
 
 extern "C" fn there(window: ncclWindow_t, offset: usize, peer: c_int, to: *mut *mut c_void) -> ncclResult_t {
+    if fails("there") {
+        return BAD;
+    }
     let address = window.expose_provenance() as u64 + offset as u64;
     let there = with(pointer(COMMUNICATOR), |comm| comm.fabric.there(address, peer as usize));
     // SAFETY: an address to write.

@@ -12,7 +12,7 @@ use cuda_mem_core::sys::nvshmem::{
 };
 
 use super::fabric::{self, Fabric, pointer};
-use super::note;
+use super::{fails, note};
 
 static FABRIC: Mutex<Option<Fabric>> = Mutex::new(None);
 /// The minor version: 3.x.5.
@@ -136,6 +136,10 @@ extern "C" fn init(flags: c_uint, attributes: *mut c_void) -> c_int {
     let id = unsafe { *arguments.id };
     let id: [u8; 16] = std::array::from_fn(|index| id.internal[index].cast_unsigned());
     initialise(id, arguments.myrank as usize, arguments.nranks as usize);
+    if fails("init") {
+        FABRIC.lock().unwrap().take();
+        return 7;
+    }
     0
 }
 
@@ -145,7 +149,7 @@ extern "C" fn finalize() {
 }
 
 extern "C" fn my_pe() -> c_int {
-    with(|fabric| fabric.rank as c_int)
+    with(|fabric| fabric.rank as c_int + c_int::from(fails("my_pe")))
 }
 
 extern "C" fn n_pes() -> c_int {
@@ -159,6 +163,10 @@ extern "C" fn malloc(bytes: usize) -> *mut c_void {
     }
     let made = fabric::allocate(bytes);
     with(|fabric| fabric.share(made, bytes));
+    if fails("malloc") {
+        with(|fabric| fabric.memory.remove(&made));
+        return ptr::null_mut();
+    }
     pointer(made)
 }
 

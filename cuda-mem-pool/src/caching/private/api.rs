@@ -14,7 +14,6 @@ use cuda_mem_core::{Device, Error as CoreError, forked};
 
 use super::State;
 use super::allocate::{pool_of, sizes};
-use super::reclaim::Patience;
 use crate::caching::CachingAllocator;
 use crate::caching::callbacks::refuse_watchers;
 use crate::caching::shared::Shared;
@@ -149,8 +148,8 @@ impl CachingAllocator {
     /// As [`CachingAllocator::empty_cache`], for one private pool alone, which must have been released: a pool in use keeps its
     /// memory. [`MempoolId::NONE`] is the default pool with all released ones. How many bytes went.
     ///
-    /// The host does not wait: memory stays while its stream runs anything, and that of a graph's pool while any stream does that
-    /// the allocator knows.
+    /// The host waits for what may use the pool: its blocks' streams, those that were recorded, and for a graph's pool all that the
+    /// allocator knows. Memory stays while one of them captures.
     ///
     /// # Errors
     ///
@@ -163,7 +162,7 @@ impl CachingAllocator {
         drop(shared.pools()?);
         refuse_watchers()?;
         shared.poll();
-        shared.reclaim(id, Patience::None)
+        shared.reclaim_pool(id)
     }
 
     /// The options of private pools that hold from here on, as a whole. Segments and blocks stay as they are. The threshold of

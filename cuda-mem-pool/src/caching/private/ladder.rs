@@ -7,6 +7,7 @@ use cuda_mem_core::Stream;
 use super::allocate::{Found, Routed, refused};
 use super::reclaim::{Leaving, Patience};
 use crate::caching::allocate::Request;
+use crate::caching::pending::Pending;
 use crate::caching::shared::Shared;
 use crate::error::Result;
 use crate::mempool_id::MempoolId;
@@ -88,14 +89,31 @@ impl Shared {
     /// Waits for the streams that still use freed blocks, but for pools that a graph may be captured from now.
     fn wait_for_uses(&self) {
         for pending in self.quiet_pools() {
-            for waiting in pending.take_marked() {
-                if waiting.wait().is_ok() {
-                    self.complete_private(waiting.address);
-                } else {
-                    pending.put_back(waiting);
-                }
+            self.wait_for(&pending);
+        }
+    }
+
+    fn wait_for(&self, pending: &Pending) {
+        for waiting in pending.take_marked() {
+            if waiting.wait().is_ok() {
+                self.complete_private(waiting.address);
+            } else {
+                pending.put_back(waiting);
             }
         }
+    }
+
+    /// As [`Shared::reclaim`] of one pool, after a wait on the host for what may use its memory. A pool that is in use is not waited
+    /// for.
+    pub(super) fn reclaim_pool(&self, id: MempoolId) -> Result<usize> {
+        let state = lock(&self.private.state);
+        let released = state.pools.use_count(id) == 0;
+        let pending = state.notes.get(&id).filter(|_| released).map(|notes| Arc::clone(&notes.pending));
+        drop(state);
+        if let Some(pending) = pending {
+            self.wait_for(&pending);
+        }
+        self.reclaim(id, Patience::Wait)
     }
 
     /// As [`Shared::reclaim_released`], after a wait on the host for what may use the memory: whether any went.

@@ -15,14 +15,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::ImportedMapping;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
 use rustix::process::{ForeignRawFd, Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use self::blob::Blob;
 use super::devices::{Device, device};
-use super::error::{CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_SYSTEM, Failure, entry};
+use super::error::{
+    CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_SYSTEM, Failure, entry,
+};
 use super::memory::block;
 use super::pointers::{list, pointer, write};
+use super::streams;
 
 /// A block that others may open, as long as it is not freed.
 #[derive(Debug)]
@@ -46,6 +48,9 @@ struct Opened {
 static SHARED_COUNT: AtomicUsize = AtomicUsize::new(0);
 static SHARED: Mutex<Option<HashMap<u64, Shared>>> = Mutex::new(None);
 static OPENED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
+/// What nobody uses any more and could not be unmapped yet. Whoever opens the same bytes again gets a mapping of its own: by then
+/// they may name other memory.
+static LEAVING: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
 
 /// A block is freed: nobody opens it any more. Who has it open keeps its memory.
 #[inline]
@@ -89,9 +94,6 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_share(
 }
 
 fn share(address: u64) -> Result<(Vec<u8>, usize), Failure> {
-    if forked() {
-        return Err(CoreError::Forked.into());
-    }
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     let shared = shared.get_or_insert_default();
     if let Some(known) = shared.get(&address) {
@@ -135,6 +137,7 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_open(
 
 fn open(device: &'static Device, bytes: &[u8]) -> Result<u64, Failure> {
     let blob = Blob::parse(bytes)?;
+    unmap_leaving();
     let key = (device.ordinal, bytes.to_vec());
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = opened.iter_mut().find(|opened| opened.key == key) {
@@ -177,7 +180,33 @@ fn fetch(blob: &Blob) -> Result<Vec<OwnedFd>, Failure> {
     blob.pieces.iter().map(take).collect()
 }
 
-/// Ends one use of what [`cuda_mem_torch_ipc_open`] gave; the last one waits for the device and unmaps it.
+/// Unmaps what could not be when it was closed. What cannot be now either waits for the next call.
+pub(super) fn unmap_leaving() {
+    let leaving = std::mem::take(&mut *LEAVING.lock().unwrap_or_else(PoisonError::into_inner));
+    for last in leaving {
+        let _ = last.unmap();
+    }
+}
+
+impl Opened {
+    /// Waits for the device and unmaps it; refused, it is left to [`unmap_leaving`].
+    fn unmap(self) -> Result<(), Failure> {
+        let keep = |kept| LEAVING.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
+        if let Err(failure) = streams::quiesce(self.device) {
+            keep(self);
+            return Err(failure);
+        }
+        let Self { key, mapping, device, users } = self;
+        mapping.close().map_err(|refused| {
+            keep(Self { key, mapping: refused.owner, device, users });
+            refused.error.into()
+        })
+    }
+}
+
+/// Ends one use of what [`cuda_mem_torch_ipc_open`] gave; the last one waits for the device and unmaps it. Whatever is returned,
+/// the use has ended: what cannot be unmapped yet, because a stream captures, is by a later call that opens or closes memory or
+/// empties the cache.
 ///
 /// # Safety
 ///
@@ -185,9 +214,6 @@ fn fetch(blob: &Blob) -> Result<Vec<OwnedFd>, Failure> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_ipc_close(address: *mut c_void) -> c_int {
     entry(|| {
-        if forked() {
-            return Err(CoreError::Forked.into());
-        }
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         let address = address.addr() as u64;
         let Some(place) = opened.iter().position(|opened| opened.mapping.as_raw() == address) else {
@@ -200,10 +226,13 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_close(address: *mut c_void) -> c_int
             opened[place].users -= 1;
             return Ok(());
         }
-        // Refused because a stream captures, it stays open.
-        opened[place].device.context.synchronize()?;
+        // Before anything can fail: nobody may find it any more.
         let last = opened.swap_remove(place);
         drop(opened);
-        last.mapping.close().map_err(|refused| refused.error.into())
+        unmap_leaving();
+        match last.unmap() {
+            Err(failure) if failure.code == CUDA_MEM_TORCH_CAPTURING => Ok(()),
+            unmapped => unmapped,
+        }
     })
 }
