@@ -32,8 +32,14 @@ impl Drop for Scratch {
 
 /// The tour, built as cargo would for a newcomer.
 fn tour(file: &Path, simulator: &str) -> Command {
+    let mut command = tour_without_a_file(simulator);
+    command.arg("--").arg(file);
+    command
+}
+
+fn tour_without_a_file(simulator: &str) -> Command {
     let mut command = Command::new(env!("CARGO"));
-    command.args(["run", "--quiet", "--package", "cuda-mem-ipc", "--example", "tour", "--"]).arg(file);
+    command.args(["run", "--quiet", "--package", "cuda-mem-ipc", "--example", "tour"]);
     command.current_dir(env!("CARGO_MANIFEST_DIR"));
     // No library of that name: the simulated driver in the program itself is what runs.
     command.env("CUDA_MEM_DRIVER", "/nonexistent/libcuda.so").env("CUDA_MEM_SIM", simulator);
@@ -41,12 +47,25 @@ fn tour(file: &Path, simulator: &str) -> Command {
 }
 
 fn run(file: &Path, simulator: &str) -> (Output, String, String) {
-    let output = tour(file, simulator).output().unwrap();
+    finished(tour(file, simulator))
+}
+
+fn finished(mut tour: Command) -> (Output, String, String) {
+    let output = tour.output().unwrap();
     assert_eq!(output.status.signal(), None, "ended by a signal");
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(!err.contains("panicked"), "{err}");
     (output, out, err)
+}
+
+/// The README's first command, as it stands there.
+#[test]
+fn without_a_file_it_writes_one_and_comes_to_its_end() {
+    let (output, out, err) = finished(tour_without_a_file(""));
+    assert!(output.status.success(), "{err}");
+    assert!(out.contains(&format!("verified  {WINDOW} bytes, each four times")), "{out}");
+    assert!(out.contains("\nranks     2 on 1 device") && out.contains("\nsnapshot  "), "{out}");
 }
 
 #[test]

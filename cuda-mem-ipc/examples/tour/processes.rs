@@ -102,7 +102,7 @@ fn import() -> Result<()> {
 
 /// Two ranks, each on a device if there are as many.
 fn ranks() -> Result<()> {
-    let directory = env::temp_dir().join(format!("cuda-mem-tour-{}", std::process::id()));
+    let directory = env::temp_dir().join(format!("cuda-mem-tour-ranks-{}", std::process::id()));
     let mut other = start("rank", |command| command.env(DIRECTORY, &directory))?;
     let result = rank(0, &directory);
     if result.is_err() {
