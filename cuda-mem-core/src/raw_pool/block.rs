@@ -16,10 +16,10 @@ use cuda_mem_sys::CUdeviceptr;
 use super::imported::Block;
 use super::{MemoryPool, PointerExport};
 use crate::buffer::StreamUse;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::fork;
 use crate::stream::Stream;
-use crate::uses::{Access, Uses};
+use crate::uses::Uses;
 
 /// A block of a [`MemoryPool`], freed once, behind all uses that it knows of and without the host waiting. It keeps the pool.
 ///
@@ -114,10 +114,7 @@ impl PoolBlock {
     ///
     /// As there.
     pub fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>> {
-        if stream.driver() != self.block.home.driver() {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
-        StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
+        self.block.on(stream)
     }
 
     /// Takes over the uses of a part of the memory, whose own owner is gone: the free comes after them too.

@@ -87,6 +87,14 @@ impl Block {
         let (uses, companion) = (Uses::new(), Companion::NONE);
         Self { address, home: home.clone(), uses, companion, _pool: Arc::clone(pool) }
     }
+
+    /// Its address, for work that is about to be put into `stream`.
+    pub(super) fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>> {
+        if stream.driver() != self.home.driver() {
+            return Err(Error::ForeignContext { what: "the stream" });
+        }
+        StreamUse::begin(self.address, &self.uses, stream, Access::Write)
+    }
 }
 
 impl ImportedBlock {
@@ -161,10 +169,7 @@ impl ImportedBlock {
     ///
     /// As there.
     pub fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>> {
-        if stream.driver() != self.block.home.driver() {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
-        StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
+        self.block.on(stream)
     }
 
     /// Takes over the uses of a part of the memory, whose own owner is gone: the free comes after them too.
