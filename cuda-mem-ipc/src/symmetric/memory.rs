@@ -8,7 +8,7 @@ use std::time::Duration;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{self as core, Device, Driver, Stream, StreamUse, Uses};
 
-use super::Result;
+use super::{Error, Result};
 
 /// An allocation on every rank of a group. The module has an example.
 ///
@@ -114,6 +114,13 @@ pub struct PeerBuffer {
     address: CUdeviceptr,
     bytes: usize,
     owner: Arc<dyn Used>,
+}
+
+/// How many bytes a part of a rank's buffer has, which has `bytes` bytes from the offset on.
+pub(super) fn part_len(rank: usize, part: Range<usize>, bytes: usize) -> Result<usize> {
+    let Range { start, end } = part;
+    let len = end.checked_sub(start).filter(|_| end <= bytes);
+    len.ok_or(Error::BeyondBuffer { rank, start, end, bytes })
 }
 
 /// What knows the uses of memory and keeps it until they are over.

@@ -10,7 +10,7 @@ use cuda_mem_pool::cuda_mem_core::{Device, Driver, Error as CoreError, Stream, U
 
 use super::allocation::{Allocation, Shared};
 use super::{Engine, refuse_forked};
-use crate::symmetric::memory::Used;
+use crate::symmetric::memory::{Used, part_len};
 use crate::symmetric::{Error, Exchange, PeerBuffer, Result, SIGNAL_PAD_BYTES, SymmetricMemory};
 
 pub(super) struct EngineMemory {
@@ -147,10 +147,8 @@ impl SymmetricMemory for EngineMemory {
     /// [`Error::NotReachable`] besides.
     fn get_buffer(&self, rank: usize, bytes: Range<usize>) -> Result<PeerBuffer> {
         self.expect_rank(rank)?;
-        let (Range { start, end }, bytes) = (bytes, self.allocation.size - self.offset);
-        let Some(len) = end.checked_sub(start).filter(|_| end <= bytes) else {
-            return Err(Error::BeyondBuffer { rank, start, end, bytes });
-        };
+        let start = bytes.start;
+        let len = part_len(rank, bytes, self.allocation.size - self.offset)?;
         self.part(rank, self.offset + start, len)
     }
 

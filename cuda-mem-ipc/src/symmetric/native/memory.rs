@@ -10,7 +10,7 @@ use cuda_mem_pool::cuda_mem_core::{Device, Driver, Stream, Uses, forked};
 
 use super::allocation::{Allocation, Remote};
 use super::{Group, SIGNAL_PAD_BYTES};
-use crate::symmetric::memory::Used;
+use crate::symmetric::memory::{Used, part_len};
 use crate::symmetric::{Error, PeerBuffer, Result, SymmetricMemory};
 
 pub(super) struct NativeMemory {
@@ -135,10 +135,8 @@ impl SymmetricMemory for NativeMemory {
 
     fn get_buffer(&self, rank: usize, bytes: Range<usize>) -> Result<PeerBuffer> {
         let view = self.view(rank)?;
-        let (Range { start, end }, bytes) = (bytes, self.allocation.size - self.offset);
-        let Some(len) = end.checked_sub(start).filter(|_| end <= bytes) else {
-            return Err(Error::BeyondBuffer { rank, start, end, bytes });
-        };
+        let start = bytes.start;
+        let len = part_len(rank, bytes, self.allocation.size - self.offset)?;
         let address = self.buffers[rank] + (self.offset + start) as u64;
         Ok(PeerBuffer::new(address, len, view.clone()))
     }
