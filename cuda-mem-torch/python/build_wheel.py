@@ -126,7 +126,7 @@ def pack(files: dict[str, bytes], out: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", type=Path, required=True, help="libcuda_mem_torch.so")
+    parser.add_argument("--library", dest="binary", type=Path, required=True, help="libcuda_mem_torch.so")
     parser.add_argument("--out", type=Path, required=True, help="where the wheel goes")
     shim = parser.add_mutually_exclusive_group()
     shim.add_argument("--headers", type=Path, help="a folder with torch/ and nvidia/cu13/, instead of fetching them")
@@ -137,8 +137,8 @@ def main() -> None:
     if not arguments.no_shim:
         headers = arguments.headers or fetch(arguments.out / "torch-2.11.0")
         built = arguments.out / "libcuda_mem_torch_shim_2_11.so"
-        build_shim(headers.resolve(), arguments.library.resolve(), built)
-    path = pack(contents(arguments.library, built), arguments.out)
+        build_shim(headers.resolve(), arguments.binary.resolve(), built)
+    path = pack(contents(arguments.binary, built), arguments.out)
     print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, the shim {'is in it' if built else 'is built where it is installed'}")
 
 

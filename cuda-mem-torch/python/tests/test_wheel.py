@@ -21,11 +21,11 @@ class Wheel(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
-        self.library = self.folder / "libcuda_mem_torch.so"
-        self.library.write_bytes(b"\x7fELF library")
+        self.binary = self.folder / "libcuda_mem_torch.so"
+        self.binary.write_bytes(b"\x7fELF library")
         self.shim = self.folder / "shim.so"
         self.shim.write_bytes(b"\x7fELF shim")
-        self.path = build_wheel.pack(build_wheel.contents(self.library, self.shim), self.folder)
+        self.path = build_wheel.pack(build_wheel.contents(self.binary, self.shim), self.folder)
 
     def test_it_has_everything_and_nothing_else(self):
         with zipfile.ZipFile(self.path) as wheel:
@@ -45,7 +45,7 @@ class Wheel(unittest.TestCase):
 
     def test_it_is_the_same_each_time(self):
         first = self.path.read_bytes()
-        again = build_wheel.pack(build_wheel.contents(self.library, self.shim), self.folder / "again")
+        again = build_wheel.pack(build_wheel.contents(self.binary, self.shim), self.folder / "again")
         self.assertEqual(first, again.read_bytes())
 
     def test_pip_installs_it(self):
