@@ -974,6 +974,20 @@ int cuda_mem_torch_snapshot(int device,
 int cuda_mem_torch_write_snapshot(const char *path);
 
 /*
+ Draws the page of a snapshot in PyTorch's format, of one device or, for a negative one, of the first that it has anything of. Any
+ snapshot is taken, also one with stacks that another library gathered.
+
+ # Safety
+
+ `snapshot` points to `bytes` bytes; `name`, which the page is headed by, and `path` are text.
+ */
+int cuda_mem_torch_write_report(const uint8_t *snapshot,
+                                size_t bytes,
+                                int device,
+                                const char *name,
+                                const char *path);
+
+/*
  Tells of the bytes that streams have mapped of the default pool, by size class: PyTorch's `getExpandableSegmentSizes`.
 
  # Safety

@@ -146,7 +146,7 @@ fn run(arguments: Arguments) -> Result<bool> {
         #[cfg(not(feature = "replay"))]
         Task::Replay { words } => with_feature(None, "replay", "release", words).map(done),
         #[cfg(feature = "report")]
-        Task::Report(arguments) => report::run(&arguments).map(done),
+        Task::Report(arguments) => report::run(arguments).map(done),
         #[cfg(not(feature = "report"))]
         Task::Report { words } => with_feature(None, "report", "dev", words).map(done),
         Task::Vendor { folder } => vendor::run(&root()?, &folder).map(done),
