@@ -124,7 +124,11 @@ test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
         let told = text(&rows);
         fs::remove_file(&log).unwrap();
         assert_eq!(told.matches("    | said\n").count(), ALL_LINES);
-        assert_eq!(told.matches("    failed: b\n").count(), rows.len(), "each row is told, however many failed");
+        assert_eq!(
+            told.matches("    failed: b\n").count(),
+            rows.len(),
+            "each row is told, however many failed"
+        );
     }
 
     #[test]
