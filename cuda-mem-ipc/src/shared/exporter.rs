@@ -6,12 +6,14 @@ mod serve;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::io::PipeReader;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
 
+use super::keepsake::Keepsake;
 use super::options::FenceKind;
 use super::reaper;
 use super::ring::{self, Consumer, Producer};
@@ -27,7 +29,8 @@ use leases::{Lease, Leases, Out};
 /// Hands buffers to the process at the other end of a connection, which has an [`Importer`](super::Importer).
 ///
 /// A buffer that is handed over is kept, as a lease, until its receiver is done with it. If the receiver closes, exits or is
-/// killed, its leases end within a second, and streams that wait for it go on; nobody else notices.
+/// killed, its leases end within a second, and streams that wait for it go on; nobody else notices. What it had handed on is waited
+/// for as if it lived, until those who got it are done or gone too.
 ///
 /// Dropped, the connection stays until the last lease has ended. [`SharedPool`](super::SharedPool) has an example.
 pub struct Exporter {
@@ -54,6 +57,10 @@ pub(super) struct ExportLink {
     bed: ring::Shared,
     /// How many frames whoever reads the ring must have heard.
     sent: AtomicU64,
+    /// Where it is heard that nobody has anything any more that the importer handed on.
+    keepers: PipeReader,
+    /// What the importer was told to keep, for those who had handed the memory to this process.
+    given: Mutex<Vec<Keepsake>>,
     /// The peer has closed its end or broken the protocol.
     is_closing: AtomicBool,
 }
@@ -71,7 +78,11 @@ impl Exporter {
         let deadline = deadline.into();
         let words = Arc::new(Words::create(context, connection.peer().pid())?);
         let descriptor = words.descriptor()?;
-        say(&connection, &wire::Message::Offer(Offer::OURS), &[descriptor.as_fd()], deadline)?;
+        let (keepers, keepsake) = Keepsake::new()?;
+        let descriptors = [descriptor.as_fd(), keepsake.as_fd()];
+        say(&connection, &wire::Message::Offer(Offer::OURS), &descriptors, deadline)?;
+        // Whoever has one has it of the importer.
+        drop(keepsake);
         let Heard { message: answer, descriptors, .. } = heard(&connection, deadline)?;
         if answer != wire::Message::Accept || !descriptors.is_empty() {
             let pid = connection.peer().pid();
@@ -93,6 +104,8 @@ impl Exporter {
             releases,
             bed,
             sent: AtomicU64::new(0),
+            keepers,
+            given: Mutex::default(),
             is_closing: AtomicBool::new(false),
         });
         reaper::watch(Arc::<ExportLink>::clone(&link))?;
@@ -145,6 +158,7 @@ impl Exporter {
             return Err(Error::Closed { doing: "handing over" });
         }
         link.announce(&share.segment, deadline)?;
+        link.give_keepsakes(&share.holder.keepsakes(), deadline)?;
         share.holder.order(stream)?;
         let (fence, event) = link.fence(fence, stream)?;
         let (segment, offset, len) = (share.segment.id(), share.offset as u64, share.len as u64);

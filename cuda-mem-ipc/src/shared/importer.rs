@@ -1,6 +1,7 @@
 //! The receiving end of a connection.
 
 mod give_back;
+mod kept;
 mod known;
 mod receive;
 
@@ -12,6 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
 
+use super::keepsake::Keepsake;
 use super::reaper;
 use super::received::ReceivedBuffer;
 use super::returned::Returned;
@@ -21,6 +23,7 @@ use super::words::Words;
 use super::{Heard, heard, refuse_forked, say};
 use crate::error::{Error, Result};
 use crate::transport::{Connection, Deadline, Peer};
+use kept::Kept;
 use known::Known;
 
 /// Receives buffers from the process at the other end of a connection, which has an [`Exporter`](super::Exporter).
@@ -61,8 +64,14 @@ pub(super) struct ImportLink {
     is_to_wake: AtomicBool,
     /// Where releases are recorded that have no stream of their own.
     stream: OnceLock<Stream>,
+    /// What whoever gets a buffer next has to keep.
+    keepsake: Keepsake,
+    /// What this process keeps, for those who had handed the buffers to the exporter.
+    kept: Mutex<Kept>,
     is_open: AtomicBool,
     is_over: AtomicBool,
+    /// Nothing more comes of the exporter.
+    is_exhausted: AtomicBool,
 }
 
 /// How far what the exporter says was heard.
@@ -87,8 +96,8 @@ impl Importer {
         let deadline = deadline.into();
         let pid = connection.peer().pid();
         let Heard { message: offer, descriptors, .. } = heard(&connection, deadline)?;
-        let descriptor = match (offer, <[OwnedFd; 1]>::try_from(descriptors)) {
-            (wire::Message::Offer(_), Ok([descriptor])) => descriptor,
+        let (descriptor, keepsake) = match (offer, <[OwnedFd; 2]>::try_from(descriptors)) {
+            (wire::Message::Offer(_), Ok([descriptor, keepsake])) => (descriptor, Keepsake::of(keepsake)),
             _ => {
                 return Err(
                     connection.breaks(Error::Protocol { pid, what: "it does not begin with an offer" })
@@ -115,8 +124,11 @@ impl Importer {
             is_reclaiming: Arc::default(),
             is_to_wake: AtomicBool::new(false),
             stream: OnceLock::new(),
+            keepsake,
+            kept: Mutex::default(),
             is_open: AtomicBool::new(true),
             is_over: AtomicBool::new(false),
+            is_exhausted: AtomicBool::new(false),
         });
         reaper::watch(Arc::<ImportLink>::clone(&link))?;
         Ok(Self { link })

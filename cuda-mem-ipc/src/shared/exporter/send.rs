@@ -1,6 +1,6 @@
 //! What an exporter says.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use cuda_mem_pool::cuda_mem_core::ipc::InterprocessEvent;
 
 use super::ExportLink;
 use crate::error::{Error, Result};
+use crate::shared::keepsake::{Keepsake, forget_unwanted};
 use crate::shared::options::FenceKind;
 use crate::shared::ring::{Corrupt, Pushed};
 use crate::shared::segment::SegmentRef;
@@ -21,12 +22,32 @@ use crate::transport::{Deadline, Poller};
 impl ExportLink {
     /// Tells the importer of a segment, once. Whoever waits for room does so without the lock, which the thread takes too.
     pub(super) fn announce(self: &Arc<Self>, segment: &SegmentRef, deadline: Deadline) -> Result<()> {
+        self.as_soon_as_there_is_room(deadline, || self.try_announce(segment))
+    }
+
+    fn as_soon_as_there_is_room(&self, deadline: Deadline, say: impl Fn() -> Result<()>) -> Result<()> {
         loop {
-            match self.try_announce(segment) {
+            match say() {
                 Err(error) if error.is_timeout() && !deadline.has_passed() => self.wait_for_room(deadline)?,
                 result => return result,
             }
         }
+    }
+
+    /// Has the importer keep what it was not given yet.
+    pub(super) fn give_keepsakes(&self, keepsakes: &[Keepsake], deadline: Deadline) -> Result<()> {
+        keepsakes.iter().try_for_each(|keepsake| {
+            self.as_soon_as_there_is_room(deadline, || {
+                let mut given = lock(&self.given);
+                if given.iter().any(|known| known.is(keepsake)) {
+                    return Ok(());
+                }
+                forget_unwanted(&mut given);
+                self.say(&wire::Message::Keep, &[keepsake.as_fd()], Duration::ZERO)?;
+                given.push(keepsake.clone());
+                Ok(())
+            })
+        })
     }
 
     fn try_announce(self: &Arc<Self>, segment: &SegmentRef) -> Result<()> {

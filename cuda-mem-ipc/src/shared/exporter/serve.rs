@@ -1,5 +1,6 @@
 //! What an exporter hears, on the thread that looks after peers.
 
+use std::io::PipeReader;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -145,6 +146,14 @@ impl Watched for ExportLink {
     fn is_done(&self) -> bool {
         // As long as the peer has to reach something, it is watched.
         self.is_let_go() && self.words.expected_are_reached() && lock(&self.slabs).is_empty()
+    }
+
+    fn keepers(&self) -> Option<&PipeReader> {
+        self.words.were_handed_on().then_some(&self.keepers)
+    }
+
+    fn outlive(&self) {
+        self.is_closing.store(true, Ordering::Release);
     }
 
     fn end(&self) {

@@ -76,6 +76,7 @@ impl ImportLink {
 
     fn gone_back(&self) {
         self.live.fetch_sub(1, Ordering::SeqCst);
+        self.let_go_of_kept();
         if !self.is_open.load(Ordering::SeqCst) {
             reaper::wake();
         }
@@ -119,6 +120,7 @@ impl Watched for ImportLink {
     }
 
     fn end(&self) {
+        self.remember_recorded();
         self.is_over.store(true, Ordering::SeqCst);
         self.words.end();
         // Before the segments are forgotten.

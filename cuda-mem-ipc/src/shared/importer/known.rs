@@ -114,7 +114,10 @@ impl ImportLink {
 
     /// Nothing more will come of any segment. Their release waits for streams.
     pub(super) fn forget_all(&self) {
-        bury_all(std::mem::take(&mut *lock(&self.segments)));
+        let segments = std::mem::take(&mut *lock(&self.segments));
+        self.part_with(segments);
+        self.is_exhausted.store(true, Ordering::SeqCst);
+        self.let_go_of_kept();
     }
 
     /// Drops a share in a segment, whose end may have to wait for others.
@@ -165,7 +168,7 @@ impl ImportLink {
     }
 }
 
-fn bury_all(segments: HashMap<u64, Known>) {
+pub(super) fn bury_all(segments: HashMap<u64, Known>) {
     // Often there are none, and it is asked again and again.
     if !segments.is_empty() {
         bury(segments);

@@ -1,5 +1,6 @@
 //! What an importer hears, in its order.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -78,6 +79,10 @@ impl ImportLink {
                 wire::Message::HandOver(said) if no_descriptor => turn.held = Some(said),
                 wire::Message::Retire { segment } if no_descriptor => self.forget(segment)?,
                 wire::Message::Ring if no_descriptor => {}
+                wire::Message::Keep => match <[OwnedFd; 1]>::try_from(descriptors) {
+                    Ok([descriptor]) => self.keep(descriptor)?,
+                    Err(_) => return Err(self.breaks("it has this process keep something else")),
+                },
                 _ => return Err(self.breaks("an exporter does not say that")),
             }
         }
