@@ -126,6 +126,7 @@ impl<B: Backend> PageSource<B> {
             build.got += bytes as u64;
             address += bytes as u64;
         }
+        self.give(build.size, build.load);
         Ok(())
     }
 

@@ -45,6 +45,12 @@ pub struct Policy {
     pub(crate) little: usize,
     /// And once something has become free so often: a program that only fills memory needs no windows, and its blocks stay.
     pub(crate) churn: u64,
+    /// Each free pays for so many microseconds of calls that move pages.
+    pub(crate) credit: u64,
+    /// From so many microseconds that nothing has paid for, new memory is made rather than pages moved.
+    pub(crate) patience: u64,
+    /// As long as what is held stays under so many thousandths more than the most that was ever in use.
+    pub(crate) hasty: usize,
     /// Mappings beyond which those that nobody needs are taken away. The driver's own limit is 524,072.
     pub(crate) most_mappings: usize,
     /// Whether pages may be mapped elsewhere at all.
@@ -66,6 +72,9 @@ impl Policy {
         room_of_heap: 16 << 20,
         little: 512 << 20,
         churn: 256,
+        credit: 20,
+        patience: 16_000,
+        hasty: 1000,
         most_mappings: 100_000,
         moves: true,
     };
