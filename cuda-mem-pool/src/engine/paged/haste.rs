@@ -16,6 +16,7 @@ use super::source::{Load, PageSource};
 pub(super) struct Haste {
     /// Microseconds of driver calls that nothing has paid for.
     debt: u64,
+
     /// The frees of each heap that have paid.
     paid: HashMap<u32, u64>,
     /// So much may be held because it was given.
@@ -38,8 +39,9 @@ impl Haste {
         self.paid.capacity().saturating_mul(size_of::<(u32, u64)>())
     }
 
-    const fn is_made(&self, policy: &Policy) -> bool {
-        self.debt > policy.patience
+    /// Whether memory is given rather than moved: from too much debt on until nothing is owed.
+    pub(super) const fn is_made(&self, policy: &Policy) -> bool {
+        self.debt > if self.given > 0 { 0 } else { policy.patience }
     }
 }
 
@@ -56,7 +58,7 @@ impl<B: Backend> PageSource<B> {
     /// Pages were moved for so many microseconds.
     pub(super) fn charge(&mut self, microseconds: i64) {
         // Where little is held, blocks find the windows that they had.
-        if self.ground.bytes() >= self.little() {
+        if self.policy.moves && self.ground.bytes() >= self.little() {
             let debt = self.haste.debt.saturating_add(microseconds.unsigned_abs());
             self.haste.debt = debt.min(self.policy.patience * 2);
         }

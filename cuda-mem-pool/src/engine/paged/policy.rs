@@ -120,6 +120,12 @@ impl Policy {
         if wanted >= self.largest_handle { self.largest_handle } else { wanted.next_power_of_two() }
     }
 
+    /// The largest handle for a block of this size where calls count and what is held does not.
+    pub(crate) const fn hasty_handle(&self, block: usize) -> usize {
+        let wanted = if block < self.largest_handle { self.largest_handle } else { block };
+        1 << wanted.ilog2()
+    }
+
     /// The largest handle for a block of this size while so much is held.
     pub(crate) const fn handle(&self, block: usize, held: usize) -> usize {
         let largest = self.largest(held);
@@ -140,6 +146,8 @@ pub(super) mod cost {
     /// Map and set access.
     pub(in crate::engine::paged) const MAP: i64 = 21;
     pub(in crate::engine::paged) const UNMAP: i64 = 13;
+    /// So many mappings are looked at in a microsecond when a window is looked for.
+    pub(in crate::engine::paged) const LOOKED_AT: i64 = 60;
 }
 
 /// What free bytes are worth that can be moved, in microseconds a GiB.
