@@ -896,8 +896,9 @@ int cuda_mem_torch_set_use_on_oom(int device, struct cuda_mem_torch_pool_id pool
 int cuda_mem_torch_set_no_split(int device, struct cuda_mem_torch_pool_id pool);
 
 /*
- Gives cached memory back, of a device or of all: of a pool that was released, after a wait for what may use it, or with zeros,
- without waiting, of the default pool and of all released ones. `bytes`, which may be null, gets how much.
+ Gives cached memory back, of a device or of all: of a pool that was released, after a wait for what may use it; or with zeros of the
+ default pool and of all released ones, after a wait for the device, as `cudaFree` waits. While a stream captures that is known
+ here, nothing is waited for, and what is still used stays. `bytes`, which may be null, gets how much.
 
  # Safety
 
