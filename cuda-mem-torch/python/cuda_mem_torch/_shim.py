@@ -136,7 +136,7 @@ def install(torch: ModuleType) -> None:
 def uninstall(torch: ModuleType) -> None:
     """Has PyTorch allocate itself again."""
     text = ctypes.create_string_buffer(TEXT)
-    if load(torch).cuda_mem_torch_shim_uninstall(text, _TEXT) != 0:
+    if load(torch).cuda_mem_torch_shim_uninstall(text, TEXT) != 0:
         raise CudaMemError(text.value.decode(errors="replace"))
 
 
