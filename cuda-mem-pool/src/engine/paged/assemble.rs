@@ -2,6 +2,7 @@
 
 use super::backend::Backend;
 use super::heap::StreamHeap;
+use super::policy::cost;
 use super::sizes::PAGE;
 use super::source::{GrowError, Heaps, Load, PageSource};
 use super::stock::Stock;
@@ -18,6 +19,7 @@ impl<B: Backend> PageSource<B> {
         load: Load,
         limit: i64,
     ) -> Result<Option<u64>, GrowError<B::Error>> {
+        self.charge(self.ground.mappings() as i64 / cost::LOOKED_AT);
         let free = mine.free_ranges();
         let whole = self.wholly_free(heap, &free);
         let stock = Stock::of(&whole, self.policy.moves);
@@ -126,6 +128,7 @@ impl<B: Backend> PageSource<B> {
             build.got += bytes as u64;
             address += bytes as u64;
         }
+        self.give(build.size, build.load);
         Ok(())
     }
 
@@ -154,6 +157,8 @@ impl<B: Backend> PageSource<B> {
         let policy = &self.policy;
         let mut bytes = if little {
             policy.little_handle(build.size)
+        } else if self.haste.is_made(policy) {
+            policy.hasty_handle(build.size)
         } else {
             policy.handle(build.size, self.ground.bytes())
         };

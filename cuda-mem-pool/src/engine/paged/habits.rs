@@ -56,7 +56,12 @@ impl<B: Backend> PageSource<B> {
         trusted
             && mine.now() >= self.policy.churn
             && self.policy.moves
-            && self.ground.bytes() < self.policy.little.saturating_mul(self.marks.len().max(1))
+            && self.ground.bytes() < self.little()
+    }
+
+    /// While less than this is held, it is little.
+    pub(super) fn little(&self) -> usize {
+        self.policy.little.saturating_mul(self.marks.len().max(1))
     }
 
     /// Learns whether sizes come again.

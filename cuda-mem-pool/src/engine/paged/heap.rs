@@ -15,6 +15,8 @@ pub struct StreamHeap {
     small: Pages,
     /// Counts the frees and what else makes memory free.
     now: u64,
+    /// How much of that is something else.
+    ticks: u64,
     /// Blocks of so many bytes and more are placed by the page source, which knows where pages end.
     pub(super) placed: usize,
 }
@@ -87,6 +89,7 @@ impl StreamHeap {
             medium: Pages::new(PageKind::Medium),
             small: Pages::new(PageKind::Small),
             now: 0,
+            ticks: 0,
             placed: usize::MAX,
         }
     }
@@ -192,7 +195,7 @@ impl StreamHeap {
 
     /// Gives pages back that nothing is in, so that they can serve anybody, and joins the blocks of others that nobody has.
     pub fn release_spare_pages(&mut self, index: &impl BlockIndex) {
-        self.now += 1;
+        self.tick();
         self.small.release_spare(self.now, &mut self.large, index);
         self.medium.release_spare(self.now, &mut self.large, index);
         self.release_kept_large(index);
@@ -293,6 +296,7 @@ impl StreamHeap {
 
     /// The count of the stream, one further: what becomes free now is later than all before.
     pub(super) fn tick(&mut self) -> u64 {
+        self.ticks += 1;
         self.now += 1;
         self.now
     }
@@ -309,6 +313,11 @@ impl StreamHeap {
         let mut heap = Self::new();
         assert!(heap.offer(address, bytes).is_some());
         heap
+    }
+
+    /// How many blocks were freed.
+    pub(super) fn frees(&self) -> u64 {
+        self.now - self.ticks
     }
 
     pub(super) fn now(&self) -> u64 {

@@ -101,14 +101,22 @@ impl<B: Backend> PageSource<B> {
         let mut whole = Vec::new();
         // The free bytes of each handle, over all its mappings.
         let mut found = vec![(0usize, 0u64); self.ground.numbers()];
+        // Both in the order of their addresses, so neither is searched.
+        let (from, to) = (free.first().map_or(0, |free| free.address), free.last().map_or(0, Free::end));
+        let mut maps = self.ground.touching(from, to).peekable();
         for free in free {
-            for (start, map) in self.ground.touching(free.address, free.end()) {
+            while let Some((start, map)) = maps.peek().copied().filter(|(start, _)| *start < free.end()) {
                 let from = free.address.max(start + map.from as u64);
                 let to = free.end().min(start + map.to as u64);
-                if let Some(entry) = found.get_mut(map.chunk as usize) {
-                    entry.0 += to.saturating_sub(from) as usize;
+                if let Some(entry) = found.get_mut(map.chunk as usize).filter(|_| from < to) {
+                    entry.0 += (to - from) as usize;
                     entry.1 = entry.1.max(free.freed_at);
                 }
+                // The next free range may begin in it.
+                if start + map.bytes as u64 > free.end() {
+                    break;
+                }
+                maps.next();
             }
         }
         for (chunk, record) in self.ground.chunks() {

@@ -3,6 +3,7 @@
 use super::assemble::Build;
 use super::backend::Backend;
 use super::heap::StreamHeap;
+use super::policy::cost;
 use super::source::{GrowError, PageSource};
 
 impl<B: Backend> PageSource<B> {
@@ -33,9 +34,15 @@ impl<B: Backend> PageSource<B> {
         chunk: u32,
         address: u64,
     ) -> Result<(), GrowError<B::Error>> {
-        let Some((memory, bytes)) = self.ground.chunk(chunk).map(|chunk| (chunk.memory, chunk.bytes)) else {
+        let found = self.ground.chunk(chunk);
+        let Some((memory, bytes, is_new)) =
+            found.map(|chunk| (chunk.memory, chunk.bytes, chunk.maps.is_empty()))
+        else {
             return Err(GrowError::NoNumbers);
         };
+        if !is_new {
+            self.charge(cost::MAP);
+        }
         self.announce(chunk, 0);
         let mapped =
             self.clear(address, bytes).and_then(|()| Ok(self.backend.map(address, bytes, memory)?));
@@ -130,6 +137,7 @@ impl<B: Backend> PageSource<B> {
         for (start, bytes) in stale {
             self.backend.unmap(start, bytes)?;
             self.ground.unmap(start);
+            self.charge(cost::UNMAP);
         }
         Ok(())
     }

@@ -63,6 +63,7 @@ mod backend;
 mod extents;
 mod ground;
 mod habits;
+mod haste;
 mod heap;
 mod index;
 mod line;

@@ -45,6 +45,12 @@ pub struct Policy {
     pub(crate) little: usize,
     /// And once something has become free so often: a program that only fills memory needs no windows, and its blocks stay.
     pub(crate) churn: u64,
+    /// Each free pays for so many microseconds of calls that move pages.
+    pub(crate) credit: u64,
+    /// From so many microseconds that nothing has paid for, new memory is made rather than pages moved.
+    pub(crate) patience: u64,
+    /// As long as what is held stays under so many thousandths more than the most that was ever in use.
+    pub(crate) hasty: usize,
     /// Mappings beyond which those that nobody needs are taken away. The driver's own limit is 524,072.
     pub(crate) most_mappings: usize,
     /// Whether pages may be mapped elsewhere at all.
@@ -66,6 +72,9 @@ impl Policy {
         room_of_heap: 16 << 20,
         little: 512 << 20,
         churn: 256,
+        credit: 20,
+        patience: 16_000,
+        hasty: 1000,
         most_mappings: 100_000,
         moves: true,
     };
@@ -111,6 +120,12 @@ impl Policy {
         if wanted >= self.largest_handle { self.largest_handle } else { wanted.next_power_of_two() }
     }
 
+    /// The largest handle for a block of this size where calls count and what is held does not.
+    pub(crate) const fn hasty_handle(&self, block: usize) -> usize {
+        let wanted = if block < self.largest_handle { self.largest_handle } else { block };
+        1 << wanted.ilog2()
+    }
+
     /// The largest handle for a block of this size while so much is held.
     pub(crate) const fn handle(&self, block: usize, held: usize) -> usize {
         let largest = self.largest(held);
@@ -131,6 +146,8 @@ pub(super) mod cost {
     /// Map and set access.
     pub(in crate::engine::paged) const MAP: i64 = 21;
     pub(in crate::engine::paged) const UNMAP: i64 = 13;
+    /// So many mappings are looked at in a microsecond when a window is looked for.
+    pub(in crate::engine::paged) const LOOKED_AT: i64 = 60;
 }
 
 /// What free bytes are worth that can be moved, in microseconds a GiB.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::backend::Backend;
 use super::ground::Ground;
 use super::habits::Windows;
+use super::haste::Haste;
 use super::heap::{Block, StreamHeap};
 use super::index::BlockIndex;
 use super::marks::Marks;
@@ -31,6 +32,7 @@ pub struct PageSource<B: Backend> {
     /// Handles that are nowhere mapped, because the driver refused to take them back.
     pub(super) homeless: Vec<u32>,
     pub(super) windows: Windows,
+    pub(super) haste: Haste,
 }
 
 /// The other heaps of the device, each of which can be had for a moment.
@@ -99,6 +101,7 @@ impl<B: Backend> PageSource<B> {
             limit: usize::MAX,
             homeless: Vec::new(),
             windows: Windows::default(),
+            haste: Haste::default(),
         }
     }
 
@@ -145,6 +148,7 @@ impl<B: Backend> PageSource<B> {
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
         let books = self.ground.metadata_bytes().saturating_add(self.windows.metadata_bytes());
+        let books = books.saturating_add(self.haste.metadata_bytes());
         size_of::<Self>().saturating_add(books)
     }
 
@@ -172,6 +176,7 @@ impl<B: Backend> PageSource<B> {
             return Ok(block);
         }
         self.round += 1;
+        self.pay(heap, mine);
         let small = size <= MEDIUM;
         // A small block lies in a page, which begins at a multiple of its size: that fits into these bytes wherever they begin.
         let wanted = if small { 2 * PAGE - GRANULE } else { size };
@@ -226,7 +231,8 @@ impl<B: Backend> PageSource<B> {
     /// Whether large blocks of the heap are placed by [`PageSource::place`] from now on: while more is held than should be.
     fn set_care(&self, heap: u32, mine: &mut StreamHeap, size: usize, load: Load) {
         let most = load.peak.max(load.active.saturating_add(size));
-        let tight = self.ground.bytes() > thousandths(most, self.policy.tight);
+        let most = thousandths(most, self.policy.tight).max(self.haste.given());
+        let tight = self.ground.bytes() > most;
         mine.place_all(self.holds_little(heap, mine));
         mine.placed = if self.holds_little(heap, mine) {
             MEDIUM + 1
@@ -239,9 +245,14 @@ impl<B: Backend> PageSource<B> {
 
     /// What may be held for the most that will have been in use.
     pub(super) fn allowed(&self, size: usize, load: Load) -> usize {
+        self.slack(size, load).max(self.given(size, load)).min(self.limit)
+    }
+
+    /// As [`PageSource::allowed`], without a limit and for a program that has time.
+    pub(super) fn slack(&self, size: usize, load: Load) -> usize {
         let most = load.peak.max(load.active.saturating_add(size));
         let slack = self.policy.slack_bytes(most, self.marks.len().max(1));
-        most.saturating_add(slack).max(self.room_of_heaps()).min(self.limit)
+        most.saturating_add(slack).max(self.room_of_heaps())
     }
 
     /// What the heaps need to themselves: they take from each other all the time otherwise.

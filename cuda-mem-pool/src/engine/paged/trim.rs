@@ -92,6 +92,7 @@ impl<B: Backend> PageSource<B> {
         }
         self.backend.release(memory, bytes)?;
         self.ground.remove(chunk);
+        self.haste.take_back(self.ground.bytes());
         Ok(())
     }
 }

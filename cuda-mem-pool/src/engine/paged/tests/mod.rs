@@ -5,4 +5,5 @@ mod device;
 mod failing;
 mod machine;
 mod model;
+mod random;
 mod traces;

@@ -1,0 +1,82 @@
+//! When moving pages would never end: memory is given instead.
+//!
+//! Moving pays where blocks stay for a while. A program that frees and allocates other large sizes all the time has pages moved
+//! for each block, and the calls for them are all that it does. What they cost is a *debt*, which each free pays a part of. While
+//! more is owed than a program with pauses ever does, new memory is made rather than pages moved, and what was given then stays.
+
+use std::collections::HashMap;
+
+use super::backend::Backend;
+use super::heap::StreamHeap;
+use super::policy::Policy;
+use super::source::{Load, PageSource};
+
+/// What moving has cost, against what was done with it.
+#[derive(Debug, Default)]
+pub(super) struct Haste {
+    /// Microseconds of driver calls that nothing has paid for.
+    debt: u64,
+
+    /// The frees of each heap that have paid.
+    paid: HashMap<u32, u64>,
+    /// So much may be held because it was given.
+    given: usize,
+}
+
+impl Haste {
+    /// So much may be held because it was given.
+    pub(super) const fn given(&self) -> usize {
+        self.given
+    }
+
+    /// Less is held than before.
+    pub(super) fn take_back(&mut self, held: usize) {
+        self.given = self.given.min(held);
+    }
+
+    /// Host memory that the books take.
+    pub(super) fn metadata_bytes(&self) -> usize {
+        self.paid.capacity().saturating_mul(size_of::<(u32, u64)>())
+    }
+
+    /// Whether memory is given rather than moved: from too much debt on until nothing is owed.
+    pub(super) const fn is_made(&self, policy: &Policy) -> bool {
+        self.debt > if self.given > 0 { 0 } else { policy.patience }
+    }
+}
+
+impl<B: Backend> PageSource<B> {
+    /// The frees of a heap since it came last pay for what was moved.
+    pub(super) fn pay(&mut self, heap: u32, mine: &StreamHeap) {
+        let paid = self.haste.paid.entry(heap).or_default();
+        let frees = mine.frees().saturating_sub(std::mem::replace(paid, mine.frees()));
+        // What was given shall not be asked for again and again.
+        let each = if self.haste.given > 0 { 1 } else { self.policy.credit };
+        self.haste.debt = self.haste.debt.saturating_sub(frees.saturating_mul(each));
+    }
+
+    /// Pages were moved for so many microseconds.
+    pub(super) fn charge(&mut self, microseconds: i64) {
+        // Where little is held, blocks find the windows that they had.
+        if self.policy.moves && self.ground.bytes() >= self.little() {
+            let debt = self.haste.debt.saturating_add(microseconds.unsigned_abs());
+            self.haste.debt = debt.min(self.policy.patience * 2);
+        }
+    }
+
+    /// What may be held beyond what the policy allows a program that has time.
+    pub(super) fn given(&self, size: usize, load: Load) -> usize {
+        if !self.haste.is_made(&self.policy) {
+            return self.haste.given;
+        }
+        let most = load.peak.max(load.active.saturating_add(size));
+        self.haste.given.max(most / 1000 * (1000 + self.policy.hasty))
+    }
+
+    /// What is held now may stay, if it is more than the policy allows a program that has time.
+    pub(super) fn give(&mut self, size: usize, load: Load) {
+        if self.haste.is_made(&self.policy) && self.ground.bytes() > self.slack(size, load) {
+            self.haste.given = self.haste.given.max(self.ground.bytes());
+        }
+    }
+}
