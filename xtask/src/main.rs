@@ -14,6 +14,7 @@ mod gpu_test;
 #[cfg(feature = "header")]
 mod header;
 mod nightly;
+mod packed;
 mod planted_faults;
 mod process;
 #[cfg(feature = "replay")]
