@@ -18,16 +18,10 @@ pub(super) struct Request {
 }
 
 impl Request {
+    /// How many bytes of the block were not asked for.
     #[inline]
-    pub(super) fn new(requested: usize) -> Result<Self> {
-        let size = block_size(requested).ok_or(Error::TooLarge { bytes: requested })?;
-        Ok(Self { requested, size })
-    }
-
-    /// Less than a granule.
-    #[inline]
-    pub(super) fn unused(self) -> u16 {
-        (self.size - self.requested) as u16
+    pub(super) fn unused(self) -> usize {
+        self.size - self.requested
     }
 }
 
@@ -46,6 +40,13 @@ pub(super) fn pool_of(size: usize) -> PoolSize {
 }
 
 impl Shared {
+    #[inline]
+    pub(super) fn request(&self, requested: usize) -> Result<Request> {
+        let rounded = self.rounding.round(requested);
+        let size = block_size(rounded).ok_or(Error::TooLarge { bytes: requested })?;
+        Ok(Request { requested, size })
+    }
+
     /// A block for work of a stream; its address.
     #[inline]
     pub(super) fn allocate(&self, requested: usize, stream: &Stream) -> Result<u64> {
@@ -57,7 +58,7 @@ impl Shared {
         {
             return Ok(address);
         }
-        let request = Request::new(requested)?;
+        let request = self.request(requested)?;
         let slot = self.slot(stream)?;
         if self.history.is_listening() {
             return self.allocate_and_tell(slot, request);

@@ -60,7 +60,7 @@ impl Shared {
         number: u32,
     ) -> bool {
         let Some(freed) = heap.free(BlockNumber(number), &self.index(slot.number)) else { return false };
-        let requested = freed.size - usize::from(freed.unused);
+        let requested = freed.size - freed.unused;
         guard.free(pool_of(freed.size), freed.size, requested);
         true
     }
@@ -127,7 +127,7 @@ impl Shared {
         }
         slot.heap.with(|heap, guard| {
             let Some(freed) = heap.free(waiting.number, &self.index(slot.number)) else { return };
-            let requested = freed.size - usize::from(freed.unused);
+            let requested = freed.size - freed.unused;
             guard.complete_free(pool_of(freed.size), freed.size, requested);
         });
     }

@@ -16,6 +16,7 @@ mod pins;
 mod private;
 mod record;
 mod remote;
+mod rounding;
 mod seeing;
 mod segment;
 mod shared;

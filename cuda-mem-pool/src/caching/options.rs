@@ -27,7 +27,7 @@ pub struct CachingOptions {
     pub moves: bool,
     /// The share of the device's memory that may be held, from 0 to 1; 1 is no limit.
     pub memory_fraction: f64,
-    /// What private pools do; its threshold of garbage collection counts for the default pool too.
+    /// What private pools do; its rounding and its threshold of garbage collection count for the default pool too.
     pub segments: Options,
 }
 

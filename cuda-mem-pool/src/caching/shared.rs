@@ -16,6 +16,7 @@ use super::pending::Pending;
 use super::pins::Pins;
 use super::private::Private;
 use super::record::Record;
+use super::rounding::Rounding;
 use super::slot::{Slots, StreamSlot};
 use super::thread_slots;
 use super::vmm::{Told, Vmm};
@@ -39,6 +40,7 @@ pub(super) struct Shared {
     pub(super) source: Mutex<PageSource<Vmm>>,
     pub(super) pending: Pending,
     pub(super) private: Private,
+    pub(super) rounding: Rounding,
     pub(super) ledger: PeakLedger,
     pub(super) counts: Arc<Mutex<DeviceStatistics>>,
     /// The most bytes that were held up to the last reset of the peaks.
@@ -82,6 +84,7 @@ impl Shared {
             source: Mutex::new(source),
             pending: Pending::default(),
             private,
+            rounding: Rounding::new(&options.segments),
             ledger,
             counts,
             most_reserved: AtomicU64::new(0),

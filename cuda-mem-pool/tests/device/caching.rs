@@ -1,6 +1,7 @@
 //! The caching allocator: blocks by address and by owner.
 
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::segments::{Options, OptionsBuilder};
 use cuda_mem_pool::{Error, MemoryResource};
 
 use crate::common::World;
@@ -34,6 +35,46 @@ fn what_is_freed_is_given_again_without_a_driver_call() {
     assert_eq!(statistics.allocation.all.current, 0);
     assert_eq!(statistics.allocation.all.allocated, 6);
     assert_eq!(statistics.requested_bytes.large_pool.peak, 30 << 20);
+}
+
+#[test]
+fn sizes_are_rounded_in_steps_between_powers_of_two() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let mut blocks = Vec::new();
+    let mut take = |bytes: usize| {
+        let sums = || {
+            let statistics = allocator.statistics();
+            let (active, allocated) = (statistics.active_bytes.all, statistics.allocated_bytes.all);
+            (active.allocated, allocated.current, statistics.requested_bytes.all.allocated)
+        };
+        let before = sums();
+        blocks.push(allocator.allocate_by_address(bytes, &world.stream).unwrap());
+        let after = sums();
+        assert_eq!(after.2 - before.2, bytes as u64);
+        assert_eq!(after.0 - before.0, after.1 - before.1);
+        after.0 - before.0
+    };
+    let set = |options: OptionsBuilder| allocator.set_segment_options(options.build().unwrap()).unwrap();
+    assert_eq!(take(21 << 20), 21 << 20);
+    set(Options::builder().roundup_power2_divisions([4; 16]));
+    assert_eq!([take(21 << 20), take(700_000), take(1000)], [24 << 20, 768 << 10, 1024]);
+    set(Options::builder().garbage_collection_threshold(Some(0.5)));
+    assert_eq!([take(21 << 20), take(1025)], [21 << 20, 1536], "a new setting is a whole one");
+    let mut divisions = [8; 16];
+    divisions[5..].fill(2);
+    set(Options::builder().roundup_power2_divisions(divisions));
+    assert_eq!([take(21 << 20), take(33 << 20)], [22 << 20, 48 << 20]);
+    set(Options::builder().roundup_power2_divisions([1; 16]));
+    assert_eq!(take(21 << 20), 21 << 20);
+    let refused = allocator.allocate_by_address(usize::MAX, &world.stream);
+    assert!(matches!(refused, Err(Error::TooLarge { bytes: usize::MAX })), "{refused:?}");
+    for block in blocks {
+        // SAFETY: allocated above and not used.
+        unsafe { allocator.free_by_address(block) }.unwrap();
+    }
+    let statistics = allocator.statistics();
+    assert_eq!((statistics.active_bytes.all.current, statistics.requested_bytes.all.current), (0, 0));
 }
 
 #[test]

@@ -167,8 +167,8 @@ impl CachingAllocator {
         shared.reclaim_pool(id)
     }
 
-    /// The options of private pools that hold from here on, as a whole. Segments and blocks stay as they are. The threshold of
-    /// garbage collection counts for the default pool too.
+    /// The options of private pools that hold from here on, as a whole. Segments and blocks stay as they are. Their rounding
+    /// and threshold of garbage collection count for the default pool too.
     ///
     /// # Errors
     ///
@@ -178,6 +178,7 @@ impl CachingAllocator {
         let mut state = shared.pools()?;
         state.options = options;
         state.pools.set_options(options);
+        shared.rounding.set(&options);
         drop(state);
         shared.set_garbage(options.garbage_collection_threshold());
         Ok(())

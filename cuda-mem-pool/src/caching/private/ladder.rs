@@ -6,7 +6,6 @@ use cuda_mem_core::Stream;
 
 use super::allocate::{Found, Routed, refused};
 use super::reclaim::{Leaving, Patience};
-use crate::caching::allocate::Request;
 use crate::caching::pending::Pending;
 use crate::caching::shared::Shared;
 use crate::error::Result;
@@ -45,7 +44,7 @@ impl Shared {
             }
         }
         let slot = self.slot(routed.stream)?;
-        self.give_up(slot, Request::new(routed.requested)?).map(Found::Block)
+        self.give_up(slot, self.request(routed.requested)?).map(Found::Block)
     }
 
     /// A block that is free by now, else one of a new segment. None if there is no memory for it.

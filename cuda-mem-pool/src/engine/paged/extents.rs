@@ -51,10 +51,9 @@ struct Extent {
     before: u32,
     after: u32,
     links: Links,
-    /// When it became free, on its stream's count; of a free extent that was joined, the latest.
-    freed_at: u64,
-    /// Of a block in use: how many of its bytes were not asked for.
-    unused: u16,
+    /// When it became free, on its stream's count; of a free extent that was joined, the latest. Of a block in use: how many of
+    /// its bytes were not asked for.
+    mark: u64,
 }
 
 /// Addresses without a gap.
@@ -85,7 +84,7 @@ impl Free {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Released {
     pub(super) size: usize,
-    pub(super) unused: u16,
+    pub(super) unused: usize,
     /// The run's first address, if nothing of it is in use any more.
     pub(super) whole_run: Option<u64>,
 }
@@ -143,7 +142,7 @@ impl Extents {
 
     /// Puts the first `size` bytes of a free extent to use. Its number; what is left stays free.
     #[inline]
-    pub(super) fn take(&mut self, number: u32, size: usize, unused: u16) -> Option<u64> {
+    pub(super) fn take(&mut self, number: u32, size: usize, unused: usize) -> Option<u64> {
         let extent = self
             .records
             .get_mut(number)
@@ -157,7 +156,7 @@ impl Extents {
         }
         let extent = self.records.get_mut(number)?;
         extent.state = State::Used;
-        extent.unused = unused;
+        extent.mark = unused as u64;
         let size = extent.size;
         self.free_bytes = self.free_bytes.saturating_sub(size);
         self.used_bytes = self.used_bytes.saturating_add(size);
@@ -165,7 +164,7 @@ impl Extents {
     }
 
     /// Puts `size` bytes from `address` on, which lie in a free extent, to use. The number of what is used.
-    pub(super) fn take_at(&mut self, number: u32, address: u64, size: usize, unused: u16) -> Option<u32> {
+    pub(super) fn take_at(&mut self, number: u32, address: u64, size: usize, unused: usize) -> Option<u32> {
         let extent = self.records.get(number).filter(|extent| extent.state == State::Free)?;
         let head = usize::try_from(address.checked_sub(extent.address)?).ok()?;
         if extent.size.checked_sub(head)? < size {
@@ -187,8 +186,8 @@ impl Extents {
     pub(super) fn release(&mut self, number: u32, now: u64) -> Option<Released> {
         let extent = self.records.get_mut(number).filter(|extent| extent.state == State::Used)?;
         extent.state = State::Free;
-        extent.freed_at = now;
-        let (size, unused) = (extent.size, extent.unused);
+        let unused = std::mem::replace(&mut extent.mark, now) as usize;
+        let size = extent.size;
         let (run, before, after) = (extent.run, extent.before, extent.after);
         self.free_bytes = self.free_bytes.saturating_add(size);
         self.used_bytes = self.used_bytes.saturating_sub(size);
@@ -244,8 +243,7 @@ impl Extents {
             before: NONE,
             after: NONE,
             links,
-            freed_at,
-            unused: 0,
+            mark: freed_at,
         };
         let Ok(number) = self.records.insert(extent) else {
             self.runs.remove(run);
@@ -300,8 +298,8 @@ impl Extents {
     /// The free extents of at least `size` bytes, in about the order of their sizes.
     pub(super) fn free_from(&self, size: usize) -> impl Iterator<Item = Free> {
         let free = |number| {
-            let Extent { address, size, freed_at, .. } = *self.records.get(number)?;
-            Some(Free { number, address, size, freed_at })
+            let Extent { address, size, mark, .. } = *self.records.get(number)?;
+            Some(Free { number, address, size, freed_at: mark })
         };
         self.free.candidates(&self.records, size).filter_map(free).filter(move |free| free.size >= size)
     }
@@ -385,7 +383,7 @@ impl Extents {
         if let Some(extent) = self.records.get_mut(number) {
             extent.size += gone.size;
             extent.after = gone.after;
-            extent.freed_at = extent.freed_at.max(gone.freed_at);
+            extent.mark = extent.mark.max(gone.mark);
         }
         match self.records.get_mut(gone.after) {
             Some(next) => next.before = number,

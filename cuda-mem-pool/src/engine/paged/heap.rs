@@ -41,7 +41,7 @@ pub struct Freed {
     /// The bytes of the block.
     pub size: usize,
     /// How many of its bytes were not asked for.
-    pub unused: u16,
+    pub unused: usize,
 }
 
 /// A block's number in its heap.
@@ -97,7 +97,7 @@ impl StreamHeap {
     /// A block of `size` bytes, a multiple of the granule, out of what is free here; `unused` of them were not asked for. None
     /// sends to the page source.
     #[inline]
-    pub fn allocate(&mut self, size: usize, unused: u16, index: &impl BlockIndex) -> Option<Block> {
+    pub fn allocate(&mut self, size: usize, unused: usize, index: &impl BlockIndex) -> Option<Block> {
         match Tier::of(size) {
             Tier::Small => self.small.allocate(size, unused, self.now, &mut self.large, index),
             Tier::Medium => self.medium.allocate(size, unused, self.now, &mut self.large, index),
@@ -155,7 +155,7 @@ impl StreamHeap {
 
     /// The address of a block of exactly `size` bytes that was freed here and kept whole, as it is in the index.
     #[inline]
-    pub(crate) fn take_kept(&mut self, size: usize, unused: u16) -> Option<u64> {
+    pub(crate) fn take_kept(&mut self, size: usize, unused: usize) -> Option<u64> {
         match Tier::of(size) {
             Tier::Small => self.small.take_kept(size, unused),
             Tier::Medium => self.medium.take_kept(size, unused),
@@ -168,7 +168,7 @@ impl StreamHeap {
     pub(crate) fn allocate_of_kept(
         &mut self,
         size: usize,
-        unused: u16,
+        unused: usize,
         index: &impl BlockIndex,
     ) -> Option<Block> {
         if self.small.kept_bytes() + self.medium.kept_bytes() + self.large.kept_bytes() == 0 {
@@ -183,7 +183,7 @@ impl StreamHeap {
     pub(crate) fn allocate_in_any_page(
         &mut self,
         size: usize,
-        unused: u16,
+        unused: usize,
         index: &impl BlockIndex,
     ) -> Option<Block> {
         let placed = (self.medium.placed, self.small.placed);
@@ -335,7 +335,7 @@ impl StreamHeap {
         number: u32,
         address: u64,
         size: usize,
-        unused: u16,
+        unused: usize,
         index: &impl BlockIndex,
     ) -> Option<Block> {
         let number = self.large.take_at(number, address, size, unused)?;
@@ -347,7 +347,7 @@ impl StreamHeap {
         &mut self,
         address: u64,
         size: usize,
-        unused: u16,
+        unused: usize,
         index: &impl BlockIndex,
     ) -> Option<Block> {
         let number = self.large.free_at(address, size)?;
@@ -364,7 +364,7 @@ impl StreamHeap {
         &mut self,
         address: u64,
         size: usize,
-        unused: u16,
+        unused: usize,
         index: &impl BlockIndex,
     ) -> Option<Block> {
         let number = self.large.free_at(address, PAGE)?;

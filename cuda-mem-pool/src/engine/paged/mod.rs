@@ -89,7 +89,7 @@ pub use index::{BlockIndex, NoIndex, PageKind};
 pub(crate) use pins::Backing;
 pub use policy::Policy;
 pub use sizes::block_size;
-pub(crate) use sizes::{MEDIUM, PAGE, Tier};
+pub(crate) use sizes::{MAX, MEDIUM, PAGE, Tier};
 pub use source::{GrowError, Heaps, Load, PageSource, Wanted};
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ impl Pages {
     pub(super) fn allocate(
         &mut self,
         size: usize,
-        unused: u16,
+        unused: usize,
         now: u64,
         large: &mut Extents,
         index: &impl BlockIndex,
@@ -60,7 +60,7 @@ impl Pages {
     }
 
     #[inline]
-    pub(super) fn take_kept(&mut self, size: usize, unused: u16) -> Option<u64> {
+    pub(super) fn take_kept(&mut self, size: usize, unused: usize) -> Option<u64> {
         self.blocks.take_kept(size, unused).map(|(_, address)| address)
     }
 
@@ -68,7 +68,7 @@ impl Pages {
     fn cut(
         &mut self,
         size: usize,
-        unused: u16,
+        unused: usize,
         now: u64,
         large: &mut Extents,
         index: &impl BlockIndex,

@@ -64,7 +64,7 @@ pub struct Wanted {
     /// The bytes of the block, a multiple of the granule.
     pub size: usize,
     /// How many of them were not asked for.
-    pub unused: u16,
+    pub unused: usize,
     /// What is in use without it.
     pub load: Load,
 }

@@ -34,6 +34,7 @@ pub use options::{
 pub use pools::{Filter, PrivatePool, PrivatePools, Routes, TakenSegment};
 pub use release::Available;
 pub use rounding::MIN_BLOCK_SIZE;
+pub(crate) use rounding::{in_steps, size_class};
 pub use segment::{Allocation, FreeSegment, SegmentRequest};
 pub use source::{AllocateError, SegmentSource};
 pub use totals::Totals;

@@ -25,13 +25,7 @@ impl Options {
         if bytes >= MOST {
             return Err(SegmentError::TooLarge { requested: bytes, most: MOST - 1 });
         }
-        let divisions = self.divisions(bytes);
-        if divisions > 1 && bytes > divisions.saturating_mul(MIN_BLOCK_SIZE) {
-            // More than 512 bytes for each step, so a step is a power of two of at least 512.
-            let step = (1 << bytes.ilog2()) / divisions;
-            return Ok(bytes.next_multiple_of(step));
-        }
-        Ok(bytes.max(1).next_multiple_of(MIN_BLOCK_SIZE))
+        Ok(in_steps(bytes, self.roundup_power2_divisions()[size_class(bytes)]))
     }
 
     /// The bytes of the segment that a block of `block` bytes needs when nothing free fits.
@@ -45,10 +39,20 @@ impl Options {
             block.next_multiple_of(ROUND_LARGE)
         }
     }
+}
 
-    fn divisions(&self, bytes: u64) -> u64 {
-        let divisions = self.roundup_power2_divisions();
-        let doublings = bytes.max(1).ilog2().saturating_sub(20) as usize;
-        divisions[doublings.min(divisions.len() - 1)]
+/// Which of [`Options::roundup_power2_divisions`] a request of `bytes` bytes goes by.
+pub(crate) fn size_class(bytes: u64) -> usize {
+    const LAST: usize = 15;
+    (bytes.max(1).ilog2().saturating_sub(20) as usize).min(LAST)
+}
+
+/// The bytes of the block for a request below 1 EiB, in so many steps between two powers of two.
+pub(crate) fn in_steps(bytes: u64, divisions: u64) -> u64 {
+    if divisions > 1 && bytes > divisions.saturating_mul(MIN_BLOCK_SIZE) {
+        // More than 512 bytes for each step, so a step is a power of two of at least 512.
+        let step = (1 << bytes.ilog2()) / divisions;
+        return bytes.next_multiple_of(step);
     }
+    bytes.max(1).next_multiple_of(MIN_BLOCK_SIZE)
 }

@@ -46,7 +46,7 @@ struct Owned {
 #[derive(Debug, Clone, Copy)]
 struct Request {
     size: usize,
-    unused: u16,
+    unused: usize,
 }
 
 impl Modelled {
@@ -166,7 +166,7 @@ impl Candidate for Modelled {
         let mut inner = self.inner();
         let requested = usize::try_from(size).map_err(anyhow::Error::from)?;
         let size = block_size(requested).ok_or(Refused::OutOfMemory)?;
-        let request = Request { size, unused: (size - requested) as u16 };
+        let request = Request { size, unused: size - requested };
         let heap = inner.heap(stream);
         let found = inner.heaps.get_mut(heap).and_then(|heap| heap.allocate(size, request.unused, &NoIndex));
         let block = match found {

@@ -66,14 +66,14 @@ impl Extents {
     #[inline]
     pub(in crate::engine::paged) fn keep(&mut self, number: u32, now: u64) -> Option<Released> {
         let extent = self.records.get_mut(number).filter(|extent| extent.state == State::Used)?;
-        let (size, unused) = (extent.size, extent.unused);
+        let size = extent.size;
         if self.kept.heads.is_empty() {
             self.kept.make_lists();
         }
         let list = self.kept.list(size);
         let head = self.kept.heads.get_mut(list)?;
         extent.state = State::Kept;
-        extent.freed_at = now;
+        let unused = std::mem::replace(&mut extent.mark, now) as usize;
         extent.links.after = std::mem::replace(head, number);
         if let Some(bits) = self.kept.bits.get_mut(list / 64) {
             *bits |= 1 << (list % 64);
@@ -84,7 +84,7 @@ impl Extents {
 
     /// Puts a kept block of `size` bytes to use: its number and address.
     #[inline]
-    pub(in crate::engine::paged) fn take_kept(&mut self, size: usize, unused: u16) -> Option<(u32, u64)> {
+    pub(in crate::engine::paged) fn take_kept(&mut self, size: usize, unused: usize) -> Option<(u32, u64)> {
         let list = self.kept.list(size);
         let number = *self.kept.heads.get(list)?;
         // Other sizes may share the list.
@@ -99,12 +99,13 @@ impl Extents {
         }
         let list = self.kept.next(self.kept.hand).or_else(|| self.kept.next(0))?;
         self.kept.hand = list;
+        let freed_at = self.records.get(*self.kept.heads.get(list)?)?.mark;
         let (number, _) = self.take_head(list, 0)?;
-        Some((number, self.records.get(number)?.freed_at))
+        Some((number, freed_at))
     }
 
     #[inline]
-    fn take_head(&mut self, list: usize, unused: u16) -> Option<(u32, u64)> {
+    fn take_head(&mut self, list: usize, unused: usize) -> Option<(u32, u64)> {
         let head = self.kept.heads.get_mut(list)?;
         let number = *head;
         let extent = self.records.get_mut(number)?;
@@ -115,7 +116,7 @@ impl Extents {
             *bits &= !(1 << (list % 64));
         }
         extent.state = State::Used;
-        extent.unused = unused;
+        extent.mark = unused as u64;
         self.kept.bytes -= extent.size;
         Some((number, extent.address))
     }

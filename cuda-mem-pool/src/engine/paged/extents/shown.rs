@@ -1,6 +1,6 @@
 //! What there is, for those who show it.
 
-use super::{Extents, NONE, State};
+use super::{Extent, Extents, NONE, State};
 
 /// A piece of a heap's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +36,13 @@ impl Splits {
     }
 }
 
+impl Extent {
+    /// The bytes that were asked for of a block in use.
+    fn requested(&self) -> usize {
+        self.size.saturating_sub(self.mark as usize)
+    }
+}
+
 impl Extents {
     /// Remembers from now on what is offered and withdrawn.
     pub(in crate::engine::paged) fn watch(&mut self) {
@@ -56,14 +63,13 @@ impl Extents {
     /// The bytes that were asked for of a used extent.
     pub(in crate::engine::paged) fn requested(&self, number: u32) -> Option<usize> {
         let extent = self.records.get(number).filter(|extent| extent.state == State::Used)?;
-        Some(extent.size.saturating_sub(extent.unused.into()))
+        Some(extent.requested())
     }
 
     /// All extents, in no order.
     pub(in crate::engine::paged) fn pieces(&self, in_page: bool) -> impl Iterator<Item = Piece> {
         self.records.iter().map(move |(_, extent)| {
-            let requested = extent.size.saturating_sub(extent.unused.into());
-            let requested = (extent.state == State::Used).then_some(requested);
+            let requested = (extent.state == State::Used).then(|| extent.requested());
             Piece { address: extent.address, size: extent.size, requested, in_page }
         })
     }
