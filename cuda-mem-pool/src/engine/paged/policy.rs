@@ -49,6 +49,8 @@ pub struct Policy {
     pub(crate) credit: u64,
     /// From so many microseconds that nothing has paid for, new memory is made rather than pages moved.
     pub(crate) patience: u64,
+    /// One block counts as no more than so many microseconds: a few very large ones are no reason.
+    pub(crate) of_one_block: u64,
     /// As long as what is held stays under so many thousandths more than the most that was ever in use.
     pub(crate) hasty: usize,
     /// Mappings beyond which those that nobody needs are taken away. The driver's own limit is 524,072.
@@ -72,8 +74,9 @@ impl Policy {
         room_of_heap: 16 << 20,
         little: 512 << 20,
         churn: 256,
-        credit: 20,
-        patience: 16_000,
+        credit: 25,
+        patience: 8_000,
+        of_one_block: 100,
         hasty: 1000,
         most_mappings: 100_000,
         moves: true,
@@ -147,7 +150,7 @@ pub(super) mod cost {
     pub(in crate::engine::paged) const MAP: i64 = 21;
     pub(in crate::engine::paged) const UNMAP: i64 = 13;
     /// So many mappings are looked at in a microsecond when a window is looked for.
-    pub(in crate::engine::paged) const LOOKED_AT: i64 = 60;
+    pub(in crate::engine::paged) const LOOKED_AT: i64 = 40;
 }
 
 /// What free bytes are worth that can be moved, in microseconds a GiB.
