@@ -53,6 +53,8 @@ pub struct Policy {
     pub(crate) of_one_block: u64,
     /// As long as what is held stays under so many thousandths more than the most that was ever in use.
     pub(crate) hasty: usize,
+    /// Of what a limit leaves, at most so many thousandths of the most that was ever in use, half is held before pages are moved.
+    pub(crate) near: usize,
     /// Mappings beyond which those that nobody needs are taken away. The driver's own limit is 524,072.
     pub(crate) most_mappings: usize,
     /// Whether pages may be mapped elsewhere at all.
@@ -78,6 +80,7 @@ impl Policy {
         patience: 8_000,
         of_one_block: 100,
         hasty: 1000,
+        near: 100,
         most_mappings: 100_000,
         moves: true,
     };

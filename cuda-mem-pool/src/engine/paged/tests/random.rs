@@ -131,6 +131,20 @@ fn calls_that_are_paid_for_are_no_reason_to_hold_more() {
     assert!(runs[1].calls > 1000, "{runs:?}");
 }
 
+/// What a limit leaves that is close to what is in use is there to be used.
+#[test]
+fn a_close_limit_saves_calls() {
+    let patient = Policy { credit: 1 << 20, ..Policy::DEFAULT };
+    let (free, _) = runs(patient, 2, 1000, 64);
+    let mut close = Program::new(patient, usize::MAX);
+    close.source.set_limit(free.peak / 100 * 106);
+    (0..2).for_each(|_| drop(close.run(1000, 64 << 20)));
+    let held = close.source.most_reserved() as f64 / free.peak as f64;
+    println!("held {held}, {} calls, {} without a limit", close.calls(), free.calls());
+    assert!((1.028..=1.06).contains(&held), "{held} held");
+    assert!(close.calls() < free.calls(), "{} calls, {} without a limit", close.calls(), free.calls());
+}
+
 #[test]
 #[ignore = "prints figures for choosing the policy"]
 fn figures_of_random_blocks() {
