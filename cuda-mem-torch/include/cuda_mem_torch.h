@@ -11,7 +11,7 @@
 /*
  What [`cuda_mem_torch_abi_version`] says. It changes when anything here changes its meaning or its layout.
  */
-#define CUDA_MEM_TORCH_ABI_VERSION 1
+#define CUDA_MEM_TORCH_ABI_VERSION 2
 
 /*
  All devices, where one may be named.
@@ -95,6 +95,20 @@ typedef void (*cuda_mem_torch_oom_observer)(void *data, int64_t device, size_t r
 typedef bool (*cuda_mem_torch_oom_reclaimer)(void *data, size_t requested);
 
 /*
+ A private pool, as PyTorch's `MempoolId_t`. Zeros are no pool.
+ */
+typedef struct cuda_mem_torch_pool_id {
+  /*
+   Of a graph's pool.
+   */
+  uint64_t first;
+  /*
+   Of a user's pool.
+   */
+  uint64_t second;
+} cuda_mem_torch_pool_id;
+
+/*
  Something that happened.
  */
 typedef struct cuda_mem_torch_trace_entry {
@@ -134,26 +148,16 @@ typedef struct cuda_mem_torch_trace_entry {
    What the program says of it; empty without.
    */
   const char *user_metadata;
+  /*
+   The private pool; zeros of the default one.
+   */
+  struct cuda_mem_torch_pool_id pool;
 } cuda_mem_torch_trace_entry;
 
 /*
  Is told of each entry of the history, by who did what it says, before that returns.
  */
 typedef void (*cuda_mem_torch_trace_tracker)(void *data, const struct cuda_mem_torch_trace_entry *entry);
-
-/*
- A private pool, as PyTorch's `MempoolId_t`. Zeros are no pool.
- */
-typedef struct cuda_mem_torch_pool_id {
-  /*
-   Of a graph's pool.
-   */
-  uint64_t first;
-  /*
-   Of a user's pool.
-   */
-  uint64_t second;
-} cuda_mem_torch_pool_id;
 
 /*
  Tells where the calling thread is, as a pointer that is the history's from then on. It may be null.

@@ -79,7 +79,7 @@ TraceEntry trace_entry(const cuda_mem_torch_trace_entry& from) {
       from.address,
       from.size,
       from.stream,
-      {0, 0},
+      {from.pool.first, from.pool.second},
       c10::getApproximateTime(),
       context(from.context),
       from.compile_context,

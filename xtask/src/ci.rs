@@ -54,7 +54,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     report(&mut steps);
     shim(&mut steps, root);
     steps.command("matrix", &mut cargo("xtask gpu-test"));
-    for bench in ["pinned", "staging", "alloc", "ipc"] {
+    for bench in ["pinned", "staging", "alloc", "ipc", "symmetric"] {
         // On the simulator: that it runs, and that the bytes are right.
         let smoke = format!("xtask bench {bench} --quick --backend sim --json --out target/bench/smoke");
         steps.command(&format!("bench {bench}"), &mut cargo(&smoke));

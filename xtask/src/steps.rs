@@ -1,8 +1,10 @@
 //! A list of checks that are run one after the other, each timed, with a table and a tally at the end.
 
+use std::collections::VecDeque;
 use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -18,6 +20,9 @@ enum Outcome {
     Skipped(String),
 }
 
+/// How much of a failed step's output is told again, in bytes: of a long log often only the end is kept.
+const TAIL: usize = 4 << 10;
+
 /// The steps so far. A failed one does not keep the next from running: all that is wrong is told at once.
 #[derive(Debug)]
 pub(crate) struct Steps {
@@ -26,11 +31,13 @@ pub(crate) struct Steps {
     /// What each of them finds in its environment.
     env: Vec<(&'static str, PathBuf)>,
     ended: Vec<(String, Outcome, Duration)>,
+    /// The end of what each failed step printed.
+    tails: Vec<(String, String)>,
 }
 
 impl Steps {
     pub(crate) fn new(root: &Path) -> Self {
-        Self { root: root.to_path_buf(), env: Vec::new(), ended: Vec::new() }
+        Self { root: root.to_path_buf(), env: Vec::new(), ended: Vec::new(), tails: Vec::new() }
     }
 
     /// Tells all commands from here on where something lies.
@@ -42,10 +49,15 @@ impl Steps {
     pub(crate) fn command(&mut self, name: &str, command: &mut Command) {
         let line = describe(command);
         command.current_dir(&self.root).envs(self.env.iter().map(|(name, path)| (name, path)));
+        let mut tail = String::new();
         self.check(name, &line, || {
-            let status = command.status().with_context(|| format!("cannot start {line}"))?;
+            let (status, end) = shown(command).with_context(|| format!("cannot run {line}"))?;
+            tail = end;
             Ok(status.success().then_some(()).ok_or_else(|| process::Ending::from(status).to_string()))
         });
+        if self.ended.last().is_some_and(|(_, outcome, _)| matches!(outcome, Outcome::Failed(_))) {
+            self.tails.push((name.to_owned(), tail));
+        }
     }
 
     /// Runs a check in this process; the inner error is a finding, the outer one means that it could not be made.
@@ -74,8 +86,11 @@ impl Steps {
         self.ended.push((name.to_owned(), Outcome::Skipped(reason.to_owned()), Duration::ZERO));
     }
 
-    /// Prints the table and the tally; whether nothing failed.
+    /// Prints how the failed steps' output ended, the table and the tally; whether nothing failed.
     pub(crate) fn finish(self) -> bool {
+        for (name, tail) in &self.tails {
+            println!("\n== {name} FAILED; its last words:\n{tail}");
+        }
         println!("\n{}\n{}", self.table(), self.tally());
         !self.ended.iter().any(|(_, outcome, _)| matches!(outcome, Outcome::Failed(_)))
     }
@@ -102,6 +117,35 @@ impl Steps {
             count(|outcome| matches!(outcome, Outcome::Skipped(_)))
         )
     }
+}
+
+/// Runs a command, shows both its outputs as they come, and returns their end.
+fn shown(command: &mut Command) -> io::Result<(ExitStatus, String)> {
+    let (mut output, end) = io::pipe()?;
+    let mut child = command.stdout(end.try_clone()?).stderr(end).spawn()?;
+    // Of the pipe's writing end the command holds copies too: the output ends when those are closed.
+    command.stdout(Stdio::inherit()).stderr(Stdio::inherit());
+    let mut tail = VecDeque::with_capacity(TAIL);
+    let mut block = vec![0; TAIL];
+    loop {
+        let length = match output.read(&mut block) {
+            Ok(0) => break,
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let text = &block[..length];
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(text)?;
+        stdout.flush()?;
+        tail.extend(text);
+        tail.drain(..tail.len().saturating_sub(TAIL));
+    }
+    let tail = String::from_utf8_lossy(tail.make_contiguous());
+    // The first line is cut where the rest was let go.
+    let whole =
+        tail.split_once('\n').map_or(&*tail, |(_, rest)| if tail.len() < TAIL { &tail } else { rest });
+    Ok((child.wait()?, whole.trim_end().to_owned()))
 }
 
 /// A cargo command from its words.
@@ -153,6 +197,17 @@ mod tests {
         let table = steps.table();
         assert!(table.contains("FAILED: exited with 1") && table.contains("skipped: no tool"), "{table}");
         assert!(!steps.finish());
+    }
+
+    #[test]
+    fn a_failed_step_keeps_its_last_words() {
+        let mut steps = Steps::new(Path::new("/"));
+        steps.command("quiet", Command::new("sh").args(["-c", "echo fine"]));
+        steps.command("loud", Command::new("sh").args(["-c", "seq 1 5000; echo why >&2; exit 3"]));
+        let [(name, tail)] = &steps.tails[..] else { panic!("{:?}", steps.tails) };
+        assert_eq!(name, "loud");
+        assert!(tail.ends_with("4999\n5000\nwhy") && tail.len() < TAIL, "{tail}");
+        assert!(tail.lines().next().is_some_and(|line| line.len() == 4), "no cut line: {tail}");
     }
 
     #[test]

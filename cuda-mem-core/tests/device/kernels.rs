@@ -96,21 +96,26 @@ fn a_running_kernel_holds_up_the_free_and_not_the_host() {
     let world = World::new();
     let kernels = Kernels::load(&world.context);
     let stream = world.new_stream();
-    let buffer = DeviceBuffer::<u32>::zeroed(&world.stream, LEN).unwrap();
-    let word =
-        Registered::new(&world.context, vec![0u32; 1], RegisterFlags::PORTABLE | RegisterFlags::MAPPED)
-            .unwrap();
-    {
-        let (words, flag) = (buffer.on(&stream).unwrap(), word.on(&stream).unwrap());
-        kernels.spin(&stream, std::time::Duration::from_millis(20));
-        // SAFETY: the buffer knows that this stream uses it.
-        unsafe { kernels.fill_u32(&stream, words.address(), COUNT, 1) };
-        // SAFETY: as above, of the word.
-        unsafe { kernels.fill_u32(&stream, flag.address(), 1, 9) };
-        // SAFETY: as above; the stream itself has set the word before.
-        unsafe { kernels.spin_until_u32(&stream, flag.address(), 9) };
-    }
-    drop(buffer);
-    assert!(!stream.is_idle().unwrap());
-    assert_eq!(word.as_slice().unwrap(), [9]);
+    let frees_while_it_runs = |millis| {
+        let buffer = DeviceBuffer::<u32>::zeroed(&world.stream, LEN).unwrap();
+        let word =
+            Registered::new(&world.context, vec![0u32; 1], RegisterFlags::PORTABLE | RegisterFlags::MAPPED)
+                .unwrap();
+        {
+            let (words, flag) = (buffer.on(&stream).unwrap(), word.on(&stream).unwrap());
+            kernels.spin(&stream, std::time::Duration::from_millis(millis));
+            // SAFETY: the buffer knows that this stream uses it.
+            unsafe { kernels.fill_u32(&stream, words.address(), COUNT, 1) };
+            // SAFETY: as above, of the word.
+            unsafe { kernels.fill_u32(&stream, flag.address(), 1, 9) };
+            // SAFETY: as above; the stream itself has set the word before.
+            unsafe { kernels.spin_until_u32(&stream, flag.address(), 9) };
+        }
+        drop(buffer);
+        let runs = !stream.is_idle().unwrap();
+        assert_eq!(word.as_slice().unwrap(), [9]);
+        runs
+    };
+    // A host that is slow itself comes too late for a short kernel; one that waits does for each.
+    assert!([20, 200, 2000, 20_000].into_iter().any(frees_while_it_runs));
 }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_mem_core::host::{
     CancelToken, FileMapping, HostMapping, HostMemory, MappingOptions, Progress, RegisterFlags,
@@ -130,8 +131,9 @@ impl WithHole {
     fn new() -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // Far from where the system looks for room: another thread's mapping would fill the hole.
-        let place = std::ptr::without_provenance_mut(0x7e90_0000_0000);
+        // Far from where the system looks for room, and each at a place of its own: another thread's mapping would fill the hole.
+        static NEXT: AtomicUsize = AtomicUsize::new(0x7e90_0000_0000);
+        let place = std::ptr::without_provenance_mut(NEXT.fetch_add(1 << 30, Ordering::Relaxed));
         // SAFETY: a new mapping; the place is but a wish.
         let mapping = unsafe { libc::mmap(place, PAGES * PAGE, access, flags, -1, 0) };
         assert_ne!(mapping, libc::MAP_FAILED);

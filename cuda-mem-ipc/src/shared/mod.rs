@@ -15,6 +15,7 @@ mod books;
 mod buffer;
 mod exporter;
 mod importer;
+mod keepsake;
 mod last;
 mod lent;
 mod options;

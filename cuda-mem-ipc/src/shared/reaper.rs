@@ -1,5 +1,6 @@
 //! One thread that looks after all peers: it takes what they give back, and what they held when they die.
 
+use std::io::PipeReader;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -43,13 +44,33 @@ pub(super) trait Watched: Send + Sync {
     /// Whether its owner has let it go and nothing is left to do.
     fn is_done(&self) -> bool;
 
-    /// The peer is gone. Must not wait for anybody.
+    /// What is closed at its other end when nobody has anything any more that the peer has handed on; none if it has not.
+    fn keepers(&self) -> Option<&PipeReader> {
+        None
+    }
+
+    /// The peer is gone, and others may have what it had.
+    fn outlive(&self) {}
+
+    /// The peer is gone, and nobody has anything of it. Must not wait for anybody.
     fn end(&self);
 }
 
 struct Watch {
     link: Arc<dyn Watched>,
-    closed_at: Option<Instant>,
+    state: State,
+}
+
+/// How far a peer's end has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    There,
+    /// It has closed its end, and may live.
+    Closed(Instant),
+    /// It is gone, and others have what it had.
+    Outlived,
+    /// Nobody has it any more. The last may have closed it a moment before the rest of it ends.
+    Left(Instant),
 }
 
 /// What the thread is told. It is there while it has something to look after.
@@ -102,6 +123,7 @@ enum Ready {
     Bell,
     Exit(usize),
     Connection(usize),
+    Left(usize),
 }
 
 fn look_after(bell: &OwnedFd) {
@@ -109,7 +131,7 @@ fn look_after(bell: &OwnedFd) {
     loop {
         {
             let mut inbox = lock(&INBOX);
-            let new = inbox.new.drain(..).map(|link| Watch { link, closed_at: None });
+            let new = inbox.new.drain(..).map(|link| Watch { link, state: State::There });
             watches.extend(new);
             if watches.is_empty() {
                 inbox.bell = None;
@@ -127,7 +149,8 @@ fn look_after(bell: &OwnedFd) {
         for index in (0..watches.len()).rev() {
             let exited = ready.contains(&Ready::Exit(index));
             let came = ready.contains(&Ready::Connection(index));
-            if watches.get_mut(index).is_some_and(|watch| !watch.turn(came, exited)) {
+            let left = ready.contains(&Ready::Left(index));
+            if watches.get_mut(index).is_some_and(|watch| !watch.turn(came, exited, left)) {
                 // The last share in a connection has streams to wait for.
                 bury(watches.swap_remove(index));
             }
@@ -141,19 +164,26 @@ fn wait(bell: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
     let mut limit = if releases::is_behind() { TICK } else { Duration::from_secs(3600) };
     for (index, watch) in watches.iter().enumerate() {
         let connection = watch.link.connection();
-        poller.readable(Ready::Exit(index), connection.peer());
-        if watch.closed_at.is_some() || watch.link.is_restless() {
+        if matches!(watch.state, State::There | State::Closed(_)) {
+            poller.readable(Ready::Exit(index), connection.peer());
+        }
+        if matches!(watch.state, State::Closed(_) | State::Left(_)) || watch.link.is_restless() {
             limit = limit.min(TICK);
         }
-        if watch.closed_at.is_none() && !watch.link.may_sleep() {
-            limit = Duration::ZERO;
-        }
-        if watch.closed_at.is_none() {
+        if watch.state == State::There {
+            if !watch.link.may_sleep() {
+                limit = Duration::ZERO;
+            }
             if watch.link.reads() {
                 poller.readable(Ready::Connection(index), connection);
             } else {
                 poller.closed(Ready::Connection(index), connection);
             }
+        }
+        if watch.state == State::Outlived
+            && let Some(keepers) = watch.link.keepers()
+        {
+            poller.closed(Ready::Left(index), keepers);
         }
     }
     poller.wait(limit).unwrap_or_else(|_| {
@@ -167,13 +197,31 @@ fn wait(bell: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
 
 impl Watch {
     /// Whether it is to be watched any longer.
-    fn turn(&mut self, came: bool, exited: bool) -> bool {
-        if self.closed_at.is_none() {
+    fn turn(&mut self, came: bool, exited: bool, left: bool) -> bool {
+        if self.state == State::There {
             // What a peer had sent before it ended counts.
             let ended = self.link.service().is_err() || came && !self.link.reads();
-            self.closed_at = ended.then(Instant::now);
+            if ended {
+                self.state = State::Closed(Instant::now());
+            }
         }
-        let is_gone = exited || self.closed_at.is_some_and(|at| at.elapsed() >= GRACE);
+        let is_gone = match self.state {
+            State::There => exited,
+            State::Closed(at) => exited || at.elapsed() >= GRACE,
+            State::Outlived => {
+                if left {
+                    self.state = State::Left(Instant::now());
+                }
+                false
+            }
+            State::Left(at) => at.elapsed() >= GRACE,
+        };
+        let is_first = matches!(self.state, State::There | State::Closed(_));
+        if is_gone && is_first && self.link.keepers().is_some() {
+            self.link.outlive();
+            self.state = State::Outlived;
+            return true;
+        }
         if is_gone {
             self.link.end();
         }

@@ -11,6 +11,7 @@ use cuda_mem_pool::cuda_mem_core::{self as core, Stream, StreamUse, Uses};
 
 use super::arrival::Arrival;
 use super::importer::ImportLink;
+use super::keepsake::Keepsake;
 use super::last::Last;
 use super::returned::Returned;
 use super::segment::{Segment, SegmentRef};
@@ -195,6 +196,10 @@ impl Holder for Received {
         self.arrival.hold_up(stream)?;
         lock(&self.last).order(stream)?;
         Ok(self.uses.order(stream)?)
+    }
+
+    fn keepsakes(&self) -> Vec<Keepsake> {
+        self.link.keepsakes()
     }
 
     fn released(&self, fence: ReleaseFence) {

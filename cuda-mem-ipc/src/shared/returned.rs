@@ -1,6 +1,6 @@
 //! Buffers on their way back.
 
-use cuda_mem_pool::cuda_mem_core::{Stream, Uses, forked};
+use cuda_mem_pool::cuda_mem_core::{self as core, Stream, Uses, forked};
 
 use super::importer::ImportLink;
 use super::last::Last;
@@ -35,10 +35,31 @@ impl Returned {
                 // The exporter takes it all, soon.
                 Err(error) => error.is_gone() || matches!(error, crate::Error::Broken),
             };
-        if sent && let Some(segment) = self.absorbed() {
+        if sent
+            && !link.outlives(self)
+            && let Some(segment) = self.absorbed()
+        {
             link.let_go(self.known_as, segment);
         }
         sent
+    }
+
+    /// All of it, for whoever waits for its uses.
+    pub(super) fn take(&mut self) -> Self {
+        Self {
+            segment: self.segment.take(),
+            uses: std::mem::take(&mut self.uses),
+            last: std::mem::take(&mut self.last),
+            stream: self.stream.take(),
+            ..*self
+        }
+    }
+
+    /// Whether nothing that used it runs any more.
+    pub(super) fn is_over(&self) -> bool {
+        // What cannot be known before a capture has ended may run; what a lost context had does not.
+        let uses = self.uses.are_over();
+        !matches!(uses, Ok(false) | Err(core::Error::Capturing { .. })) && self.last.is_over()
     }
 
     /// The share in the segment, whose release waits for all uses from here on.

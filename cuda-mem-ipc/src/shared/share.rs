@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cuda_mem_pool::cuda_mem_core::{self as core, Stream};
 
+use super::keepsake::Keepsake;
 use super::segment::SegmentRef;
 use super::words::ReleaseFence;
 use crate::error::Result;
@@ -28,6 +29,11 @@ pub struct Share {
 pub(super) trait Holder: Send + Sync {
     /// Orders `stream` behind all uses of the memory.
     fn order(&self, stream: &Stream) -> Result<()>;
+
+    /// What a receiver has to keep, for those who have handed the memory to this process.
+    fn keepsakes(&self) -> Vec<Keepsake> {
+        Vec::new()
+    }
 
     /// A receiver is done behind this fence.
     fn released(&self, fence: ReleaseFence);

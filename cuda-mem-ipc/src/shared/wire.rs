@@ -6,7 +6,7 @@ use crate::transport::FIRST_KIND;
 
 pub use place::{MOST_HANDLES, Parts, Place, Segment};
 
-/// The memory where fences are, a descriptor of which travels with it, and the exporter's device. Kind 16.
+/// The memory where fences are, and what the importer has those keep that it hands memory on to: two descriptors. Kind 16.
 pub const OFFER: u16 = FIRST_KIND;
 /// The importer has it. Kind 17.
 pub const ACCEPT: u16 = FIRST_KIND + 1;
@@ -25,6 +25,9 @@ pub const RING: u16 = FIRST_KIND + 6;
 /// The importer has unmapped a segment that its exporter waits for, a block of a pool. Kind 23.
 pub const LET_GO: u16 = FIRST_KIND + 7;
 
+/// What the receiver keeps open as long as it may use what is handed over from here on: a descriptor, which travels with it. Kind 24.
+pub const KEEP: u16 = FIRST_KIND + 8;
+
 /// How many lines of fences each side writes. Those of the exporter come first.
 pub const LINES: u32 = 32;
 
@@ -37,8 +40,11 @@ pub const FIRST_OF_RING: usize = 2 * LINES as usize;
 /// The slot where the ring of releases begins: behind a ring's three numbers are its entries.
 pub const FIRST_OF_RELEASES: usize = FIRST_OF_RING + 3 + RING_ENTRIES as usize;
 
+/// The slot whose first number is not 0 once the importer has handed on what it was handed.
+pub const HANDED_ON: usize = FIRST_OF_RELEASES + 3 + RING_ENTRIES as usize;
+
 /// How many slots there are.
-pub const SLOTS: usize = FIRST_OF_RELEASES + 3 + RING_ENTRIES as usize;
+pub const SLOTS: usize = HANDED_ON + 1;
 
 /// A message of a shared pool, as its bytes say. Nothing of it is believed yet but that its numbers are in range.
 ///
@@ -79,6 +85,8 @@ pub enum Message {
         /// The segment.
         segment: u64,
     },
+    /// [`KEEP`].
+    Keep,
 }
 
 /// The first message of an exporter.
@@ -91,7 +99,7 @@ pub struct Offer {
 
 impl Offer {
     /// The version that is spoken here.
-    pub const VERSION: u32 = 2;
+    pub const VERSION: u32 = 3;
     /// What is offered here.
     pub const OURS: Self = Self { version: Self::VERSION };
 }
@@ -178,6 +186,7 @@ impl Message {
             RETIRE => Self::Retire { segment: fields.number()? },
             RING => Self::Ring,
             LET_GO => Self::LetGo { segment: fields.number()? },
+            KEEP => Self::Keep,
             kind => return Err(WireError::Kind(kind)),
         };
         fields.end()?;
@@ -230,6 +239,7 @@ impl Message {
                 put(&segment.to_le_bytes());
                 LET_GO
             }
+            Self::Keep => KEEP,
         };
         (kind, bytes)
     }

@@ -92,6 +92,21 @@ impl Words {
         })
     }
 
+    /// Says that what the peer has handed over was handed on.
+    pub(super) fn say_handed_on(&self) {
+        // A peer that is gone need not know.
+        if let Ok(page) = self.page()
+            && let Ok(word) = page.words.mapping().word(wire::HANDED_ON * SLOT)
+        {
+            word.store(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the peer has said so.
+    pub(super) fn were_handed_on(&self) -> bool {
+        self.page().is_ok_and(|page| word(&page.words, wire::HANDED_ON) > 0)
+    }
+
     /// A descriptor of the memory.
     pub(super) fn descriptor(&self) -> Result<OwnedFd> {
         let page = self.page()?;
@@ -200,6 +215,10 @@ impl Words {
 
     fn have_come_to(&self, side: Side, generations: [u64; LINES]) -> bool {
         let Ok(page) = self.page() else { return true };
+        self.are_at(&page, side, generations)
+    }
+
+    fn are_at(&self, page: &Page, side: Side, generations: [u64; LINES]) -> bool {
         let mut lines = (0..wire::LINES).zip(generations);
         lines.all(|(line, generation)| word(&page.words, self.slot(side, line)) >= generation)
     }
@@ -230,6 +249,26 @@ impl Words {
             core::Error::Poisoned => Error::PeerDied { pid: self.pid },
             error => error.into(),
         }
+    }
+}
+
+/// What this side has recorded, which can be asked when the peer is gone, too.
+#[derive(Debug)]
+pub(super) struct Recorded {
+    words: Arc<Words>,
+    page: Arc<Page>,
+}
+
+impl Recorded {
+    /// None if the peer is gone already.
+    pub(super) fn of(words: &Arc<Words>) -> Option<Self> {
+        Some(Self { words: Arc::clone(words), page: words.page().ok()? })
+    }
+
+    /// Whether all of it is done.
+    pub(super) fn is_reached(&self) -> bool {
+        let issued = lock(&self.words.own).issued;
+        self.words.are_at(&self.page, self.words.side, issued)
     }
 }
 

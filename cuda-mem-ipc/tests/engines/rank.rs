@@ -16,7 +16,7 @@ use crate::common::{Backend, World, backend, default_stream, driver};
 use crate::fake;
 
 /// How long a rank waits for another. Far longer than any needs: who takes it fails.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 const NAME: &str = "engines";
 
@@ -93,7 +93,7 @@ impl Seat {
         let context = self.context(turn.as_ref().map_or_else(driver, |world| world.driver));
         let options = GroupOptions { timeout: LONG, ..GroupOptions::default() };
         let group = Group::join(&context, NAME, self.rank, self.ranks, &self.directory, &options).unwrap();
-        Joined { group: Arc::new(group), context, options: EngineOptions::default(), _turn: turn }
+        Joined { group: Arc::new(group), context, options: EngineOptions::default(), turn }
     }
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Joined {
     pub(crate) group: Arc<Group>,
     pub(crate) context: Context,
     pub(crate) options: EngineOptions,
-    _turn: Option<World>,
+    turn: Option<World>,
 }
 
 impl Joined {
@@ -127,6 +127,12 @@ impl Rank {
         let backend = Arc::new(backend);
         let stream = default_stream(&joined.context);
         Self { backend, stream, joined }
+    }
+
+    /// The turn, for a test that looks at what the stand-ins of this process were called for when the rank has ended: without it, other
+    /// tests call them by then.
+    pub(crate) fn take_turn(&mut self) -> Option<World> {
+        self.joined.turn.take()
     }
 
     pub(crate) fn number(&self) -> usize {

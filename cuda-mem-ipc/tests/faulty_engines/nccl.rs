@@ -14,7 +14,8 @@ const NEW: Library = Library::Nccl { code: 22_907 };
 /// A library that does not tell addresses allocates, and says what a rendezvous takes.
 #[test]
 fn a_rendezvous_takes_a_library_that_tells_addresses() {
-    fn body(rank: Rank) {
+    fn body(mut rank: Rank) {
+        let _turn = rank.take_turn();
         let address = rank.alloc(100).unwrap();
         let error = rank.backend.rendezvous(address, None).unwrap_err();
         let text = error.to_string();
@@ -56,7 +57,8 @@ fn ranks_with_other_versions_are_told_apart() {
 /// What is given back goes in the library's order, and a backend that is dropped without its end makes no collective call.
 #[test]
 fn windows_end_before_their_memory_and_nothing_is_collective_in_a_drop() {
-    fn body(rank: Rank) {
+    fn body(mut rank: Rank) {
+        let _turn = rank.take_turn();
         fake::calls();
         drop(rank.memory(100));
         let memory = rank.memory(200);
@@ -160,7 +162,8 @@ fn memory_that_one_rank_does_not_get_is_given_back_by_the_others() {
 #[test]
 fn a_window_that_one_rank_does_not_get_ends_the_backend() {
     fn body(seat: &Seat) {
-        let rank = Rank::of(seat, NEW);
+        let mut rank = Rank::of(seat, NEW);
+        let _turn = rank.take_turn();
         let address = rank.alloc(100).unwrap();
         if seat.rank == 1 {
             fake::fail_alone("register");

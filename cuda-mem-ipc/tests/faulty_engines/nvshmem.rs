@@ -9,7 +9,7 @@ use cuda_mem_ipc::symmetric::{EngineBackend, Error, Exchange, Group, Result, Why
 use crate::common::child;
 use crate::common::pair::{self, test_name};
 use crate::fake::{self, nvshmem as stand_in};
-use crate::rank::{Crew, Joined, Library, Rank, Seat};
+use crate::rank::{Crew, Joined, LONG, Library, Rank, Seat};
 
 /// Long enough to be no accident, short enough to wait for.
 const SOON: Duration = Duration::from_millis(200);
@@ -42,7 +42,10 @@ fn attributes_have_the_layout_of_the_librarys_version() {
 fn an_instance_that_is_there_is_used_and_not_finalised() {
     fn body(seat: &Seat) {
         let joined = seat.join();
-        stand_in::initialise([7; 16], seat.rank, seat.ranks);
+        // What no other run of this test on the machine has.
+        let told = joined.group.all_gather(&std::process::id().to_le_bytes(), LONG).unwrap();
+        let id = std::array::from_fn(|index| told[0].get(index).copied().unwrap_or(7));
+        stand_in::initialise(id, seat.rank, seat.ranks);
         fake::calls();
         let backend = joined.start(OLD).unwrap();
         let rank = Rank::new(joined, backend);
@@ -153,6 +156,7 @@ fn a_rank_that_does_not_come_is_named_and_nothing_is_called() {
         test_name!(),
         &[("rank", |first| {
             let rank = Rank::of(&Seat::of(first), OLD);
+            first.send(b"started", &[]);
             // Until the other has given up.
             while rank.joined.group.check().is_ok() {
                 std::thread::sleep(Duration::from_millis(1));
@@ -167,6 +171,7 @@ fn a_rank_that_does_not_come_is_named_and_nothing_is_called() {
             let joined = crew.seat.join();
             let hasty = Arc::new(Hasty { group: joined.group.clone(), is_hasty: AtomicBool::new(false) });
             let backend = OLD.start(&joined.context, hasty.clone(), &joined.options).unwrap();
+            assert_eq!(crew.others[0].receive().bytes, b"started");
             hasty.is_hasty.store(true, Ordering::SeqCst);
             let rank = Rank::new(joined, backend);
             fake::calls();

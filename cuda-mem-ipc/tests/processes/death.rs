@@ -5,6 +5,7 @@
 
 mod exporter;
 mod importer;
+mod middle;
 mod stopped;
 
 use std::os::unix::process::CommandExt;

@@ -44,7 +44,7 @@ fn what_no_exporter_says_ends_the_connection() {
     let (one, bytes) = (descriptor.as_fd(), said.bytes);
     let known: Said<'_> = (Message::Segment(said), &[one]);
     let release = Message::Release(Release { sequence: 0, line: 0, generation: 0 });
-    let cases: [(&str, &[Said<'_>]); 14] = [
+    let cases: [(&str, &[Said<'_>]); 16] = [
         ("an unknown segment", &[(part(0, 1), &[])]),
         ("behind the end", &[known, (part(bytes, 1), &[])]),
         ("beyond the end", &[known, (part(0, bytes + 1), &[])]),
@@ -61,7 +61,9 @@ fn what_no_exporter_says_ends_the_connection() {
         ),
         ("a part of what has ended", &[known, (Message::Retire { segment: 0 }, &[]), (part(0, 1), &[])]),
         ("a release", &[(release, &[])]),
-        ("another offer", &[(Message::Offer(Offer::OURS), &[one])]),
+        ("another offer", &[(Message::Offer(Offer::OURS), &[one, one])]),
+        ("nothing to keep", &[(Message::Keep, &[])]),
+        ("two things to keep", &[(Message::Keep, &[one, one])]),
     ];
     for (what, messages) in cases {
         let (importer, hostile, _words) = importer(&world);
@@ -207,11 +209,12 @@ fn what_is_no_offer_is_refused() {
     let null = File::open("/dev/null").unwrap();
     let words = SharedWords::create(&world.context, SLOTS).unwrap();
     let offer = Message::Offer(Offer::OURS);
-    let cases: [(&str, Message, &[BorrowedFd<'_>]); 5] = [
+    let cases: [(&str, Message, &[BorrowedFd<'_>]); 6] = [
         ("no memory", offer, &[]),
-        ("too small", offer, &[small.as_fd()]),
-        ("two", offer, &[words.as_fd(), words.as_fd()]),
-        ("no file in memory", offer, &[null.as_fd()]),
+        ("nothing to keep", offer, &[words.as_fd()]),
+        ("too small", offer, &[small.as_fd(), null.as_fd()]),
+        ("three", offer, &[words.as_fd(), null.as_fd(), null.as_fd()]),
+        ("no file in memory", offer, &[null.as_fd(), null.as_fd()]),
         ("another message", Message::Accept, &[]),
     ];
     for (what, message, descriptors) in cases {
@@ -228,7 +231,7 @@ pub(crate) fn exporter(world: &World, pool: &SharedPool) -> (Exporter, Connectio
     let exporter = std::thread::scope(|scope| {
         let exporter = scope.spawn(|| Exporter::new(&world.context, here, LIMIT).unwrap());
         let mut offer = there.recv(LIMIT).unwrap();
-        let words = SharedWords::open(&world.context, offer.descriptors.pop().unwrap()).unwrap();
+        let words = SharedWords::open(&world.context, offer.descriptors.remove(0)).unwrap();
         say(&there, Message::Accept, &[]);
         (exporter.join().unwrap(), words)
     });
@@ -246,11 +249,12 @@ fn what_no_importer_says_ends_its_leases() {
     let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
     let null = File::open("/dev/null").unwrap();
     let release = |sequence| Message::Release(Release { sequence, line: 0, generation: 0 });
-    let cases: [(&str, &[Said<'_>]); 4] = [
+    let cases: [(&str, &[Said<'_>]); 5] = [
         ("a release of what was not handed over", &[(release(1), &[])]),
         ("a release twice", &[(release(0), &[]), (release(0), &[])]),
         ("a release with a descriptor", &[(release(0), &[null.as_fd()])]),
         ("the end of a segment", &[(Message::Retire { segment: 0 }, &[])]),
+        ("something to keep", &[(Message::Keep, &[null.as_fd()])]),
     ];
     for (what, messages) in cases {
         let (exporter, hostile, _words) = exporter(&world, &pool);

@@ -311,6 +311,7 @@ const TWICE: &str = "kinds::a_block_of_a_pool_is_imported_once_whatever_it_is_ca
 
 fn importer_of_one_twice(first: &Channel) {
     let world = World::new();
+    world.driver.on_release_failure(|error| eprintln!("not released: {error}"));
     let importer = import_from(&world, first);
     let one = importer.recv(LIMIT).unwrap();
     let two = importer.recv(LIMIT);

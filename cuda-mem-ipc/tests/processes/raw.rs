@@ -31,7 +31,8 @@ pub(crate) fn heard(connection: &Connection) -> Message {
 /// Makes an exporter's offer.
 pub(crate) fn offer(world: &World, connection: &Connection) -> SharedWords {
     let words = SharedWords::create(&world.context, SLOTS).unwrap();
-    say(connection, Message::Offer(Offer::OURS), &[words.as_fd()]);
+    let (_keepers, keepsake) = std::io::pipe().unwrap();
+    say(connection, Message::Offer(Offer::OURS), &[words.as_fd(), keepsake.as_fd()]);
     words
 }
 

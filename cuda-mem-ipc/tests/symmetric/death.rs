@@ -203,9 +203,11 @@ fn a_rank_that_never_signals_is_named_on_every_rank() {
         let rank = Seat::of(first).join();
         let memory = rank.memory(1000);
         if rank.number() == LAST {
+            first.send(b"here", &[]);
             assert_eq!(culprit(&until_broken(&*memory)), [LAST as u64, TIMED_OUT]);
         } else {
             memory.wait_signal(&rank.stream, LAST, 0, None).unwrap();
+            first.send(b"here", &[]);
             survive(&rank, Some(&*memory), [LAST as u64, TIMED_OUT]);
         }
         rank.finish();
@@ -214,8 +216,11 @@ fn a_rank_that_never_signals_is_named_on_every_rank() {
         let crew = Crew::start(cast, 3);
         let rank = crew.seat.join();
         let memory = rank.memory(1000);
+        // Before anybody's time is over: the group breaks for those too that have not come so far.
+        crew.others.iter().for_each(|other| assert_eq!(other.receive().bytes, b"here"));
         // What is in time costs nobody anything.
         memory.put_signal(&rank.stream, 0, 0).unwrap();
+        rank.stream.synchronize().unwrap();
         memory.wait_signal(&rank.stream, 0, 0, Some(SOON)).unwrap();
         rank.stream.synchronize().unwrap();
         std::thread::sleep(2 * SOON);

@@ -37,12 +37,12 @@ fn ranks_that_never_join_are_named() {
 fn over(names: [&str; 2], ranks: [usize; 2], numbers: [usize; 2]) -> [Result<Group, Error>; 2] {
     let world = World::new();
     let (here, there) = ends().unwrap();
-    let hasty = GroupOptions { timeout: 10 * SOON, ..options() };
+    let options = options();
     thread::scope(|scope| {
         let join = |index: usize, pending: Pending| {
-            let connection = pending.complete(&PeerPolicy::default(), hasty.timeout).unwrap();
+            let connection = pending.complete(&PeerPolicy::default(), options.timeout).unwrap();
             let connections = vec![(1 - index, connection)];
-            Group::over(&world.context, names[index], numbers[index], ranks[index], connections, &hasty)
+            Group::over(&world.context, names[index], numbers[index], ranks[index], connections, &options)
         };
         let other = scope.spawn(move || join(1, Pending::inherited(there).unwrap()));
         [join(0, here), other.join().unwrap()]

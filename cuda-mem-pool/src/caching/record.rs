@@ -12,6 +12,7 @@ use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, StreamHeap};
 use crate::error::Result;
 use crate::history::{Event, History, RecordContext};
+use crate::mempool_id::MempoolId;
 use crate::primitive::{Mutex, lock};
 use crate::snapshot::{Action, Frames};
 
@@ -87,7 +88,16 @@ impl Shared {
     /// Somebody looks at all there is.
     pub(super) fn tell_snapshot(&self, active: u64) {
         if self.history.is_listening() {
-            self.tell(Event { action: Action::Snapshot, address: 0, size: active, stream: 0 }, None);
+            self.tell(
+                Event {
+                    action: Action::Snapshot,
+                    address: 0,
+                    size: active,
+                    stream: 0,
+                    pool: MempoolId::NONE,
+                },
+                None,
+            );
         }
     }
 
@@ -135,7 +145,7 @@ impl Shared {
 
     fn event(&self, action: Action, slot: &StreamSlot, address: u64, size: usize) -> Event {
         let stream = slot.stream.as_raw() as usize as u64;
-        Event { action, address, size: size as u64, stream }
+        Event { action, address, size: size as u64, stream, pool: MempoolId::NONE }
     }
 
     fn requested(&self, slot: &StreamSlot, number: BlockNumber) -> Option<usize> {

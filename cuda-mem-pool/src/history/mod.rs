@@ -20,6 +20,7 @@ pub use tracker::{TraceTracker, TrackerId};
 
 use self::ring::Ring;
 use self::tracker::Trackers;
+use crate::mempool_id::MempoolId;
 use crate::primitive::{Mutex, lock};
 use crate::snapshot::{Action, Frames, TraceEntry};
 
@@ -35,11 +36,13 @@ const TRACKED: u8 = 2;
 /// happened.
 ///
 /// ```
+/// use cuda_mem_pool::MempoolId;
 /// use cuda_mem_pool::history::{Event, History, HistoryOptions};
 /// use cuda_mem_pool::snapshot::Action;
 ///
 /// let history = History::new();
-/// let alloc = Event { action: Action::Alloc, address: 0x7f00_0000_0000, size: 500, stream: 0 };
+/// let (address, pool) = (0x7f00_0000_0000, MempoolId::NONE);
+/// let alloc = Event { action: Action::Alloc, address, size: 500, stream: 0, pool };
 /// history.record(alloc, None); // Nobody listens.
 /// history.start(&HistoryOptions::default().with_max_entries(2));
 /// for action in [Action::Alloc, Action::FreeRequested, Action::FreeCompleted] {
@@ -100,6 +103,8 @@ pub struct Event {
     pub size: u64,
     /// The stream, by its handle.
     pub stream: u64,
+    /// The private pool that it is of; [`MempoolId::NONE`] of the default one.
+    pub pool: MempoolId,
 }
 
 impl History {
@@ -203,6 +208,7 @@ impl History {
             address: event.address,
             size: event.size,
             stream: event.stream,
+            pool: event.pool,
             time_us: now_us(),
             frames: frames.filter(|_| recorded).cloned(),
             compile_context: COMPILE_CONTEXTS

@@ -3,7 +3,8 @@
 use super::*;
 use crate::snapshot::Frame;
 
-const ALLOC: Event = Event { action: Action::Alloc, address: 4096, size: 500, stream: 7 };
+const ALLOC: Event =
+    Event { action: Action::Alloc, address: 4096, size: 500, stream: 7, pool: MempoolId(0, 3) };
 
 fn event(action: Action) -> Event {
     Event { action, ..ALLOC }

@@ -18,6 +18,7 @@ use crate::snapshot::TraceEntry;
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicU64, Ordering};
 ///
+/// use cuda_mem_pool::MempoolId;
 /// use cuda_mem_pool::history::{Event, History, TraceTracker};
 /// use cuda_mem_pool::snapshot::{Action, TraceEntry};
 ///
@@ -34,7 +35,7 @@ use crate::snapshot::TraceEntry;
 ///
 /// let (history, mapped) = (History::new(), Arc::new(Mapped::default()));
 /// let id = history.attach(mapped.clone());
-/// history.record(Event { action: Action::SegmentMap, address: 0, size: 2 << 20, stream: 0 }, None);
+/// history.record(Event { action: Action::SegmentMap, address: 0, size: 2 << 20, stream: 0, pool: MempoolId::NONE }, None);
 /// assert!(history.detach(id));
 /// assert_eq!(mapped.0.load(Ordering::Relaxed), 2 << 20);
 /// ```

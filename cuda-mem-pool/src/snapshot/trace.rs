@@ -3,6 +3,8 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::mempool_id::MempoolId;
+
 /// Something that happened. `History` has an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceEntry {
@@ -15,6 +17,8 @@ pub struct TraceEntry {
     pub size: u64,
     /// The stream, by its handle.
     pub stream: u64,
+    /// The private pool that it is of; [`MempoolId::NONE`] of the default one. Files in PyTorch's format do not have it.
+    pub pool: MempoolId,
     /// When, in microseconds since 1970.
     pub time_us: u64,
     /// Who asked.

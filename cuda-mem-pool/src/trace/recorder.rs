@@ -175,6 +175,7 @@ mod tests {
 
     use super::*;
     use crate::history::{self, History};
+    use crate::mempool_id::MempoolId;
     use crate::trace::Trace;
 
     /// What was written, for the test to read while the recorder has it too.
@@ -241,7 +242,10 @@ mod tests {
             (FreeRequested, 512),
             (FreeCompleted, 0),
         ] {
-            history.record(history::Event { action, address, size: 100, stream: 3 }, None);
+            history.record(
+                history::Event { action, address, size: 100, stream: 3, pool: MempoolId::NONE },
+                None,
+            );
         }
         assert_eq!(written.events(), [("a", 0, 0), ("a", 1, 0), ("f", 0, 0), ("f", 1, 0), ("c", 0, 0)]);
         let trace = Trace::read(&**lock(&written.0)).unwrap();

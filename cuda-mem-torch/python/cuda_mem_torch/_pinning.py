@@ -25,6 +25,10 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
     """Pins the memory of a CPU tensor where it is, without a copy: ``is_pinned()`` is true then. Gives the same tensor, to be
     given to :func:`unpin` before its memory goes."""
     _cpu_storage(tensor)
+    import torch
+
+    # Before that PyTorch asks nobody, and says that nothing is pinned.
+    torch.cuda.init()
     storage = tensor.untyped_storage()
     pin_memory(storage.data_ptr(), storage.nbytes())
     return tensor

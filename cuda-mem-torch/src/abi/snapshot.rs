@@ -87,6 +87,8 @@ pub struct cuda_mem_torch_trace_entry {
     pub compile_context: *const c_char,
     /// What the program says of it; empty without.
     pub user_metadata: *const c_char,
+    /// The private pool; zeros of the default one.
+    pub pool: cuda_mem_torch_pool_id,
 }
 
 /// Who is told. Each may be null. What they are passed is theirs during the call.
@@ -257,6 +259,7 @@ pub(super) fn with_trace(
         context: contexts::of(entry.frames.as_ref()),
         compile_context: compiled.as_ptr(),
         user_metadata: metadata.as_ptr(),
+        pool: cuda_mem_torch_pool_id { first: entry.pool.0, second: entry.pool.1 },
     };
     tell(&raw const told);
 }

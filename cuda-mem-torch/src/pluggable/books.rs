@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
+use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, UsePoint, Uses};
 use cuda_mem_ipc::cuda_mem_pool::history::{Event, History, HistoryOptions, TraceTracker};
@@ -219,7 +220,8 @@ impl Histories {
             return;
         }
         for &action in actions {
-            let event = Event { action, address, size: block.size as u64, stream: block.raw_stream() };
+            let (size, stream, pool) = (block.size as u64, block.raw_stream(), MempoolId::NONE);
+            let event = Event { action, address, size, stream, pool };
             let frames = if action == Action::Alloc { block.frames.as_ref() } else { None };
             history.record(event, frames);
         }

@@ -197,7 +197,13 @@ impl Inner {
         };
         let free = report.free.unwrap_or(0) as u64;
         let stream = stream.as_raw() as usize as u64;
-        let event = Event { action: Action::Oom, address: free, size: requested as u64, stream };
+        let event = Event {
+            action: Action::Oom,
+            address: free,
+            size: requested as u64,
+            stream,
+            pool: MempoolId::NONE,
+        };
         self.histories.of(device).record(event, None);
         let observers = lock(&self.observers).clone();
         for observer in observers {

@@ -1,7 +1,8 @@
 //! Private pools, their sources and their checkpoints.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_mem_torch::abi::*;
@@ -48,6 +49,44 @@ fn a_filter_sees_the_handle_of_the_stream() {
     succeed(cuda_mem_torch_release_pool(0, pool));
     assert_eq!(empty_cache(pool), 20 << 20);
     assert_eq!(cuda_mem_torch_release_pool(0, pool), CUDA_MEM_TORCH_POOL);
+}
+
+#[test]
+fn entries_of_the_history_name_their_pool() {
+    static SEEN: Mutex<Vec<(c_int, u64, cuda_mem_torch_pool_id)>> = Mutex::new(Vec::new());
+    unsafe extern "C" fn track(_: *mut c_void, entry: *const cuda_mem_torch_trace_entry) {
+        // SAFETY: an entry.
+        let entry = unsafe { *entry };
+        SEEN.lock().unwrap().push((entry.action, entry.address, entry.pool));
+    }
+    let _turn = turn();
+    // SAFETY: a function that may be called.
+    succeed(unsafe { cuda_mem_torch_attach_trace_tracker(Some(track), null_mut()) });
+    let (stream, pool) = (new_stream().as_raw(), user_pool());
+    // SAFETY: no source.
+    succeed(unsafe { cuda_mem_torch_create_or_incref_pool(0, pool, null()) });
+    // SAFETY: the function may be called with the handle.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, Some(of_stream), stream, None) });
+    let inside = allocate(3 * MIB, stream);
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    let outside = allocate(3 * MIB, stream);
+    delete(inside);
+    delete(outside);
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    assert_eq!(empty_cache(pool), 20 << 20);
+    let seen = SEEN.lock().unwrap();
+    let actions = |address: *mut c_void, pool| {
+        let of = seen.iter().filter(|entry| (entry.1, entry.2) == (address.addr() as u64, pool));
+        of.map(|entry| entry.0).collect::<Vec<_>>()
+    };
+    let (alloc, requested, completed, segment_alloc, segment_free) = (0, 1, 2, 3, 4);
+    assert_eq!(actions(inside, pool), [segment_alloc, alloc, requested, completed, segment_free]);
+    assert!(actions(inside, NO_POOL).is_empty() && actions(outside, pool).is_empty());
+    assert_eq!(
+        actions(outside, NO_POOL).into_iter().filter(|action| *action < 3).collect::<Vec<_>>(),
+        [0, 1, 2]
+    );
 }
 
 #[test]

@@ -79,7 +79,7 @@ impl Series {
 }
 
 /// All metrics with their units, in the order in which they are shown.
-const METRICS: [(&str, &str); 34] = [
+const METRICS: [(&str, &str); 41] = [
     ("ready", "s"),
     ("register", "s"),
     ("release", "s"),
@@ -99,6 +99,13 @@ const METRICS: [(&str, &str); 34] = [
     ("total", "s"),
     ("first", "µs"),
     ("life", "µs"),
+    ("fresh", "µs"),
+    ("grown", "µs"),
+    ("allocate", "µs"),
+    ("rendezvous", "µs"),
+    ("first_read", "µs"),
+    ("start", "ms"),
+    ("join", "ms"),
     ("descriptors", "more"),
     ("mappings", "more"),
     ("device_memory", "MiB more"),

@@ -14,6 +14,7 @@ mod rmm;
 mod rounds;
 mod staging;
 mod suite;
+mod symmetric;
 mod system;
 
 use std::fs;
@@ -37,6 +38,8 @@ pub(crate) enum Which {
     Staging,
     /// Buffers handed to another process, beside a bare wake-up, PyTorch's multiprocessing and cuda.core.
     Ipc,
+    /// Symmetric memory of two ranks, beside PyTorch's over CUDA, NCCL and NVSHMEM.
+    Symmetric,
 }
 
 impl Which {
@@ -45,6 +48,7 @@ impl Which {
         match self {
             Self::Alloc | Self::Pinned | Self::Staging => ("cuda-mem-pool", "participant"),
             Self::Ipc => ("cuda-mem-ipc", "hand_over"),
+            Self::Symmetric => ("cuda-mem-ipc", "rendezvous"),
         }
     }
 }
@@ -102,6 +106,7 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
         Which::Pinned => pinned::suite(scale)?,
         Which::Staging => staging::suite(scale),
         Which::Ipc => ipc::suite(scale),
+        Which::Symmetric => symmetric::suite(scale),
     };
     narrow(&mut suite, arguments)?;
     let system = system::State::read(machine);

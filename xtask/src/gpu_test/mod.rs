@@ -4,6 +4,7 @@ mod build;
 mod compare;
 #[cfg(test)]
 mod coverage;
+mod failures;
 mod library;
 mod libtest;
 mod machine;
@@ -232,12 +233,8 @@ fn compare_rows(plan: &[Planned], done: &[Done], runner: &Runner<'_>, known: &Pa
     }))
 }
 
-/// The end of a run: why rows failed, the table, the tally.
+/// The end of a run: the table, why rows failed, the tally. The table is long, and of long outputs the end is kept.
 fn show(done: &[Done], reports: &Path) {
-    for row in done {
-        if let (Outcome::Failed(reason), Some(log)) = (&row.outcome, &row.log) {
-            println!("\n{}: {reason}; the end of {}:\n{}", row.name, log.display(), report::tail(log, 40));
-        }
-    }
-    println!("\n{}\nlogs and reports: {}\n{}", report::summary(done), reports.display(), Tally::of(done));
+    println!("\n{}\n{}", report::summary(done), failures::text(done));
+    println!("logs and reports: {}\n{}", reports.display(), Tally::of(done));
 }

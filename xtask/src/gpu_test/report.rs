@@ -77,13 +77,6 @@ fn tests(counts: Counts) -> String {
     text
 }
 
-/// The end of a failed row's log, where the reason mostly stands.
-pub(crate) fn tail(log: &Path, lines: usize) -> String {
-    let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-    let all = text.lines().collect::<Vec<_>>();
-    all[all.len().saturating_sub(lines)..].join("\n")
-}
-
 /// Writes `report.json` and `junit.xml`.
 pub(crate) fn write(machine: &Machine, rows: &[Done], folder: &Path) -> Result<()> {
     #[derive(Serialize)]

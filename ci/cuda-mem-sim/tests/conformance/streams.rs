@@ -193,17 +193,20 @@ pub(crate) const CASES: &[Case] = &[
     }),
     ("cuStreamWaitValue64 GEQ: word 1<<63 for 1, (1<<63)+1 for 1, 1<<62 for 5, ~0 for 5", |m| {
         let tries = [(1 << 63, 1), ((1 << 63) + 1, 1), (1 << 62, 5), (u64::MAX, 5)];
-        let result = |(value, wanted): (u64, u64)| {
+        let begun = tries.map(|(value, wanted): (u64, u64)| {
             let (word, stream) = (m.pinned(), m.stream(1));
             set(word, value);
             assert_eq!(code!(m, cuStreamWaitValue64(stream, word.addr() as u64, wanted, 0)), 0);
-            std::thread::sleep(std::time::Duration::from_millis(50));
-            let passed = code!(m, cuStreamQuery(stream));
+            (word, wanted, stream)
+        });
+        // Far longer than it takes whoever passes, also where the host is busy.
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let passed = begun.map(|(_, _, stream)| code!(m, cuStreamQuery(stream)));
+        for (word, wanted, stream) in begun {
             set(word, wanted);
             assert_eq!(code!(m, cuStreamSynchronize(stream)), 0);
-            passed
-        };
-        codes(&tries.map(result))
+        }
+        codes(&passed)
     }),
     ("no current context, handles of another thread's", |m| {
         let (stream, event) = (m.stream(1).addr(), m.event(2).addr());

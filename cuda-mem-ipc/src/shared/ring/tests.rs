@@ -145,6 +145,31 @@ mod model {
         }
     }
 
+    type Bell = Arc<(Mutex<bool>, Condvar)>;
+
+    fn ring(bell: &Bell) {
+        *bell.0.lock().unwrap() = true;
+        bell.1.notify_one();
+    }
+
+    /// The next entry, for the only one who reads.
+    fn take(consumer: &mut Consumer<Model>, cells: &Model, bell: &Bell) -> [u64; ENTRY] {
+        loop {
+            if let Some(found) = consumer.peek().unwrap() {
+                consumer.advance();
+                return found;
+            }
+            if may_doze(cells, consumer.position()) {
+                let mut rung = bell.0.lock().unwrap();
+                while !*rung {
+                    rung = bell.1.wait(rung).unwrap();
+                }
+                *rung = false;
+            }
+            rise(cells);
+        }
+    }
+
     /// In every order of the two sides the entries arrive whole and in order, an entry is not written over before it was read, and
     /// a reader that sleeps is woken: one that is not would be a deadlock.
     #[test]
@@ -158,8 +183,7 @@ mod model {
             let writer = loom::thread::spawn(move || {
                 for number in 0..2 {
                     if producer.push(entry(number)).unwrap() == Pushed::ToASleeper {
-                        *rung.0.lock().unwrap() = true;
-                        rung.1.notify_one();
+                        ring(&rung);
                     }
                 }
             });
@@ -196,29 +220,40 @@ mod model {
             let writer = loom::thread::spawn(move || {
                 for number in 0..2 {
                     if producer.push(entry(number)).unwrap() == Pushed::ToASleeper && is_to_wake(&theirs) {
-                        *rung.0.lock().unwrap() = true;
-                        rung.1.notify_one();
+                        ring(&rung);
                     }
                 }
             });
             for number in 0..2 {
-                let found = loop {
-                    if let Some(found) = consumer.peek().unwrap() {
-                        break found;
-                    }
-                    if may_doze(&cells, consumer.position()) {
-                        let mut rung = bell.0.lock().unwrap();
-                        while !*rung {
-                            rung = bell.1.wait(rung).unwrap();
-                        }
-                        *rung = false;
-                    }
-                    rise(&cells);
-                };
-                assert_eq!(found, entry(number));
-                consumer.advance();
+                assert_eq!(take(&mut consumer, &cells, &bell), entry(number));
             }
             writer.join().unwrap();
+        });
+    }
+
+    /// As releases are written: by any thread in its turn, which decides behind it whether to wake the reader. One does for both.
+    #[test]
+    fn the_only_reader_is_woken_by_one_of_several_writers() {
+        loom::model(|| {
+            let cells = Model(Arc::new((0..ENTRIES + 2 * LINE).map(|_| AtomicU64::new(0)).collect()));
+            let bell = Bell::default();
+            let producer = Arc::new(Mutex::new(Producer::new(cells.clone(), 2)));
+            let mut consumer = Consumer::new(cells.clone(), 2);
+            let writers = [0, 1].map(|number| {
+                let (producer, bell, cells) = (Arc::clone(&producer), Arc::clone(&bell), cells.clone());
+                loom::thread::spawn(move || {
+                    let pushed = producer.lock().unwrap().push(entry(number)).unwrap();
+                    if pushed == Pushed::ToASleeper && is_to_wake(&cells) {
+                        ring(&bell);
+                    }
+                })
+            });
+            let mut found = [(); 2].map(|()| take(&mut consumer, &cells, &bell));
+            found.sort_unstable();
+            assert_eq!(found, [entry(0), entry(1)]);
+            for writer in writers {
+                writer.join().unwrap();
+            }
         });
     }
 

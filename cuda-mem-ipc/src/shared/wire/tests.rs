@@ -23,6 +23,7 @@ fn message() -> impl Strategy<Value = Message> {
         Just(Message::Offer(Offer::OURS)),
         Just(Message::Accept),
         Just(Message::Ring),
+        Just(Message::Keep),
         segment.prop_map(|(segment, generation, bytes, place)| {
             // Of several handles it is what they have together.
             let together = |parts: Parts| parts.sizes().iter().sum();

@@ -81,7 +81,7 @@ impl Shared {
             Allocation::Hit(block) => {
                 let address = self.hand_out_private(&mut state, id, block, stream);
                 drop(state);
-                self.tell_private(Action::Alloc, address, requested, Some(stream));
+                self.tell_private(Action::Alloc, id, address, requested, Some(stream));
                 Ok(Found::Block(address))
             }
         }
@@ -122,8 +122,8 @@ impl Shared {
         drop(state);
         claim.keep();
         self.count_segment(kind.unwrap_or(SegmentKind::Large), bytes as u64, true);
-        self.tell_private(Action::SegmentAlloc, address, bytes, Some(stream));
-        self.tell_private(Action::Alloc, address, requested, Some(stream));
+        self.tell_private(Action::SegmentAlloc, id, address, bytes, Some(stream));
+        self.tell_private(Action::Alloc, id, address, requested, Some(stream));
         Ok(Some(Found::Block(address)))
     }
 
@@ -150,7 +150,14 @@ impl Shared {
         self.private.active.fetch_add(size, Ordering::Relaxed);
     }
 
-    pub(super) fn tell_private(&self, action: Action, address: u64, size: usize, stream: Option<&Stream>) {
+    pub(super) fn tell_private(
+        &self,
+        action: Action,
+        pool: MempoolId,
+        address: u64,
+        size: usize,
+        stream: Option<&Stream>,
+    ) {
         if !self.history.is_listening() {
             return;
         }
@@ -165,7 +172,7 @@ impl Shared {
             Action::FreeCompleted => self.keep_stack(address, None),
             _ => {}
         }
-        self.history.record(Event { action, address, size: size as u64, stream }, frames.as_ref());
+        self.history.record(Event { action, address, size: size as u64, stream, pool }, frames.as_ref());
     }
 }
 

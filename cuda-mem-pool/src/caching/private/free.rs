@@ -37,9 +37,9 @@ impl Shared {
         }
         let uses = if pending.is_empty() { None } else { pending.take_uses(address) };
         let (size, requested) = sizes(&block);
-        self.tell_private(Action::FreeRequested, address, requested, owner.as_ref());
+        self.tell_private(Action::FreeRequested, entry.pool, address, requested, owner.as_ref());
         let Some(uses) = uses else {
-            self.tell_private(Action::FreeCompleted, address, requested, owner.as_ref());
+            self.tell_private(Action::FreeCompleted, entry.pool, address, requested, owner.as_ref());
             return self.put_back_private(entry, &block);
         };
         let mut state = lock(&self.private.state);
@@ -94,7 +94,7 @@ impl Shared {
             let owner = state.streams.get(&entry.stream).cloned();
             drop(state);
             // Before anybody else may have it.
-            self.tell_private(Action::FreeCompleted, address, requested, owner.as_ref());
+            self.tell_private(Action::FreeCompleted, entry.pool, address, requested, owner.as_ref());
             state = lock(&self.private.state);
         }
         if let Ok(pool) = state.pools.get_mut(entry.pool)

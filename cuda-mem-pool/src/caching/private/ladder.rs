@@ -140,7 +140,7 @@ impl Shared {
         let Some((id, block)) = lent.map_err(|error| refused(error, requested))? else { return Ok(None) };
         let address = self.hand_out_private(&mut state, id, block, stream);
         drop(state);
-        self.tell_private(Action::Alloc, address, requested, Some(stream));
+        self.tell_private(Action::Alloc, id, address, requested, Some(stream));
         Ok(Some(address))
     }
 }

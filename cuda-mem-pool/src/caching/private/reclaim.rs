@@ -71,7 +71,8 @@ impl Shared {
             }
             self.unclaim(size as usize);
             self.count_segment(kind, size, false);
-            self.tell_private(Action::SegmentFree, address, size as usize, leaving.owner.as_ref());
+            let (pool, owner) = (leaving.taken.id, leaving.owner.as_ref());
+            self.tell_private(Action::SegmentFree, pool, address, size as usize, owner);
             bytes = bytes.saturating_add(size as usize);
         }
         result.map(|()| bytes)

@@ -1,0 +1,182 @@
+//! The segments that an exporter has announced, and what it has to hear of their end.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use cuda_mem_pool::cuda_mem_core as core;
+
+use super::ImportLink;
+use crate::error::{Error, Result};
+use crate::import::{ImportError, ImportKey, Imported, Imports};
+use crate::shared::releases::{self, bury};
+use crate::shared::segment::Segment;
+use crate::shared::{lock, reaper, say, wire};
+use crate::transport::Peer;
+
+/// How many segments a peer may have this process map at a time.
+const MOST_SEGMENTS: usize = 4096;
+
+/// How long another connection's import or release of the same segment may take, whatever the deadline is: a segment that is
+/// refused stays refused.
+const IMPORT: Duration = Duration::from_secs(10);
+
+/// What this process has mapped for all importers.
+static IMPORTS: OnceLock<Imports<Segment>> = OnceLock::new();
+
+/// A segment that the exporter has announced.
+pub(super) enum Known {
+    Mapped(Imported<Segment>),
+    /// It could not be imported, for this reason. Its buffers go back at once.
+    Refused {
+        error: Error,
+        is_slab: bool,
+    },
+}
+
+impl Known {
+    fn is_slab(&self) -> bool {
+        match self {
+            Self::Mapped(segment) => segment.slab().is_some(),
+            Self::Refused { is_slab, .. } => *is_slab,
+        }
+    }
+}
+
+impl ImportLink {
+    /// Maps a segment, unless this process has it.
+    pub(super) fn learn(self: &Arc<Self>, said: &wire::Segment, descriptors: Vec<OwnedFd>) -> Result<()> {
+        let (is_known, count) = {
+            let segments = lock(&self.segments);
+            (segments.contains_key(&said.segment), segments.len())
+        };
+        if is_known {
+            return Err(self.breaks("it announces a segment twice"));
+        }
+        if count >= MOST_SEGMENTS {
+            return Err(self.breaks("it announces more segments than are accepted"));
+        }
+        let key = ImportKey::new(self.context.device(), &identity(self.connection.peer(), said));
+        let import = |departure| Segment::import(&self.context, said, descriptors, departure);
+        let imported = IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import);
+        let known = match imported {
+            // Somebody else's import of what the peer now says has another size.
+            Ok(segment) if segment.bytes() as u64 != said.bytes => {
+                return Err(self.breaks("it announces a segment with another size than before"));
+            }
+            Ok(segment) => {
+                if let Some(slab) = segment.slab() {
+                    self.slabs.fetch_add(1, Ordering::SeqCst);
+                    slab.tell(Arc::downgrade(self), said.segment);
+                }
+                Known::Mapped(segment)
+            }
+            Err(ImportError::Failed(error)) => self.refused(error, said),
+            Err(ImportError::Timeout(_)) => self.refused(Error::ImportBusy, said),
+            Err(ImportError::Forked) => return Err(core::Error::Forked.into()),
+        };
+        lock(&self.segments).insert(said.segment, known);
+        Ok(())
+    }
+
+    fn refused(&self, error: Error, said: &wire::Segment) -> Known {
+        let is_slab = said.place.is_in_a_pool();
+        if is_slab {
+            self.slabs.fetch_add(1, Ordering::SeqCst);
+        }
+        Known::Refused { error, is_slab }
+    }
+
+    /// The exporter may free a segment.
+    pub(in crate::shared) fn slab_is_gone(&self, segment: u64) {
+        lock(&self.let_go).push(segment);
+        reaper::wake();
+    }
+
+    pub(super) fn forget(&self, segment: u64) -> Result<()> {
+        match lock(&self.segments).remove(&segment) {
+            // It was not imported, so that nobody has it.
+            Some(Known::Refused { is_slab: true, .. }) => self.slab_is_gone(segment),
+            Some(known) => {
+                let is_slab = known.is_slab();
+                bury(known);
+                if is_slab {
+                    // From here on the thread looks whether its free was reached.
+                    reaper::wake();
+                }
+            }
+            None => return Err(self.breaks("it retires a segment that it did not announce")),
+        }
+        Ok(())
+    }
+
+    /// Nothing more will come of any segment. Their release waits for streams.
+    pub(super) fn forget_all(&self) {
+        let segments = std::mem::take(&mut *lock(&self.segments));
+        self.part_with(segments);
+        self.is_exhausted.store(true, Ordering::SeqCst);
+        self.let_go_of_kept();
+    }
+
+    /// Drops a share in a segment, whose end may have to wait for others.
+    pub(in crate::shared) fn let_go(&self, known_as: u64, segment: Imported<Segment>) {
+        let segments = lock(&self.segments);
+        if matches!(segments.get(&known_as), Some(Known::Mapped(_))) {
+            // Not the last, as long as nobody takes that one out.
+            drop(segment);
+        } else {
+            drop(segments);
+            bury(segment);
+        }
+    }
+
+    /// Whether some are used no more that the exporter has not heard the end of.
+    pub(super) fn has_slabs_to_let_go(&self) -> bool {
+        let slabs = self.slabs.load(Ordering::SeqCst);
+        slabs > 0 && slabs > lock(&self.segments).values().filter(|known| known.is_slab()).count()
+    }
+
+    /// Tells the exporter which segments are gone here, and has those go that can.
+    pub(super) fn let_go_of_slabs(&self) {
+        if self.is_let_go() {
+            // The exporter need not say that they are used no more.
+            let segments = std::mem::take(&mut *lock(&self.segments));
+            let refused = |(segment, known): (&u64, &Known)| {
+                matches!(known, Known::Refused { is_slab: true, .. }).then_some(*segment)
+            };
+            lock(&self.let_go).extend(segments.iter().filter_map(refused));
+            bury_all(segments);
+        }
+        // What has been freed in stream order ends here. It may wait for streams, so that it is not done by the thread that asks.
+        if !self.is_reclaiming.swap(true, Ordering::SeqCst) {
+            let (driver, is_reclaiming) = (self.context.driver(), Arc::clone(&self.is_reclaiming));
+            releases::queue([move || {
+                driver.reclaim();
+                is_reclaiming.store(false, Ordering::SeqCst);
+            }]);
+        }
+        let mut let_go = lock(&self.let_go);
+        while let Some(&segment) = let_go.last() {
+            if say(&self.connection, &wire::Message::LetGo { segment }, &[], Duration::ZERO).is_err() {
+                break;
+            }
+            let_go.pop();
+            self.slabs.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+pub(super) fn bury_all(segments: HashMap<u64, Known>) {
+    // Often there are none, and it is asked again and again.
+    if !segments.is_empty() {
+        bury(segments);
+    }
+}
+
+/// What names a segment in this process: who announces it, and as what. Nobody can name another's.
+fn identity(peer: &Peer, said: &wire::Segment) -> Vec<u8> {
+    let numbers = [peer.pid().into(), peer.start_time(), said.generation, said.segment];
+    numbers.iter().flat_map(|number: &u64| number.to_le_bytes()).collect()
+}

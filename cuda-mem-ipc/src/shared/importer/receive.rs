@@ -1,0 +1,132 @@
+//! What an importer hears, in its order.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use cuda_mem_pool::cuda_mem_core::ipc::{EventHandle, OpenedEvent};
+
+use super::ImportLink;
+use super::known::Known;
+use crate::error::{Error, Result};
+use crate::shared::arrival::Arrival;
+use crate::shared::received::ReceivedBuffer;
+use crate::shared::wire::{self, Fence, HandOver, Release};
+use crate::shared::words::Point;
+use crate::shared::{Heard, MOST_AT_A_TIME, heard, lock, ring, say};
+use crate::transport::{Deadline, Poller};
+
+/// How long the ring is looked at before the thread sleeps: less than it takes to be woken.
+const SPIN: Duration = Duration::from_micros(20);
+
+impl ImportLink {
+    /// Waits until there is something to receive, or the peer has ended.
+    pub(super) fn wait(&self, deadline: Deadline) -> Result<()> {
+        let position = lock(&self.turn).ring.position();
+        let start = Instant::now();
+        while start.elapsed() < SPIN {
+            if ring::has_more(&self.ring, position) {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        let slept = if ring::may_sleep(&self.ring, position) {
+            let mut poller = Poller::new();
+            poller.readable((), &self.connection);
+            poller.readable((), &**self.connection.peer());
+            poller.wait(deadline).map(drop)
+        } else {
+            Ok(())
+        };
+        ring::awake(&self.ring);
+        slept
+    }
+
+    /// The next buffer, if it is there.
+    pub(super) fn take(self: &Arc<Self>) -> Result<ReceivedBuffer> {
+        // Messages are believed in their order, whoever receives them.
+        let mut turn = lock(&self.turn);
+        for _ in 0..MOST_AT_A_TIME {
+            let corrupt = |_| self.breaks("it has put more into the ring than there is room for");
+            if let Some(entry) = turn.ring.peek().map_err(corrupt)? {
+                let pid = self.connection.peer().pid();
+                let wrong = |source| self.connection.breaks(Error::Wire { pid, source });
+                let (said, messages) = HandOver::of_entry(entry).map_err(wrong)?;
+                let is_next = turn.held.is_none_or(|held| said.sequence < held.sequence);
+                if messages <= turn.heard && is_next {
+                    turn.ring.advance();
+                    return self.receive(said);
+                }
+            }
+            if let Some(said) = turn.held.take() {
+                return self.receive(said);
+            }
+            let Heard { message, descriptors, number } = match heard(&self.connection, Duration::ZERO) {
+                Err(error) if error.is_gone() || matches!(error, Error::Broken) => {
+                    self.forget_all();
+                    return Err(error);
+                }
+                result => result?,
+            };
+            turn.heard = number.saturating_add(1);
+            let no_descriptor = descriptors.is_empty();
+            match message {
+                wire::Message::Segment(said) if descriptors.len() == said.descriptors() => {
+                    self.learn(&said, descriptors)?;
+                }
+                // Behind what was put into the ring before.
+                wire::Message::HandOver(said) if no_descriptor => turn.held = Some(said),
+                wire::Message::Retire { segment } if no_descriptor => self.forget(segment)?,
+                wire::Message::Ring if no_descriptor => {}
+                wire::Message::Keep => match <[OwnedFd; 1]>::try_from(descriptors) {
+                    Ok([descriptor]) => self.keep(descriptor)?,
+                    Err(_) => return Err(self.breaks("it has this process keep something else")),
+                },
+                _ => return Err(self.breaks("an exporter does not say that")),
+            }
+        }
+        Err(Error::Timeout { what: "a buffer came" })
+    }
+
+    fn receive(self: &Arc<Self>, said: HandOver) -> Result<ReceivedBuffer> {
+        let segment = match lock(&self.segments).get(&said.segment) {
+            Some(Known::Mapped(segment)) => Ok(segment.clone()),
+            Some(Known::Refused { error, .. }) => Err(error.clone()),
+            None => return Err(self.breaks("it hands over a part of a segment that it did not announce")),
+        };
+        let range = (usize::try_from(said.offset), usize::try_from(said.len));
+        let (Ok(offset), Ok(len)) = range else {
+            return Err(self.breaks("it hands over what lies outside of its segment"));
+        };
+        let arrival = segment.and_then(|segment| {
+            if offset.checked_add(len).is_none_or(|end| end > segment.bytes()) {
+                return Err(self.breaks("it hands over what lies outside of its segment"));
+            }
+            Ok((segment, self.arrival(said.fence)?))
+        });
+        match arrival {
+            Ok((segment, arrival)) => {
+                self.live.fetch_add(1, Ordering::SeqCst);
+                Ok(ReceivedBuffer::new(self, segment, offset..offset.saturating_add(len), said, arrival))
+            }
+            Err(error) => {
+                let release = Release { sequence: said.sequence, line: 0, generation: 0 };
+                // Nobody is there to be told if it fails.
+                let _ = say(&self.connection, &wire::Message::Release(release), &[], Duration::ZERO);
+                Err(error)
+            }
+        }
+    }
+
+    fn arrival(&self, fence: Fence) -> Result<Arrival> {
+        Ok(match fence {
+            Fence::Word { line, generation } => {
+                Arrival::Word { words: Arc::clone(&self.words), point: Point { line, generation } }
+            }
+            Fence::Event(handle) => {
+                Arrival::Event(OpenedEvent::open(&self.context, &EventHandle::from_bytes(handle))?)
+            }
+        })
+    }
+}

@@ -1,0 +1,174 @@
+//! The middle of a chain A→B→C dies: A does not use the memory again before C is done with it.
+
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::Duration;
+
+use cuda_mem_core::DeviceBuffer;
+use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool};
+use cuda_mem_ipc::transport::{PeerPolicy, pair as connected};
+
+use super::stay;
+use crate::common::gate::Gate;
+use crate::common::pair::{self, Cast, Channel, Peer, checksum, test_name};
+use crate::common::{World, pattern};
+use crate::link::{
+    LIMIT, enqueue_download, enqueue_upload, eventually, export_to, import_from, invited, kinds, options,
+};
+
+const LEN: usize = 1 << 20;
+
+/// Longer than it takes until what a dead peer had is used again.
+const OVERDUE: Duration = Duration::from_secs(1);
+
+/// Hands on what it gets, and keeps nothing of it itself.
+fn middle(first: &Channel) {
+    let world = World::new();
+    let importer = import_from(&world, first);
+    let (here, there) = connected().unwrap();
+    first.send(b"for the last", &[there.as_fd()]);
+    drop(there);
+    let connection = here.complete(&PeerPolicy::default(), LIMIT).unwrap();
+    let exporter = Exporter::new(&world.context, connection, LIMIT).unwrap();
+    exporter.hand_over(&importer.recv(LIMIT).unwrap(), &world.new_stream(), LIMIT).unwrap();
+    stay(first);
+}
+
+/// Reads what it gets when it is told to, and gives it back before that if it is told so first.
+fn last(first: &Channel) {
+    let world = World::new();
+    let importer = Importer::new(&world.context, invited(first), LIMIT).unwrap();
+    let buffer = importer.recv(LIMIT).unwrap();
+    buffer.synchronize(LIMIT).unwrap();
+    let stream = world.new_stream();
+    let target = DeviceBuffer::zeroed(&stream, LEN).unwrap();
+    let gate = Gate::before(&stream);
+    enqueue_download(&stream, buffer.on(&stream).unwrap().address(), &target);
+    let mut held = Some((buffer, importer));
+    first.send(b"enqueued", &[]);
+    while first.receive().bytes == b"drop" {
+        held = None;
+        first.send(b"dropped", &[]);
+    }
+    gate.open();
+    first.send_words(&[checksum(&target.to_vec(&stream).unwrap())]);
+    assert_eq!(first.receive().bytes, b"end");
+    drop(held);
+}
+
+struct Chain {
+    middle: Peer,
+    last: Peer,
+    exporter: Exporter,
+    pool: SharedPool,
+    bytes: Vec<u8>,
+}
+
+impl Chain {
+    /// A segment of one buffer, which the last has and whose work waits.
+    fn new(cast: Cast, world: &World, kind: cuda_mem_ipc::shared::MemoryKind) -> Self {
+        let stream = world.new_stream();
+        let pool = SharedPool::new(&world.context, &options(kind, LEN)).unwrap();
+        let buffer = pool.allocate(LEN, &stream).unwrap();
+        let bytes = pattern(LEN, 11);
+        let source = DeviceBuffer::from_slice(&stream, &bytes).unwrap();
+        let middle = cast.start("middle");
+        let exporter = export_to(world, &middle);
+        enqueue_upload(&stream, buffer.on(&stream).unwrap().address(), &source);
+        exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
+        let last = cast.start("last");
+        let [there] = <[_; 1]>::try_from(middle.receive().descriptors).unwrap();
+        last.send(b"connect", &[there.as_fd()]);
+        drop(there);
+        assert_eq!(last.receive().bytes, b"enqueued");
+        Self { middle, last, exporter, pool, bytes }
+    }
+
+    fn drop_last_buffer(&self) {
+        self.last.send(b"drop", &[]);
+        assert_eq!(self.last.receive().bytes, b"dropped");
+    }
+
+    /// Writes over all memory that the pool would give out now, of which the lent buffer must be no part.
+    fn write_over(&self, world: &World) -> cuda_mem_core::Stream {
+        let stream = world.new_stream();
+        let other = self.pool.allocate(LEN, &stream).unwrap();
+        let zeroes = DeviceBuffer::<u8>::zeroed(&stream, LEN).unwrap();
+        enqueue_upload(&stream, other.on(&stream).unwrap().address(), &zeroes);
+        stream
+    }
+
+    fn expect_what_was_written(&self) {
+        self.last.send(b"go on", &[]);
+        assert_eq!(self.last.receive().words(), [checksum(&self.bytes)]);
+    }
+
+    fn end(self) {
+        self.last.send(b"end", &[]);
+        self.last.finish();
+        eventually("nobody has it", || self.exporter.leases() == 0);
+        drop(self.middle);
+    }
+}
+
+fn for_each_kind(test: &'static str, body: fn(&World, Chain)) {
+    pair::play(test, &[("middle", middle), ("last", last)], |cast| {
+        let world = World::new();
+        for kind in kinds(&world) {
+            body(&world, Chain::new(cast, &world, kind));
+        }
+    });
+}
+
+#[test]
+fn what_the_last_has_is_not_used_again() {
+    for_each_kind(test_name!(), |world, mut chain| {
+        chain.middle.kill();
+        thread::sleep(OVERDUE);
+        assert_eq!(chain.exporter.leases(), 1, "the last has it");
+        chain.write_over(world).synchronize().unwrap();
+        chain.expect_what_was_written();
+        assert_eq!(chain.exporter.leases(), 1, "the last still has it");
+        chain.end();
+    });
+}
+
+#[test]
+fn what_the_last_gave_back_to_the_dead_is_not_used_before_its_stream_is_done() {
+    for_each_kind(test_name!(), |world, mut chain| {
+        chain.middle.kill();
+        thread::sleep(OVERDUE);
+        chain.drop_last_buffer();
+        thread::sleep(OVERDUE);
+        assert_eq!(chain.exporter.leases(), 1, "its stream uses it");
+        chain.write_over(world).synchronize().unwrap();
+        chain.expect_what_was_written();
+        eventually("it comes back", || chain.exporter.leases() == 0);
+        chain.end();
+    });
+}
+
+#[test]
+fn what_the_last_gave_back_before_is_not_written_before_its_stream_is_done() {
+    for_each_kind(test_name!(), |world, mut chain| {
+        chain.drop_last_buffer();
+        eventually("it comes back behind the last one's work", || chain.exporter.leases() == 0);
+        chain.middle.kill();
+        let stream = chain.write_over(world);
+        thread::sleep(OVERDUE);
+        chain.expect_what_was_written();
+        stream.synchronize().unwrap();
+        chain.end();
+    });
+}
+
+#[test]
+fn all_of_it_comes_back_when_the_last_dies_too() {
+    for_each_kind(test_name!(), |_, mut chain| {
+        chain.middle.kill();
+        thread::sleep(OVERDUE);
+        assert_eq!(chain.exporter.leases(), 1);
+        chain.last.kill();
+        eventually("it comes back", || chain.exporter.leases() == 0);
+    });
+}
