@@ -154,11 +154,15 @@ impl<B: Backend> PageSource<B> {
                 self.trade(build, mine, left)?;
             }
         }
+        if !little
+            && self.haste.is_made(&self.policy)
+            && let Some(chunk) = self.give_memory(build, left, exact)?
+        {
+            return Ok(chunk);
+        }
         let policy = &self.policy;
         let mut bytes = if little {
             policy.little_handle(build.size)
-        } else if self.haste.is_made(policy) {
-            policy.hasty_handle(build.size)
         } else {
             policy.handle(build.size, self.ground.bytes())
         };
@@ -184,6 +188,24 @@ impl<B: Backend> PageSource<B> {
             return Ok(chunk);
         }
         Err(GrowError::OutOfMemory)
+    }
+
+    /// A new handle that is as long as all of a gap, or longer, so that calls are few. None if there is no memory to give: then
+    /// there is no haste either.
+    fn give_memory(
+        &mut self,
+        build: &Build,
+        left: usize,
+        exact: bool,
+    ) -> Result<Option<u32>, GrowError<B::Error>> {
+        let longer = left.next_power_of_two();
+        let fits = self.ground.bytes().saturating_add(longer) <= self.allowed(build.size, build.load);
+        let bytes = if fits && !exact { longer } else { 1 << left.ilog2() };
+        let chunk = self.create(build.heap, bytes)?;
+        if chunk.is_none() {
+            self.haste.give_up();
+        }
+        Ok(chunk)
     }
 
     /// Gives a handle back that is longer than `left`, and that the device is done with, so that shorter ones can be made.

@@ -35,6 +35,11 @@ impl Haste {
         self.given = self.given.min(held);
     }
 
+    /// There is nothing to give.
+    pub(super) fn give_up(&mut self) {
+        (self.debt, self.given) = (0, 0);
+    }
+
     /// Host memory that the books take.
     pub(super) fn metadata_bytes(&self) -> usize {
         self.paid.capacity().saturating_mul(size_of::<(u32, u64)>())

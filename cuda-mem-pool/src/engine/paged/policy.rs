@@ -79,7 +79,7 @@ impl Policy {
         credit: 25,
         patience: 8_000,
         of_one_block: 100,
-        hasty: 1000,
+        hasty: 1250,
         near: 100,
         most_mappings: 100_000,
         moves: true,
@@ -124,12 +124,6 @@ impl Policy {
         let wanted = block / self.handles_per_block / 2;
         let wanted = if wanted < PAGE { PAGE } else { wanted };
         if wanted >= self.largest_handle { self.largest_handle } else { wanted.next_power_of_two() }
-    }
-
-    /// The largest handle for a block of this size where calls count and what is held does not.
-    pub(crate) const fn hasty_handle(&self, block: usize) -> usize {
-        let wanted = if block < self.largest_handle { self.largest_handle } else { block };
-        1 << wanted.ilog2()
     }
 
     /// The largest handle for a block of this size while so much is held.

@@ -101,7 +101,8 @@ impl Machine {
         let churn = if chance.one_in(2) { 0 } else { Policy::DEFAULT.churn };
         let base = Policy { most_mappings, churn, ..Policy::DEFAULT };
         // One that gives memory soon, and has no windows of its own.
-        let base = if chance.one_in(3) { Policy { little: 0, patience: 40, credit: 1, ..base } } else { base };
+        let base =
+            if chance.one_in(3) { Policy { little: 0, patience: 40, credit: 1, ..base } } else { base };
         let policy = Policy { moves: !chance.one_in(6), ..base };
         let range = [1u64 << 30, 4 << 30, 1 << 40][chance.below(3) as usize];
         Self {
