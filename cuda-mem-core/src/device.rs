@@ -71,7 +71,7 @@ impl Device {
 
     /// Its UUID: 16 bytes, the same in every process.
     ///
-    /// Wraps [`cuDeviceGetUuid`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
+    /// Wraps [`cuDeviceGetUuid`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html), once for each device.
     ///
     /// # Capture
     ///
@@ -82,10 +82,12 @@ impl Device {
     /// [`Error::Driver`], [`Error::Forked`].
     pub fn uuid(self) -> Result<[u8; 16]> {
         refuse_forked()?;
-        let mut uuid = CUuuid { bytes: [0; 16] };
-        // SAFETY: one UUID to write.
-        unsafe { call!(self.driver, cuDeviceGetUuid(&mut uuid, self.raw)) }?;
-        Ok(uuid.bytes.map(|byte| byte.cast_unsigned()))
+        self.driver.constants().uuid.get(self.raw, || {
+            let mut uuid = CUuuid { bytes: [0; 16] };
+            // SAFETY: one UUID to write.
+            unsafe { call!(self.driver, cuDeviceGetUuid(&mut uuid, self.raw)) }?;
+            Ok(uuid.bytes.map(|byte| byte.cast_unsigned()))
+        })
     }
 
     /// The size of its memory in bytes.

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use cuda_mem_sys::{CUcontext, CUresult, Table};
 
+use crate::constants::Constants;
 use crate::deferred::Deferred;
 use crate::device::Device;
 use crate::error::{DriverError, Error, Result, call};
@@ -46,6 +47,7 @@ struct State {
     on_release_failure: RwLock<Option<Arc<ReleaseFailureHook>>>,
     registry: Registry,
     deferred: Deferred,
+    constants: Constants,
 }
 
 type ReleaseFailureHook = dyn Fn(&Error) + Send + Sync;
@@ -109,10 +111,16 @@ impl Driver {
             on_release_failure: RwLock::new(None),
             registry: Registry::default(),
             deferred: Deferred::default(),
+            constants: Constants::default(),
         });
         let driver = Self { state: Box::leak(state) };
         drivers.push(driver.state);
         Ok(driver)
+    }
+
+    /// What it says of its devices and never says otherwise.
+    pub(crate) fn constants(self) -> &'static Constants {
+        &self.state.constants
     }
 
     fn known(drivers: &[&'static State], table: &'static Table) -> Option<Self> {

@@ -28,6 +28,7 @@
 
 mod buffer;
 mod capture;
+mod constants;
 mod context;
 pub mod copy;
 mod deferred;

@@ -92,7 +92,8 @@ impl Access {
 
 /// What sizes, offsets and addresses of a device's memory are multiples of here, in bytes.
 ///
-/// Wraps [`cuMemGetAllocationGranularity`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html), with the minimum.
+/// Wraps [`cuMemGetAllocationGranularity`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html), with the minimum,
+/// once for each device.
 ///
 /// # Capture
 ///
@@ -103,10 +104,14 @@ impl Access {
 /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
 pub fn granularity(device: Device) -> Result<usize> {
     refuse_forked()?;
-    let properties = CreateOptions::default().properties(device);
-    let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-    let mut granularity = 0;
-    // SAFETY: one size to write; the properties are read during the call.
-    unsafe { call!(device.driver(), cuMemGetAllocationGranularity(&mut granularity, &properties, minimum)) }?;
-    Ok(granularity)
+    device.driver().constants().granularity.get(device.as_raw(), || {
+        let properties = CreateOptions::default().properties(device);
+        let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+        let mut granularity = 0;
+        // SAFETY: one size to write; the properties are read during the call.
+        unsafe {
+            call!(device.driver(), cuMemGetAllocationGranularity(&mut granularity, &properties, minimum))
+        }?;
+        Ok(granularity)
+    })
 }

@@ -24,7 +24,8 @@ pub(super) trait Cells {
     fn load(&self, cell: usize, order: Ordering) -> u64;
     fn store(&self, cell: usize, value: u64, order: Ordering);
     fn add(&self, cell: usize, value: u64);
-    fn swap(&self, cell: usize, value: u64) -> u64;
+    /// Makes a number 0, and tells whether it was not. What is 0 is not written.
+    fn take(&self, cell: usize) -> bool;
     fn fence(&self);
 }
 
@@ -146,7 +147,7 @@ pub(super) fn rise(cells: &impl Cells) {
 
 /// Whether it is this one of all who write that has to wake the only reader: what others write until it is awake costs nothing more.
 pub(super) fn is_to_wake(cells: &impl Cells) -> bool {
-    cells.swap(SLEEPERS, 0) > 0
+    cells.take(SLEEPERS)
 }
 
 /// The first word of an entry.
@@ -200,8 +201,11 @@ impl Cells for Shared {
         }
     }
 
-    fn swap(&self, cell: usize, value: u64) -> u64 {
-        self.word(cell).map_or(0, |word| word.swap(value, Ordering::Relaxed))
+    fn take(&self, cell: usize) -> bool {
+        self.word(cell).is_some_and(|word| {
+            let found = word.load(Ordering::Relaxed);
+            found > 0 && word.compare_exchange(found, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        })
     }
 
     fn fence(&self) {

@@ -136,8 +136,10 @@ mod model {
             self.0[cell].fetch_add(value, Ordering::Relaxed);
         }
 
-        fn swap(&self, cell: usize, value: u64) -> u64 {
-            self.0[cell].swap(value, Ordering::Relaxed)
+        fn take(&self, cell: usize) -> bool {
+            let found = self.0[cell].load(Ordering::Relaxed);
+            let taken = || self.0[cell].compare_exchange(found, 0, Ordering::Relaxed, Ordering::Relaxed);
+            found > 0 && taken().is_ok()
         }
 
         fn fence(&self) {
