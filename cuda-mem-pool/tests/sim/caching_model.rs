@@ -5,8 +5,10 @@ mod memory;
 mod world;
 
 use cuda_mem_pool::caching::CachingOptions;
+use cuda_mem_pool::segments::Options;
 use cuda_mem_pool::statistics::Peaks;
 use cuda_mem_sim::Sim;
+use proptest::array::uniform16;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -72,9 +74,15 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn options() -> impl Strategy<Value = CachingOptions> {
     let peaks = select(vec![Peaks::Exact, Peaks::Sharded]);
-    (peaks, prop::bool::weighted(0.8), select(vec![1.0, 1.0, 0.5])).prop_map(|(peaks, moves, fraction)| {
-        CachingOptions::default().with_statistics(peaks).with_moves(moves).with_memory_fraction(fraction)
-    })
+    let divisions = prop_oneof![2 => Just([0; 16]), 1 => uniform16(select(vec![0, 1, 2, 4, 64, 1 << 40]))];
+    let fractions = select(vec![1.0, 1.0, 0.5]);
+    (peaks, prop::bool::weighted(0.8), fractions, divisions).prop_map(
+        |(peaks, moves, fraction, divisions)| {
+            let segments = Options::builder().roundup_power2_divisions(divisions).build().unwrap();
+            let options = CachingOptions::default().with_statistics(peaks).with_moves(moves);
+            options.with_memory_fraction(fraction).with_segments(segments)
+        },
+    )
 }
 
 proptest! {

@@ -17,6 +17,8 @@ pub(super) struct Live {
     pub(super) memory: Memory,
     pub(super) address: u64,
     pub(super) bytes: usize,
+    /// The bytes that the allocator counts.
+    pub(super) size: u64,
     /// The stream that it was allocated for.
     pub(super) home: Stream,
     /// The stream that used it last, behind all others that did.
@@ -36,11 +38,6 @@ const PART: usize = 256;
 const PAGE: usize = 2 << 20;
 
 impl Live {
-    /// The bytes that the allocator counts.
-    pub(super) fn size(&self) -> u64 {
-        self.bytes.next_multiple_of(512) as u64
-    }
-
     pub(super) fn fill(&mut self, stream: &Stream, value: u8) {
         match &mut self.memory {
             Memory::Owned(block) => block.as_device_range().fill_bytes(stream, value).unwrap(),

@@ -5,6 +5,7 @@ use std::thread;
 
 use cuda_mem_core::{Context, Driver, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::segments::Options;
 use cuda_mem_pool::statistics::Peaks;
 use cuda_mem_pool::{Error, MemoryResource};
 use cuda_mem_sim::Sim;
@@ -27,6 +28,7 @@ pub(super) struct World {
     allocator: CachingAllocator,
     exact: bool,
     moves: bool,
+    segments: Options,
     most: u64,
     streams: Vec<Stream>,
     live: Vec<Live>,
@@ -50,6 +52,7 @@ impl World {
             allocator,
             exact: options.statistics == Peaks::Exact,
             moves: options.moves,
+            segments: options.segments,
             live: Vec::new(),
             samples: Vec::new(),
             gate: None,
@@ -106,7 +109,7 @@ impl World {
     /// What must be true at any time.
     pub(super) fn check(&mut self) {
         let mut spans: Vec<_> =
-            self.live.iter().map(|live| (live.address, live.address + live.size())).collect();
+            self.live.iter().map(|live| (live.address, live.address + live.size)).collect();
         spans.sort_unstable();
         assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "two have the same addresses");
         let memory = self.context.memory_info().unwrap();
@@ -121,11 +124,11 @@ impl World {
             (true, statistics.allocation.small_pool, statistics.allocated_bytes.small_pool),
             (false, statistics.allocation.large_pool, statistics.allocated_bytes.large_pool),
         ] {
-            let live = self.live.iter().filter(|live| (live.size() <= SMALL) == small);
-            let (count, size) = live.fold((0, 0), |(count, size), live| (count + 1, size + live.size()));
+            let live = self.live.iter().filter(|live| (live.size <= SMALL) == small);
+            let (count, size) = live.fold((0, 0), |(count, size), live| (count + 1, size + live.size));
             assert_eq!((blocks.current, bytes.current), (count, size));
         }
-        let live: u64 = self.live.iter().map(Live::size).sum();
+        let live: u64 = self.live.iter().map(|live| live.size).sum();
         self.peak = self.peak.max(live);
         let all = statistics.allocated_bytes.all;
         assert!(all.peak >= self.peak && (!self.exact || all.peak == self.peak), "{all:?}, {}", self.peak);
@@ -155,7 +158,8 @@ impl World {
 
     fn allocate(&mut self, stream: Index, bytes: usize, by_address: bool) {
         let stream = stream.get(&self.streams).clone();
-        if self.allocator.reserved_bytes() + bytes + (64 << 20) > self.most as usize {
+        let size = self.segments.block_size(bytes as u64).unwrap();
+        if self.allocator.reserved_bytes() as u64 + size + (64 << 20) > self.most {
             // Without more memory the host may have to wait.
             self.let_go();
         }
@@ -175,10 +179,7 @@ impl World {
                 // Without moves a stream's memory stays its own until somebody empties the cache.
                 let all_free =
                     self.moves && self.live.is_empty() && self.capture.is_none() && self.samples.is_empty();
-                assert!(
-                    !all_free || bytes as u64 + (4 << 20) > self.most,
-                    "there is nothing but free memory"
-                );
+                assert!(!all_free || size + (4 << 20) > self.most, "there is nothing but free memory");
                 return;
             }
             Err(error) => panic!("{error:?}"),
@@ -186,7 +187,7 @@ impl World {
         assert_eq!(address % 512, 0);
         self.allocated += 1;
         let last = stream.clone();
-        self.live.push(Live { memory, address, bytes, home: stream.clone(), last, value: None });
+        self.live.push(Live { memory, address, bytes, size, home: stream.clone(), last, value: None });
         self.use_block(self.live.len() - 1, &stream);
     }
 
