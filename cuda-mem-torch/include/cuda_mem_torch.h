@@ -232,7 +232,7 @@ typedef struct cuda_mem_torch_source {
 typedef bool (*cuda_mem_torch_filter)(void *data, void *stream);
 
 /*
- What private pools do. Its threshold counts for the default pool too.
+ What private pools do. Its rounding and its threshold count for the default pool too.
  */
 typedef struct cuda_mem_torch_options {
   /*

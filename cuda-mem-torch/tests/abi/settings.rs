@@ -51,6 +51,43 @@ fn settings_hold_for_private_pools() {
 }
 
 #[test]
+fn sizes_are_rounded_in_both_kinds_of_pool() {
+    let _turn = turn();
+    let set = |text: &CStr| {
+        // SAFETY: text.
+        succeed(unsafe { cuda_mem_torch_set_settings(text.as_ptr(), null_mut(), None) });
+    };
+    let counted = || {
+        let mut stats = cuda_mem_torch_device_stats::default();
+        // SAFETY: a place.
+        succeed(unsafe { cuda_mem_torch_stats(0, &mut stats) });
+        (stats.active_bytes.all.allocated, stats.requested_bytes.all.allocated)
+    };
+    let stream = new_stream();
+    let rounded = |bytes: usize| {
+        let before = counted();
+        let block = allocate(bytes, stream.as_raw());
+        let after = counted();
+        delete(block);
+        assert_eq!(after.1 - before.1, bytes as i64);
+        after.0 - before.0
+    };
+    set(c"roundup_power2_divisions:[16:8,32:2,>:1]");
+    let pool = user_pool();
+    for routed in [false, true] {
+        if routed {
+            // SAFETY: no filter.
+            succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+        }
+        assert_eq!([17 * MIB, 33 * MIB, 66 * MIB].map(rounded), [18 << 20, 48 << 20, 66 << 20]);
+    }
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    set(c"");
+    assert_eq!(rounded(33 * MIB), 33 << 20);
+}
+
+#[test]
 fn memory_is_pinned_by_its_address() {
     let _turn = turn();
     let mut memory = vec![0u8; 8192];

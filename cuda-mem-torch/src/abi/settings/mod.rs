@@ -17,7 +17,7 @@ use super::devices::{all, set_up};
 use super::error::{Failure, entry};
 use super::{pointers, uncached};
 
-/// What private pools do. Its threshold counts for the default pool too.
+/// What private pools do. Its rounding and its threshold count for the default pool too.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct cuda_mem_torch_options {
