@@ -53,10 +53,7 @@ impl<B: Backend> PageSource<B> {
     /// Whether so little is held that blocks have windows of their own.
     pub(super) fn holds_little(&self, heap: u32, mine: &StreamHeap) -> bool {
         let trusted = self.windows.trust.get(&heap).is_none_or(|trust| trust.0 > 0);
-        trusted
-            && mine.now() >= self.policy.churn
-            && self.policy.moves
-            && self.ground.bytes() < self.little()
+        trusted && mine.now() >= self.policy.churn && self.policy.moves && self.ground.bytes() < self.little()
     }
 
     /// While less than this is held, it is little.

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use super::model::{Model, Others};
-use crate::engine::paged::{Block, GrowError, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size};
+use crate::engine::paged::{
+    Block, GrowError, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size,
+};
 
 /// What is in use at most.
 const LIMIT: usize = 16_000 << 20;
