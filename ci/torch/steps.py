@@ -103,7 +103,10 @@ def history():
             assert pickle.load(file)["segments"]
         viz = [sys.executable, "-m", "torch.cuda._memory_viz", "trace_plot", f"{folder}/a.pickle", "-o", f"{folder}/b.html"]
         subprocess.run(viz, check=True, capture_output=True)
-        assert os.path.getsize(f"{folder}/b.html") > 1000 and os.path.getsize(f"{folder}/a.html") > 1000
+        assert os.path.getsize(f"{folder}/b.html") > 1000
+        with open(f"{folder}/a.html", encoding="utf-8") as page:
+            text = page.read()
+        assert "A memory snapshot of device 0" in text and " here" in text, "the page lacks the code that allocated"
     memory._record_memory_history(None)
     assert not memory._snapshot()["device_traces"][0]
     del kept
@@ -532,6 +535,91 @@ def two_devices():
     one, other = torch.full((MIB,), 1, device="cuda:0"), torch.full((MIB,), 2, device="cuda:1")
     assert bool((one.to("cuda:1") + other == 3).all())
     one.record_stream(torch.cuda.Stream("cuda:1"))
+
+
+def _rank(number, directory, work):
+    """A rank of the steps below, with a device of its own."""
+    torch = enabled()
+    import torch.distributed as dist
+    import torch.distributed._symmetric_memory as symm_mem
+
+    torch.cuda.set_device(number)
+    store = dist.FileStore(f"{directory}/store", 2)
+    dist.init_process_group("gloo", store=store, rank=number, world_size=2)
+    symm_mem.set_backend("CUDA_MEM")
+    globals()[work](torch, symm_mem, dist, number)
+    torch.cuda.synchronize()
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _on_two_devices(work):
+    import torch
+    import torch.multiprocessing as multiprocessing
+
+    if torch.cuda.device_count() < 2:
+        print("skipped: there is one device")
+        return
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as directory:
+        ranks = [context.Process(target=_rank, args=(number, directory, work)) for number in range(2)]
+        [process.start() for process in ranks]
+        [process.join(200) for process in ranks]
+        assert [process.exitcode for process in ranks] == [0, 0], [process.exitcode for process in ranks]
+
+
+def _buffers_and_signals(torch, symm_mem, dist, number):
+    tensor = symm_mem.empty(1 << 20, dtype=torch.float32, device=f"cuda:{number}")
+    handle = symm_mem.rendezvous(tensor, dist.group.WORLD)
+    for turn in range(5):
+        tensor.fill_(10 * turn + number)
+        handle.barrier(channel=0)
+        theirs = handle.get_buffer(1 - number, (1 << 20,), torch.float32)
+        assert bool((theirs == 10 * turn + 1 - number).all()), (turn, number)
+        handle.barrier(channel=1)
+        if number == 0:
+            handle.put_signal(1, channel=2)
+        else:
+            handle.wait_signal(0, channel=2)
+
+
+def _collectives(torch, symm_mem, dist, number):
+    group = dist.group.WORLD.group_name
+    tensor = symm_mem.empty(4096, dtype=torch.bfloat16, device=f"cuda:{number}")
+    with torch.cuda.use_mem_pool(symm_mem.get_mem_pool(torch.device("cuda", number))):
+        pooled = torch.empty(4096, dtype=torch.bfloat16, device=f"cuda:{number}")
+    for mine in (tensor, pooled):
+        symm_mem.rendezvous(mine, dist.group.WORLD)
+        for turn in range(5):
+            mine.fill_(turn + number)
+            total = torch.ops.symm_mem.one_shot_all_reduce(mine, "sum", group)
+            assert bool((total == 2 * turn + 1).all()), (turn, number)
+
+
+def _functors(torch, symm_mem, dist, number):
+    import cuda_mem_torch
+
+    # The backend's first allocation joins the group that the pool is of.
+    symm_mem.empty(16, device=f"cuda:{number}")
+    with torch.cuda.use_mem_pool(cuda_mem_torch.symmetric.MemPool()):
+        blocks = [torch.full((MIB,), 10 * n + number, dtype=torch.uint8, device=f"cuda:{number}") for n in range(4)]
+    assert all(bool((block == 10 * n + number).all()) for n, block in enumerate(blocks))
+
+
+@step
+def symmetric_buffers():
+    _on_two_devices("_buffers_and_signals")
+
+
+@step
+def symmetric_collectives():
+    _on_two_devices("_collectives")
+
+
+@step
+def symmetric_functors():
+    _on_two_devices("_functors")
 
 
 @step

@@ -84,6 +84,11 @@
 typedef struct cuda_mem_torch_checkpoint cuda_mem_torch_checkpoint;
 
 /*
+ An allocation on every rank of a group.
+ */
+typedef struct cuda_mem_torch_symm_handle cuda_mem_torch_symm_handle;
+
+/*
  Is told of a request that failed: the device, the bytes that were asked for, what may be held or what the device has, and what
  it has free.
  */
@@ -467,6 +472,32 @@ typedef struct cuda_mem_torch_device_stats {
    */
   int64_t max_split_size;
 } cuda_mem_torch_device_stats;
+
+/*
+ What there is to know of one.
+ */
+typedef struct cuda_mem_torch_symm_info {
+  /*
+   This process's rank.
+   */
+  size_t rank;
+  /*
+   How many ranks there are.
+   */
+  size_t world_size;
+  /*
+   Bytes of the allocation, from its beginning.
+   */
+  size_t buffer_size;
+  /*
+   Bytes of a signal pad: `uint32_t` slots for kernels, in PyTorch's layout.
+   */
+  size_t signal_pad_size;
+  /*
+   How far behind the allocation's beginning the address of the rendezvous was.
+   */
+  size_t offset;
+} cuda_mem_torch_symm_info;
 
 #ifdef __cplusplus
 extern "C" {
@@ -865,8 +896,9 @@ int cuda_mem_torch_set_use_on_oom(int device, struct cuda_mem_torch_pool_id pool
 int cuda_mem_torch_set_no_split(int device, struct cuda_mem_torch_pool_id pool);
 
 /*
- Gives cached memory back, of a device or of all: of a pool that was released, after a wait for what may use it, or with zeros,
- without waiting, of the default pool and of all released ones. `bytes`, which may be null, gets how much.
+ Gives cached memory back, of a device or of all: of a pool that was released, after a wait for what may use it; or with zeros of the
+ default pool and of all released ones, after a wait for the device, as `cudaFree` waits. While a stream captures that is known
+ here, nothing is waited for, and what is still used stays. `bytes`, which may be null, gets how much.
 
  # Safety
 
@@ -943,6 +975,20 @@ int cuda_mem_torch_snapshot(int device,
 int cuda_mem_torch_write_snapshot(const char *path);
 
 /*
+ Draws the page of a snapshot in PyTorch's format, of one device or, for a negative one, of the first that it has anything of. Any
+ snapshot is taken, also one with stacks that another library gathered.
+
+ # Safety
+
+ `snapshot` points to `bytes` bytes; `name`, which the page is headed by, and `path` are text.
+ */
+int cuda_mem_torch_write_report(const uint8_t *snapshot,
+                                size_t bytes,
+                                int device,
+                                const char *name,
+                                const char *path);
+
+/*
  Tells of the bytes that streams have mapped of the default pool, by size class: PyTorch's `getExpandableSegmentSizes`.
 
  # Safety
@@ -991,6 +1037,155 @@ int cuda_mem_torch_see_stream(int device, void *stream);
  The stream is not used any more.
  */
 int cuda_mem_torch_forget_stream(int device, void *stream);
+
+/*
+ Joins the group `name` of `world_size` ranks, processes of this host with a device each, as rank `rank`, and returns when all are
+ there: `Group::join`. `directory` is the same for all. A rank is waited for `timeout_ms` milliseconds, here and later; 0 is a
+ minute.
+
+ # Safety
+
+ `name` and `directory` are text.
+ */
+int cuda_mem_torch_symm_join(int device,
+                             const char *name,
+                             size_t rank,
+                             size_t world_size,
+                             const char *directory,
+                             uint64_t timeout_ms);
+
+/*
+ Leaves a group, whose memory ends with its last handles.
+
+ # Safety
+
+ `name` is text.
+ */
+int cuda_mem_torch_symm_leave(const char *name);
+
+/*
+ Memory of `bytes` bytes for a group, of which every rank allocates the same sizes in the same order. Without a name it is for the
+ group that this process joined first with this device.
+
+ # Safety
+
+ `name` is null or text, `address` a place for one address.
+ */
+int cuda_mem_torch_symm_malloc(int device,
+                               size_t bytes,
+                               const char *name,
+                               void **address);
+
+/*
+ Takes memory back. Who has a handle keeps it.
+
+ # Safety
+
+ What uses it was given to its device before.
+ */
+int cuda_mem_torch_symm_delete(int device, void *address);
+
+/*
+ `alloc` for `CUDAPluggableAllocator`, behind a pool of symmetric memory: as [`cuda_mem_torch_symm_malloc`] without a name; null if
+ there is none.
+
+ # Safety
+
+ None but the caller's for the result; the stream is not used.
+ */
+void *cuda_mem_torch_symm_alloc(size_t size,
+                                int device,
+                                void *_stream);
+
+/*
+ `free` for `CUDAPluggableAllocator`.
+
+ # Safety
+
+ As [`cuda_mem_torch_symm_delete`], for memory of [`cuda_mem_torch_symm_alloc`].
+ */
+void cuda_mem_torch_symm_free(void *address, size_t _size, int device, void *_stream);
+
+/*
+ Brings the ranks together over an allocation, by any address in it. Every rank calls it. The caller has the result until it gives it
+ to [`cuda_mem_torch_symm_close`].
+
+ # Safety
+
+ `name` is null, for whichever group it is of, or text; `handle` is a place for its address.
+ */
+int cuda_mem_torch_symm_rendezvous(int device,
+                                   void *address,
+                                   const char *name,
+                                   struct cuda_mem_torch_symm_handle **handle);
+
+/*
+ What there is to know of it; and each rank's buffer and signal pad, where this process has them.
+
+ # Safety
+
+ The handle is one of [`cuda_mem_torch_symm_rendezvous`]; `info` is a place for it; `buffers` and `pads` are null or have room for an
+ address of each rank.
+ */
+int cuda_mem_torch_symm_describe(const struct cuda_mem_torch_symm_handle *handle,
+                                 struct cuda_mem_torch_symm_info *info,
+                                 void **buffers,
+                                 void **pads);
+
+/*
+ Whether all ranks are sound so far; the message names the one that is not.
+
+ # Safety
+
+ The handle is one of [`cuda_mem_torch_symm_rendezvous`].
+ */
+int cuda_mem_torch_symm_check(const struct cuda_mem_torch_symm_handle *handle);
+
+/*
+ Has later work of a stream wait for the earlier work of all ranks that call it on the same channel; `timeout_ms` of 0 is for ever.
+
+ # Safety
+
+ The handle is one of [`cuda_mem_torch_symm_rendezvous`], the stream one of its device.
+ */
+int cuda_mem_torch_symm_barrier(const struct cuda_mem_torch_symm_handle *handle,
+                                void *stream,
+                                size_t channel,
+                                uint64_t timeout_ms);
+
+/*
+ Signals rank `to` when everything is done that the stream was given so far.
+
+ # Safety
+
+ As [`cuda_mem_torch_symm_barrier`].
+ */
+int cuda_mem_torch_symm_put_signal(const struct cuda_mem_torch_symm_handle *handle,
+                                   void *stream,
+                                   size_t to,
+                                   size_t channel);
+
+/*
+ Has later work of the stream wait for the next signal of rank `from`.
+
+ # Safety
+
+ As [`cuda_mem_torch_symm_barrier`].
+ */
+int cuda_mem_torch_symm_wait_signal(const struct cuda_mem_torch_symm_handle *handle,
+                                    void *stream,
+                                    size_t from,
+                                    size_t channel,
+                                    uint64_t timeout_ms);
+
+/*
+ Ends the use of a handle. Null is nothing.
+
+ # Safety
+
+ It is one of [`cuda_mem_torch_symm_rendezvous`], closed once; what uses the memory was given to the device before.
+ */
+int cuda_mem_torch_symm_close(struct cuda_mem_torch_symm_handle *handle);
 
 #ifdef __cplusplus
 }  // extern "C"

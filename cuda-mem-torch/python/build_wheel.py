@@ -8,8 +8,11 @@ import hashlib
 import re
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 CRATE = HERE.parent
@@ -66,34 +69,49 @@ def fetch(folder: Path) -> Path:
     return folder
 
 
-def build_shim(root: Path, library: Path, target: Path) -> None:
-    """Compiles the shim against the headers in `root`, as the package does on a user's machine."""
+def build_shim(root: Path, library: Path, out: Path) -> list[Path]:
+    """Compiles the shim's parts against the headers in `root`, as the package does on a user's machine."""
     sys.path.insert(0, str(HERE))
     from cuda_mem_torch import _shim
 
+    return [build_part(_shim, part, root, library, out / part.file) for part in _shim.PARTS]
+
+
+def build_part(shim: ModuleType, part: Any, root: Path, library: Path, target: Path) -> Path:
+    """Compiles one of them. What it needs beside PyTorch's core libraries is large and not fetched: an empty library of the name
+    stands for it."""
     torch, cuda = root / "torch", root / "nvidia/cu13"
     cudart = next(iter(sorted((cuda / "lib").glob("libcudart.so.*"))))
-    words = _shim.compile_command("c++", target, torch / "include", [cuda / "include"], torch / "lib", str(cudart))
+    words = shim.compile_command(part, "c++", target, torch / "include", [cuda / "include"], torch / "lib", str(cudart))
     # In the workspace the parts lie elsewhere than in a wheel, and in it beside each other.
-    sources = [str(source) for source in sorted((CRATE / "shim").glob("*.cpp"))]
+    sources = [str(source) for source in part.sources(CRATE / "shim")]
     places = ["-I", str(CRATE / "shim"), "-I", str(CRATE / "include"), f"-L{library.parent}"]
     words = [word for word in words if not word.startswith("-Wl,-rpath")]
     command = words[: words.index(str(target)) + 1] + sources + words[words.index(str(target)) + 1 :]
-    subprocess.run([*command, *places, "-Wall", "-Wextra", "-Wl,-z,defs", "-Wl,-rpath,$ORIGIN"], check=True)
+    flags = ["-Wall", "-Wextra", "-Wl,-rpath,$ORIGIN"]
+    if not part.needs:
+        subprocess.run([*command, *places, *flags, "-Wl,-z,defs"], check=True)
+        return target
+    with tempfile.TemporaryDirectory() as stubs:
+        for name in part.needs:
+            empty = ["c++", "-shared", f"-Wl,-soname,lib{name}.so", "-x", "c++", "/dev/null", "-o", f"{stubs}/lib{name}.so"]
+            subprocess.run(empty, check=True)
+        subprocess.run([command[0], f"-L{stubs}", *command[1:], *places, *flags], check=True)
+    return target
 
 
-def contents(library: Path, shim: Path | None) -> dict[str, bytes]:
+def contents(library: Path, shims: list[Path]) -> dict[str, bytes]:
     """Every file of the package, by its name in the wheel."""
     files = {}
     for path in sorted((HERE / NAME).glob("*")):
         if path.suffix == ".py" or path.name == "py.typed":
             files[f"{NAME}/{path.name}"] = path.read_bytes()
-    for path in sorted((CRATE / "shim").iterdir()):
-        files[f"{NAME}/shim/{path.name}"] = path.read_bytes()
+    for path in sorted((CRATE / "shim").glob("**/*.[ch]pp")):
+        files[f"{NAME}/{path.relative_to(CRATE)}"] = path.read_bytes()
     files[f"{NAME}/include/cuda_mem_torch.h"] = (CRATE / "include/cuda_mem_torch.h").read_bytes()
     files[f"{NAME}/libcuda_mem_torch.so"] = library.read_bytes()
-    if shim is not None:
-        files[f"{NAME}/libcuda_mem_torch_shim_2_11.so"] = shim.read_bytes()
+    for shim in shims:
+        files[f"{NAME}/{shim.name}"] = shim.read_bytes()
     return files
 
 
@@ -133,11 +151,10 @@ def main() -> None:
     shim.add_argument("--no-shim", action="store_true", help="leave building the shim to the user's machine")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    built = None
+    built: list[Path] = []
     if not arguments.no_shim:
         headers = arguments.headers or fetch(arguments.out / "torch-2.11.0")
-        built = arguments.out / "libcuda_mem_torch_shim_2_11.so"
-        build_shim(headers.resolve(), arguments.binary.resolve(), built)
+        built = build_shim(headers.resolve(), arguments.binary.resolve(), arguments.out)
     path = pack(contents(arguments.binary, built), arguments.out)
     print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, the shim {'is in it' if built else 'is built where it is installed'}")
 

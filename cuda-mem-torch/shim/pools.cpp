@@ -9,7 +9,15 @@
 namespace cuda_mem {
 
 bool Native::has_pool(DeviceIndex device, const MempoolId_t& id) const {
-  return is_late() && allocator_->getPoolUseCount(device, id) > 0;
+  if (!is_late()) {
+    return false;
+  }
+  try {
+    return allocator_->getPoolUseCount(device, id) > 0;
+  } catch (const c10::Error&) {
+    // How it answers for a pool that it never had.
+    return false;
+  }
 }
 
 void Native::begin(DeviceIndex device, const MempoolId_t& id, std::function<bool(cudaStream_t)> filter) {
@@ -218,7 +226,7 @@ int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t id) {
     return 1;
   }
   check(code, device);
-  return count == 0 && native_.is_late() ? native_->getPoolUseCount(device, id) : static_cast<int>(count);
+  return count == 0 && native_.has_pool(device, id) ? native_->getPoolUseCount(device, id) : static_cast<int>(count);
 }
 
 void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t id, bool use_on_oom) {

@@ -46,6 +46,7 @@ fn installed() -> PathBuf {
     let package = folder.join("cuda_mem_torch");
     copy(&crate_folder().join("python/cuda_mem_torch"), &package);
     copy(&crate_folder().join("shim"), &package.join("shim"));
+    copy(&crate_folder().join("shim/symmetric"), &package.join("shim/symmetric"));
     copy(&crate_folder().join("include"), &package.join("include"));
     fs::copy(built().join("libcuda_mem_torch.so"), package.join("libcuda_mem_torch.so")).unwrap();
     folder

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::bench;
 use crate::gpu_test::{Builder, Kind, MANIFEST, Matrix, Programs, SCRIPTS, portable};
-use crate::table;
 use crate::workspace::Workspace;
+use crate::{packed, table};
 
 /// What a bundle may weigh: it travels to every GPU host, some of them over slow links.
 const LIMIT: u64 = 60 << 20;
@@ -64,7 +64,7 @@ pub(crate) fn run(root: &Path, folder: &Path, with_rmm: bool) -> Result<()> {
     }
     for test in &mut tests {
         let name = format!("tests/{}-{}-{}", test.package, test.features, test.target);
-        test.path = bundle.add(&test.path, &name)?;
+        test.path = bundle.add_packed(&test.path, &name)?;
     }
     programs.tests = tests;
     bundle.add_folder(&root.join("ci/peers"), "peers")?;
@@ -116,6 +116,13 @@ impl<'a> Bundle<'a> {
         let size = fs::copy(file, self.folder.join(name))
             .with_context(|| format!("cannot copy {} to the bundle", file.display()))?;
         self.files.push((name.to_owned(), size));
+        Ok(PathBuf::from(name))
+    }
+
+    /// Adds a program that the bundle unpacks when it is used; returns its path relative to the bundle then.
+    fn add_packed(&mut self, file: &Path, name: &str) -> Result<PathBuf> {
+        let size = packed::pack(file, &self.folder.join(name))?;
+        self.files.push((format!("{name}.gz"), size));
         Ok(PathBuf::from(name))
     }
 

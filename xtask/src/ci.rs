@@ -77,7 +77,7 @@ fn shim(steps: &mut Steps, root: &Path) {
 
 /// What `cargo xtask report` draws, read back and, where there is a browser, as that shows it.
 fn report(steps: &mut Steps) {
-    const TESTS: &str = "test --package xtask --features report report";
+    const TESTS: &str = "test --package cuda-mem-report";
     steps.command("report", &mut cargo(TESTS));
     match chromium::find() {
         Some(program) => {

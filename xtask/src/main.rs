@@ -14,6 +14,7 @@ mod gpu_test;
 #[cfg(feature = "header")]
 mod header;
 mod nightly;
+mod packed;
 mod planted_faults;
 mod process;
 #[cfg(feature = "replay")]
@@ -146,7 +147,7 @@ fn run(arguments: Arguments) -> Result<bool> {
         #[cfg(not(feature = "replay"))]
         Task::Replay { words } => with_feature(None, "replay", "release", words).map(done),
         #[cfg(feature = "report")]
-        Task::Report(arguments) => report::run(&arguments).map(done),
+        Task::Report(arguments) => report::run(arguments).map(done),
         #[cfg(not(feature = "report"))]
         Task::Report { words } => with_feature(None, "report", "dev", words).map(done),
         Task::Vendor { folder } => vendor::run(&root()?, &folder).map(done),

@@ -91,6 +91,21 @@ cudaError_t cudaMalloc(void **pointer, size_t bytes)
     return done;
 }
 cudaError_t cudaFree(void *pointer) { return CALL("cuMemFree_v2", (address), (address)pointer); }
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer)
+{
+    enum { MEMORY_TYPE = 2, DEVICE_ORDINAL = 9, HOST = 1 };
+    int type = 0, device = 0;
+    memset(attributes, 0, sizeof *attributes);
+    if (CALL("cuPointerGetAttribute", (void *, int, address), &type, MEMORY_TYPE, (address)pointer) != cudaSuccess) {
+        /* Nobody's memory is no error here. */
+        last_error = cudaSuccess;
+        return cudaSuccess;
+    }
+    attributes->type = type == HOST ? cudaMemoryTypeHost : cudaMemoryTypeDevice;
+    const cudaError_t done = CALL("cuPointerGetAttribute", (void *, int, address), &device, DEVICE_ORDINAL, (address)pointer);
+    attributes->device = device;
+    return done;
+}
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total) { return CALL("cuMemGetInfo_v2", (size_t *, size_t *), free, total); }
 cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {

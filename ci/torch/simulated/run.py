@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 
 
-PROGRAMS = ["late", "share_with_ours", "share_with_native", "graph"]
+PROGRAMS = ["late", "share_with_ours", "share_with_native", "graph", "symmetric"]
 # Of steps.py, with blocks that nothing is written to.
 STEPS = ["statistics", "history", "out_of_memory", "fraction", "options", "accelerator_memory", "disabled_again"]
 
@@ -74,6 +74,8 @@ def main():
             subprocess.run([str(program), *words], env=environment, check=True, timeout=300)
         if arguments.python:
             cudart.unlink()
+            # The package brings its own, and there must be one.
+            (folder / "libcuda_mem_torch.so").unlink()
             compile_runtime(folder / "libcudart-played.so", "cudart.c")
             run_pytorch(arguments.python, folder, environment)
     print("well")

@@ -11,6 +11,7 @@ mod attributes;
 mod block;
 mod imported;
 mod location;
+mod owned;
 mod share;
 
 use std::fmt;
@@ -124,8 +125,11 @@ impl MemoryPool {
             reserved: [0; 54],
         };
         let mut raw: CUmemoryPool = ptr::null_mut();
-        // SAFETY: one handle to write; the properties are read during the call.
-        unsafe { call!(driver, cuMemPoolCreate(&mut raw, &raw_properties)) }?;
+        owned::counted(driver, || {
+            // SAFETY: one handle to write; the properties are read during the call.
+            unsafe { call!(driver, cuMemPoolCreate(&mut raw, &raw_properties)) }?;
+            Ok(raw.addr())
+        })?;
         Ok(Self { driver, raw: Handle::new(raw), owned: true })
     }
 
@@ -209,10 +213,6 @@ impl MemoryPool {
         let mut place = location.as_raw();
         // SAFETY: the location is read during the call; a live pool.
         unsafe { call!(self.driver, cuMemSetMemPool(&mut place, kind.as_raw(), self.raw.raw())) }
-    }
-
-    pub(super) fn imported(driver: Driver, raw: CUmemoryPool) -> Self {
-        Self { driver, raw: Handle::new(raw), owned: true }
     }
 
     /// The driver it belongs to.
@@ -347,7 +347,8 @@ impl MemoryPool {
         unsafe { call!(self.driver, cuMemPoolSetAccess(self.raw.raw(), table.as_ptr(), table.len())) }
     }
 
-    /// Destroys the pool if it is owned, and tells whether the driver did. What was allocated from it stays valid until it is
+    /// Destroys the pool if it is owned, and tells whether the driver did. A pool that was imported several times is one, which
+    /// the last of them destroys. What was allocated from it stays valid until it is
     /// freed, and then goes back to the system.
     ///
     /// Wraps [`cuMemPoolDestroy`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
@@ -374,8 +375,10 @@ impl MemoryPool {
             return Ok(());
         }
         let _relaxed = Relaxed::enter(self.driver)?;
-        // SAFETY: a pool that this value owns, destroyed once: after a success nobody calls again.
-        unsafe { call!(self.driver, cuMemPoolDestroy(self.raw.raw())) }
+        owned::let_go(self.driver, self.raw.raw().addr(), || {
+            // SAFETY: a pool of which this value is the last owner, destroyed once: after a success nobody calls again.
+            unsafe { call!(self.driver, cuMemPoolDestroy(self.raw.raw())) }
+        })
     }
 }
 

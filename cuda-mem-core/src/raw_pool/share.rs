@@ -12,10 +12,11 @@ use std::ptr;
 
 use cuda_mem_sys::{CUdeviceptr, CUmemAllocationHandleType, CUmemPoolPtrExportData_v1, CUmemoryPool};
 
-use super::MemoryPool;
+use super::{MemoryPool, owned};
 use crate::capture::Relaxed;
 use crate::driver::Driver;
 use crate::error::{Result, call};
+use crate::handle::Handle;
 use crate::opaque::opaque;
 
 const DESCRIPTOR: CUmemAllocationHandleType =
@@ -104,9 +105,12 @@ impl MemoryPool {
         let number = usize::try_from(descriptor.as_raw_fd()).unwrap_or(usize::MAX);
         // The driver takes the number of the descriptor in place of a pointer.
         let handle = ptr::without_provenance_mut(number);
-        // SAFETY: one handle to write; an open descriptor; no flags exist.
-        unsafe { call!(driver, cuMemPoolImportFromShareableHandle(&mut raw, handle, DESCRIPTOR, 0)) }?;
-        Ok(Self::imported(driver, raw))
+        owned::counted(driver, || {
+            // SAFETY: one handle to write; an open descriptor; no flags exist.
+            unsafe { call!(driver, cuMemPoolImportFromShareableHandle(&mut raw, handle, DESCRIPTOR, 0)) }?;
+            Ok(raw.addr())
+        })?;
+        Ok(Self { driver, raw: Handle::new(raw), owned: true })
     }
 
     /// What another process needs to find the allocation that starts at `address`. Its pool is exported before

@@ -139,7 +139,9 @@ impl Shared {
         for _ in 0..noted {
             let next = lock(&self.record.moves).pop_front();
             let Some(event) = next else { return };
-            self.history.record(event, frames);
+            // What goes back is recorded as frees are.
+            let told = event.action != Action::SegmentUnmap || self.history.has_context(RecordContext::All);
+            self.history.record(event, frames.filter(|_| told));
         }
     }
 

@@ -152,6 +152,11 @@ impl History {
         self.listeners.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether entries of this level are told with their stack.
+    pub(crate) fn has_context(&self, level: RecordContext) -> bool {
+        lock(&self.state).options.context >= level
+    }
+
     /// Whether the calling thread is in a tracker.
     pub(crate) fn is_telling() -> bool {
         tracker::is_telling()

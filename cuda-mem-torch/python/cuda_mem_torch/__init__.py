@@ -7,6 +7,7 @@ or, without touching the script, ``CUDA_MEM_TORCH=1 python train.py``. Everythin
 as before: statistics, snapshots, history, graphs, pools, IPC, ``record_stream``, ``OutOfMemoryError``.
 """
 
+from cuda_mem_torch import symmetric
 from cuda_mem_torch._errors import CudaMemError, UnsupportedTorchError
 from cuda_mem_torch._install import disable, enable, is_enabled
 from cuda_mem_torch._pinning import pin, pin_memory, unpin, unpin_memory
@@ -28,6 +29,7 @@ __all__ = [
     "report",
     "snapshot",
     "stats",
+    "symmetric",
     "unpin",
     "unpin_memory",
 ]

@@ -33,6 +33,9 @@ def load() -> ctypes.CDLL:
     library.cuda_mem_torch_pin_memory.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     library.cuda_mem_torch_unpin_memory.argtypes = [ctypes.c_void_p]
     library.cuda_mem_torch_set_settings.argtypes = [ctypes.c_char_p, ctypes.c_void_p, NOTE]
+    library.cuda_mem_torch_write_report.argtypes = [
+        ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p
+    ]
     library.cuda_mem_torch_write_snapshot.argtypes = [ctypes.c_char_p]
     return library
 

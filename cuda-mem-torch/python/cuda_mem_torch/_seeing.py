@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 from typing import TYPE_CHECKING, Any
 
-from cuda_mem_torch import _install, _torch
+from cuda_mem_torch import _install, _library, _torch
 from cuda_mem_torch._errors import CudaMemError
 
 if TYPE_CHECKING:
@@ -29,11 +30,12 @@ def snapshot(path: str | os.PathLike[str]) -> None:
     _enabled("snapshot()").cuda.memory._dump_snapshot(os.fspath(path))
 
 
-def report(path: str | os.PathLike[str]) -> None:
-    """Writes an HTML page of what there is, and of the history if it is recorded. PyTorch draws it."""
+def report(path: str | os.PathLike[str], device: torch.device | int | str | None = None) -> None:
+    """Writes an HTML page of a device's memory, the first that has any unless one is named: what there is now, and memory over
+    time, addresses and who allocated them as far as the history is recorded (``torch.cuda.memory._record_memory_history()``).
+    It needs nothing else: no network, no other file."""
     torch = _enabled("report()")
-    from torch.cuda import _memory_viz
-
-    page = _memory_viz.trace_plot(torch.cuda.memory._snapshot())
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(page)
+    index = -1 if device is None else torch.cuda._utils._get_device_index(device, optional=True)
+    data, name = pickle.dumps(torch.cuda.memory._snapshot()), f"process {os.getpid()}"
+    write = _library.load().cuda_mem_torch_write_report
+    _library.check(write(data, len(data), index, name.encode(), os.fsencode(path)))

@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -16,18 +17,47 @@ from cuda_mem_torch._errors import CudaMemError
 from cuda_mem_torch._torch import SUPPORTED
 
 SOURCES = _library.FOLDER / "shim"
-PREBUILT = _library.FOLDER / f"libcuda_mem_torch_shim_{SUPPORTED[0]}_{SUPPORTED[1]}.so"
-_TEXT = 4096
+TEXT = 4096
 
 
-def compile_command(compiler: str, target: Path, torch_include: Path, cuda_includes: list[Path], torch_lib: Path, cudart: str) -> list[str]:
-    """How the shim is compiled and linked against an installed PyTorch."""
-    words = [compiler, "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-DUSE_CUDA", "-o", str(target)]
-    words += [str(source) for source in sorted(SOURCES.glob("*.cpp"))]
+@dataclass(frozen=True)
+class Part:
+    """One library of the C++ side."""
+
+    name: str
+    folder: str
+    # What it needs of PyTorch beside the two core libraries.
+    needs: tuple[str, ...] = ()
+
+    @property
+    def prebuilt(self) -> Path:
+        """Where a wheel that brings it has it."""
+        return _library.FOLDER / self.file
+
+    @property
+    def file(self) -> str:
+        return f"libcuda_mem_torch_{self.name}_{SUPPORTED[0]}_{SUPPORTED[1]}.so"
+
+    def sources(self, root: Path) -> list[Path]:
+        return sorted((root / self.folder).glob("*.cpp"))
+
+
+ALLOCATOR = Part("shim", ".")
+SYMMETRIC = Part("symmetric", "symmetric", ("torch_cpu",))
+PARTS = [ALLOCATOR, SYMMETRIC]
+
+
+def compile_command(
+    part: Part, compiler: str, target: Path, torch_include: Path, cuda_includes: list[Path], torch_lib: Path, cudart: str
+) -> list[str]:
+    """How a part is compiled and linked against an installed PyTorch."""
+    words = [compiler, "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-DUSE_CUDA", "-DUSE_C10D", "-o", str(target)]
+    words += [str(source) for source in part.sources(SOURCES)]
     for folder in [torch_include, torch_include / "torch/csrc/api/include", *cuda_includes]:
         words += ["-isystem", str(folder)]
     words += ["-I", str(SOURCES), "-I", str(_library.FOLDER / "include")]
     words += [f"-L{torch_lib}", f"-L{_library.FOLDER}", "-Wl,--no-as-needed", "-lcuda_mem_torch", "-lc10", "-lc10_cuda"]
+    words += [f"-l{library}" for library in part.needs]
     return words + [cudart, f"-Wl,-rpath,{_library.FOLDER}"]
 
 
@@ -43,16 +73,16 @@ def cuda_folders() -> list[Path]:
     return [*packages, Path(toolkit), Path(toolkit) / "targets/x86_64-linux"]
 
 
-def build(torch: ModuleType) -> Path:
-    """Compiles the shim on this machine, once for each PyTorch and each state of the sources."""
+def build(torch: ModuleType, part: Part = ALLOCATOR) -> Path:
+    """Compiles a part on this machine, once for each PyTorch and each state of the sources."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         raise CudaMemError("this wheel brings no shim for this PyTorch, and there is no C++ compiler to build it with: install g++")
     digest = hashlib.sha256(f"{torch.__version__} {_library.PATH.stat().st_mtime_ns}".encode())
-    for source in sorted(SOURCES.iterdir()):
+    for source in sorted(SOURCES.glob("**/*.[ch]pp")):
         digest.update(source.read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "cuda_mem_torch"
-    target = cache / f"shim-{digest.hexdigest()[:16]}.so"
+    target = cache / f"{part.name}-{digest.hexdigest()[:16]}.so"
     if target.is_file():
         return target
     folders = cuda_folders()
@@ -67,8 +97,8 @@ def build(torch: ModuleType) -> Path:
     root = Path(torch.__file__).resolve().parent
     cache.mkdir(parents=True, exist_ok=True)
     # Made beside and renamed, so that processes that start together do not see half of it.
-    partial = cache / f"partial-{os.getpid()}.so"
-    command = compile_command(compiler, partial, root / "include", includes, root / "lib", cudart)
+    partial = cache / f"partial-{part.name}-{os.getpid()}.so"
+    command = compile_command(part, compiler, partial, root / "include", includes, root / "lib", cudart)
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise CudaMemError(f"the shim could not be built for PyTorch {torch.__version__}:\n{' '.join(command)}\n{done.stderr}")
@@ -77,14 +107,20 @@ def build(torch: ModuleType) -> Path:
 
 
 @functools.cache
-def load(torch: ModuleType) -> ctypes.CDLL:
-    """The shim for this PyTorch, loaded once. PyTorch's libraries are loaded already."""
+def library_of(torch: ModuleType, part: Part) -> ctypes.CDLL:
+    """A part for this PyTorch, loaded once. PyTorch's libraries are loaded already."""
     _library.load()
-    path = PREBUILT if PREBUILT.is_file() else build(torch)
+    path = part.prebuilt if part.prebuilt.is_file() else build(torch, part)
     try:
-        shim = ctypes.CDLL(str(path))
+        return ctypes.CDLL(str(path))
     except OSError as error:
         raise CudaMemError(f"{path} could not be loaded into PyTorch {torch.__version__}: {error}") from error
+
+
+@functools.cache
+def load(torch: ModuleType) -> ctypes.CDLL:
+    """The allocator for this PyTorch."""
+    shim = library_of(torch, ALLOCATOR)
     shim.cuda_mem_torch_shim_install.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
     shim.cuda_mem_torch_shim_uninstall.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     return shim
@@ -92,15 +128,15 @@ def load(torch: ModuleType) -> ctypes.CDLL:
 
 def install(torch: ModuleType) -> None:
     """Has PyTorch allocate here from now on."""
-    text = ctypes.create_string_buffer(_TEXT)
-    if load(torch).cuda_mem_torch_shim_install(torch.__version__.encode(), text, _TEXT) != 0:
+    text = ctypes.create_string_buffer(TEXT)
+    if load(torch).cuda_mem_torch_shim_install(torch.__version__.encode(), text, TEXT) != 0:
         raise CudaMemError(text.value.decode(errors="replace"))
 
 
 def uninstall(torch: ModuleType) -> None:
     """Has PyTorch allocate itself again."""
-    text = ctypes.create_string_buffer(_TEXT)
-    if load(torch).cuda_mem_torch_shim_uninstall(text, _TEXT) != 0:
+    text = ctypes.create_string_buffer(TEXT)
+    if load(torch).cuda_mem_torch_shim_uninstall(text, TEXT) != 0:
         raise CudaMemError(text.value.decode(errors="replace"))
 
 

@@ -125,10 +125,14 @@ class Parts(unittest.TestCase):
 
     def test_a_compiler_is_told_everything(self):
         paths = [Path("/t/include"), [Path("/c/include")], Path("/t/lib")]
-        command = _shim.compile_command("c++", Path("/x/shim.so"), *paths, "/c/lib/libcudart.so.13")
+        command = _shim.compile_command(_shim.ALLOCATOR, "c++", Path("/x/shim.so"), *paths, "/c/lib/libcudart.so.13")
         sources = {Path(word).name for word in command if word.endswith(".cpp")}
         self.assertEqual(sources, {"install.cpp", "memory.cpp", "pools.cpp", "seeing.cpp", "sharing.cpp"})
         self.assertIn("-L/t/lib", command)
+        command = _shim.compile_command(_shim.SYMMETRIC, "c++", Path("/x/symmetric.so"), *paths, "/c/lib/libcudart.so.13")
+        self.assertEqual({Path(word).name for word in command if word.endswith(".cpp")}, {"backend.cpp"})
+        self.assertIn("-ltorch_cpu", command)
+        self.assertEqual(_shim.SYMMETRIC.prebuilt.name, "libcuda_mem_torch_symmetric_2_11.so")
 
     def test_without_headers_the_build_says_what_to_install(self):
         with tempfile.TemporaryDirectory() as folder:

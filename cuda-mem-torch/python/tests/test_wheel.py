@@ -23,9 +23,9 @@ class Wheel(unittest.TestCase):
         self.folder = Path(folder.name)
         self.binary = self.folder / "libcuda_mem_torch.so"
         self.binary.write_bytes(b"\x7fELF library")
-        self.shim = self.folder / "shim.so"
+        self.shim = self.folder / "libcuda_mem_torch_shim_2_11.so"
         self.shim.write_bytes(b"\x7fELF shim")
-        self.path = build_wheel.pack(build_wheel.contents(self.binary, self.shim), self.folder)
+        self.path = build_wheel.pack(build_wheel.contents(self.binary, [self.shim]), self.folder)
 
     def test_it_has_everything_and_nothing_else(self):
         with zipfile.ZipFile(self.path) as wheel:
@@ -35,7 +35,7 @@ class Wheel(unittest.TestCase):
         self.assertEqual({name for name, _, _ in record}, names)
         for name in (
             "__init__.py", "_install.py", "py.typed", "libcuda_mem_torch.so", "libcuda_mem_torch_shim_2_11.so",
-            "shim/allocator.hpp", "shim/install.cpp", "include/cuda_mem_torch.h",
+            "shim/allocator.hpp", "shim/install.cpp", "shim/symmetric/backend.cpp", "include/cuda_mem_torch.h",
         ):
             self.assertIn(f"cuda_mem_torch/{name}", names)
         kinds = {Path(name).suffix for name in names if name.startswith("cuda_mem_torch/")}
@@ -45,7 +45,7 @@ class Wheel(unittest.TestCase):
 
     def test_it_is_the_same_each_time(self):
         first = self.path.read_bytes()
-        again = build_wheel.pack(build_wheel.contents(self.binary, self.shim), self.folder / "again")
+        again = build_wheel.pack(build_wheel.contents(self.binary, [self.shim]), self.folder / "again")
         self.assertEqual(first, again.read_bytes())
 
     def test_pip_installs_it(self):

@@ -113,12 +113,17 @@ pub(super) fn if_made(ordinal: c_int) -> Result<Option<&'static Device>, Failure
     }
 }
 
-/// Sets the share of a device's memory, which one that is made later finds.
-pub(super) fn set_fraction(ordinal: c_int, fraction: f64) -> Result<(), Failure> {
-    let number = number_of(ordinal)?;
+/// The number of a device that there is, for a share of its memory that can be.
+pub(super) fn check_fraction(ordinal: c_int, fraction: f64) -> Result<usize, Failure> {
     if !(0.0..=1.0).contains(&fraction) {
         return Err(Failure::argument(format!("the fraction is {fraction}; accepted: from 0 to 1")));
     }
+    number_of(ordinal)
+}
+
+/// Sets the share of a device's memory, which one that is made later finds.
+pub(super) fn set_fraction(ordinal: c_int, fraction: f64) -> Result<(), Failure> {
+    let number = check_fraction(ordinal, fraction)?;
     set_up(|setup| {
         setup.fractions[number] = Some(fraction);
         made(ordinal).map_or(Ok(()), |device| Ok(device.caching.set_memory_fraction(fraction)?))

@@ -11,6 +11,8 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
 use cuda_mem_ipc::cuda_mem_pool::segments::{OptionsError, PoolError};
 
+use crate::HandleError;
+
 /// All went well.
 pub const CUDA_MEM_TORCH_OK: c_int = 0;
 /// An argument is not what is accepted.
@@ -172,6 +174,17 @@ impl From<PinError> for Failure {
             CUDA_MEM_TORCH_DRIVER
         };
         Self { code, driver, message: error.to_string() }
+    }
+}
+
+impl From<HandleError> for Failure {
+    fn from(error: HandleError) -> Self {
+        let code = match error {
+            HandleError::Version { .. } | HandleError::Kind { .. } => CUDA_MEM_TORCH_UNSUPPORTED,
+            HandleError::Exporter { .. } | HandleError::Busy => CUDA_MEM_TORCH_SYSTEM,
+            HandleError::Length { .. } | HandleError::Value { .. } => CUDA_MEM_TORCH_INVALID_ARGUMENT,
+        };
+        Self::new(code, error.to_string())
     }
 }
 

@@ -52,6 +52,7 @@ mod settings;
 mod snapshot;
 mod stats;
 mod streams;
+mod symm;
 mod uncached;
 
 pub use callbacks::*;
@@ -68,6 +69,7 @@ pub use settings::*;
 pub use snapshot::*;
 pub use stats::*;
 pub use streams::{cuda_mem_torch_forget_stream, cuda_mem_torch_see_stream};
+pub use symm::*;
 
 use std::ffi::{c_char, c_int};
 

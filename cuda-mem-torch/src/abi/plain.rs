@@ -48,6 +48,8 @@ struct Block {
 }
 
 static PLAIN: Mutex<Vec<(c_int, Plain)>> = Mutex::new(Vec::new());
+/// Of devices that have nothing yet: who sets a fraction makes no context.
+static FRACTIONS: Mutex<Vec<(c_int, f64)>> = Mutex::new(Vec::new());
 
 fn plain() -> MutexGuard<'static, Vec<(c_int, Plain)>> {
     PLAIN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -119,7 +121,17 @@ pub extern "C" fn cuda_mem_torch_plain_reset() {
 /// For `set_memory_fraction_fn`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_plain_memory_fraction(fraction: f64, device: c_int) {
-    entry(|| Ok(of(&mut plain(), devices::device(device)?)?.caching.set_memory_fraction(fraction)?));
+    entry(|| {
+        devices::check_fraction(device, fraction)?;
+        let plain = plain();
+        if let Some((_, plain)) = plain.iter().find(|(ordinal, _)| *ordinal == device) {
+            return Ok(plain.caching.set_memory_fraction(fraction)?);
+        }
+        let mut fractions = FRACTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        fractions.retain(|(ordinal, _)| *ordinal != device);
+        fractions.push((device, fraction));
+        Ok(())
+    });
 }
 
 /// For `set_base_alloc_fn`: what the block lies in. Of an address that is not ours, it is that address.
@@ -182,8 +194,13 @@ fn of<'p>(plain: &'p mut Vec<(c_int, Plain)>, device: &Device) -> Result<&'p mut
 
 impl Plain {
     fn new(device: &Device) -> Result<Self, Failure> {
+        let fractions = FRACTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        let set = fractions.iter().find(|(ordinal, _)| *ordinal == device.ordinal);
+        let options =
+            CachingOptions::default().with_memory_fraction(set.map_or(1.0, |(_, fraction)| *fraction));
+        drop(fractions);
         Ok(Self {
-            caching: CachingAllocator::new(&device.context, &CachingOptions::default())?,
+            caching: CachingAllocator::new(&device.context, &options)?,
             stream: Stream::new(&device.context)?,
             live: HashMap::new(),
             parked: Vec::new(),

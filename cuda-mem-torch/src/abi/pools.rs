@@ -207,8 +207,9 @@ pub extern "C" fn cuda_mem_torch_set_no_split(device: c_int, pool: cuda_mem_torc
     entry(|| Ok(self::device(device)?.caching.set_no_split(pool.into(), true)?))
 }
 
-/// Gives cached memory back, of a device or of all: of a pool that was released, after a wait for what may use it, or with zeros,
-/// without waiting, of the default pool and of all released ones. `bytes`, which may be null, gets how much.
+/// Gives cached memory back, of a device or of all: of a pool that was released, after a wait for what may use it; or with zeros of the
+/// default pool and of all released ones, after a wait for the device, as `cudaFree` waits. While a stream captures that is known
+/// here, nothing is waited for, and what is still used stays. `bytes`, which may be null, gets how much.
 ///
 /// # Safety
 ///
@@ -222,8 +223,13 @@ pub unsafe extern "C" fn cuda_mem_torch_empty_cache(
     entry(|| {
         ipc::unmap_leaving();
         let mut given = 0usize;
+        let pool = MempoolId::from(pool);
         for device in some(device)? {
-            given = given.saturating_add(device.caching.empty_pool_cache(pool.into())?);
+            if pool == MempoolId::NONE {
+                // Beside a capture less is given back.
+                let _ = streams::quiesce(device);
+            }
+            given = given.saturating_add(device.caching.empty_pool_cache(pool)?);
         }
         if bytes.is_null() {
             return Ok(());

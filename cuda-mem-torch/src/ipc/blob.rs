@@ -62,7 +62,8 @@ pub enum HandleError {
     },
     /// The exporter's descriptor was not to be had.
     #[error(
-        "{call} for process {pid} failed: {source}; it must be alive, and this process allowed to trace it"
+        "{call} for process {pid} failed: {source}; it must be alive, and this process allowed to take its \
+         descriptors (same user, ptrace_scope, container; Linux 5.6 or newer)"
     )]
     Exporter {
         /// The system call.

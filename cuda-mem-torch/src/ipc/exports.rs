@@ -6,11 +6,13 @@
 
 #![allow(unsafe_code, reason = "exports memory by address")]
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use cuda_mem_ipc::cuda_mem_pool::caching::BlockExport;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::MemoryHandle;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context};
@@ -24,7 +26,11 @@ use crate::lock::lock;
 
 /// The descriptors of mapped memory that is shared, by allocation: importers take them out of this process.
 #[derive(Default)]
-pub(crate) struct Exports(Mutex<HashMap<CUdeviceptr, Shared>>);
+pub(crate) struct Exports {
+    /// How many there are, so that the usual free costs one load.
+    count: AtomicUsize,
+    shared: Mutex<BTreeMap<CUdeviceptr, Shared>>,
+}
 
 struct Shared {
     handle: ShareableHandle,
@@ -32,10 +38,43 @@ struct Shared {
 }
 
 impl Exports {
-    /// The allocation was freed: nobody imports it any more.
+    pub(crate) const fn new() -> Self {
+        Self { count: AtomicUsize::new(0), shared: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// The allocation was freed: nobody imports it any more. Who has it open keeps its memory.
+    #[inline]
     pub(crate) fn end(&self, address: CUdeviceptr) {
-        let ended = lock(&self.0).remove(&address);
-        drop(ended);
+        if self.count.load(Ordering::Relaxed) != 0 {
+            let ended = lock(&self.shared).remove(&address);
+            if ended.is_some() {
+                self.count.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A block in mapped memory, which `export` exports if it is not shared yet.
+    pub(crate) fn share<E>(
+        &self,
+        address: CUdeviceptr,
+        export: impl FnOnce() -> Result<BlockExport, E>,
+    ) -> Result<ShareableHandle, E> {
+        let mut shared = lock(&self.shared);
+        if let Some(known) = shared.get(&address) {
+            return Ok(known.handle.clone());
+        }
+        let export = export()?;
+        let piece = |(bytes, descriptor): &(usize, OwnedFd)| Piece {
+            bytes: *bytes as u64,
+            descriptor: descriptor.as_raw_fd(),
+        };
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        let named = Named::Mapped { pid, pieces: export.pieces.iter().map(piece).collect() };
+        let handle = ShareableHandle { offset: address.wrapping_sub(export.base), handle: named.write() };
+        let descriptors = export.pieces.into_iter().map(|(_, descriptor)| descriptor).collect();
+        shared.insert(address, Shared { handle: handle.clone(), _descriptors: descriptors });
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Ok(handle)
     }
 
     /// Memory of `cuMemAlloc`, by the driver's handle for the whole of it.
@@ -65,29 +104,19 @@ impl Caches {
             // SAFETY: the caller's promise.
             return unsafe { self.exports.legacy(&device, address, bytes) };
         }
-        if let Some(shared) = lock(&self.exports.0).get(&address) {
-            return Ok(shared.handle.clone());
-        }
-        let export = match self.find(|cache| cache.export_block(address)) {
+        let export = || {
+            let found = self.find(|cache| cache.export_block(address))?;
+            found.ok_or(Error::UnknownPointer { address })
+        };
+        match self.exports.share(address, export) {
             // A private pool's segment that another allocator gave.
             Err(Error::Pool(pool::Error::Core(core::Error::NotShareable { .. }))) => {
                 let context = self.context_of(address)?;
                 // SAFETY: the caller's promise. One byte: the handle is for the whole allocation anyway.
-                return unsafe { self.exports.legacy(&context, address, 1) };
+                unsafe { self.exports.legacy(&context, address, 1) }
             }
-            export => export?.ok_or(Error::UnknownPointer { address })?,
-        };
-        let piece = |(bytes, descriptor): &(usize, OwnedFd)| Piece {
-            bytes: *bytes as u64,
-            descriptor: descriptor.as_raw_fd(),
-        };
-        let pid = rustix::process::getpid().as_raw_nonzero().get();
-        let named = Named::Mapped { pid, pieces: export.pieces.iter().map(piece).collect() };
-        let handle = ShareableHandle { offset: address.wrapping_sub(export.base), handle: named.write() };
-        let descriptors = export.pieces.into_iter().map(|(_, descriptor)| descriptor).collect();
-        let shared = Shared { handle: handle.clone(), _descriptors: descriptors };
-        // Of two threads that share it first at once, the first one's bytes hold.
-        Ok(lock(&self.exports.0).entry(address).or_insert(shared).handle.clone())
+            shared => shared,
+        }
     }
 
     fn context_of(&self, address: CUdeviceptr) -> Result<Context> {

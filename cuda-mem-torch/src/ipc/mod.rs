@@ -9,7 +9,8 @@ mod blob;
 mod exports;
 mod opened;
 
+pub(crate) use blob::Named;
 pub use blob::{HandleError, ShareableHandle};
 pub(crate) use exports::Exports;
 pub use opened::IpcDevPtr;
-pub(crate) use opened::Opened;
+pub(crate) use opened::{Opened, sized, take};

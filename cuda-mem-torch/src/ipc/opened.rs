@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use super::HandleError;
 use super::blob::{Named, Piece};
 use crate::allocator::Caches;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// How long somebody else's import or release of the same memory is waited for.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -99,7 +99,8 @@ fn open(caches: &Caches, device: Device, named: &Named, departure: Departure) ->
         }
         Named::Mapped { pid, pieces } => {
             let descriptors = take(*pid, pieces)?;
-            let pieces = descriptors.iter().zip(pieces).map(sized).collect::<Result<Vec<_>>>()?;
+            let pieces =
+                descriptors.iter().zip(pieces).map(sized).collect::<Result<Vec<_>, HandleError>>()?;
             let mut memory = ImportedMapping::import_posix_fds(device, &pieces, &[device])?;
             memory.drop_after_unmap(departure);
             Ok(Memory::Mapped(memory))
@@ -108,10 +109,9 @@ fn open(caches: &Caches, device: Device, named: &Named, departure: Departure) ->
 }
 
 /// Descriptors of another process, as our own.
-fn take(pid: i32, pieces: &[Piece]) -> Result<Vec<OwnedFd>> {
-    let failed = |call, error: rustix::io::Errno| {
-        Error::from(HandleError::Exporter { call, pid, source: Arc::new(error.into()) })
-    };
+pub(crate) fn take(pid: i32, pieces: &[Piece]) -> Result<Vec<OwnedFd>, HandleError> {
+    let failed =
+        |call, error: rustix::io::Errno| HandleError::Exporter { call, pid, source: Arc::new(error.into()) };
     let process = Pid::from_raw(pid).ok_or(HandleError::Value {
         what: "a process",
         found: pid.into(),
@@ -125,7 +125,9 @@ fn take(pid: i32, pieces: &[Piece]) -> Result<Vec<OwnedFd>> {
     pieces.iter().map(take).collect()
 }
 
-fn sized<'d>((descriptor, piece): (&'d OwnedFd, &Piece)) -> Result<(BorrowedFd<'d>, usize)> {
+pub(crate) fn sized<'d>(
+    (descriptor, piece): (&'d OwnedFd, &Piece),
+) -> Result<(BorrowedFd<'d>, usize), HandleError> {
     let bytes = usize::try_from(piece.bytes).map_err(|_| HandleError::Value {
         what: "a size of a piece of",
         found: piece.bytes.into(),

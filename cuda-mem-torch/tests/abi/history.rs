@@ -90,6 +90,61 @@ fn contexts_come_with_entries_and_blocks_and_are_released() {
 }
 
 #[test]
+fn what_goes_back_is_told_with_its_stack_where_frees_are() {
+    let _turn = turn();
+    let (segment_map, segment_unmap) = (5, 6);
+    for (context, expected) in [(1, [false, false]), (2, [true, false]), (3, [true, true])] {
+        empty_cache(NO_POOL);
+        let options = cuda_mem_torch_history_options {
+            max_entries: 1000,
+            context,
+            skip_actions: 0,
+            gather: Some(gather),
+            release: Some(release),
+            clear: true,
+        };
+        // SAFETY: functions that may be called.
+        succeed(unsafe { cuda_mem_torch_record_history(&options) });
+        delete(allocate(3 * MIB, new_stream().as_raw()));
+        assert!(empty_cache(NO_POOL) > 0, "it waits for what still uses the block");
+        let seen = snapshot(NO_POOL);
+        let with_stack = [segment_map, segment_unmap].map(|wanted| {
+            let mut of = seen.traces.iter().filter(|(action, ..)| *action == wanted).peekable();
+            assert!(of.peek().is_some(), "{wanted}: {:?}", seen.traces);
+            of.all(|(_, context, ..)| *context != 0)
+        });
+        assert_eq!(with_stack, expected, "context {context}");
+        succeed(cuda_mem_torch_stop_history());
+    }
+}
+
+#[test]
+fn a_page_is_drawn_of_a_snapshot() {
+    let _turn = turn();
+    let block = allocate(3 * MIB, new_stream().as_raw());
+    let file = |name: &str| format!("{}/{name}-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+    let (pickle, page) = (file("report.pickle"), file("report.html"));
+    let texts = [&pickle, &page].map(|path| std::ffi::CString::new(path.as_str()).unwrap());
+    // SAFETY: text.
+    succeed(unsafe { cuda_mem_torch_write_snapshot(texts[0].as_ptr()) });
+    let bytes = std::fs::read(&pickle).unwrap();
+    let draw = |bytes: &[u8]| {
+        // SAFETY: bytes and texts.
+        unsafe {
+            cuda_mem_torch_write_report(bytes.as_ptr(), bytes.len(), 0, c"a test".as_ptr(), texts[1].as_ptr())
+        }
+    };
+    succeed(draw(&bytes));
+    let drawn = std::fs::read_to_string(&page).unwrap();
+    assert!(drawn.contains("a test") && drawn.contains("A memory snapshot of device 0"));
+    assert_eq!(draw(&bytes[..bytes.len() / 2]), CUDA_MEM_TORCH_INVALID_ARGUMENT);
+    assert!(message().contains("cannot show a test"), "{}", message());
+    delete(block);
+    std::fs::remove_file(pickle).unwrap();
+    std::fs::remove_file(page).unwrap();
+}
+
+#[test]
 fn the_viewers_file_is_written() {
     let _turn = turn();
     let block = allocate(MIB, null_mut());

@@ -8,3 +8,4 @@ mod program;
 mod settings;
 mod sharing;
 mod support;
+mod symm;

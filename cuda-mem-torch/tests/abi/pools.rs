@@ -90,6 +90,40 @@ fn entries_of_the_history_name_their_pool() {
 }
 
 #[test]
+fn what_was_freed_while_a_graph_was_captured_is_there_for_the_next_one() {
+    let _turn = turn();
+    let (stream, side, pool) = (new_stream(), new_stream().as_raw(), user_pool());
+    // SAFETY: streams of the device.
+    succeed(unsafe { cuda_mem_torch_see_stream(0, stream.as_raw()) });
+    // SAFETY: no source.
+    succeed(unsafe { cuda_mem_torch_create_or_incref_pool(0, pool, null()) });
+    let mut blocks = Vec::new();
+    for _ in 0..2 {
+        let wanted = stream.as_raw();
+        // SAFETY: the function may be called with the handle.
+        succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, Some(of_stream), wanted, None) });
+        begin_capture(stream);
+        let (block, other) = (allocate(30 * MIB, wanted), allocate(30 * MIB, wanted));
+        assert_ne!(block, other);
+        // SAFETY: a stream of the device.
+        succeed(unsafe { cuda_mem_torch_record_stream(block, 0, side) });
+        delete(block);
+        let third = allocate(30 * MIB, wanted);
+        assert_ne!(third, block, "its use may be of the graph");
+        end_capture(stream);
+        succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+        delete(other);
+        delete(third);
+        blocks.push(block);
+    }
+    let reserved: u64 = snapshot(pool).segments.iter().map(|segment| segment.total_size).sum();
+    assert_eq!(reserved, 90 << 20, "the second capture needed nothing new: {blocks:?}");
+    for _ in 0..3 {
+        succeed(cuda_mem_torch_release_pool(0, pool));
+    }
+}
+
+#[test]
 fn a_source_gives_the_segments_and_gets_them_back() {
     static OUT: AtomicUsize = AtomicUsize::new(0);
     static RELEASED: AtomicUsize = AtomicUsize::new(0);

@@ -78,6 +78,7 @@ fn asking_about_a_device_makes_no_context_on_it() {
         succeed(unsafe { cuda_mem_torch_pool_use_count(DEVICE, user_pool(), &mut count) });
         succeed(cuda_mem_torch_set_memory_fraction(DEVICE, 0.5));
         assert_eq!(cuda_mem_torch_set_memory_fraction(DEVICE, 1.5), CUDA_MEM_TORCH_INVALID_ARGUMENT);
+        cuda_mem_torch_plain_memory_fraction(0.001, DEVICE);
         // SAFETY: a place.
         succeed(unsafe { cuda_mem_torch_memory_fraction(DEVICE, &mut fraction) });
     });
@@ -92,4 +93,13 @@ fn asking_about_a_device_makes_no_context_on_it() {
     // SAFETY: a place.
     succeed(unsafe { cuda_mem_torch_memory_fraction(DEVICE, &mut fraction) });
     assert_eq!(fraction, 0.5);
+    let plain = |bytes| {
+        // SAFETY: the default stream.
+        unsafe { cuda_mem_torch_alloc(bytes, DEVICE, null_mut()) }
+    };
+    assert!(plain(64 * MIB).is_null());
+    let block = plain(2 * MIB);
+    assert!(!block.is_null());
+    // SAFETY: nothing uses it.
+    unsafe { cuda_mem_torch_free(block, 2 * MIB, DEVICE, null_mut()) };
 }

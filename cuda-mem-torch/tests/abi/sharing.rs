@@ -130,3 +130,20 @@ fn what_is_no_handle_is_refused() {
         );
     }
 }
+
+#[test]
+fn a_handle_says_what_is_wrong_with_it() {
+    let _turn = turn();
+    let mut address = null_mut();
+    let mut open = |bytes: &[u8]| {
+        // SAFETY: the bytes and a place.
+        let code = unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut address) };
+        (code, message())
+    };
+    let (code, text) = open(&[3, b'e']);
+    assert!(code == CUDA_MEM_TORCH_UNSUPPORTED && text.contains("version 3"), "{code}: {text}");
+    let (code, text) = open(&[&[2, b'c'][..], &[7; 64]].concat());
+    assert!(code == CUDA_MEM_TORCH_UNSUPPORTED && text.contains("cuMemAlloc"), "{code}: {text}");
+    let (code, text) = open(&[2, b'e', 1]);
+    assert!(code == CUDA_MEM_TORCH_INVALID_ARGUMENT && text.contains("not 3"), "{code}: {text}");
+}

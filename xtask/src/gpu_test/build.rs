@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::matrix::{Kind, Row};
 use super::projects;
+use crate::packed;
 use crate::workspace::{FeatureSet, Workspace};
 
 /// The name of the manifest that makes a folder a bundle.
@@ -53,6 +54,7 @@ impl Programs {
         for path in tests.chain([&mut programs.simulator, &mut programs.probe]).chain(&mut programs.extras) {
             *path = bundle.join(&*path);
         }
+        programs.tests.iter().try_for_each(|test| packed::unpack(&test.path))?;
         Ok(programs)
     }
 

@@ -69,6 +69,11 @@ impl Parcel {
 }
 
 impl PoolFile {
+    /// Whether it was imported from where another was.
+    fn is_import_of(&self, other: &Self) -> bool {
+        matches!(self.role, Role::Importer { .. }) && self.number == other.number
+    }
+
     /// A file for the memory of a new pool.
     pub(crate) fn create(location: Location) -> io::Result<Self> {
         let file = wire::create_pool(location, LEN)?;
@@ -195,6 +200,12 @@ impl State {
         };
         if !is_here || !self.space.has_data() {
             return Err(unknown);
+        }
+        // A process has a pool of another one's once, however often it imports it.
+        let same =
+            |pool: &Pool| !pool.destroyed && pool.file.as_ref().is_some_and(|had| had.is_import_of(&file));
+        if let Some((&id, _)) = self.pools.iter().find(|(_, pool)| same(pool)) {
+            return Ok(id);
         }
         // What the exporter allowed other devices is not taken over.
         let mut pool = Pool::new(location, first_access(location, false));

@@ -164,7 +164,7 @@ impl Shared {
         let stream = stream.map_or(0, |stream| stream.as_raw() as usize as u64);
         let frames = self.history.frames(match action {
             Action::Alloc => RecordContext::State,
-            Action::FreeRequested | Action::FreeCompleted => RecordContext::All,
+            Action::FreeRequested | Action::FreeCompleted | Action::SegmentFree => RecordContext::All,
             _ => RecordContext::Alloc,
         });
         match action {

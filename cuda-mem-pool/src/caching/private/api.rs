@@ -91,6 +91,8 @@ impl CachingAllocator {
     /// [`PoolError`](crate::segments::PoolError) in [`Error::Pool`] if allocations go to the pool already, it was released, or is [`MempoolId::NONE`].
     pub fn begin_allocate_to_pool(&self, id: MempoolId, filter: Filter) -> Result<()> {
         let shared = self.shared();
+        // Afterwards nothing that waits in this pool comes back, as long as allocations go to it.
+        shared.poll_private();
         // Refused, the filter goes without the lock.
         let kept = filter.clone();
         let begun = shared.pools()?.pools.begin_allocate(id, filter);

@@ -65,18 +65,21 @@ impl<B: Backend> PageSource<B> {
                     build.got += given;
                 }
                 Kind::Gap { .. } => {
-                    let (address, bytes, exact) = if at == window.first && window.lead > 0 {
-                        (slot.end() - window.lead, window.lead, true)
+                    let (address, bytes, room) = if at == window.first && window.lead > 0 {
+                        (slot.end() - window.lead, window.lead, window.lead)
                     } else {
                         let need = whole_pages((build.size as u64).saturating_sub(build.got));
                         let exact = need >= slot.bytes || slot.bytes < need + window::ROOM;
-                        (slot.address, need.min(slot.bytes), exact)
+                        let bytes = need.min(slot.bytes);
+                        (slot.address, bytes, if exact { bytes } else { slot.bytes })
                     };
                     let alone = window.first == window.last;
-                    let begun = if alone { self.begin_with_tail(build, mine, address, bytes)? } else { None };
-                    let (address, bytes, exact) =
-                        begun.map_or((address, bytes, exact), |(address, left)| (address, left, false));
-                    self.fill_gap(build, mine, others, address, bytes, exact)?;
+                    let begun =
+                        if alone { self.begin_with_tail(build, mine, address, bytes, room)? } else { None };
+                    let (address, bytes, room) = begun.map_or((address, bytes, room), |(address, left)| {
+                        (address, left, slot.end() - address)
+                    });
+                    self.fill_gap(build, mine, others, address, bytes, room)?;
                 }
             }
         }
@@ -91,19 +94,24 @@ impl<B: Backend> PageSource<B> {
         mine: &mut StreamHeap,
         address: u64,
         bytes: u64,
+        room: u64,
     ) -> Result<Option<(u64, u64)>, GrowError<B::Error>> {
         let held = self.ground.bytes().saturating_add(bytes as usize);
         if !self.policy.moves || held <= self.allowed(build.size, build.load) {
             return Ok(None);
         }
-        let Some((chunk, from, total)) = self.tail_for(build, mine, bytes) else { return Ok(None) };
+        let found = self.tail_for(build, mine, bytes);
+        // All of the handle is mapped, and the rest of the block behind it.
+        let Some((chunk, from, total)) = found.filter(|(.., total)| *total as u64 + bytes <= room) else {
+            return Ok(None);
+        };
         self.lend(build.heap, mine, chunk, from, address)?;
         build.begin(address + from as u64);
         build.got += (total - from) as u64;
         Ok(Some((address + total as u64, whole_pages((build.size as u64).saturating_sub(build.got)))))
     }
 
-    /// Maps handles at a gap until `bytes` are there; with `exact` no more than that.
+    /// Maps handles at a gap until `bytes` are there, and no more than there is `room` for.
     pub(super) fn fill_gap(
         &mut self,
         build: &mut Build,
@@ -111,15 +119,15 @@ impl<B: Backend> PageSource<B> {
         others: &mut impl Heaps,
         mut address: u64,
         bytes: u64,
-        exact: bool,
+        room: u64,
     ) -> Result<(), GrowError<B::Error>> {
-        let end = address + bytes;
+        let (end, room_end) = (address + bytes, address + room);
         let allowed = self.allowed(build.size, build.load);
         let over = |source: &Self, left: u64| source.ground.bytes().saturating_add(left as usize) > allowed;
         while address < end {
             let left = (end - address) as usize;
             let is_over = over(self, left as u64);
-            let chunk = self.memory(build, mine, others, left, exact, is_over)?;
+            let chunk = self.memory(build, mine, others, left, (room_end - address) as usize, is_over)?;
             let Some(bytes) = self.ground.chunk(chunk).map(|chunk| chunk.bytes) else {
                 return Err(GrowError::NoNumbers);
             };
@@ -132,19 +140,19 @@ impl<B: Backend> PageSource<B> {
         Ok(())
     }
 
-    /// A handle for a gap of `left` bytes: while more is held than should be, one that there is.
+    /// A handle for a gap of `left` bytes, where there is `room` for so many: while more is held than should be, one that there is.
     fn memory(
         &mut self,
         build: &mut Build,
         mine: &mut StreamHeap,
         others: &mut impl Heaps,
         left: usize,
-        exact: bool,
+        room: usize,
         over: bool,
     ) -> Result<u32, GrowError<B::Error>> {
         let little = self.holds_little(build.heap, mine);
         if over && self.policy.moves {
-            if let Some(whole) = build.stock.take(left, exact) {
+            if let Some(whole) = build.stock.take(left, room) {
                 return Ok(whole.chunk);
             }
             if let Some(chunk) = self.steal(build.heap, others, left, false)? {
@@ -154,11 +162,15 @@ impl<B: Backend> PageSource<B> {
                 self.trade(build, mine, left)?;
             }
         }
+        if !little
+            && self.haste.is_made(&self.policy)
+            && let Some(chunk) = self.give_memory(build, left, room)?
+        {
+            return Ok(chunk);
+        }
         let policy = &self.policy;
         let mut bytes = if little {
             policy.little_handle(build.size)
-        } else if self.haste.is_made(policy) {
-            policy.hasty_handle(build.size)
         } else {
             policy.handle(build.size, self.ground.bytes())
         };
@@ -171,7 +183,7 @@ impl<B: Backend> PageSource<B> {
         }
         // There is no more: what was to be spared has to serve.
         if self.policy.moves {
-            if let Some(whole) = build.stock.take(left, exact) {
+            if let Some(whole) = build.stock.take(left, room) {
                 return Ok(whole.chunk);
             }
             if let Some(chunk) = self.steal(build.heap, others, left, true)? {
@@ -184,6 +196,24 @@ impl<B: Backend> PageSource<B> {
             return Ok(chunk);
         }
         Err(GrowError::OutOfMemory)
+    }
+
+    /// A new handle that is as long as all of a gap, or longer, so that calls are few. None if there is no memory to give: then
+    /// there is no haste either.
+    fn give_memory(
+        &mut self,
+        build: &Build,
+        left: usize,
+        room: usize,
+    ) -> Result<Option<u32>, GrowError<B::Error>> {
+        let longer = left.next_power_of_two();
+        let fits = self.ground.bytes().saturating_add(longer) <= self.allowed(build.size, build.load);
+        let bytes = if fits && longer <= room { longer } else { 1 << left.ilog2() };
+        let chunk = self.create(build.heap, bytes)?;
+        if chunk.is_none() {
+            self.haste.give_up();
+        }
+        Ok(chunk)
     }
 
     /// Gives a handle back that is longer than `left`, and that the device is done with, so that shorter ones can be made.

@@ -16,7 +16,8 @@ use super::source::{Load, PageSource};
 pub(super) struct Haste {
     /// Microseconds of driver calls that nothing has paid for.
     debt: u64,
-
+    /// How much of that is for the block that is asked for now.
+    of_this_block: u64,
     /// The frees of each heap that have paid.
     paid: HashMap<u32, u64>,
     /// So much may be held because it was given.
@@ -34,6 +35,11 @@ impl Haste {
         self.given = self.given.min(held);
     }
 
+    /// There is nothing to give.
+    pub(super) fn give_up(&mut self) {
+        (self.debt, self.given) = (0, 0);
+    }
+
     /// Host memory that the books take.
     pub(super) fn metadata_bytes(&self) -> usize {
         self.paid.capacity().saturating_mul(size_of::<(u32, u64)>())
@@ -48,6 +54,7 @@ impl Haste {
 impl<B: Backend> PageSource<B> {
     /// The frees of a heap since it came last pay for what was moved.
     pub(super) fn pay(&mut self, heap: u32, mine: &StreamHeap) {
+        self.haste.of_this_block = 0;
         let paid = self.haste.paid.entry(heap).or_default();
         let frees = mine.frees().saturating_sub(std::mem::replace(paid, mine.frees()));
         // What was given shall not be asked for again and again.
@@ -59,7 +66,10 @@ impl<B: Backend> PageSource<B> {
     pub(super) fn charge(&mut self, microseconds: i64) {
         // Where little is held, blocks find the windows that they had.
         if self.policy.moves && self.ground.bytes() >= self.little() {
-            let debt = self.haste.debt.saturating_add(microseconds.unsigned_abs());
+            let left = self.policy.of_one_block.saturating_sub(self.haste.of_this_block);
+            let counted = microseconds.unsigned_abs().min(left);
+            self.haste.of_this_block += counted;
+            let debt = self.haste.debt.saturating_add(counted);
             self.haste.debt = debt.min(self.policy.patience * 2);
         }
     }

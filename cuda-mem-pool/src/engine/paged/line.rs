@@ -2,10 +2,14 @@
 
 use super::backend::Backend;
 use super::extents::Free;
+use super::ground::Map;
 use super::source::{GrowError, PageSource};
 use super::stock::Whole;
 use super::window::{Kind, Search, Slot, Supply, Window};
 use crate::engine::slab::NONE;
+
+/// So many mappings are passed by before the next one of use is looked up.
+const NEAR: usize = 16;
 
 /// A line of slots, and a window in it.
 type Found = (Vec<Slot>, Window);
@@ -42,7 +46,7 @@ impl<B: Backend> PageSource<B> {
         let ranges: Vec<(u64, u64)> = self.ranges();
         for (from, to) in ranges {
             let mut end = from;
-            let maps: Vec<(u64, super::ground::Map)> =
+            let maps: Vec<(u64, Map)> =
                 self.ground.touching(from, to).map(|(address, map)| (address, *map)).collect();
             for (address, map) in maps {
                 push_gap(&mut slots, end, address, 0);
@@ -105,6 +109,11 @@ impl<B: Backend> PageSource<B> {
         let (from, to) = (free.first().map_or(0, |free| free.address), free.last().map_or(0, Free::end));
         let mut maps = self.ground.touching(from, to).peekable();
         for free in free {
+            let is_before = |(start, map): &(u64, &Map)| start + map.bytes as u64 <= free.address;
+            // Unless very many lie between, of other heaps.
+            if (0..NEAR).all(|_| maps.next_if(is_before).is_some()) {
+                maps = self.ground.touching(free.address, to).peekable();
+            }
             while let Some((start, map)) = maps.peek().copied().filter(|(start, _)| *start < free.end()) {
                 let from = free.address.max(start + map.from as u64);
                 let to = free.end().min(start + map.to as u64);

@@ -49,8 +49,12 @@ pub struct Policy {
     pub(crate) credit: u64,
     /// From so many microseconds that nothing has paid for, new memory is made rather than pages moved.
     pub(crate) patience: u64,
+    /// One block counts as no more than so many microseconds: a few very large ones are no reason.
+    pub(crate) of_one_block: u64,
     /// As long as what is held stays under so many thousandths more than the most that was ever in use.
     pub(crate) hasty: usize,
+    /// Of what a limit leaves, at most so many thousandths of the most that was ever in use, half is held before pages are moved.
+    pub(crate) near: usize,
     /// Mappings beyond which those that nobody needs are taken away. The driver's own limit is 524,072.
     pub(crate) most_mappings: usize,
     /// Whether pages may be mapped elsewhere at all.
@@ -72,9 +76,11 @@ impl Policy {
         room_of_heap: 16 << 20,
         little: 512 << 20,
         churn: 256,
-        credit: 20,
-        patience: 16_000,
-        hasty: 1000,
+        credit: 25,
+        patience: 8_000,
+        of_one_block: 100,
+        hasty: 1250,
+        near: 100,
         most_mappings: 100_000,
         moves: true,
     };
@@ -120,12 +126,6 @@ impl Policy {
         if wanted >= self.largest_handle { self.largest_handle } else { wanted.next_power_of_two() }
     }
 
-    /// The largest handle for a block of this size where calls count and what is held does not.
-    pub(crate) const fn hasty_handle(&self, block: usize) -> usize {
-        let wanted = if block < self.largest_handle { self.largest_handle } else { block };
-        1 << wanted.ilog2()
-    }
-
     /// The largest handle for a block of this size while so much is held.
     pub(crate) const fn handle(&self, block: usize, held: usize) -> usize {
         let largest = self.largest(held);
@@ -147,7 +147,7 @@ pub(super) mod cost {
     pub(in crate::engine::paged) const MAP: i64 = 21;
     pub(in crate::engine::paged) const UNMAP: i64 = 13;
     /// So many mappings are looked at in a microsecond when a window is looked for.
-    pub(in crate::engine::paged) const LOOKED_AT: i64 = 60;
+    pub(in crate::engine::paged) const LOOKED_AT: i64 = 40;
 }
 
 /// What free bytes are worth that can be moved, in microseconds a GiB.

@@ -139,8 +139,9 @@ impl<B: Backend> PageSource<B> {
         &mut self.backend
     }
 
-    /// The most that may be held; what is held already stays.
-    pub(crate) fn set_limit(&mut self, limit: usize) {
+    /// Sets the most that may be held, in bytes; what is held already stays. Half of what a limit leaves that is close to what is
+    /// in use is used before pages are moved.
+    pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
@@ -231,8 +232,9 @@ impl<B: Backend> PageSource<B> {
     /// Whether large blocks of the heap are placed by [`PageSource::place`] from now on: while more is held than should be.
     fn set_care(&self, heap: u32, mine: &mut StreamHeap, size: usize, load: Load) {
         let most = load.peak.max(load.active.saturating_add(size));
-        let most = thousandths(most, self.policy.tight).max(self.haste.given());
-        let tight = self.ground.bytes() > most;
+        let beyond = thousandths(self.half_of_left(most), self.policy.tight - self.policy.slack);
+        let tight =
+            self.ground.bytes() > thousandths(most, self.policy.tight).max(self.haste.given()).max(beyond);
         mine.place_all(self.holds_little(heap, mine));
         mine.placed = if self.holds_little(heap, mine) {
             MEDIUM + 1
@@ -245,7 +247,15 @@ impl<B: Backend> PageSource<B> {
 
     /// What may be held for the most that will have been in use.
     pub(super) fn allowed(&self, size: usize, load: Load) -> usize {
-        self.slack(size, load).max(self.given(size, load)).min(self.limit)
+        let left = self.half_of_left(load.peak.max(load.active.saturating_add(size)));
+        self.slack(size, load).max(self.given(size, load)).max(left).min(self.limit)
+    }
+
+    /// Half way from the most that was in use to a limit that is close to it: nobody else has a use for that little, and the other
+    /// half is for what cannot be moved. 0 if no limit is close.
+    fn half_of_left(&self, most: usize) -> usize {
+        let is_close = self.limit <= most.saturating_add(most / 1000 * self.policy.near);
+        if is_close { most.saturating_add(self.limit.saturating_sub(most) / 2) } else { 0 }
     }
 
     /// As [`PageSource::allowed`], without a limit and for a program that has time.

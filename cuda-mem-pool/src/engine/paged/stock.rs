@@ -72,13 +72,11 @@ impl Stock {
         }
     }
 
-    /// The largest handle of at most `left` bytes; if there is none and it may be longer, the smallest.
-    pub(super) fn take(&mut self, left: usize, exact: bool) -> Option<Whole> {
+    /// The largest handle of at most `left` bytes; if there is none, the smallest of at most `room`.
+    pub(super) fn take(&mut self, left: usize, room: usize) -> Option<Whole> {
         let at = self.0.iter().position(|(bytes, shelf)| *bytes <= left && !shelf.is_empty());
-        let at = at.or_else(|| {
-            let longer = self.0.iter().rposition(|(_, shelf)| !shelf.is_empty());
-            longer.filter(|_| !exact)
-        })?;
+        let at =
+            at.or_else(|| self.0.iter().rposition(|(bytes, shelf)| *bytes <= room && !shelf.is_empty()))?;
         self.0.get_mut(at)?.1.pop()
     }
 }

@@ -74,7 +74,7 @@ impl<B: Backend> PageSource<B> {
         let mut at = address;
         for part in parts {
             if let Part::Lacks { bytes } = part {
-                self.fill_gap(&mut build, mine, others, at, bytes, true)?;
+                self.fill_gap(&mut build, mine, others, at, bytes, bytes)?;
             }
             at += part.bytes();
         }

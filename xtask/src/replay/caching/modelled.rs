@@ -52,8 +52,11 @@ struct Request {
 impl Modelled {
     pub(super) fn new(model: Arc<Model>, moves: bool) -> Self {
         let pages = Pages { model: Arc::clone(&model), streams: Vec::new() };
+        let mut source = PageSource::new(pages, Policy::DEFAULT.with_moves(moves), RANGE);
+        // As on a device, whose allocator is told what it may have.
+        source.set_limit(usize::try_from(model.capacity()).unwrap_or(usize::MAX));
         let inner = Inner {
-            source: PageSource::new(pages, Policy::DEFAULT.with_moves(moves), RANGE),
+            source,
             heaps: Vec::new(),
             numbers: HashMap::new(),
             live: HashMap::new(),

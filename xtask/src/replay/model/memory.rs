@@ -42,6 +42,10 @@ impl Memory {
         }
     }
 
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     pub(super) fn reserve(&mut self, bytes: u64) -> Result<u64, Refusal> {
         let address = self.next_address;
         let end = address.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(GAP));

@@ -97,6 +97,11 @@ impl Model {
         result
     }
 
+    /// The most bytes there may be.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.state().memory.capacity()
+    }
+
     /// Reserves addresses: `cuMemAddressReserve`. They are multiples of 1 GiB.
     pub(crate) fn reserve(&self, bytes: u64) -> Result<u64, Refusal> {
         self.call(|state, _| {

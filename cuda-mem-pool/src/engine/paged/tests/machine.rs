@@ -99,7 +99,13 @@ impl Machine {
         device.refuses = if chance.one_in(3) { 7 + chance.below(200) } else { 0 };
         let most_mappings = if chance.one_in(3) { 20 } else { Policy::DEFAULT.most_mappings };
         let churn = if chance.one_in(2) { 0 } else { Policy::DEFAULT.churn };
-        let policy = Policy { moves: !chance.one_in(6), most_mappings, churn, ..Policy::DEFAULT };
+        let base = Policy { most_mappings, churn, ..Policy::DEFAULT };
+        // One that gives memory soon, and has no windows of its own: not yet by itself, see docs/allocator.md.
+        let base = match number("CUDA_MEM_MACHINE_LITTLE") {
+            Some(little) => Policy { little: little as usize, patience: 40, credit: 1, ..base },
+            None => base,
+        };
+        let policy = Policy { moves: !chance.one_in(6), ..base };
         let range = [1u64 << 30, 4 << 30, 1 << 40][chance.below(3) as usize];
         Self {
             largest: 1 + chance.below(200),

@@ -9,7 +9,7 @@ use std::process::Command;
 use serde::Deserialize;
 
 use super::history::{History, NEVER, Segment};
-use super::{Arguments, draw, read};
+use super::{Recording, draw, read};
 
 /// What the allocator of `snapshot.py` says of itself.
 #[derive(Debug, Deserialize)]
@@ -25,13 +25,13 @@ struct Files(PathBuf);
 
 impl Files {
     fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("xtask-report-{}-{name}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("cuda-mem-report-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         Self(folder)
     }
 
-    fn arguments(&self, input: &str) -> Arguments {
-        Arguments { input: self.0.join(input), out: self.0.join("page.html"), calls: None, device: None }
+    fn arguments(&self, input: &str) -> Recording {
+        Recording { input: self.0.join(input), calls: None, device: None }
     }
 
     fn write(&self, name: &str, text: &str) -> PathBuf {
@@ -41,7 +41,7 @@ impl Files {
     }
 
     fn snapshot(&self, events: usize, ring: usize, seed: u64) -> Account {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/report/snapshot.py");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/snapshot.py");
         let numbers = [events.to_string(), ring.to_string(), seed.to_string()];
         let output =
             Command::new("python3").arg(script).arg(self.0.join("snapshot.pickle")).args(numbers).output();
@@ -135,7 +135,7 @@ fn frames_come_with_the_blocks_that_they_allocated() {
 fn devices_are_chosen_by_number() {
     let files = Files::new("device");
     files.snapshot(50, 50, 6);
-    let ask = |device| read(&Arguments { device: Some(device), ..files.arguments("snapshot.pickle") });
+    let ask = |device| read(&Recording { device: Some(device), ..files.arguments("snapshot.pickle") });
     assert_eq!(ask(1).unwrap().0.events, 50);
     assert_eq!(
         ask(0).unwrap_err().root_cause().to_string(),
@@ -170,7 +170,7 @@ fn a_call_log_adds_addresses_and_reserved_memory() {
     let files = Files::new("calls");
     files.write("trace.csv", TRACE);
     let calls = files.write("calls.csv", CALLS);
-    let (history, _) = read(&Arguments { calls: Some(calls), ..files.arguments("trace.csv") }).unwrap();
+    let (history, _) = read(&Recording { calls: Some(calls), ..files.arguments("trace.csv") }).unwrap();
     let [small, large] = &history.blocks[..] else { panic!("{history:?}") };
     assert_eq!((small.address, small.size, small.requested), (Some(0x1000_0000), 1024, 1000));
     assert_eq!((small.allocated, small.freed, small.done), (4, 11, 11));
@@ -207,7 +207,7 @@ fn what_a_call_log_lacks_could_not_be_allocated() {
     files.write("trace.csv", TRACE);
     let calls =
         files.write("calls.csv", "0,malloc,8192,1048576\n1,alloc,0,8192,1000,0\n2,free,0\n3,mfree,8192\n");
-    let (history, _) = read(&Arguments { calls: Some(calls), ..files.arguments("trace.csv") }).unwrap();
+    let (history, _) = read(&Recording { calls: Some(calls), ..files.arguments("trace.csv") }).unwrap();
     let [failed] = &history.out_of_memory[..] else { panic!("{history:?}") };
     assert_eq!((failed.moment, failed.requested, failed.free), (2, 2 << 20, None));
     assert_eq!(history.series().unwrap().reserved.unwrap(), [0, 1 << 20, 1 << 20, 1 << 20, 0]);
@@ -228,7 +228,7 @@ fn a_call_log_of_another_trace_is_refused() {
         ("1,alloc,0,4503599627370000,1000,0", "ends beyond 2^52"),
     ] {
         let calls = files.write("calls.csv", line);
-        let error = read(&Arguments { calls: Some(calls), ..files.arguments("trace.csv") }).unwrap_err();
+        let error = read(&Recording { calls: Some(calls), ..files.arguments("trace.csv") }).unwrap_err();
         let error = format!("{error:#}");
         assert!(error.contains("line 1 of the call log") && error.contains(reason), "{error}");
     }
@@ -239,8 +239,8 @@ fn options_that_do_not_fit_the_file_are_refused() {
     let files = Files::new("options");
     files.write("trace.csv", TRACE);
     files.snapshot(10, 10, 1);
-    let device = Arguments { device: Some(0), ..files.arguments("trace.csv") };
+    let device = Recording { device: Some(0), ..files.arguments("trace.csv") };
     assert!(read(&device).unwrap_err().to_string().contains("--device"));
-    let calls = Arguments { calls: Some(files.0.join("trace.csv")), ..files.arguments("snapshot.pickle") };
+    let calls = Recording { calls: Some(files.0.join("trace.csv")), ..files.arguments("snapshot.pickle") };
     assert!(read(&calls).unwrap_err().to_string().contains("--calls"));
 }

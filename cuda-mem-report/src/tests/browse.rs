@@ -6,13 +6,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::super::{Arguments, draw};
+use super::super::{Recording, draw};
 use super::{CALLS, Files, TRACE, ours};
-use crate::chromium;
 
 /// The elements of a page after its scripts ran; an error if they said anything on the console.
 fn dom(page: &Path) -> Result<String> {
-    let program = chromium::find().context("there is no Chromium; CHROMIUM may name one")?;
+    let program = std::env::var_os("CHROMIUM").context("CHROMIUM names no browser")?;
     let profile = page.with_extension("profile");
     let output = Command::new("timeout")
         .args(["--kill-after=5", "120"])
@@ -48,11 +47,12 @@ fn figure(dom: &str, id: &str) -> [String; 2] {
 }
 
 /// Opens a page and compares its figures, as counted by the tool and as drawn by the script.
-fn open(arguments: &Arguments, figures: &HashMap<&str, u64>, rows: usize) -> String {
+fn open(arguments: &Recording, figures: &HashMap<&str, u64>, rows: usize) -> String {
     let page = draw(arguments).unwrap();
     assert!(page.len() < 5_000_000, "{} bytes", page.len());
-    std::fs::write(&arguments.out, page).unwrap();
-    let dom = dom(&arguments.out).unwrap();
+    let out = arguments.input.with_file_name("page.html");
+    std::fs::write(&out, page).unwrap();
+    let dom = dom(&out).unwrap();
     assert!(dom.contains("data-ready=\"true\""), "the scripts did not come to their end");
     assert!(dom.contains("data-errors=\"0\""), "the scripts failed");
     for (id, expected) in figures {
@@ -127,7 +127,7 @@ fn a_replay_shows_its_figures_in_a_browser() {
     files.write("trace.csv", TRACE);
     let calls = files.write("calls.csv", CALLS);
     let figures = HashMap::from([("peak-live", 2_098_176), ("peak-reserved", 4 << 20), ("allocations", 2)]);
-    let arguments = Arguments { calls: Some(calls), ..files.arguments("trace.csv") };
+    let arguments = Recording { calls: Some(calls), ..files.arguments("trace.csv") };
     let dom = open(&arguments, &figures, 2);
     assert!(dom.contains("reference-native") && dom.contains("0x10000000"));
 }

@@ -1,0 +1,44 @@
+//! Who destroys a pool: the last of those that were given it.
+//!
+//! The driver gives a process that imports a pool twice the same pool, and the first destruction takes it from both (seen on
+//! hardware: the second one is told that there is no such pool).
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use crate::driver::Driver;
+use crate::error::Result;
+
+/// A pool by its driver and its handle's address.
+type Name = (Driver, usize);
+
+/// How many own each pool of this process.
+static OWNERS: LazyLock<Mutex<HashMap<Name, usize>>> = LazyLock::new(Mutex::default);
+
+/// Makes or imports a pool, with nobody destroying it before it is counted.
+pub(super) fn counted(driver: Driver, give: impl FnOnce() -> Result<usize>) -> Result<()> {
+    let mut owners = owners();
+    let pool = give()?;
+    let count = owners.entry((driver, pool)).or_default();
+    *count = count.saturating_add(1);
+    Ok(())
+}
+
+/// Lets one owner go; the last one's end is `destroy`. If that fails, it stays an owner.
+pub(super) fn let_go(driver: Driver, pool: usize, destroy: impl FnOnce() -> Result<()>) -> Result<()> {
+    let mut owners = owners();
+    if let Some(count) = owners.get_mut(&(driver, pool))
+        && *count > 1
+    {
+        *count -= 1;
+        return Ok(());
+    }
+    // With nobody importing it anew meanwhile.
+    destroy()?;
+    owners.remove(&(driver, pool));
+    Ok(())
+}
+
+fn owners() -> MutexGuard<'static, HashMap<Name, usize>> {
+    OWNERS.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,204 @@
+//! What a rank has after the rendezvous.
+//!
+//! # Safety
+//!
+//! Declares functions for C, whose callers answer for the pointers, addresses and streams that they pass.
+
+#![allow(unsafe_code, reason = "takes pointers of C")]
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cuda_mem_ipc::symmetric::{NativeBackend, SymmetricBackend, SymmetricMemory};
+
+use super::{Leaving, lock, settle};
+use crate::abi::devices::{self, Device};
+use crate::abi::error::{Failure, entry};
+use crate::abi::pointers::{pointer, read, text, write};
+use crate::abi::streams::stream;
+
+/// An allocation on every rank of a group.
+#[derive(Debug)]
+pub struct cuda_mem_torch_symm_handle {
+    memory: Arc<dyn SymmetricMemory>,
+    device: &'static Device,
+}
+
+/// What there is to know of one.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct cuda_mem_torch_symm_info {
+    /// This process's rank.
+    pub rank: usize,
+    /// How many ranks there are.
+    pub world_size: usize,
+    /// Bytes of the allocation, from its beginning.
+    pub buffer_size: usize,
+    /// Bytes of a signal pad: `uint32_t` slots for kernels, in PyTorch's layout.
+    pub signal_pad_size: usize,
+    /// How far behind the allocation's beginning the address of the rendezvous was.
+    pub offset: usize,
+}
+
+/// Brings the ranks together over an allocation, by any address in it. Every rank calls it. The caller has the result until it gives it
+/// to [`cuda_mem_torch_symm_close`].
+///
+/// # Safety
+///
+/// `name` is null, for whichever group it is of, or text; `handle` is a place for its address.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_symm_rendezvous(
+    device: c_int,
+    address: *mut c_void,
+    name: *const c_char,
+    handle: *mut *mut cuda_mem_torch_symm_handle,
+) -> c_int {
+    entry(|| {
+        if handle.is_null() {
+            return Err(Failure::argument("handle is null"));
+        }
+        // SAFETY: the caller's promise.
+        let name = if name.is_null() { None } else { Some(unsafe { text(name, "name") }?) };
+        let device = devices::device(device)?;
+        let memory = NativeBackend::global().rendezvous(address.addr() as u64, name)?;
+        let made = Box::into_raw(Box::new(cuda_mem_torch_symm_handle { memory, device }));
+        // SAFETY: the caller's promise.
+        unsafe { write(handle, made, "handle") }
+    })
+}
+
+/// What there is to know of it; and each rank's buffer and signal pad, where this process has them.
+///
+/// # Safety
+///
+/// The handle is one of [`cuda_mem_torch_symm_rendezvous`]; `info` is a place for it; `buffers` and `pads` are null or have room for an
+/// address of each rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_symm_describe(
+    handle: *const cuda_mem_torch_symm_handle,
+    info: *mut cuda_mem_torch_symm_info,
+    buffers: *mut *mut c_void,
+    pads: *mut *mut c_void,
+) -> c_int {
+    entry(|| {
+        // SAFETY: the caller's promise.
+        let memory = &unsafe { read(handle, "handle") }?.memory;
+        let told = cuda_mem_torch_symm_info {
+            rank: memory.rank(),
+            world_size: memory.world_size(),
+            buffer_size: memory.buffer_size(),
+            signal_pad_size: memory.signal_pad_size(),
+            offset: memory.offset(),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { write(info, told, "info") }?;
+        for (to, from) in [(buffers, memory.buffer_ptrs()), (pads, memory.signal_pad_ptrs())] {
+            if to.is_null() {
+                continue;
+            }
+            for (rank, address) in from.iter().enumerate() {
+                // SAFETY: the caller's promise: there is room for each rank's.
+                let place = unsafe { to.add(rank) };
+                // SAFETY: as above.
+                unsafe { place.write(pointer(*address)) };
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Whether all ranks are sound so far; the message names the one that is not.
+///
+/// # Safety
+///
+/// The handle is one of [`cuda_mem_torch_symm_rendezvous`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_symm_check(handle: *const cuda_mem_torch_symm_handle) -> c_int {
+    entry(|| {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { read(handle, "handle") }?.memory.check()?)
+    })
+}
+
+fn timeout(milliseconds: u64) -> Option<Duration> {
+    (milliseconds != 0).then(|| Duration::from_millis(milliseconds))
+}
+
+/// Has later work of a stream wait for the earlier work of all ranks that call it on the same channel; `timeout_ms` of 0 is for ever.
+///
+/// # Safety
+///
+/// The handle is one of [`cuda_mem_torch_symm_rendezvous`], the stream one of its device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_symm_barrier(
+    handle: *const cuda_mem_torch_symm_handle,
+    stream: *mut c_void,
+    channel: usize,
+    timeout_ms: u64,
+) -> c_int {
+    entry(|| {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { read(handle, "handle") }?;
+        Ok(handle.memory.barrier(self::stream(handle.device, stream)?, channel, timeout(timeout_ms))?)
+    })
+}
+
+/// Signals rank `to` when everything is done that the stream was given so far.
+///
+/// # Safety
+///
+/// As [`cuda_mem_torch_symm_barrier`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_symm_put_signal(
+    handle: *const cuda_mem_torch_symm_handle,
+    stream: *mut c_void,
+    to: usize,
+    channel: usize,
+) -> c_int {
+    entry(|| {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { read(handle, "handle") }?;
+        Ok(handle.memory.put_signal(self::stream(handle.device, stream)?, to, channel)?)
+    })
+}
+
+/// Has later work of the stream wait for the next signal of rank `from`.
+///
+/// # Safety
+///
+/// As [`cuda_mem_torch_symm_barrier`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_symm_wait_signal(
+    handle: *const cuda_mem_torch_symm_handle,
+    stream: *mut c_void,
+    from: usize,
+    channel: usize,
+    timeout_ms: u64,
+) -> c_int {
+    entry(|| {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { read(handle, "handle") }?;
+        let stream = self::stream(handle.device, stream)?;
+        Ok(handle.memory.wait_signal(stream, from, channel, timeout(timeout_ms))?)
+    })
+}
+
+/// Ends the use of a handle. Null is nothing.
+///
+/// # Safety
+///
+/// It is one of [`cuda_mem_torch_symm_rendezvous`], closed once; what uses the memory was given to the device before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_symm_close(handle: *mut cuda_mem_torch_symm_handle) -> c_int {
+    entry(|| {
+        if handle.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise: made by `Box::into_raw`, and nobody else's from here on.
+        let cuda_mem_torch_symm_handle { memory, device } = *unsafe { Box::from_raw(handle) };
+        lock(&super::LEAVING).push((device, Leaving::Memory(memory)));
+        settle();
+        Ok(())
+    })
+}

@@ -1,0 +1,232 @@
+//! Symmetric memory: the same buffer on every rank of a group, over the native backend of [`cuda_mem_ipc::symmetric`].
+//!
+//! What is given back is used again once everything is done that its device was given by then: which streams used it is not known
+//! here. While a stream of the device captures, it waits for a later call.
+//!
+//! # Safety
+//!
+//! Declares functions for C, whose callers answer for the pointers, addresses and streams that they pass.
+
+#![allow(unsafe_code, reason = "takes pointers of C")]
+
+mod handle;
+
+pub use handle::*;
+
+use std::ffi::{c_char, c_int, c_void};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cuda_mem_ipc::symmetric::{Error, Group, GroupOptions, NativeBackend, SymmetricBackend, SymmetricMemory};
+
+use super::devices::{self, Device};
+use super::error::{
+    CUDA_MEM_TORCH_INVALID_ARGUMENT, CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, CUDA_MEM_TORCH_SYSTEM,
+    Failure, entry,
+};
+use super::pointers::{pointer, text, write};
+use super::streams;
+
+/// What is given back and may be in use yet.
+enum Leaving {
+    Allocation(u64),
+    Memory(Arc<dyn SymmetricMemory>),
+}
+
+/// The groups by their devices, the oldest first.
+static GROUPS: Mutex<Vec<(c_int, String)>> = Mutex::new(Vec::new());
+static LEAVING: Mutex<Vec<(&'static Device, Leaving)>> = Mutex::new(Vec::new());
+
+fn lock<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match error {
+            Error::Core(error) => return error.into(),
+            Error::UnknownAddress { .. } => CUDA_MEM_TORCH_NOT_OURS,
+            Error::NotAccepted { .. }
+            | Error::UnknownGroup { .. }
+            | Error::GroupExists { .. }
+            | Error::GroupNeeded { .. }
+            | Error::WrongGroup { .. }
+            | Error::WrongDevice { .. } => CUDA_MEM_TORCH_INVALID_ARGUMENT,
+            _ => CUDA_MEM_TORCH_SYSTEM,
+        };
+        let mut message = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            message = format!("{message}: {cause}");
+            source = cause.source();
+        }
+        Self::new(code, message)
+    }
+}
+
+/// Gives back what nothing uses any more. A device that captures keeps its own for a later call.
+fn settle() {
+    let leaving = std::mem::take(&mut *lock(&LEAVING));
+    let mut waited: Vec<(c_int, bool)> = Vec::new();
+    let mut kept = Vec::new();
+    for (device, what) in leaving {
+        let quiet = match waited.iter().find(|(ordinal, _)| *ordinal == device.ordinal) {
+            Some((_, quiet)) => *quiet,
+            None => {
+                let quiet = streams::quiesce(device).is_ok();
+                waited.push((device.ordinal, quiet));
+                quiet
+            }
+        };
+        match what {
+            what if !quiet => kept.push((device, what)),
+            // It fails if the group has gone, and its memory with it.
+            Leaving::Allocation(address) => drop(NativeBackend::global().free(address)),
+            Leaving::Memory(memory) => drop(memory),
+        }
+    }
+    lock(&LEAVING).append(&mut kept);
+}
+
+/// Joins the group `name` of `world_size` ranks, processes of this host with a device each, as rank `rank`, and returns when all are
+/// there: `Group::join`. `directory` is the same for all. A rank is waited for `timeout_ms` milliseconds, here and later; 0 is a
+/// minute.
+///
+/// # Safety
+///
+/// `name` and `directory` are text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_symm_join(
+    device: c_int,
+    name: *const c_char,
+    rank: usize,
+    world_size: usize,
+    directory: *const c_char,
+    timeout_ms: u64,
+) -> c_int {
+    entry(|| {
+        // SAFETY: the caller's promise.
+        let name = unsafe { text(name, "name") }?;
+        // SAFETY: the caller's promise.
+        let directory = Path::new(unsafe { text(directory, "directory") }?);
+        let device = devices::device(device)?;
+        let mut options = GroupOptions::default();
+        if timeout_ms != 0 {
+            options.timeout = Duration::from_millis(timeout_ms);
+        }
+        let group = Group::join(&device.context, name, rank, world_size, directory, &options)?;
+        NativeBackend::global().add_group(&group)?;
+        lock(&GROUPS).push((device.ordinal, name.to_owned()));
+        Ok(())
+    })
+}
+
+/// Leaves a group, whose memory ends with its last handles.
+///
+/// # Safety
+///
+/// `name` is text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_symm_leave(name: *const c_char) -> c_int {
+    entry(|| {
+        // SAFETY: the caller's promise.
+        let name = unsafe { text(name, "name") }?;
+        settle();
+        lock(&GROUPS).retain(|(_, group)| group != name);
+        NativeBackend::global().remove_group(name)?;
+        Ok(())
+    })
+}
+
+/// Memory of `bytes` bytes for a group, of which every rank allocates the same sizes in the same order. Without a name it is for the
+/// group that this process joined first with this device.
+///
+/// # Safety
+///
+/// `name` is null or text, `address` a place for one address.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_symm_malloc(
+    device: c_int,
+    bytes: usize,
+    name: *const c_char,
+    address: *mut *mut c_void,
+) -> c_int {
+    entry(|| {
+        if address.is_null() {
+            return Err(Failure::argument("address is null"));
+        }
+        // SAFETY: the caller's promise.
+        let name = if name.is_null() { None } else { Some(unsafe { text(name, "name") }?) };
+        let found = allocate(device, bytes, name)?;
+        // SAFETY: the caller's promise.
+        unsafe { write(address, pointer(found), "address") }
+    })
+}
+
+fn allocate(ordinal: c_int, bytes: usize, name: Option<&str>) -> Result<u64, Failure> {
+    let device = devices::device(ordinal)?;
+    settle();
+    let first = || lock(&GROUPS).iter().find(|(device, _)| *device == ordinal).map(|(_, name)| name.clone());
+    let name = name.map(str::to_owned).or_else(first).ok_or_else(|| {
+        Failure::argument(format!(
+            "no group has been joined with device {ordinal}: symmetric memory is a group's"
+        ))
+    })?;
+    Ok(NativeBackend::global().alloc(bytes, device.context.device(), Some(&name))?)
+}
+
+/// Takes memory back. Who has a handle keeps it.
+///
+/// # Safety
+///
+/// What uses it was given to its device before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_symm_delete(device: c_int, address: *mut c_void) -> c_int {
+    entry(|| {
+        let device = devices::device(device)?;
+        lock(&LEAVING).push((device, Leaving::Allocation(address.expose_provenance() as u64)));
+        settle();
+        Ok(())
+    })
+}
+
+/// `alloc` for `CUDAPluggableAllocator`, behind a pool of symmetric memory: as [`cuda_mem_torch_symm_malloc`] without a name; null if
+/// there is none.
+///
+/// # Safety
+///
+/// None but the caller's for the result; the stream is not used.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_symm_alloc(
+    size: usize,
+    device: c_int,
+    _stream: *mut c_void,
+) -> *mut c_void {
+    let mut found = 0;
+    let code = entry(|| {
+        if size != 0 {
+            found = allocate(device, size, None)?;
+        }
+        Ok(())
+    });
+    if code == CUDA_MEM_TORCH_OK { pointer(found) } else { std::ptr::null_mut() }
+}
+
+/// `free` for `CUDAPluggableAllocator`.
+///
+/// # Safety
+///
+/// As [`cuda_mem_torch_symm_delete`], for memory of [`cuda_mem_torch_symm_alloc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_symm_free(
+    address: *mut c_void,
+    _size: usize,
+    device: c_int,
+    _stream: *mut c_void,
+) {
+    if !address.is_null() {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { cuda_mem_torch_symm_delete(device, address) };
+    }
+}
