@@ -230,6 +230,10 @@ def main():
                 outcomes = [row[way]["outcome"] for row in of.values()]
                 counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
                 print(f"{klass} {way}: {counts} ({time.monotonic() - began:.0f} s)", flush=True)
+                # At once: who stops the run early has seen them.
+                for name, row in of.items():
+                    if row[way]["outcome"] == "failed":
+                        print(f"    {name}: {str(row[way]['why'])[-300:]}", flush=True)
             rows += of.values()
     hashes = {file: hashlib.sha256((source / file).read_bytes()).hexdigest() for file in (CUDA, PROCESSES)}
     if arguments.out:

@@ -30,13 +30,20 @@ impl Driver {
     ///
     /// That is the case while a stream that used the memory captures a graph, while only another thread can name a default
     /// stream that used it, and for what is to be dropped behind the free of an imported block. Every allocation and every release does this by
-    /// itself. A stream of somebody else ([`Stream::borrow_raw`](crate::Stream::borrow_raw)) that memory was used on may be
+    /// itself. What [`Driver::registrations_left`] counts is tried too, and not part of the result: no stream is kept for it. A stream of somebody else ([`Stream::borrow_raw`](crate::Stream::borrow_raw)) that memory was used on may be
     /// destroyed when this returns 0 and the memory's owners are gone.
     ///
     /// # Capture
     ///
     /// May be called while streams capture; what they used keeps waiting.
     pub fn reclaim(self) -> usize {
+        let left = self.retry_deferred();
+        self.undo_if_idle();
+        left
+    }
+
+    /// As [`Driver::reclaim`], but for what waits until no stream is busy: costs next to nothing where nothing was put off.
+    pub(crate) fn retry_deferred(self) -> usize {
         if crate::fork::forked() { 0 } else { self.deferred().reclaim(self) }
     }
 
@@ -53,7 +60,7 @@ impl Driver {
     }
 
     /// Leaks what the driver refuses to take: whatever is behind it may still be in use.
-    fn give_up<O>(self, owned: O, error: &Error) {
+    pub(crate) fn give_up<O>(self, owned: O, error: &Error) {
         let _ = std::mem::ManuallyDrop::new(owned);
         self.report_release_failure(error);
     }

@@ -22,6 +22,7 @@ use crate::device::Device;
 use crate::error::{DriverError, Error, Result, call};
 use crate::fork;
 use crate::host::registry::Registry;
+use crate::idle::WhenIdle;
 
 /// An initialised CUDA driver. Copies are handles to the same one.
 ///
@@ -47,6 +48,7 @@ struct State {
     on_release_failure: RwLock<Option<Arc<ReleaseFailureHook>>>,
     registry: Registry,
     deferred: Deferred,
+    when_idle: WhenIdle,
     constants: Constants,
 }
 
@@ -111,6 +113,7 @@ impl Driver {
             on_release_failure: RwLock::new(None),
             registry: Registry::default(),
             deferred: Deferred::default(),
+            when_idle: WhenIdle::default(),
             constants: Constants::default(),
         });
         let driver = Self { state: Box::leak(state) };
@@ -285,10 +288,20 @@ impl Driver {
         &self.state.deferred
     }
 
+    /// What waits until no stream is busy.
+    pub(crate) fn when_idle(self) -> &'static WhenIdle {
+        &self.state.when_idle
+    }
+
     /// The host memory that is registered with this driver through this crate.
     pub(crate) fn registry(self) -> &'static Registry {
         &self.state.registry
     }
+}
+
+/// Every driver that was initialised.
+pub(crate) fn all() -> Vec<Driver> {
+    drivers().iter().map(|state| Driver { state }).collect()
 }
 
 fn drivers() -> MutexGuard<'static, Vec<&'static State>> {

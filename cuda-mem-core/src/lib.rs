@@ -41,6 +41,7 @@ mod fence;
 mod fork;
 mod handle;
 pub mod host;
+mod idle;
 pub mod ipc;
 mod marker;
 pub mod nvml;

@@ -10,6 +10,8 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
+mod known;
+
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::fmt;
@@ -31,6 +33,8 @@ use crate::error::{Error, Result, call, query};
 use crate::event::Event;
 use crate::fork;
 use crate::handle::Handle;
+
+pub(crate) use known::KnownStreams;
 
 /// So many waits in a row that fail, without a capture in the way, are taken for a lost context.
 const REFUSALS: u32 = 16;
@@ -219,7 +223,9 @@ impl Stream {
     }
 
     fn wrap(context: &Context, raw: CUstream, id: StreamId, kind: Kind) -> Self {
-        Self { inner: Arc::new(Inner { context: context.clone(), raw: Handle::new(raw), id, kind }) }
+        let inner = Arc::new(Inner { context: context.clone(), raw: Handle::new(raw), id, kind });
+        context.driver().when_idle().streams.enter(&inner);
+        Self { inner }
     }
 
     /// The context it belongs to.
@@ -244,6 +250,16 @@ impl Stream {
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
         self.inner.raw.raw().cast::<c_void>()
+    }
+
+    /// Says that the owner of a borrowed stream is about to destroy it though this value stays, unused from now on.
+    ///
+    /// A value that is dropped before need not be told: as long as it is there, the stream is among those that are asked
+    /// whether they are busy.
+    pub fn disown(&self) {
+        if self.inner.kind == Kind::Borrowed && !fork::forked() {
+            self.driver().when_idle().streams.leave(&self.inner);
+        }
     }
 
     /// Has the driver remember this point in `event`.
@@ -514,7 +530,11 @@ fn destroy(driver: Driver, raw: CUstream) {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if self.kind == Kind::Owned && !fork::forked() {
+        if fork::forked() {
+            return;
+        }
+        self.context.driver().when_idle().streams.leave(self);
+        if self.kind == Kind::Owned {
             destroy(self.context.driver(), self.raw.raw());
         }
     }

@@ -11,6 +11,7 @@ use cuda_mem_sys::{CUdevice_attribute, CUdeviceptr, CUstreamWaitValue_flags};
 
 use crate::device::Device;
 use crate::error::{Error, Result, call};
+use crate::idle;
 use crate::stream::Stream;
 
 bitflags! {
@@ -70,6 +71,7 @@ pub unsafe fn wait_value64(
     flags: WaitFlags,
 ) -> Result<()> {
     let entered = stream.enter_context()?;
+    let _giving = idle::giving_a_wait();
     // SAFETY: the caller's promise for the address; a live stream.
     unsafe { call!(stream.driver(), cuStreamWaitValue64(entered.raw(), address, value, flags.bits())) }
 }

@@ -160,8 +160,10 @@ pub(crate) fn cargo(words: &str) -> Command {
 /// `wrapper` is what else is put in front of an executable.
 pub(crate) fn limit_tests<'c>(command: &'c mut Command, seconds: u32, wrapper: &str) -> &'c mut Command {
     let runner = format!("CARGO_TARGET_{}_UNKNOWN_LINUX_GNU_RUNNER", std::env::consts::ARCH.to_uppercase());
-    // In the foreground, so that Ctrl-C still reaches the tests.
-    command.env(runner, format!("timeout --foreground --kill-after=10 {seconds} {wrapper}").trim_end())
+    // In a process group of its own, so that what a test started ends with it: a child that outlived it would keep our end of
+    // its output open for ever. Ctrl-C does not reach that group, so it is told to end when cargo does.
+    let limit = format!("setpriv --pdeathsig TERM timeout --kill-after=10 {seconds} {wrapper}");
+    command.env(runner, limit.trim_end())
 }
 
 /// Whether a command succeeds within a time, its output thrown away: for questions, not for checks.
@@ -185,6 +187,15 @@ fn describe(command: &Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_test_that_hangs_ends_with_what_it_started() {
+        let mut hang = Command::new("sh");
+        hang.args(["-c", "$(env | sed -n 's/^CARGO_TARGET_.*_RUNNER=//p') sh -c 'sleep 600 & sleep 600'"]);
+        // This waits until nobody has the output open.
+        let (status, _) = shown(limit_tests(&mut hang, 1, "")).unwrap();
+        assert_eq!(status.code(), Some(124));
+    }
 
     #[test]
     fn each_step_is_counted_once() {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::config::Config;
 use crate::fault::Faults;
+use crate::freeing::Freeing;
 use crate::log::Recorder;
 use crate::memory::misuse::{Leak, Misuse};
 use crate::memory::{Memory, Setup};
@@ -22,6 +23,7 @@ pub(crate) struct Driver {
     pub(crate) runtime: Runtime,
     pub(crate) log: Recorder,
     pub(crate) faults: Faults,
+    pub(crate) freeing: Freeing,
     calls: AtomicU64,
     initialised: AtomicBool,
 }
@@ -51,6 +53,7 @@ impl Driver {
             runtime: Runtime::new(driver.clone(), &config, slot),
             log: Recorder::new(config.records, log),
             faults,
+            freeing: Freeing::default(),
             calls: AtomicU64::new(0),
             initialised: AtomicBool::new(false),
             slot,

@@ -59,6 +59,7 @@ pub mod dispatch;
 mod driver;
 mod exit;
 mod fault;
+mod freeing;
 mod log;
 mod memory;
 mod order;

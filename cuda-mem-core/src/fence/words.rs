@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use crate::driver::{Driver, refuse_forked};
 use crate::error::{Error, Result};
 use crate::fork;
 use crate::host::{HostMemory, RegisterFlags, Registered, SharedMapping, device_address};
+use crate::idle::Awaited;
 use crate::stream::Stream;
 use crate::stream_mem;
 use crate::uses::OpenUse;
@@ -65,6 +66,12 @@ pub(super) struct Page {
     registered: Registered<SharedMapping>,
     mapping: SharedMapping,
     address: CUdeviceptr,
+    slots: Arc<Slots>,
+}
+
+/// What this process knows of the slots.
+struct Slots {
+    mapping: SharedMapping,
     states: Vec<State>,
 }
 
@@ -105,13 +112,16 @@ impl SharedWords {
         let registered = Registered::new(context, mapping.clone(), flags)?;
         let address = device_address(context, mapping.as_ptr())?;
         let states = (0..mapping.bytes() / SLOT).map(|_| State::default()).collect();
-        Ok(Self { page: Arc::new(Page { registered, mapping, address, states }) })
+        let slots = Arc::new(Slots { mapping: mapping.clone(), states });
+        let watched: Weak<Slots> = Arc::downgrade(&slots);
+        context.driver().when_idle().watch(watched);
+        Ok(Self { page: Arc::new(Page { registered, mapping, address, slots }) })
     }
 
     /// How many slots there are.
     #[must_use]
     pub fn slots(&self) -> usize {
-        self.page.states.len()
+        self.page.slots.states.len()
     }
 
     /// The line of a slot. Each call gives the same line.
@@ -186,7 +196,7 @@ impl Page {
     }
 
     pub(super) fn state(&self, slot: usize) -> &State {
-        &self.states[slot]
+        &self.slots.states[slot]
     }
 
     pub(super) fn word(&self, slot: usize, word: Word) -> &AtomicU64 {
@@ -196,18 +206,29 @@ impl Page {
     /// Poisons the slots that a stream here still waits for, and tells whether there are any.
     fn let_go(&self) -> bool {
         let mut any = false;
-        for (slot, state) in self.states.iter().enumerate() {
-            let word = self.word(slot, Word::Generation);
-            let awaited = state.awaited.load(Ordering::SeqCst);
-            if word.load(Ordering::SeqCst).wrapping_sub(awaited).cast_signed() < 0
-                || state.poisoned.load(Ordering::SeqCst)
-            {
+        for (slot, state) in self.slots.states.iter().enumerate() {
+            if self.slots.is_awaited(slot, state) || state.poisoned.load(Ordering::SeqCst) {
                 state.poisoned.store(true, Ordering::SeqCst);
-                poison(word, self.word(slot, Word::Flag));
+                poison(self.word(slot, Word::Generation), self.word(slot, Word::Flag));
                 any = true;
             }
         }
         any
+    }
+}
+
+impl Slots {
+    /// Whether a stream here was made to wait for what the slot has not come to.
+    fn is_awaited(&self, slot: usize, state: &State) -> bool {
+        let word = self.mapping.word_inside(slot * SLOT + 8 * Word::Generation as usize);
+        let awaited = state.awaited.load(Ordering::SeqCst);
+        word.load(Ordering::SeqCst).wrapping_sub(awaited).cast_signed() < 0
+    }
+}
+
+impl Awaited for Slots {
+    fn is_awaited(&self) -> bool {
+        self.states.iter().enumerate().any(|(slot, state)| self.is_awaited(slot, state))
     }
 }
 
@@ -229,6 +250,6 @@ impl Drop for Page {
 
 impl fmt::Debug for Page {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Page").field("slots", &self.states.len()).finish_non_exhaustive()
+        f.debug_struct("Page").field("slots", &self.slots.states.len()).finish_non_exhaustive()
     }
 }

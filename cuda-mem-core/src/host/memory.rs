@@ -57,6 +57,12 @@ pub unsafe trait HostMemory: Send + 'static {
         super::system::page_size()
     }
 
+    /// Whether other processes have the memory, too.
+    #[doc(hidden)]
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// Where the bytes start, if all of them may be read and written through it while the owner is borrowed. Moves nothing.
     #[doc(hidden)]
     fn touch(&mut self) -> Option<*mut u8> {
@@ -165,5 +171,9 @@ unsafe impl<M: HostMemory + Sync> HostMemory for Arc<M> {
 
     fn page_size(&self) -> usize {
         M::page_size(self)
+    }
+
+    fn is_shared(&self) -> bool {
+        M::is_shared(self)
     }
 }

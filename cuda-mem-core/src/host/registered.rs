@@ -68,6 +68,8 @@ const LOADED_BY_THE_HOST: usize = 64 << 10;
 ///
 /// The owner comes back from [`Registered::close`]. Dropped, it waits for the device uses it knows of, unregisters the
 /// memory and drops the owner; if the driver refuses to unregister, the owner is leaked, because its pages are still pinned.
+/// Memory that other processes have too ([`SharedMapping`](super::SharedMapping)) is unregistered only while no stream is busy, at
+/// once or later: see [`Driver::registrations_left`](crate::Driver::registrations_left).
 ///
 /// A copy must lie in one registration: the driver refuses one that runs from one into the next (seen on hardware).
 ///
@@ -168,7 +170,10 @@ impl<M: HostMemory> Registered<M> {
         flags: RegisterFlags,
         prepare: impl FnOnce(&mut M, RegisterFlags, &dyn Fn() -> Result<()>) -> Result<()>,
     ) -> Result<Self, Refused<M>> {
-        context.driver().reclaim();
+        context.driver().retry_deferred();
+        if memory.is_shared() {
+            context.driver().undo_if_idle();
+        }
         let flags = if memory.is_writable() { flags } else { flags | RegisterFlags::READ_ONLY };
         if flags.contains(RegisterFlags::READ_ONLY) && memory.is_copy_on_write() {
             return Err(Refused::new(Error::PrivateReadOnly, memory));
@@ -310,6 +315,47 @@ impl<M: HostMemory> Release for Parts<M> {
     }
 }
 
+/// Memory that other processes have too, until its uses are over.
+struct Shared<M: HostMemory>(Option<Parts<M>>);
+
+impl<M: HostMemory> Release for Shared<M> {
+    fn release(&mut self) -> Result<()> {
+        refuse_forked()?;
+        if let Some(parts) = &self.0 {
+            parts.uses.synchronize()?;
+        }
+        if let Some(mut parts) = self.0.take() {
+            // What waits keeps no stream.
+            parts.uses = Uses::default();
+            parts.context.driver().release_when_idle(WhenIdle { parts, is_unregistered: false });
+        }
+        Ok(())
+    }
+}
+
+/// What is unregistered only while no stream is busy.
+struct WhenIdle<M: HostMemory> {
+    parts: Parts<M>,
+    is_unregistered: bool,
+}
+
+impl<M: HostMemory> Release for WhenIdle<M> {
+    fn release(&mut self) -> Result<()> {
+        self.parts.registration.release()?;
+        self.is_unregistered = true;
+        Ok(())
+    }
+}
+
+impl<M: HostMemory> Drop for WhenIdle<M> {
+    fn drop(&mut self) {
+        if self.is_unregistered {
+            // SAFETY: initialised in `Registered::new` and dropped once: the parts are this value's alone.
+            unsafe { self.parts.memory.assume_init_drop() };
+        }
+    }
+}
+
 impl<M: HostElements> Registered<M> {
     /// The elements, once every device use that is known of has ended.
     ///
@@ -397,7 +443,12 @@ impl<M: HostMemory> Drop for Registered<M> {
             unsafe { parts.memory.assume_init_drop() };
             return;
         }
-        parts.context.driver().release_or_defer(parts);
+        let driver = parts.context.driver();
+        if parts.memory().is_shared() {
+            driver.release_or_defer(Shared(Some(parts)));
+        } else {
+            driver.release_or_defer(parts);
+        }
     }
 }
 

@@ -275,6 +275,10 @@ unsafe impl HostMemory for SharedMapping {
     fn is_writable(&self) -> bool {
         true
     }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
 }
 
 impl Drop for Mapped {

@@ -125,7 +125,7 @@ impl ImportedBlock {
         if stream.driver() != pool.driver() {
             return Err(Error::ForeignContext { what: "the stream" });
         }
-        pool.driver().reclaim();
+        pool.driver().retry_deferred();
         // SAFETY: the caller's promise.
         let address = unsafe { pool.import_pointer(export) }?;
         let imported = Self { block: ManuallyDrop::new(Block::new(address, stream, pool)), bytes };

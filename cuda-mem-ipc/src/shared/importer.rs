@@ -60,6 +60,8 @@ pub(super) struct ImportLink {
     slabs: AtomicUsize,
     let_go: Mutex<Vec<u64>>,
     is_reclaiming: Arc<AtomicBool>,
+    /// Whether a thread gives back what could not be before.
+    is_settling: AtomicBool,
     /// The exporter sleeps, and could not be woken.
     is_to_wake: AtomicBool,
     /// Where releases are recorded that have no stream of their own.
@@ -122,6 +124,7 @@ impl Importer {
             slabs: AtomicUsize::new(0),
             let_go: Mutex::default(),
             is_reclaiming: Arc::default(),
+            is_settling: AtomicBool::new(false),
             is_to_wake: AtomicBool::new(false),
             stream: OnceLock::new(),
             keepsake,

@@ -22,9 +22,9 @@ impl Last {
         self.forget_what_is_over();
     }
 
+    /// Forgets nothing: the thread that looks after peers calls this, and the last handle to a stream or to words is not dropped there.
     pub(super) fn add_release(&mut self, release: ReleaseFence) {
         self.releases.push(release);
-        self.forget_what_is_over();
     }
 
     /// Whether there was none.

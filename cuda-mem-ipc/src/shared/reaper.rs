@@ -27,8 +27,9 @@ pub(super) trait Watched: Send + Sync {
     /// Whether messages are for the thread, and not for callers.
     fn reads(&self) -> bool;
 
-    /// Takes what came, and does what was left to do. An error means that nothing will come any more.
-    fn service(&self) -> Result<()>;
+    /// Takes what came, and does what was left to do. An error means that nothing will come any more. Must give no stream work: the
+    /// driver may hold that up until a stream has gone on that waits for a peer.
+    fn service(self: Arc<Self>) -> Result<()>;
 
     /// Whether nothing came by memory that was not taken. Nobody else reads it.
     fn may_sleep(&self) -> bool {
@@ -200,7 +201,7 @@ impl Watch {
     fn turn(&mut self, came: bool, exited: bool, left: bool) -> bool {
         if self.state == State::There {
             // What a peer had sent before it ended counts.
-            let ended = self.link.service().is_err() || came && !self.link.reads();
+            let ended = Arc::clone(&self.link).service().is_err() || came && !self.link.reads();
             if ended {
                 self.state = State::Closed(Instant::now());
             }

@@ -126,11 +126,12 @@ impl Slab {
         bytes: usize,
         departure: Departure,
     ) -> Result<Self> {
+        // Before anything is imported: of a block that is here already, the pool is, too.
+        let only = Only::of((context.driver(), export))?;
         let pool = Arc::new(MemoryPool::import(context.driver(), descriptor.as_fd())?);
         reach(&pool, context)?;
         let stream = Stream::new(context)?;
         let data = PointerExport::from_bytes(export);
-        let only = Only::of((context.driver(), export))?;
         // SAFETY: nobody else here has it, nor gets it until its free was reached; the peer frees it after this process has said so.
         let imported = unsafe { ImportedBlock::import(&pool, &data, bytes, &stream) };
         if imported.is_err() {

@@ -104,3 +104,30 @@ fn a_lease_whose_end_waits_for_a_stream_hides_nobody_s_death() {
     eventually("the allocator goes", || to_first.leases() == 0);
     assert_eq!(world.driver.release_failures(), 0);
 }
+
+/// What the first peer had is unregistered only when the stream is idle: the driver would hold up every launch meanwhile, and with
+/// it whoever looks after the second one.
+#[test]
+fn a_peer_s_end_holds_up_nobody_while_a_stream_waits_for_another() {
+    let world = World::new();
+    let (memory, said) = segment(&world, 0);
+    let (first_importer, first, _words) = importer(&world);
+    let (second_importer, second, _others) = importer(&world);
+    say(&second, Message::Segment(said), &[memory.export_posix_fd().unwrap().as_fd()]);
+    say(&second, part(0, LEN as u64), &[]);
+    let buffer = second_importer.recv(LIMIT).unwrap();
+    let (waiting, other) = (world.new_stream(), world.new_stream());
+    // Behind a fence that the second one never comes to.
+    drop(buffer.on(&waiting).unwrap());
+    drop(first);
+    assert!(first_importer.recv(LIMIT).unwrap_err().is_gone());
+    eventually("its words are let go of", || world.driver.registrations_left() > 0);
+    let target = DeviceBuffer::<u8>::zeroed(&other, LEN).unwrap();
+    assert!(target.to_vec(&world.new_stream()).unwrap() == vec![0; LEN]);
+    assert!(!waiting.is_idle().unwrap(), "it waits for the second one");
+    drop(second);
+    eventually("the poison lets it go", || waiting.is_idle().unwrap());
+    drop((buffer, target, first_importer, second_importer));
+    eventually("nothing is left", || world.driver.registrations_left() == 0);
+    assert_eq!(world.driver.release_failures(), 0);
+}

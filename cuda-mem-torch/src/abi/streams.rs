@@ -179,7 +179,13 @@ pub unsafe extern "C" fn cuda_mem_torch_forget_stream(device: c_int, stream: *mu
         let ordinal = devices::device(device)?.ordinal;
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.get_or_insert_default();
-        known.by_handle.retain(|key, _| (key.0, key.1) != (ordinal, stream.addr()));
+        known.by_handle.retain(|key, known| {
+            let stays = (key.0, key.1) != (ordinal, stream.addr());
+            if !stays {
+                known.disown();
+            }
+            stays
+        });
         FORGOTTEN.fetch_add(1, Ordering::Relaxed);
         Ok(())
     })

@@ -120,6 +120,9 @@ fn guarded(
         // The parent may have been in the middle of logging when it forked.
         return model(&call);
     }
+    if HOST_FUNCTION_OF.get() != door.slot + 1 {
+        driver.freeing.hold_up(function);
+    }
     let outcome = match driver.faults.strike(function, call.number) {
         Some(code) => Err(code),
         None if !is_constant && function != "cuInit" && !driver.is_initialised() => {

@@ -112,7 +112,7 @@ impl Watched for ExportLink {
         true
     }
 
-    fn service(&self) -> Result<()> {
+    fn service(self: Arc<Self>) -> Result<()> {
         // Both, whatever the other says: what a peer has given back before it ended counts. What is in the ring was there before the
         // end was heard.
         let (heard, released) = (self.take_messages(), self.take_releases());

@@ -1,11 +1,13 @@
 //! What an importer gives back, and its share of the thread that looks after peers.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::ImportLink;
 use crate::error::{Error, Result};
 use crate::shared::reaper::{self, Watched};
+use crate::shared::releases;
 use crate::shared::returned::Returned;
 use crate::shared::ring::{self, Pushed};
 use crate::shared::wire::{self, Release};
@@ -74,6 +76,16 @@ impl ImportLink {
         }
     }
 
+    /// As [`settle_unsent`](Self::settle_unsent), by a thread that may be held up: it gives streams work.
+    fn settle_in_turn(&self) {
+        self.settle_unsent();
+        if self.is_over() {
+            // What was on its way when the exporter's end was looked after.
+            self.settle_unsent();
+        }
+        self.is_settling.store(false, Ordering::SeqCst);
+    }
+
     fn gone_back(&self) {
         self.live.fetch_sub(1, Ordering::SeqCst);
         self.let_go_of_kept();
@@ -97,11 +109,14 @@ impl Watched for ImportLink {
         false
     }
 
-    fn service(&self) -> Result<()> {
+    fn service(self: Arc<Self>) -> Result<()> {
         if self.is_to_wake.swap(false, Ordering::SeqCst) {
             self.wake_exporter();
         }
-        self.settle_unsent();
+        if !lock(&self.unsent).is_empty() && !self.is_settling.swap(true, Ordering::SeqCst) {
+            let link = Arc::clone(&self);
+            releases::queue([move || link.settle_in_turn()]);
+        }
         if self.slabs.load(Ordering::SeqCst) > 0 {
             self.let_go_of_slabs();
         }
@@ -110,7 +125,12 @@ impl Watched for ImportLink {
 
     fn is_restless(&self) -> bool {
         let is_to_wake = self.is_to_wake.load(Ordering::SeqCst);
-        is_to_wake || !lock(&self.unsent).is_empty() || self.is_let_go() || self.has_slabs_to_let_go()
+        let is_settling = self.is_settling.load(Ordering::SeqCst);
+        is_to_wake
+            || is_settling
+            || !lock(&self.unsent).is_empty()
+            || self.is_let_go()
+            || self.has_slabs_to_let_go()
     }
 
     fn is_done(&self) -> bool {

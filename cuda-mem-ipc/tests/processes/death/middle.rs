@@ -4,13 +4,14 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::Duration;
 
-use cuda_mem_core::DeviceBuffer;
+use cuda_mem_core::{DeviceBuffer, Stream};
+use cuda_mem_ipc::Error;
 use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool};
 use cuda_mem_ipc::transport::{PeerPolicy, pair as connected};
 
 use super::stay;
 use crate::common::gate::Gate;
-use crate::common::pair::{self, Cast, Channel, Peer, checksum, test_name};
+use crate::common::pair::{self, Body, Cast, Channel, Peer, checksum, test_name};
 use crate::common::{World, pattern};
 use crate::link::{
     LIMIT, enqueue_download, enqueue_upload, eventually, export_to, import_from, invited, kinds, options,
@@ -24,13 +25,25 @@ const OVERDUE: Duration = Duration::from_secs(1);
 /// Hands on what it gets, and keeps nothing of it itself.
 fn middle(first: &Channel) {
     let world = World::new();
-    let importer = import_from(&world, first);
+    hand_on(first, &world, &world.new_stream());
+}
+
+/// Hands on what it gets behind work that is never done.
+fn unfinished_middle(first: &Channel) {
+    let world = World::new();
+    let stream = world.new_stream();
+    let _never_opened = Gate::before(&stream);
+    hand_on(first, &world, &stream);
+}
+
+fn hand_on(first: &Channel, world: &World, stream: &Stream) {
+    let importer = import_from(world, first);
     let (here, there) = connected().unwrap();
     first.send(b"for the last", &[there.as_fd()]);
     drop(there);
     let connection = here.complete(&PeerPolicy::default(), LIMIT).unwrap();
     let exporter = Exporter::new(&world.context, connection, LIMIT).unwrap();
-    exporter.hand_over(&importer.recv(LIMIT).unwrap(), &world.new_stream(), LIMIT).unwrap();
+    exporter.hand_over(&importer.recv(LIMIT).unwrap(), stream, LIMIT).unwrap();
     stay(first);
 }
 
@@ -54,6 +67,22 @@ fn last(first: &Channel) {
     first.send_words(&[checksum(&target.to_vec(&stream).unwrap())]);
     assert_eq!(first.receive().bytes, b"end");
     drop(held);
+}
+
+/// Has its stream wait for a middle that dies, and keeps the buffer.
+fn waiting_last(first: &Channel) {
+    let world = World::new();
+    let importer = Importer::new(&world.context, invited(first), LIMIT).unwrap();
+    let buffer = importer.recv(LIMIT).unwrap();
+    let stream = world.new_stream();
+    drop(buffer.on(&stream).unwrap());
+    assert!(!stream.is_idle().unwrap());
+    first.send(b"enqueued", &[]);
+    assert_eq!(first.receive().bytes, b"killed");
+    eventually("the stream goes on", || stream.is_idle().unwrap());
+    assert!(matches!(buffer.is_ready(), Err(Error::PeerDied { .. })));
+    first.send(b"went on", &[]);
+    assert_eq!(first.receive().bytes, b"end");
 }
 
 struct Chain {
@@ -90,7 +119,7 @@ impl Chain {
     }
 
     /// Writes over all memory that the pool would give out now, of which the lent buffer must be no part.
-    fn write_over(&self, world: &World) -> cuda_mem_core::Stream {
+    fn write_over(&self, world: &World) -> Stream {
         let stream = world.new_stream();
         let other = self.pool.allocate(LEN, &stream).unwrap();
         let zeroes = DeviceBuffer::<u8>::zeroed(&stream, LEN).unwrap();
@@ -112,6 +141,10 @@ impl Chain {
 }
 
 fn for_each_kind(test: &'static str, body: fn(&World, Chain)) {
+    for_each_kind_with(test, middle, last, body);
+}
+
+fn for_each_kind_with(test: &'static str, middle: Body, last: Body, body: fn(&World, Chain)) {
     pair::play(test, &[("middle", middle), ("last", last)], |cast| {
         let world = World::new();
         for kind in kinds(&world) {
@@ -170,5 +203,16 @@ fn all_of_it_comes_back_when_the_last_dies_too() {
         assert_eq!(chain.exporter.leases(), 1);
         chain.last.kill();
         eventually("it comes back", || chain.exporter.leases() == 0);
+    });
+}
+
+/// It keeps the words of the dead, for whoever waits for its own uses: they do not go, and let nobody go with them.
+#[test]
+fn the_stream_of_the_last_does_not_wait_for_the_dead() {
+    for_each_kind_with(test_name!(), unfinished_middle, waiting_last, |_, mut chain| {
+        chain.middle.kill();
+        chain.last.send(b"killed", &[]);
+        assert_eq!(chain.last.receive().bytes, b"went on");
+        chain.end();
     });
 }

@@ -64,11 +64,13 @@ pub(super) fn context_if_any(call: &Call<'_>) -> Outcome<Option<Arc<Context>>> {
 }
 
 /// Waits for the work of the context that a block was made in, as the driver does before it frees one. That wait is not
-/// promised, so a program that relies on it is reported.
+/// promised, so a program that relies on it is reported. Others are held up meanwhile.
 pub(super) fn wait_for_users(call: &Call<'_>, at: u64, current: Option<Arc<Context>>) -> Outcome<()> {
-    let home = call.memory().lock().known(at).map(|block| block.context);
-    let Some(home) = home else { return Ok(()) };
+    let home = call.memory().lock().known(at).map(|block| (block.context, block.kind));
+    let Some((home, kind)) = home else { return Ok(()) };
     let context = if home == 0 { current } else { call.driver.runtime.context(home).ok() };
+    // A block of a pool is given back at once on hardware.
+    let _held = (!matches!(kind, Kind::Pooled(_))).then(|| call.driver.freeing.begin());
     context.map_or(Ok(()), |context| call.wait_for_context(&context))
 }
 

@@ -1,0 +1,127 @@
+//! What a free that waits for work holds up in other threads, as measured (docs/measurements.md).
+
+mod common;
+
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Machine, NOT_READY, code, ok};
+use cuda_mem_sys::{CUdeviceptr, CUevent, CUpointer_attribute, CUstream, Table};
+
+/// So long without a return is a call that waits.
+const STUCK: Duration = Duration::from_millis(20);
+/// Far longer than anything here needs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What calls need, by address.
+#[derive(Clone, Copy)]
+struct Things {
+    table: &'static Table,
+    context: usize,
+    event: usize,
+    stream: usize,
+    memory: CUdeviceptr,
+    pages: usize,
+}
+
+impl Things {
+    fn event(&self) -> CUevent {
+        ptr::without_provenance_mut(self.event)
+    }
+
+    fn stream(&self) -> CUstream {
+        ptr::without_provenance_mut(self.stream)
+    }
+}
+
+/// What it returns does not count: it is whether it returns.
+type Act = fn(&Things) -> u32;
+
+const HELD_UP: [(&str, Act); 8] = [
+    ("record", |t| code!(t.table, cuEventRecord(t.event(), t.stream()))),
+    ("fill", |t| code!(t.table, cuMemsetD8Async(t.memory, 1, 1, t.stream()))),
+    ("copy", |t| code!(t.table, cuMemcpyDtoDAsync(t.memory, t.memory + 8, 4, t.stream()))),
+    ("allocate", |t| code!(t.table, cuMemAlloc(&mut 0, 1))),
+    ("register", |t| code!(t.table, cuMemHostRegister(ptr::with_exposed_provenance_mut(t.pages), 4096, 0))),
+    ("create a stream", |t| code!(t.table, cuStreamCreate(&mut ptr::null_mut(), 1))),
+    ("destroy a stream", |t| code!(t.table, cuStreamDestroy(ptr::null_mut()))),
+    ("free", |t| code!(t.table, cuMemFree(t.memory + 4096))),
+];
+
+#[test]
+fn a_free_that_waits_holds_up_who_gives_work_and_nobody_who_asks() {
+    for (what, act) in HELD_UP {
+        for free in ["cuMemHostUnregister", "cuMemFree", "cuMemFreeHost"] {
+            let machine = Machine::new();
+            let held = machine.stream(1);
+            let mut host = ptr::null_mut();
+            ok!(machine.table, cuMemHostAlloc(&mut host, 4096, 0));
+            let (device, gone) = (machine.memory(8192), host.expose_provenance());
+            let (own, other) = (vec![0_u8; 3 * 4096].leak().as_mut_ptr(), vec![0_u8; 2 * 4096].leak());
+            ok!(machine.table, cuMemHostRegister(own.cast(), 4096, 0));
+            let things = Things {
+                table: machine.table,
+                context: machine.context.addr(),
+                event: machine.event(2).addr(),
+                stream: machine.stream(1).addr(),
+                memory: machine.memory(8192),
+                pages: other.as_mut_ptr().expose_provenance(),
+            };
+            let registered = own.expose_provenance();
+            let gate = machine.gate(held);
+            let calls = AtomicU64::new(0);
+            let current = move || {
+                ok!(things.table, cuCtxSetCurrent(ptr::without_provenance_mut(things.context)));
+            };
+            let (calls, things) = (&calls, &things);
+            thread::scope(|scope| {
+                let freeing = scope.spawn(move || {
+                    current();
+                    match free {
+                        "cuMemFree" => ok!(things.table, cuMemFree(device)),
+                        "cuMemFreeHost" => {
+                            ok!(things.table, cuMemFreeHost(ptr::with_exposed_provenance_mut(gone)));
+                        }
+                        _ => {
+                            let at = ptr::with_exposed_provenance_mut(registered);
+                            ok!(things.table, cuMemHostUnregister(at));
+                        }
+                    }
+                });
+                let calling = scope.spawn(move || {
+                    current();
+                    // At least once after the free has begun, and no more when it has ended.
+                    while !freeing.is_finished() {
+                        let _ = act(things);
+                        calls.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+                let start = Instant::now();
+                loop {
+                    let before = calls.load(Ordering::SeqCst);
+                    thread::sleep(STUCK);
+                    if calls.load(Ordering::SeqCst) == before {
+                        break;
+                    }
+                    if start.elapsed() > LIMIT {
+                        gate.open();
+                        panic!("{what} does not wait for {free}");
+                    }
+                }
+                // These return, or nothing ever does.
+                assert_eq!(code!(things.table, cuStreamQuery(held)), NOT_READY);
+                assert_eq!(code!(things.table, cuStreamQuery(things.stream())), 0);
+                ok!(things.table, cuEventQuery(things.event()));
+                ok!(things.table, cuStreamWriteValue64(things.stream(), things.memory, 1, 0));
+                current();
+                let kind = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+                let mut found = 0_u32;
+                ok!(things.table, cuPointerGetAttribute((&raw mut found).cast(), kind, things.memory));
+                assert!(!calling.is_finished(), "{what} waits for {free}");
+                gate.open();
+            });
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Registrations that are undone only while no stream is busy.
+//!
+//! Before the driver unregisters memory it waits for all work of the contexts that have it, and meanwhile it holds up whoever
+//! launches, copies, records an event, registers memory, or makes or destroys a stream (seen on hardware). A stream that waits
+//! for another process would so hold up the very thread that could let it go. Memory that other processes have too goes when a
+//! peer dies, whatever the streams are doing at that moment: it waits here.
+//!
+//! The driver can be asked about all of a context at once, by `cuCtxRecordEvent`, but that ends every capture in it, whatever mode
+//! the thread is in (seen on hardware). So each stream is asked that core knows of.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use crate::deferred::Release;
+use crate::driver::{self, Driver};
+use crate::error::Error;
+use crate::fork;
+use crate::stream::KnownStreams;
+
+/// How long a busy device is left alone, at first and at most.
+const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(800)];
+
+/// Shared while a stream is given a wait for a word, and alone while memory is unregistered: no such wait comes between the look
+/// at the streams and the driver's own.
+static WAITS: RwLock<()> = RwLock::new(());
+
+/// Whether the thread is there that tries again.
+static IS_TRYING: Mutex<bool> = Mutex::new(false);
+
+/// Words that streams are made to wait for.
+pub(crate) trait Awaited: Send + Sync {
+    /// Whether a stream waits for one that is not there yet.
+    fn is_awaited(&self) -> bool;
+}
+
+/// What one driver has of it.
+#[derive(Default)]
+pub(crate) struct WhenIdle {
+    /// How many wait or are being undone, so that the usual case costs one load.
+    count: AtomicUsize,
+    waiting: Mutex<Vec<Box<dyn Release>>>,
+    pub(crate) streams: KnownStreams,
+    /// For the default streams of threads, which no other thread can ask about.
+    words: Mutex<Vec<Weak<dyn Awaited>>>,
+}
+
+/// Has attempts fail until the result is dropped. To be held around a driver's call that has a stream wait for a word, and no longer.
+pub(crate) fn giving_a_wait() -> RwLockReadGuard<'static, ()> {
+    WAITS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Driver {
+    /// How many registrations of memory that other processes have too wait to be undone until no stream is busy.
+    ///
+    /// Such memory ([`SharedMapping`](crate::host::SharedMapping), [`SharedWords`](crate::ipc::SharedWords)) stays pinned
+    /// and mapped until then. It is looked for by a thread, which is there while something waits, by [`Driver::reclaim`], and
+    /// whenever such memory is registered or dropped.
+    #[must_use]
+    pub fn registrations_left(self) -> usize {
+        if fork::forked() { 0 } else { self.when_idle().count.load(Ordering::SeqCst) }
+    }
+
+    /// Releases what an owner had, as soon as no stream is busy.
+    pub(crate) fn release_when_idle(self, owned: impl Release + 'static) {
+        self.when_idle().count.fetch_add(1, Ordering::SeqCst);
+        self.when_idle().push(Box::new(owned));
+        if self.undo_if_idle() > 0 {
+            keep_trying();
+        }
+    }
+
+    /// Undoes what waits if no stream is busy, and tells how much still waits. The host waits for nothing.
+    pub(crate) fn undo_if_idle(self) -> usize {
+        // A push that the load misses is seen by the next one, who comes after it at the latest.
+        if self.registrations_left() == 0 { 0 } else { self.when_idle().attempt(self) }
+    }
+}
+
+impl WhenIdle {
+    /// Has words looked at, too.
+    pub(crate) fn watch(&self, words: Weak<dyn Awaited>) {
+        let mut all = self.lock_words();
+        all.retain(|words| words.strong_count() > 0);
+        all.push(words);
+    }
+
+    fn push(&self, owned: Box<dyn Release>) {
+        self.lock().push(owned);
+    }
+
+    fn pop(&self) -> Option<Box<dyn Release>> {
+        let mut waiting = self.lock();
+        (!waiting.is_empty()).then(|| waiting.remove(0))
+    }
+
+    fn attempt(&self, driver: Driver) -> usize {
+        let (mut done, mut refused) = (Vec::new(), Vec::new());
+        let alone = match WAITS.try_write() {
+            Ok(alone) => Some(alone),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        if alone.is_some() {
+            for _ in 0..self.count.load(Ordering::SeqCst) {
+                if !self.is_idle(driver) {
+                    break;
+                }
+                let Some(mut owned) = self.pop() else { break };
+                match driver.attempt(|| owned.release()) {
+                    Ok(()) => done.push(owned),
+                    Err(Error::Capturing { .. } | Error::WrongThread | Error::Timeout(_)) => self.push(owned),
+                    Err(error) => refused.push((owned, error)),
+                }
+            }
+        }
+        drop(alone);
+        // Alone no longer: a hook of the program's may have streams wait for words, and so may a drop.
+        let ended = done.len().saturating_add(refused.len());
+        drop(done);
+        refused.into_iter().for_each(|(owned, error)| driver.give_up(owned, &error));
+        self.count.fetch_sub(ended, Ordering::SeqCst).saturating_sub(ended)
+    }
+
+    fn is_idle(&self, driver: Driver) -> bool {
+        let is_awaited = |words: &Weak<dyn Awaited>| words.upgrade().is_some_and(|words| words.is_awaited());
+        !self.lock_words().iter().any(is_awaited) && self.streams.are_idle(driver)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Box<dyn Release>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_words(&self) -> MutexGuard<'_, Vec<Weak<dyn Awaited>>> {
+        self.words.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Has a thread try until nothing is left.
+fn keep_trying() {
+    let mut is_trying = is_trying();
+    if *is_trying {
+        return;
+    }
+    let thread = thread::Builder::new().name("cuda-mem-idle".into()).spawn(try_until_nothing_is_left);
+    // Without one it is left for the next who looks.
+    *is_trying = thread.is_ok();
+}
+
+fn try_until_nothing_is_left() {
+    let [mut pause, most] = PAUSE;
+    loop {
+        thread::sleep(pause);
+        pause = (pause * 2).min(most);
+        let drivers = driver::all();
+        drivers.iter().for_each(|driver| {
+            driver.undo_if_idle();
+        });
+        let mut is_trying = is_trying();
+        // Under the lock: who adds something after this starts the next one.
+        if drivers.iter().all(|driver| driver.registrations_left() == 0) {
+            *is_trying = false;
+            return;
+        }
+    }
+}
+
+fn is_trying() -> MutexGuard<'static, bool> {
+    IS_TRYING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for WhenIdle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WhenIdle")
+            .field("waiting", &self.count.load(Ordering::Relaxed))
+            .finish_non_exhaustive()
+    }
+}
