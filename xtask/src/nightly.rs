@@ -31,7 +31,7 @@ const FUZZED: &[&str] = &["trace", "settings", "frame", "connection", "hand_over
 const CASES: &str = "100000";
 const CASES_QUICK: &str = "2000";
 
-/// Operations that the engine of the caching allocator is tried with; the seeds are printed.
+/// Operations that the engine of the caching allocator is tried with, where little is held and where much is; the seeds are printed.
 const MACHINE: &str = "10000000";
 const MACHINE_QUICK: &str = "500000";
 

@@ -2,6 +2,7 @@
 
 use super::assemble::Build;
 use super::backend::Backend;
+use super::ground::Map;
 use super::heap::StreamHeap;
 use super::policy::cost;
 use super::source::{GrowError, PageSource};
@@ -135,6 +136,7 @@ impl<B: Backend> PageSource<B> {
             .map(|(start, map)| (start, map.bytes))
             .collect();
         for (start, bytes) in stale {
+            debug_assert!(self.ground.at(start).is_some_and(Map::is_stale), "{start:#x} is offered");
             self.backend.unmap(start, bytes)?;
             self.ground.unmap(start);
             self.charge(cost::UNMAP);

@@ -83,8 +83,10 @@ impl<B: Backend> PageSource<B> {
         self.backend.wait(heap, other, mark)
     }
 
-    /// Finds a place for a wholly free handle of a heap with which something failed: where it is offered, where it is mapped,
-    /// or among those without a home, if the driver does not take it back.
+    /// Finds a place for a wholly free handle of a heap with which something failed: where it is offered, where it was offered last
+    /// if it is mapped there still, where else it is mapped, or among those without a home, if the driver does not take it back.
+    ///
+    /// Where it was offered nobody else has plans. Of its stale mappings any may lie in a gap that is about to be filled.
     pub(super) fn shelter(&mut self, heap: u32, mine: &mut StreamHeap, chunk: u32) {
         let Some(record) = self.ground.chunk(chunk) else { return };
         let (memory, bytes) = (record.memory, record.bytes);
@@ -92,7 +94,8 @@ impl<B: Backend> PageSource<B> {
         if record.maps.iter().any(is_offered) {
             return;
         }
-        if let Some(address) = record.maps.last().copied() {
+        let home = record.maps.iter().find(|at| **at == record.home).or(record.maps.last());
+        if let Some(address) = home.copied() {
             self.ground.settle(address, heap);
             let now = mine.tick();
             mine.large.offer(address, bytes, now);

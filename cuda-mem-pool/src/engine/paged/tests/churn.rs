@@ -1,6 +1,6 @@
 //! Random sizes, a fixed number of blocks alive in each heap: what the benchmarks of allocators do.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::model::{Model, Others};
 use crate::engine::paged::pages::ROOMY;
@@ -33,7 +33,7 @@ fn churn(heaps: u32, doublings: f64, rounds: usize, seed: u64) -> Outcome {
     let sizes: Vec<Vec<usize>> = (0..heaps)
         .map(|_| (0..1024).map(|_| (512.0 * (random() * doublings).exp2()) as usize).collect())
         .collect();
-    let mut all: HashMap<u32, StreamHeap> = (0..heaps).map(|heap| (heap, StreamHeap::new())).collect();
+    let mut all: BTreeMap<u32, StreamHeap> = (0..heaps).map(|heap| (heap, StreamHeap::new())).collect();
     let mut live: Vec<Vec<Option<Block>>> = vec![vec![None; LIVE]; heaps as usize];
     let (mut active, mut peak, mut grows) = (0usize, 0usize, 0);
     let count = |model: &Model| model.creates + model.maps + model.unmaps;

@@ -1,6 +1,6 @@
 //! Random work while calls fail, one or many: no handle is lost, and what is pinned stays.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
@@ -98,17 +98,17 @@ struct Pinned {
 
 struct World {
     source: PageSource<Failing>,
-    heaps: HashMap<u32, StreamHeap>,
+    heaps: BTreeMap<u32, StreamHeap>,
     live: Vec<(u32, Block)>,
     pinned: Vec<Pinned>,
 }
 
 impl World {
-    fn new(lag: u64, churn: u64) -> Self {
+    fn new(lag: u64, churn: u64, little: usize) -> Self {
         let model = Model::new(lag, 96 * MIB);
         let backend = Failing { model, fails_in: None, for_good: false };
         // Small handles at the tail of blocks are moved too.
-        let policy = Policy { smallest_tail: 2 * MIB, churn, ..Policy::DEFAULT };
+        let policy = Policy { smallest_tail: 2 * MIB, churn, little, ..Policy::DEFAULT };
         let heaps = (0..HEAPS).map(|heap| (heap, StreamHeap::new())).collect();
         Self {
             source: PageSource::new(backend, policy, 1 << 40),
@@ -183,9 +183,10 @@ proptest! {
     fn nothing_is_lost(
         lag in 0..3u64,
         churn in prop::sample::select(vec![0, 4, Policy::DEFAULT.churn]),
+        little in prop::sample::select(vec![0, Policy::DEFAULT.little]),
         steps in prop::collection::vec((step(), 0..40u32, any::<bool>()), 1..80),
     ) {
-        let mut world = World::new(lag, churn);
+        let mut world = World::new(lag, churn, little);
         for (step, fails_in, for_good) in steps {
             world.source.backend.model.now += 1;
             world.source.backend.fails_in = Some(fails_in);

@@ -6,4 +6,5 @@ mod failing;
 mod machine;
 mod model;
 mod random;
+mod sheltered;
 mod traces;

@@ -115,13 +115,11 @@ impl Backend for Model {
 }
 
 /// All heaps but the one at work.
-pub(super) struct Others<'h>(pub(super) &'h mut HashMap<u32, StreamHeap>);
+pub(super) struct Others<'h>(pub(super) &'h mut BTreeMap<u32, StreamHeap>);
 
 impl Heaps for Others<'_> {
     fn others(&self) -> Vec<u32> {
-        let mut others: Vec<u32> = self.0.keys().copied().collect();
-        others.sort_unstable();
-        others
+        self.0.keys().copied().collect()
     }
 
     fn with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {

@@ -1,6 +1,6 @@
 //! Blocks of any size up to a largest, as in RMM's random-allocation benchmark.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::model::{Model, Others};
 use crate::engine::paged::{
@@ -42,7 +42,7 @@ impl Program {
             None => {
                 *grows += 1;
                 let wanted = Wanted { size, unused: 0, load: Load { active: self.active, peak: self.peak } };
-                let mut none = HashMap::new();
+                let mut none = BTreeMap::new();
                 match self.source.grow(0, &mut self.heap, &mut Others(&mut none), wanted, &NoIndex) {
                     Ok(block) => block,
                     Err(GrowError::OutOfMemory) => return None,

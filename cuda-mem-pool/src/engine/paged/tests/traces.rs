@@ -66,7 +66,7 @@ impl Trace {
     fn replay(&self, lag: u64, policy: Policy, capacity: usize, check: bool) -> Figures {
         let mut source = PageSource::new(Model::new(lag, capacity), policy, 4 << 40);
         source.set_limit(capacity);
-        let mut heaps: HashMap<u32, StreamHeap> = HashMap::new();
+        let mut heaps: BTreeMap<u32, StreamHeap> = BTreeMap::new();
         let mut live: HashMap<u32, (u32, Block)> = HashMap::new();
         let mut physical: BTreeMap<(u64, u64), u64> = BTreeMap::new();
         let (mut active, mut peak, mut ooms) = (0usize, 0usize, 0u64);
