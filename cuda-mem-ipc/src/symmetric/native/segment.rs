@@ -148,14 +148,26 @@ impl OwnSegment {
 
     /// Zeroes pads, and waits until they are.
     fn clear(&self, from: usize, to: usize) -> Result<()> {
-        let result = (from..to).try_for_each(|pad| {
-            let source = self.zeroes.on_read(&self.stream)?;
-            let target = self.segment.pad_address(pad);
-            // SAFETY: a pad of the mapping, which lives as long as `self`, and a buffer of as many bytes; waited for below.
-            unsafe { copy::memcpy_async(&self.stream, target, source.address(), SIGNAL_PAD_BYTES) }
-        });
+        let result = self.enqueue_clear(from, to);
         self.stream.synchronize()?;
         result
+    }
+
+    /// The first pad is cleared, and what is clear is copied behind itself until all are: a call for each doubling, not for each pad.
+    fn enqueue_clear(&self, from: usize, to: usize) -> Result<()> {
+        let (first, bytes) = (self.segment.pad_address(from), (to - from) * SIGNAL_PAD_BYTES);
+        let zeroes = self.zeroes.on_read(&self.stream)?;
+        // SAFETY: a pad of the mapping, which lives as long as `self`, and a buffer of as many bytes; the caller waits.
+        unsafe { copy::memcpy_async(&self.stream, first, zeroes.address(), SIGNAL_PAD_BYTES) }?;
+        let mut clear = SIGNAL_PAD_BYTES;
+        while clear < bytes {
+            let more = clear.min(bytes - clear);
+            // SAFETY: pads `from..to` of the mapping, those that are clear and as many bytes behind them, which do not overlap; the
+            // caller waits.
+            unsafe { copy::memcpy_async(&self.stream, first + clear as u64, first, more) }?;
+            clear += more;
+        }
+        Ok(())
     }
 
     /// A piece of so many bytes, if there is one.
