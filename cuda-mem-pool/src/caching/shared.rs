@@ -213,7 +213,8 @@ pub(super) fn limit(fraction: f64, total: usize) -> Result<usize> {
     if !(0.0..=1.0).contains(&fraction) {
         return Err(Error::InvalidFraction { fraction });
     }
-    Ok(if fraction < 1.0 { (total as f64 * fraction) as usize } else { usize::MAX })
+    // To the nearest byte: whoever says so many bytes by their share may have them.
+    Ok(if fraction < 1.0 { (total as f64 * fraction).round() as usize } else { usize::MAX })
 }
 
 /// All heaps but one. Each is taken for a moment by whoever has the page source, with nothing armed.

@@ -20,7 +20,6 @@ struct Known {
 impl Shared {
     pub(super) fn snapshot(&self) -> Snapshot {
         let active = self.ledger.read().active_bytes.all.current;
-        self.tell_snapshot(active);
         self.tell_moves();
         // While it is held no memory comes, goes or moves.
         let source = lock(&self.source);
@@ -31,6 +30,8 @@ impl Shared {
         device_traces.push(self.history.entries());
         drop(source);
         segments.extend(self.private_segments(device, &known.stacks));
+        // The next one shows it: what a program did last is the last entry of this one.
+        self.tell_snapshot(active);
         Snapshot {
             segments,
             device_traces,

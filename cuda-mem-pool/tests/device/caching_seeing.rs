@@ -367,7 +367,9 @@ fn stacks_come_with_entries_and_blocks() {
     let device = usize::try_from(world.context.device().as_raw()).unwrap();
     let entries = &snapshot.device_traces[device];
     assert!(entries.iter().any(|entry| entry.action == Action::Alloc && here(entry.frames.as_ref())));
-    assert_eq!(entries.last().unwrap().action, Action::Snapshot);
+    assert_eq!(entries.last().unwrap().action, Action::Alloc, "what was done last");
+    let later = allocator.snapshot().device_traces;
+    assert_eq!(later[device].last().unwrap().action, Action::Snapshot, "that one is in the next");
     // A recording that ended takes its stacks with it.
     allocator.history().stop();
     allocator.history().start(&options);

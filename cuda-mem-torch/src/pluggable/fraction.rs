@@ -36,7 +36,7 @@ impl Inner {
         let (total, reserved) = (device.total_memory()?, self.ready(device)?.cache.reserved_bytes());
         let claimed = self.books.with(|state| {
             let of = state.of(device);
-            let limit = (of.fraction * total as f64) as usize;
+            let limit = (of.fraction * total as f64).round() as usize;
             let held = of.held.saturating_add(bytes);
             let fits = !limited || of.fraction >= 1.0 || held.saturating_add(reserved) <= limit;
             if fits {

@@ -190,7 +190,7 @@ impl Inner {
         let report = OutOfMemory {
             device,
             requested,
-            allowed: (fraction * total as f64) as usize,
+            allowed: (fraction * total as f64).round() as usize,
             total,
             free: memory.map(|memory| memory.free),
             allocated: usize::try_from(allocated).unwrap_or(usize::MAX),

@@ -188,7 +188,8 @@ pub fn memory_limit(fraction: f64, total: u64) -> Result<Option<u64>, OptionsErr
     if !(0.0..=1.0).contains(&fraction) {
         return Err(OptionsError::MemoryFraction { fraction });
     }
-    Ok((fraction < 1.0).then_some((fraction * total as f64) as u64))
+    // To the nearest byte: whoever says so many bytes by their share may have them.
+    Ok((fraction < 1.0).then_some((fraction * total as f64).round() as u64))
 }
 
 /// A value that an option does not take.
