@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::backend::Backend;
 use super::heap::StreamHeap;
+use super::policy::FEW;
 use super::source::PageSource;
 use super::window::whole_pages;
 
@@ -56,9 +57,9 @@ impl<B: Backend> PageSource<B> {
         trusted && mine.now() >= self.policy.churn && self.policy.moves && self.ground.bytes() < self.little()
     }
 
-    /// While less than this is held, it is little.
+    /// While less than this is held, it is little. Many heaps do not come to rest in windows of their own: they take from each other.
     pub(super) fn little(&self) -> usize {
-        self.policy.little.saturating_mul(self.marks.len().max(1))
+        self.policy.little.saturating_mul(self.marks.len().clamp(1, FEW))
     }
 
     /// Learns whether sizes come again.

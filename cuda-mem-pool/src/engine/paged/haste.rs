@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::backend::Backend;
 use super::heap::StreamHeap;
-use super::policy::Policy;
+use super::policy::{FEW, Policy};
 use super::source::{Load, PageSource};
 
 /// What moving has cost, against what was done with it.
@@ -69,7 +69,10 @@ impl<B: Backend> PageSource<B> {
             let left = self.policy.of_one_block.saturating_sub(self.haste.of_this_block);
             let counted = microseconds.unsigned_abs().min(left);
             self.haste.of_this_block += counted;
-            let debt = self.haste.debt.saturating_add(counted);
+            // Of many heaps the others wait for the source meanwhile, most of them with a thread.
+            let heaps = self.marks.len();
+            let waiting = if heaps > FEW { heaps as u64 } else { 1 };
+            let debt = self.haste.debt.saturating_add(counted.saturating_mul(waiting));
             self.haste.debt = debt.min(self.policy.patience * 2);
         }
     }

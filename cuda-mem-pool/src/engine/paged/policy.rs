@@ -14,7 +14,7 @@ const FURTHER: usize = 4;
 const MOST_FURTHER: usize = 32 << 20;
 
 /// With more heaps than these, so many thousandths each, up to so many bytes: they take from each other all the time otherwise.
-const FEW: usize = 4;
+pub(super) const FEW: usize = 4;
 const MANY_FURTHER: usize = 20;
 const MOST_MANY_FURTHER: usize = 128 << 20;
 
@@ -41,7 +41,7 @@ pub struct Policy {
     pub(crate) room: usize,
     /// While less than this is held for each heap, nothing moves.
     pub(crate) room_of_heap: usize,
-    /// While less than this is held for each heap, blocks have windows of their own.
+    /// While less than this is held for each heap, of few, blocks have windows of their own.
     pub(crate) little: usize,
     /// And once something has become free so often: a program that only fills memory needs no windows, and its blocks stay.
     pub(crate) churn: u64,

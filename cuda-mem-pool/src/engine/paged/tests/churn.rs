@@ -93,6 +93,15 @@ fn blocks_that_come_again_need_no_more_calls() {
     }
 }
 
+/// Many heaps would take from each other for ever; they are given memory, and hardly come for more then.
+#[test]
+fn many_heaps_come_to_rest() {
+    let Outcome { ratio, calls, grows, .. } = churn(16, 16.0, 2 << 10, 0);
+    println!("held {ratio:.3}, {calls:?} calls, {grows} of 10,000 visit the source");
+    assert!(ratio <= 2.3, "held {ratio}");
+    assert!(calls[3] <= 64 && grows <= 50, "{calls:?} calls, {grows} visits");
+}
+
 #[test]
 #[ignore = "prints figures for choosing the policy"]
 fn figures_of_churn() {
