@@ -2,7 +2,7 @@
 //!
 //! The order of work is known when it is enqueued, whenever it runs: a stream keeps its own order, an event hands the
 //! order of one stream to another, a successful wait hands it to the host, and whatever the host enqueues later comes
-//! after all that the host has seen. Two pieces of work whose clocks do not compare are not ordered, even if a run
+//! after all that the host has seen. Within a graph it is that of its edges. Two pieces of work whose clocks do not compare are not ordered, even if a run
 //! happened to execute one long before the other. That is what lets misuse be found on the first run.
 
 /// One moment of one timeline: a stream's, or the host's.
@@ -10,6 +10,9 @@ pub(crate) type Timeline = u64;
 
 /// The timeline that all threads of the host share. Streams count from 1.
 pub(crate) const HOST: Timeline = 0;
+
+/// From here on the branches of graphs count.
+pub(crate) const GRAPHS: Timeline = 1 << 63;
 
 /// How far each timeline had come, as far as somebody knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

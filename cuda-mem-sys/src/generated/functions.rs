@@ -180,6 +180,7 @@ functions! {
     cuGraphGetNodes: PFN_cuGraphGetNodes_v10000, 10000, None, c"cuGraphGetNodes", c"cuGraphGetNodes", "group__CUDA__GRAPH.html";
     cuGraphInstantiateWithFlags: PFN_cuGraphInstantiateWithFlags_v11040, 11040, None, c"cuGraphInstantiateWithFlags", c"cuGraphInstantiateWithFlags", "group__CUDA__GRAPH.html";
     cuGraphLaunch: PFN_cuGraphLaunch_v10000, 10000, Some(10000), c"cuGraphLaunch", c"cuGraphLaunch", "group__CUDA__GRAPH.html";
+    cuGraphNodeGetDependencies: PFN_cuGraphNodeGetDependencies_v10000, 10000, None, c"cuGraphNodeGetDependencies", c"cuGraphNodeGetDependencies", "group__CUDA__GRAPH.html";
     cuGraphNodeGetType: PFN_cuGraphNodeGetType_v10000, 10000, None, c"cuGraphNodeGetType", c"cuGraphNodeGetType", "group__CUDA__GRAPH.html";
     cuGraphReleaseUserObject: PFN_cuGraphReleaseUserObject_v11030, 11030, None, c"cuGraphReleaseUserObject", c"cuGraphReleaseUserObject", "group__CUDA__GRAPH.html";
     cuGraphRetainUserObject: PFN_cuGraphRetainUserObject_v11030, 11030, None, c"cuGraphRetainUserObject", c"cuGraphRetainUserObject", "group__CUDA__GRAPH.html";

@@ -2980,6 +2980,11 @@ pub type PFN_cuGraphGetNodes_v10000 = unsafe extern "C" fn(
     nodes: *mut CUgraphNode,
     numNodes: *mut usize,
 ) -> CUresult;
+pub type PFN_cuGraphNodeGetDependencies_v10000 = unsafe extern "C" fn(
+    hNode: CUgraphNode,
+    dependencies: *mut CUgraphNode,
+    numDependencies: *mut usize,
+) -> CUresult;
 pub type PFN_cuGraphInstantiateWithFlags_v11040 = unsafe extern "C" fn(
     phGraphExec: *mut CUgraphExec,
     hGraph: CUgraph,

@@ -78,6 +78,25 @@ pub(crate) fn cuGraphNodeGetType(
     call.put(kind, found.kind)
 }
 
+/// With no list, tells what there is that the node comes after; with one, fills it as [`cuGraphGetNodes`] does.
+pub(crate) fn cuGraphNodeGetDependencies(
+    call: &Call<'_>,
+    node: CUgraphNode,
+    dependencies: *mut CUgraphNode,
+    count: *mut usize,
+) -> Outcome<()> {
+    let room = call.get(count.cast_const())?;
+    let state = call.driver.runtime.lock();
+    let mut nodes = state.graphs.values().flat_map(|graph| &graph.nodes);
+    let after = &nodes.find(|known| known.handle == node.addr()).ok_or(INVALID_VALUE)?.after;
+    if dependencies.is_null() {
+        return call.put(count, after.len());
+    }
+    let handles = after.iter().map(|&handle| ptr::without_provenance_mut(handle));
+    call.put_all(dependencies, handles.chain(std::iter::repeat(ptr::null_mut())).take(room))?;
+    call.put(count, after.len().min(room))
+}
+
 pub(crate) fn cuGraphInstantiateWithFlags(
     call: &Call<'_>,
     exec: *mut CUgraphExec,

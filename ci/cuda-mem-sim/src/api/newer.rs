@@ -65,6 +65,22 @@ pub(crate) fn cuStreamUpdateCaptureDependencies_v2(
     capture::cuStreamUpdateCaptureDependencies(call, stream, dependencies, count, flags)
 }
 
+/// As [`graph::cuGraphNodeGetDependencies`], with what the edges carry.
+pub(crate) fn cuGraphNodeGetDependencies_v2(
+    call: &Call<'_>,
+    node: CUgraphNode,
+    dependencies: *mut CUgraphNode,
+    edges: *mut u64,
+    count: *mut usize,
+) -> Outcome<()> {
+    graph::cuGraphNodeGetDependencies(call, node, dependencies, count)?;
+    if dependencies.is_null() || edges.is_null() {
+        return Ok(());
+    }
+    let found = call.get(count.cast_const())?;
+    call.put_all(edges, std::iter::repeat_n(0, found))
+}
+
 /// `CUDA_GRAPH_INSTANTIATE_PARAMS`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]

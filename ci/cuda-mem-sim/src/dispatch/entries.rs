@@ -98,6 +98,8 @@ pub mod newer {
     ) -> CUresult;
     type StreamUpdateCaptureDependencies =
         unsafe extern "C" fn(CUstream, *mut CUgraphNode, *const c_void, usize, c_uint) -> CUresult;
+    type GraphNodeGetDependencies =
+        unsafe extern "C" fn(CUgraphNode, *mut CUgraphNode, *mut u64, *mut usize) -> CUresult;
     type GraphInstantiateWithParams =
         unsafe extern "C" fn(*mut CUgraphExec, CUgraph, *mut c_void) -> CUresult;
     type GraphDebugDotPrint = unsafe extern "C" fn(CUgraph, *const c_char, c_uint) -> CUresult;

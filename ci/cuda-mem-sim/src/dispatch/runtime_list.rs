@@ -109,6 +109,7 @@ macro_rules! runtime_entries {
                 cuGraphGetNodes as cuGraphGetNodes(h_graph: CUgraph, nodes: *mut CUgraphNode, num_nodes: *mut usize) = PFN_cuGraphGetNodes_v10000;
                 cuGraphInstantiateWithFlags as cuGraphInstantiateWithFlags(ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, flags: u64) = PFN_cuGraphInstantiateWithFlags_v11040;
                 cuGraphLaunch as cuGraphLaunch(h_graph: CUgraphExec, h_stream: CUstream) = PFN_cuGraphLaunch_v10000;
+                cuGraphNodeGetDependencies as cuGraphNodeGetDependencies(h_node: CUgraphNode, dependencies: *mut CUgraphNode, num_dependencies: *mut usize) = PFN_cuGraphNodeGetDependencies_v10000;
                 cuGraphNodeGetType as cuGraphNodeGetType(h_node: CUgraphNode, kind: *mut CUgraphNodeType) = PFN_cuGraphNodeGetType_v10000;
                 cuGraphReleaseUserObject as cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: c_uint) = PFN_cuGraphReleaseUserObject_v11030;
                 cuGraphRetainUserObject as cuGraphRetainUserObject(graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint) = PFN_cuGraphRetainUserObject_v11030;

@@ -162,7 +162,7 @@ impl Runtime {
         if as_node {
             return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
         }
-        state.record_now(stream, event.addr());
+        state.record_now(stream, event.addr(), None);
         self.wake_workers(&mut state);
         Ok(())
     }
@@ -210,7 +210,7 @@ impl Runtime {
         }
         let whole = state.contexts.get(&context.handle()).map(|home| Arc::clone(&home.whole));
         let whole = whole.ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
-        state.record_now(&whole, event.addr());
+        state.record_now(&whole, event.addr(), None);
         self.wake_workers(&mut state);
         Ok(())
     }
@@ -310,8 +310,8 @@ impl State {
         }
     }
 
-    /// Records an event at the end of a stream.
-    pub(super) fn record_now(&mut self, stream: &Arc<Stream>, event: usize) {
+    /// Records an event at the end of a stream, or as a node of a graph that is launched there, which knows less.
+    pub(super) fn record_now(&mut self, stream: &Arc<Stream>, event: usize, of_node: Option<Clock>) {
         let page = self.events.get(&event).and_then(|event| event.shared.clone());
         let shared = page.map(|page| {
             let number = page.record();
@@ -319,6 +319,7 @@ impl State {
         });
         let reached = Arc::new(Reached { time: OnceLock::new(), shared });
         let (mark, clock) = self.push(stream, Run::Reach(Arc::clone(&reached)), &[], None);
+        let clock = of_node.unwrap_or(clock);
         if let Some(event) = self.events.get_mut(&event) {
             event.last = Last::At(Point { mark, clock, reached });
         }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use cuda_mem_sys::{CUgraphNodeType, CUresult};
 
+use super::branches::{Branches, Launch};
 use super::event::Last;
 use super::op::{HostCall, Op, Outcome, Run};
 use super::queue::Mark;
 use super::stream::Stream;
 use super::{HandleKind, Runtime, State, new_handle};
 use crate::call::Call;
+use crate::order::Clock;
 use crate::site::Site;
 
 /// A graph.
@@ -50,10 +52,11 @@ pub(crate) enum Work {
 #[derive(Debug)]
 pub(crate) struct Exec {
     nodes: Vec<Node>,
+    branches: Branches,
     objects: BTreeMap<usize, u32>,
     pub(crate) made: Site,
     /// The end of its last launch: it does not run beside itself.
-    last: Option<Mark>,
+    last: Option<(Mark, Clock)>,
 }
 
 /// An object of the program that graphs keep alive.
@@ -113,43 +116,47 @@ impl Runtime {
             }
         }
         let handle = new_handle(HandleKind::Exec);
-        state.execs.insert(handle, Exec { nodes, objects, made: call.site(), last: None });
+        let branches = Branches::of(&nodes);
+        state.execs.insert(handle, Exec { nodes, branches, objects, made: call.site(), last: None });
         Ok(handle)
     }
 
-    /// Enqueues all nodes of a graph. Branches that could run beside each other run one after the other.
+    /// Enqueues all nodes of a graph. Branches that could run beside each other run one after the other, but count as unordered.
     pub(crate) fn launch(&self, call: &Call<'_>, exec: usize, stream: &Arc<Stream>) -> Outcome<()> {
         let mut state = self.lock();
         state.refuse_implicit_use(stream)?;
         state.refuse_if_capturing(stream)?;
-        let known = state.execs.get(&exec).ok_or(INVALID_VALUE)?;
-        let (nodes, before) = (known.nodes.clone(), known.last);
-        let (mut last, _) = state.push(stream, Run::Nothing, before.as_slice(), None);
+        let mut known = state.execs.remove(&exec).ok_or(INVALID_VALUE)?;
+        let (before, knows) = known.last.take().unzip();
+        let start = state.push(stream, Run::Nothing, before.as_slice(), knows.as_ref()).1;
+        let mut launch = Launch::after(start);
         let mut uses = Vec::new();
-        for node in nodes {
-            last = match node.work {
-                Work::Op(Op { reads, writes, run, .. }) => {
-                    let (mark, clock) = state.push(stream, run, &[], None);
-                    uses.push((reads, writes, clock));
-                    mark
-                }
-                Work::Record(event) => {
-                    state.record_now(stream, event);
-                    continue;
-                }
-                Work::Wait(event) => {
-                    let point = match state.events.get(&event).map(|event| event.last.clone()) {
-                        Some(Last::At(point)) => point,
-                        _ => continue,
-                    };
-                    state.push(stream, Run::Nothing, &[point.mark], Some(&point.clock)).0
-                }
-                Work::Nothing => continue,
+        for (at, node) in known.nodes.iter().enumerate() {
+            let awaited = match &node.work {
+                Work::Wait(event) => match state.events.get(event).map(|event| event.last.clone()) {
+                    Some(Last::At(point)) => Some(point),
+                    _ => None,
+                },
+                _ => None,
             };
+            let clock =
+                known.branches.pass(&mut launch, at, node, awaited.as_ref().map(|point| &point.clock));
+            match &node.work {
+                Work::Op(Op { reads, writes, run, .. }) => {
+                    state.push(stream, run.clone(), &[], None);
+                    uses.push((reads.clone(), writes.clone(), clock));
+                }
+                Work::Record(event) => state.record_now(stream, *event, Some(clock)),
+                Work::Wait(_) => {
+                    if let Some(point) = awaited {
+                        state.push(stream, Run::Nothing, &[point.mark], None);
+                    }
+                }
+                Work::Nothing => {}
+            }
         }
-        if let Some(exec) = state.execs.get_mut(&exec) {
-            exec.last = Some(last);
-        }
+        known.last = Some(state.push(stream, Run::Nothing, &[], Some(&launch.end())));
+        state.execs.insert(exec, known);
         self.wake_workers(&mut state);
         drop(state);
         let site = call.site();

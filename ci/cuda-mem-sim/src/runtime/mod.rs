@@ -3,6 +3,7 @@
 //! One lock guards all of it; workers and waiting callers hold it only between operations, never while one runs. The lock
 //! is never held together with that of the memory.
 
+mod branches;
 pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod event;
