@@ -69,6 +69,6 @@ pub use fork::forked;
 pub use host::PinnedBuffer;
 pub use scope::{Scope, scope};
 pub use source::MemorySource;
-pub use stream::{Stream, StreamId};
+pub use stream::{CaptureId, CapturePast, CapturePoint, Stream, StreamId};
 pub use transfer::Transfer;
 pub use uses::{UsePoint, Uses};

@@ -10,6 +10,8 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
+mod capture_past;
+mod capture_point;
 mod known;
 
 use std::cell::Cell;
@@ -34,6 +36,8 @@ use crate::event::Event;
 use crate::fork;
 use crate::handle::Handle;
 
+pub use capture_past::CapturePast;
+pub use capture_point::{CaptureId, CapturePoint};
 pub(crate) use known::KnownStreams;
 
 /// So many waits in a row that fail, without a capture in the way, are taken for a lost context.

@@ -50,6 +50,13 @@ impl Uses {
         entries.writer.is_none() && entries.readers.is_empty()
     }
 
+    /// The streams that entered.
+    #[must_use]
+    pub fn streams(&mut self) -> Vec<Stream> {
+        let entries = self.entries.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        entries.iter().map(|entry| entry.stream.clone()).collect()
+    }
+
     /// Orders `stream` behind the uses so far and enters it as a user of the memory at `address`, until the result is dropped.
     /// The host waits for nothing. Uses of the same stream alone take no call.
     ///

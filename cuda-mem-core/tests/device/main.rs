@@ -9,6 +9,7 @@ mod common;
 
 mod anonymous;
 mod buffers;
+mod capture_points;
 mod captures;
 mod contexts;
 mod copies;

@@ -132,7 +132,7 @@ impl CachingAllocator {
         if slot.stream.id() == stream.id() {
             return Ok(());
         }
-        shared.pending.record_stream(address, stream)
+        shared.pending.record_stream(address, stream, None)
     }
 
     /// Gives the memory back that nothing is in and that no work uses any more. The host does not wait: what the device still

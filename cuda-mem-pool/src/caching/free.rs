@@ -26,7 +26,7 @@ impl Shared {
         let number = number_of(found);
         let elsewhere = stream.filter(|stream| stream.id() != slot.stream.id());
         if elsewhere.is_some() || !self.pending.is_empty() {
-            let uses = self.pending.take_uses(address);
+            let uses = self.pending.take_uses(address).map(|used| used.uses);
             if elsewhere.is_some() || uses.is_some() {
                 return self.free_behind(slot, address, number, uses.unwrap_or_default(), elsewhere);
             }
@@ -91,7 +91,7 @@ impl Shared {
         });
         let requested = requested.ok_or(Error::UnknownAddress { address })?;
         self.tell_free(Action::FreeRequested, slot, address, requested);
-        self.pending.push(address, slot.number, number, uses, &self.observer);
+        self.pending.push(address, slot.number, number, uses, None, &self.observer);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use cuda_mem_core::{Stream, StreamId, UsePoint, Uses};
+use cuda_mem_core::{CaptureId, CapturePast, CapturePoint, Stream, StreamId, UsePoint, Uses};
 
 use super::observer::{DriverCall, Observer};
 use crate::engine::paged::BlockNumber;
@@ -14,8 +14,24 @@ use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 pub(super) struct Pending {
     /// How many blocks there are of both kinds, so that the usual free costs one load.
     blocks: AtomicUsize,
-    used: Mutex<HashMap<u64, Uses>>,
+    used: Mutex<HashMap<u64, Used>>,
     freed: Mutex<Vec<Waiting>>,
+}
+
+/// Who uses a block.
+#[derive(Debug)]
+pub(super) struct Used {
+    pub(super) uses: Uses,
+    /// The capture that all of it is part of, if that is known.
+    pub(super) capture: Option<CaptureId>,
+}
+
+/// Where the streams of a block stood in a capture when it was freed.
+#[derive(Debug)]
+pub(super) struct Captured {
+    /// The stream that it belongs to, by id.
+    pub(super) owner: u64,
+    pub(super) points: Vec<CapturePoint>,
 }
 
 /// A block that was freed while streams still used it.
@@ -27,6 +43,8 @@ pub(super) struct Waiting {
     /// None before points could be recorded, because a stream captures.
     points: Option<Vec<UsePoint>>,
     uses: Uses,
+    /// Where to look for their end before that of their capture, if there.
+    captured: Option<Captured>,
 }
 
 impl Pending {
@@ -35,26 +53,34 @@ impl Pending {
         self.blocks.load(Ordering::Relaxed) == 0
     }
 
-    /// Enters a stream as a user of a block.
-    pub(super) fn record_stream(&self, address: u64, stream: &Stream) -> Result<()> {
+    /// Enters a stream as a user of a block, as part of a capture if that is known.
+    pub(super) fn record_stream(
+        &self,
+        address: u64,
+        stream: &Stream,
+        capture: Option<CaptureId>,
+    ) -> Result<()> {
         let mut used = lock(&self.used);
-        let uses = used.entry(address).or_insert_with(|| {
+        let used = used.entry(address).or_insert_with(|| {
             self.blocks.fetch_add(1, Ordering::Release);
-            Uses::new()
+            Used { uses: Uses::new(), capture }
         });
-        Ok(uses.record_stream(stream)?)
+        if used.capture != capture {
+            used.capture = None;
+        }
+        Ok(used.uses.record_stream(stream)?)
     }
 
     /// The uses of a block that is freed now.
-    pub(super) fn take_uses(&self, address: u64) -> Option<Uses> {
-        let uses = lock(&self.used).remove(&address)?;
+    pub(super) fn take_uses(&self, address: u64) -> Option<Used> {
+        let used = lock(&self.used).remove(&address)?;
         self.blocks.fetch_sub(1, Ordering::Release);
-        Some(uses)
+        Some(used)
     }
 
     /// Enters the uses again of a block that could not be freed.
     pub(super) fn keep_uses(&self, address: u64, uses: Uses) {
-        lock(&self.used).insert(address, uses);
+        lock(&self.used).insert(address, Used { uses, capture: None });
         self.blocks.fetch_add(1, Ordering::Release);
     }
 
@@ -65,10 +91,11 @@ impl Pending {
         heap: u32,
         number: BlockNumber,
         mut uses: Uses,
+        captured: Option<Captured>,
         observer: &Observer,
     ) {
         let points = recorded(&mut uses, observer);
-        self.put_back(Waiting { address, heap, number, points, uses });
+        self.put_back(Waiting { address, heap, number, points, uses, captured });
     }
 
     /// The blocks whose uses are over. Asks the driver, of each stream until it has not come far enough: what was recorded there
@@ -98,23 +125,29 @@ impl Pending {
 
     /// All freed blocks that have their points, to be waited for.
     pub(super) fn take_marked(&self) -> Vec<Waiting> {
-        let mut freed = lock(&self.freed);
-        let mut marked = Vec::new();
-        let mut at = 0;
-        while let Some(waiting) = freed.get_mut(at) {
-            if waiting.points.is_some() {
-                marked.push(freed.remove(at));
-            } else {
-                at += 1;
-            }
-        }
-        self.blocks.fetch_sub(marked.len(), Ordering::Release);
-        marked
+        self.take(|waiting| waiting.points.is_some())
+    }
+
+    /// Whether a freed block of the stream may come back before its capture ends.
+    pub(super) fn has_captured(&self, owner: u64) -> bool {
+        lock(&self.freed).iter().any(|waiting| waiting.is_captured_of(owner))
+    }
+
+    /// The freed blocks of a stream whose uses all come before where it stands in its capture.
+    pub(super) fn take_passed(&self, owner: u64, past: &CapturePast) -> Vec<Waiting> {
+        let passed = |captured: &Captured| captured.points.iter().all(|point| past.contains(point));
+        self.take(|waiting| waiting.is_captured_of(owner) && waiting.captured.as_ref().is_some_and(passed))
+    }
+
+    fn take(&self, is_wanted: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+        let taken: Vec<_> = lock(&self.freed).extract_if(.., |waiting| is_wanted(waiting)).collect();
+        self.blocks.fetch_sub(taken.len(), Ordering::Release);
+        taken
     }
 
     /// Waits for all uses; what each wait said.
     pub(super) fn wait(&self) -> Vec<cuda_mem_core::Result<()>> {
-        let used = lock(&self.used).values().map(Uses::wait).collect::<Vec<_>>();
+        let used = lock(&self.used).values().map(|used| used.uses.wait()).collect::<Vec<_>>();
         let freed = lock(&self.freed).iter().map(|waiting| waiting.uses.wait()).collect::<Vec<_>>();
         used.into_iter().chain(freed).collect()
     }
@@ -132,6 +165,10 @@ impl Pending {
 }
 
 impl Waiting {
+    fn is_captured_of(&self, owner: u64) -> bool {
+        self.captured.as_ref().is_some_and(|captured| captured.owner == owner)
+    }
+
     fn is_over(&mut self, observer: &Observer, behind: &mut Vec<StreamId>) -> bool {
         if self.points.is_none() {
             // A capture may have ended.

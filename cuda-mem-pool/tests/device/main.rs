@@ -8,6 +8,7 @@ mod common;
 
 mod adaptors;
 mod caching;
+mod caching_capture_reuse;
 mod caching_oom;
 mod caching_pools;
 mod caching_pools_capture;

@@ -12,6 +12,7 @@ mod caching_model;
 mod caching_oom;
 mod caching_pins;
 mod caching_pools;
+mod capture_reuse;
 mod faults;
 mod machines;
 mod pinned_cache;

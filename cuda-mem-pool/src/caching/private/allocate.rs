@@ -55,6 +55,7 @@ impl Shared {
                 return Err(CoreError::ForeignContext { what: "the stream" }.into());
             }
             self.private.note_capture(pool, stream)?;
+            self.reuse_captured(pool, stream);
             let routed = Routed { pool, stream, requested };
             let block = match self.look(routed)? {
                 Found::Miss(..) => self.climb_private(routed)?,

@@ -54,7 +54,7 @@ use crate::segments::{Checkpoint, Filter, Options, Restored};
 /// out for a stream that captures may be used by the graph, wherever that is launched: the pool keeps its memory until the
 /// last [`release_pool`](Self::release_pool), whatever was freed meanwhile. Blocks that wait for other streams
 /// ([`record_stream`](Self::record_stream)) stay away while a graph may be captured from their pool: as long as allocations go
-/// to it.
+/// to it, unless [`set_graph_capture_record_stream_reuse`](Self::set_graph_capture_record_stream_reuse) is on.
 impl CachingAllocator {
     /// Makes the pool, or adds a use to it. Its segments come from `source` if one is named, which is asked on an internal stream
     /// that the host waits for, and must give memory at multiples of 512, as pools of the driver do and an
@@ -114,6 +114,7 @@ impl CachingAllocator {
         // Dropped without the lock.
         let filter = ended?;
         shared.private.routes.fetch_sub(1, Ordering::Relaxed);
+        shared.private.captures.forget();
         drop(filter);
         Ok(())
     }

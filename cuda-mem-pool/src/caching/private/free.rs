@@ -30,25 +30,26 @@ impl Shared {
         drop(state);
         let Some(block) = block else { return Err(Error::UnknownAddress { address }) };
         if let Some(other) = stream.filter(|stream| stream.id().as_raw() != entry.stream)
-            && let Err(error) = pending.record_stream(address, other)
+            && let Err(error) = pending.record_stream(address, other, self.capture_of(other))
         {
             lock(&self.private.state).blocks.add(entry);
             return Err(error);
         }
-        let uses = if pending.is_empty() { None } else { pending.take_uses(address) };
+        let used = if pending.is_empty() { None } else { pending.take_uses(address) };
         let (size, requested) = sizes(&block);
         self.tell_private(Action::FreeRequested, entry.pool, address, requested, owner.as_ref());
-        let Some(uses) = uses else {
+        let Some(mut used) = used else {
             self.tell_private(Action::FreeCompleted, entry.pool, address, requested, owner.as_ref());
             return self.put_back_private(entry, &block);
         };
+        let captured = owner.and_then(|owner| self.captured(&owner, &mut used));
         let mut state = lock(&self.private.state);
         state.pools.get_mut(entry.pool)?.heap_mut().free_pending(entry.block).map_err(PoolError::from)?;
         state.blocks.wait(entry);
         self.private.waiting.store(state.blocks.waiting(), Ordering::Relaxed);
         self.private.shard.hold().request_free(pool_of(block.kind), size);
         drop(state);
-        pending.push(address, NO_HEAP, BlockNumber::new(Tier::Large, 0), uses, &self.observer);
+        pending.push(address, NO_HEAP, BlockNumber::new(Tier::Large, 0), used.uses, captured, &self.observer);
         Ok(())
     }
 
@@ -114,6 +115,6 @@ impl Shared {
         if entry.stream == stream.id().as_raw() {
             return Ok(());
         }
-        pending.record_stream(address, stream)
+        pending.record_stream(address, stream, self.capture_of(stream))
     }
 }

@@ -5,6 +5,7 @@
 
 mod allocate;
 mod api;
+mod captured;
 mod free;
 mod handed_out;
 mod ladder;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 
 use cuda_mem_core::{Context, Stream};
 
+use self::captured::Captures;
 use self::handed_out::HandedOut;
 use self::memory::Memory;
 use super::pending::Pending;
@@ -48,6 +50,7 @@ pub(super) struct Private {
     /// From how many bytes on garbage is collected; the largest number for never.
     garbage: AtomicUsize,
     state: Mutex<State>,
+    captures: Captures,
     memory: Memory,
     shard: Shard,
 }
@@ -87,6 +90,7 @@ impl Private {
             limit: AtomicUsize::new(usize::MAX),
             garbage: AtomicUsize::new(usize::MAX),
             state: Mutex::new(state),
+            captures: Captures::default(),
             memory: Memory::new(context),
             shard,
         }

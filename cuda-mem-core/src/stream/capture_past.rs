@@ -1,0 +1,182 @@
+//! What comes before a place in a capture.
+//!
+//! # Safety
+//!
+//! Relies on the nodes of a graph staying in it while it is captured (the documentation of `cuStreamGetCaptureInfo` permits
+//! no removal), and on the callers' word that nobody else works at the capture.
+
+#![allow(unsafe_code, reason = "calls driver functions")]
+
+use std::collections::HashSet;
+use std::ptr;
+
+use cuda_mem_sys::{CUgraphNode, CUgraphNode_st, CUresult};
+
+use super::capture_point::CapturePoint;
+use crate::driver::Driver;
+use crate::error::{Error, Result, call};
+use crate::handle::Handle;
+
+/// Most nodes come after fewer than this, and are asked about in one call.
+const USUAL: usize = 8;
+
+type Node = Handle<CUgraphNode_st>;
+
+/// All that comes before a place in a capture, and the place itself. It is kept from one place to the next, so that each node
+/// of the graph is asked about once.
+///
+/// ```
+/// use cuda_mem_core::{CapturePast, Driver, Event, Stream};
+/// use cuda_mem_core::sys::CUstreamCaptureMode;
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let (stream, side) = (Stream::new(&context)?, Stream::new(&context)?);
+/// let table = driver.table();
+/// let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+/// // SAFETY: a live stream.
+/// unsafe { table.cuStreamBeginCapture().unwrap()(stream.as_raw().cast(), mode) };
+/// let event = Event::new(&context)?;
+/// stream.record(&event)?;
+/// side.wait(&event)?; // the second stream is part of the capture from here on
+/// // SAFETY: one host function on nothing.
+/// unsafe { table.cuLaunchHostFunc().unwrap()(side.as_raw().cast(), Some(nothing), std::ptr::null_mut()) };
+///
+/// let mut past = CapturePast::new();
+/// // SAFETY: nobody else works at the capture.
+/// let used = unsafe { side.capture_point() }?.unwrap();
+/// // SAFETY: as above.
+/// unsafe { past.advance(&stream.capture_point()?.unwrap()) }?;
+/// assert!(!past.contains(&used));
+///
+/// side.record(&event)?;
+/// stream.wait(&event)?;
+/// // SAFETY: as above.
+/// unsafe { past.advance(&stream.capture_point()?.unwrap()) }?;
+/// assert!(past.contains(&used));
+/// # let mut graph = std::ptr::null_mut();
+/// # unsafe { table.cuStreamEndCapture().unwrap()(stream.as_raw().cast(), &mut graph) };
+/// # unsafe { table.cuGraphDestroy().unwrap()(graph) };
+/// # unsafe extern "C" fn nothing(_: *mut std::ffi::c_void) {}
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct CapturePast {
+    place: Option<CapturePoint>,
+    /// The addresses of the nodes.
+    nodes: HashSet<usize>,
+}
+
+impl CapturePast {
+    /// Of no place.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes in what comes before `place`. What does not, although it came before the last place, is forgotten.
+    ///
+    /// Wraps [`cuGraphNodeGetDependencies`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html) for each node that is
+    /// new. What a node may begin before is not taken to come before it.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`], [`Error::Missing`], [`Error::Forked`]; it is of no place then.
+    ///
+    /// # Safety
+    ///
+    /// The capture of `place` has not ended, and until this returns nobody ends it, gives one of its streams anything, or changes its
+    /// graph.
+    pub unsafe fn advance(&mut self, place: &CapturePoint) -> Result<()> {
+        let before = self.place.take();
+        let before = before.filter(|before| is_same_capture(before, place));
+        if before.as_ref().is_some_and(|before| before.nodes == place.nodes) {
+            self.place = before;
+            return Ok(());
+        }
+        let driver = place.context.driver();
+        let bound = place.context.bind()?;
+        // SAFETY: a node of the capture's graph: of the place, or found to come before one.
+        let mut ask = |node: Node, found: &mut Vec<Node>| unsafe { dependencies(driver, node, found) };
+        let last = before.map_or_else(Vec::new, |before| before.nodes);
+        if last.is_empty() {
+            self.nodes.clear();
+        }
+        if !reach(&mut self.nodes, &place.nodes, &last, &mut ask)? {
+            // The stream was set to a place that does not come after the last one.
+            self.nodes.clear();
+            reach(&mut self.nodes, &place.nodes, &[], &mut ask)?;
+        }
+        drop(bound);
+        self.place = Some(place.clone());
+        Ok(())
+    }
+
+    /// Whether all that comes before `point`, which was taken earlier, comes before this place. Never of another capture.
+    #[must_use]
+    pub fn contains(&self, point: &CapturePoint) -> bool {
+        self.place.as_ref().is_some_and(|place| is_same_capture(place, point))
+            && point.nodes.iter().all(|node| self.nodes.contains(&address(*node)))
+    }
+}
+
+fn is_same_capture(one: &CapturePoint, other: &CapturePoint) -> bool {
+    one.capture == other.capture && one.context.driver() == other.context.driver()
+}
+
+fn address(node: Node) -> usize {
+    node.raw().addr()
+}
+
+/// Adds `from` and all that comes before it to `nodes`, which have all that comes before any of them; whether that went past all of
+/// `last`.
+fn reach(
+    nodes: &mut HashSet<usize>,
+    from: &[Node],
+    last: &[Node],
+    ask: &mut impl FnMut(Node, &mut Vec<Node>) -> Result<()>,
+) -> Result<bool> {
+    let mut ahead: HashSet<usize> = last.iter().map(|&node| address(node)).collect();
+    let mut open = from.to_vec();
+    while let Some(node) = open.pop() {
+        ahead.remove(&address(node));
+        if nodes.insert(address(node)) {
+            ask(node, &mut open)?;
+        }
+    }
+    Ok(ahead.is_empty())
+}
+
+/// Adds what a node comes after to `found`.
+///
+/// # Safety
+///
+/// A node of a graph that nobody else works at.
+unsafe fn dependencies(driver: Driver, node: Node, found: &mut Vec<Node>) -> Result<()> {
+    let mut usual = [ptr::null_mut(); USUAL];
+    let mut count = usual.len();
+    // SAFETY: a live node, by the caller's promise; room for as many as it says.
+    let asked =
+        unsafe { call!(driver, cuGraphNodeGetDependencies(node.raw(), usual.as_mut_ptr(), &mut count)) };
+    match asked {
+        // Edges of which one cannot tell that all before them is done.
+        Err(Error::Driver(error)) if error.code() == CUresult::CUDA_ERROR_LOSSY_QUERY => return Ok(()),
+        asked => asked?,
+    }
+    if count < usual.len() {
+        found.extend(usual.iter().take(count).map(|&node| Handle::new(node)));
+        return Ok(());
+    }
+    // There may be more.
+    // SAFETY: as above; only their number is asked for.
+    unsafe { call!(driver, cuGraphNodeGetDependencies(node.raw(), ptr::null_mut(), &mut count)) }?;
+    let mut all: Vec<CUgraphNode> = vec![ptr::null_mut(); count];
+    // SAFETY: as above.
+    unsafe { call!(driver, cuGraphNodeGetDependencies(node.raw(), all.as_mut_ptr(), &mut count)) }?;
+    found.extend(all.into_iter().take(count).map(Handle::new));
+    Ok(())
+}
