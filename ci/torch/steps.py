@@ -226,6 +226,71 @@ def graph_in_a_fresh_stream():
 
 
 @step
+def graph_uses_memory_again():
+    """A block that side streams used serves its graph again once they are joined, if that is asked for."""
+    torch = enabled()
+    block = lambda: torch.empty(4096, dtype=torch.uint8, device="cuda")
+    sources = [torch.arange(start, start + 64, dtype=torch.uint8) for start in (0, 64)]
+    inputs, out = [block(), block()], [block(), block(), block()]
+    [into[:64].copy_(source) for into, source in zip(inputs, sources)]
+    for reuse in (True, False):
+        torch._C._accelerator_setAllocatorSettings(f"graph_capture_record_stream_reuse:{reuse}")
+        main, sides, graph = torch.cuda.Stream(), [torch.cuda.Stream(), torch.cuda.Stream()], torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=main):
+            shared = block()
+            address = shared.data_ptr()
+            shared.copy_(inputs[0])
+            for side, into in zip(sides, out):
+                side.wait_stream(main)
+                with torch.cuda.stream(side):
+                    into.copy_(shared)
+                shared.record_stream(side)
+            del shared
+            main.wait_stream(sides[0])
+            early = block()
+            assert early.data_ptr() != address, "one stream was not joined yet"
+            main.wait_stream(sides[1])
+            late = block()
+            assert (late.data_ptr() == address) == reuse, (late.data_ptr(), address)
+            late.copy_(inputs[1])
+            out[2].copy_(late)
+        for _ in range(3):
+            graph.replay()
+        torch.cuda.synchronize()
+        assert [into.cpu()[:64].tolist() for into in out] == [sources[at].tolist() for at in (0, 0, 1)]
+        del early, late, graph
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    pools = {tuple(segment["segment_pool_id"]) for segment in torch.cuda.memory_snapshot()}
+    assert pools == {(0, 0)}, pools
+
+
+@step
+def compiled_regions():
+    """The history says which compiled region an entry is of, in PyTorch's words."""
+    torch = enabled()
+    memory = torch.cuda.memory
+    block = lambda bytes: torch.empty(bytes, dtype=torch.uint8, device="cuda")
+
+    def two_regions(x):
+        inner = block(1000)
+        y = x + 1
+        torch._dynamo.graph_break()
+        return y, block(2000)
+
+    function = torch.compile(two_regions, backend="eager")
+    memory._record_memory_history(context="all", compile_context=True)
+    outside = block(3000)
+    kept = function(torch.ones(3))
+    entries = [entry for entry in memory._snapshot()["device_traces"][0] if entry["size"] in (1000, 2000, 3000)]
+    memory._record_memory_history(None)
+    regions = {entry["size"]: entry["compile_context"] for entry in entries if entry["action"] == "alloc"}
+    expected = {3000: "N/A", 1000: "Torch-Compiled Region: 0/0", 2000: "Torch-Compiled Region: 1/0"}
+    assert regions == expected, regions
+    del outside, kept
+
+
+@step
 def compiled():
     torch = enabled()
 

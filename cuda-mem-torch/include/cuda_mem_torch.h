@@ -931,12 +931,25 @@ int cuda_mem_torch_check_pool_live_allocations(int device,
 int cuda_mem_torch_set_options(const struct cuda_mem_torch_options *options);
 
 /*
+ Whether a block of a private pool that streams used during a capture, and that was freed, may serve that capture again once the
+ graph orders its stream behind those: PyTorch's `graph_capture_record_stream_reuse`. It may not at first.
+
+ # Safety
+
+ While it is on, memory is not allocated for a stream that captures, nor a block freed that such a stream used, beside another
+ thread that gives a stream of the same capture anything, changes its graph, or ends it. Who changes the graph leaves what came
+ before a node before it.
+ */
+int cuda_mem_torch_set_graph_capture_record_stream_reuse(bool reuse);
+
+/*
  Sets what text in the form of `PYTORCH_CUDA_ALLOC_CONF` says, as a whole or not at all; what it does not name gets its default,
  but for the memory fraction. `note`, which may be null, is told of each setting that changes nothing here, and why.
 
  # Safety
 
- `settings` is text; `note` may be called with `data`.
+ `settings` is text; `note` may be called with `data`; what
+ [`cuda_mem_torch_set_graph_capture_record_stream_reuse`] asks for, if the text says so.
  */
 int cuda_mem_torch_set_settings(const char *settings,
                                 void *data,

@@ -215,6 +215,7 @@ void Allocator::apply_settings() {
   }
   options.garbage_collection_threshold = Config::garbage_collection_threshold();
   check(cuda_mem_torch_set_options(&options));
+  check(cuda_mem_torch_set_graph_capture_record_stream_reuse(native::CUDAAllocatorConfig::graph_capture_record_stream_reuse()));
 }
 
 bool Allocator::initialized() {

@@ -82,7 +82,8 @@ TraceEntry trace_entry(const cuda_mem_torch_trace_entry& from) {
       {from.pool.first, from.pool.second},
       c10::getApproximateTime(),
       context(from.context),
-      from.compile_context,
+      // As PyTorch writes that nothing was compiled.
+      *from.compile_context == '\0' ? "N/A" : from.compile_context,
       from.user_metadata);
   return entry;
 }

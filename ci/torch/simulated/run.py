@@ -17,7 +17,10 @@ ROOT = HERE.parents[2]
 
 PROGRAMS = ["late", "share_with_ours", "share_with_native", "graph", "symmetric"]
 # Of steps.py, with blocks that nothing is written to.
-STEPS = ["statistics", "history", "out_of_memory", "fraction", "options", "accelerator_memory", "disabled_again"]
+STEPS = [
+    "statistics", "history", "out_of_memory", "fraction", "options", "accelerator_memory", "disabled_again", "graph_uses_memory_again",
+    "compiled_regions",
+]
 
 
 def run_pytorch(python, folder, environment):

@@ -19,6 +19,7 @@ _VARIABLE = "CUDA_MEM_TORCH"
 def enable(
     *,
     garbage_collection_threshold: float | None = None,
+    graph_capture_record_stream_reuse: bool | None = None,
     large_segment_size_mb: int | None = None,
     max_non_split_rounding_mb: int | None = None,
     max_split_size_mb: int | None = None,

@@ -10,6 +10,7 @@ VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 KEYWORDS = (
     "garbage_collection_threshold",
+    "graph_capture_record_stream_reuse",
     "large_segment_size_mb",
     "max_non_split_rounding_mb",
     "max_split_size_mb",
@@ -26,6 +27,8 @@ def value_text(key: str, value: object) -> str:
         return repr(value)
     if isinstance(value, Mapping) and key == "roundup_power2_divisions":
         return "[" + ",".join(f"{size}:{steps}" for size, steps in value.items()) + "]"
+    if key == "graph_capture_record_stream_reuse":
+        raise TypeError(f"{key} is {value!r}; accepted: True, False")
     accepted = "a number, or {MiB: steps, ..., '>': steps}" if key == "roundup_power2_divisions" else "a number"
     raise TypeError(f"{key} is {value!r}; accepted: {accepted}")
 

@@ -61,6 +61,8 @@ class Settings(unittest.TestCase):
         self.assertEqual(text, "roundup_power2_divisions:[64:8,>:1],expandable_segments:True,max_split_size_mb:100")
         text = _settings.merge("", {"roundup_power2_divisions": {4: 2, ">": 1}})
         self.assertEqual(text, "roundup_power2_divisions:[4:2,>:1]")
+        text = _settings.merge("", {"graph_capture_record_stream_reuse": True})
+        self.assertEqual(text, "graph_capture_record_stream_reuse:True")
 
     def test_the_first_variable_counts(self):
         self.assertEqual(_settings.from_environment({}), "")
@@ -73,12 +75,18 @@ class Settings(unittest.TestCase):
             _settings.merge("", {"max_split": 1})
         with self.assertRaisesRegex(TypeError, "accepted: a number"):
             _settings.merge("", {"max_split_size_mb": "many"})
+        with self.assertRaisesRegex(TypeError, "accepted: True, False"):
+            _settings.merge("", {"graph_capture_record_stream_reuse": "yes"})
 
     def test_the_library_checks_them(self):
         notes = []
         _library.set_settings("max_split_size_mb:128,expandable_segments:False", notes.append)
         self.assertEqual(len(notes), 1)
         self.assertIn("expandable_segments:False changes nothing", notes[0])
+        _library.set_settings("graph_capture_record_stream_reuse:True", notes.append)
+        self.assertEqual(len(notes), 1)
+        with self.assertRaisesRegex(ValueError, "accepted: True, False"):
+            _library.set_settings("graph_capture_record_stream_reuse:1", notes.append)
         with self.assertRaisesRegex(ValueError, "at least the large segment's"):
             _library.set_settings("max_split_size_mb:1", notes.append)
         with self.assertRaisesRegex(ValueError, "the settings are backend"):

@@ -2,7 +2,8 @@
 //!
 //! # Safety
 //!
-//! Declares functions for C without pointers.
+//! Declares functions for C without pointers. What was promised of captures when blocks were let serve them again holds for each
+//! device.
 
 #![allow(unsafe_code, reason = "declares functions for C")]
 
@@ -34,6 +35,8 @@ pub(super) struct Device {
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) options: Options,
+    /// Whether blocks that streams used may serve their capture again.
+    pub(super) reuse: bool,
     /// Of each device, once it is set.
     pub(super) fractions: [Option<f64>; MOST],
     pub(super) history: Option<HistoryOptions>,
@@ -82,6 +85,8 @@ fn make(ordinal: c_int) -> Result<&'static Device, Failure> {
     let fraction = setup.fractions[number].unwrap_or(1.0);
     let options = CachingOptions::default().with_segments(setup.options).with_memory_fraction(fraction);
     let caching = CachingAllocator::new(&context, &options)?;
+    // SAFETY: the promise of who set it.
+    unsafe { caching.set_graph_capture_record_stream_reuse(setup.reuse) }?;
     if let Some(history) = &setup.history {
         caching.history().start(history);
     }
@@ -175,7 +180,8 @@ pub(super) fn set_up<R>(change: impl FnOnce(&mut Setup) -> Result<R, Failure>) -
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { options: Options::default(), fractions: [None; MOST], history: None, listeners: Vec::new() }
+        let (fractions, listeners) = ([None; MOST], Vec::new());
+        Self { options: Options::default(), reuse: false, fractions, history: None, listeners }
     }
 }
 

@@ -1,11 +1,12 @@
 //! Private pools, their sources and their checkpoints.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_mem_torch::abi::*;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Event, Stream};
 
 use super::sharing::share;
 use super::support::*;
@@ -121,6 +122,54 @@ fn what_was_freed_while_a_graph_was_captured_is_there_for_the_next_one() {
     for _ in 0..3 {
         succeed(cuda_mem_torch_release_pool(0, pool));
     }
+}
+
+#[test]
+fn a_block_serves_its_capture_again_if_that_is_asked_for() {
+    let _turn = turn();
+    let (stream, side) = (new_stream(), new_stream());
+    for seen in [stream, side] {
+        // SAFETY: streams of the device.
+        succeed(unsafe { cuda_mem_torch_see_stream(0, seen.as_raw()) });
+    }
+    let join = |from: &Stream, to: &Stream| {
+        let event = Event::new(from.context()).unwrap();
+        from.record(&event).unwrap();
+        to.wait(&event).unwrap();
+    };
+    let wanted = stream.as_raw();
+    let comes_back = || {
+        let pool = user_pool();
+        // SAFETY: the function may be called with the handle.
+        succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, Some(of_stream), wanted, None) });
+        begin_capture(stream);
+        let block = allocate(MIB, wanted);
+        join(stream, side);
+        // SAFETY: a stream of the device.
+        succeed(unsafe { cuda_mem_torch_record_stream(block, 0, side.as_raw()) });
+        delete(block);
+        join(side, stream);
+        let next = allocate(MIB, wanted);
+        end_capture(stream);
+        succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+        delete(next);
+        succeed(cuda_mem_torch_release_pool(0, pool));
+        next == block
+    };
+    let set = |text: &CStr| {
+        // SAFETY: text; the captures are this thread's.
+        succeed(unsafe { cuda_mem_torch_set_settings(text.as_ptr(), null_mut(), None) });
+    };
+    assert!(!comes_back());
+    // SAFETY: the captures are this thread's.
+    succeed(unsafe { cuda_mem_torch_set_graph_capture_record_stream_reuse(true) });
+    assert!(comes_back());
+    set(c"");
+    assert!(!comes_back(), "what the text does not name has its default");
+    set(c"graph_capture_record_stream_reuse:True");
+    assert!(comes_back());
+    set(c"graph_capture_record_stream_reuse:False");
+    assert!(!comes_back());
 }
 
 #[test]

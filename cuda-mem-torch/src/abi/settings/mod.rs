@@ -40,6 +40,16 @@ fn set_options(options: Options) -> Result<(), Failure> {
     })
 }
 
+fn set_reuse(reuse: bool) -> Result<(), Failure> {
+    set_up(|setup| {
+        setup.reuse = reuse;
+        // SAFETY: the promise of the caller of a function for C that gets here.
+        all().try_for_each(|device| {
+            Ok(unsafe { device.caching.set_graph_capture_record_stream_reuse(reuse) }?)
+        })
+    })
+}
+
 /// Sets options, as a whole or not at all.
 ///
 /// # Safety
@@ -62,12 +72,26 @@ pub unsafe extern "C" fn cuda_mem_torch_set_options(options: *const cuda_mem_tor
     })
 }
 
+/// Whether a block of a private pool that streams used during a capture, and that was freed, may serve that capture again once the
+/// graph orders its stream behind those: PyTorch's `graph_capture_record_stream_reuse`. It may not at first.
+///
+/// # Safety
+///
+/// While it is on, memory is not allocated for a stream that captures, nor a block freed that such a stream used, beside another
+/// thread that gives a stream of the same capture anything, changes its graph, or ends it. Who changes the graph leaves what came
+/// before a node before it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_set_graph_capture_record_stream_reuse(reuse: bool) -> c_int {
+    entry(|| set_reuse(reuse))
+}
+
 /// Sets what text in the form of `PYTORCH_CUDA_ALLOC_CONF` says, as a whole or not at all; what it does not name gets its default,
 /// but for the memory fraction. `note`, which may be null, is told of each setting that changes nothing here, and why.
 ///
 /// # Safety
 ///
-/// `settings` is text; `note` may be called with `data`.
+/// `settings` is text; `note` may be called with `data`; what
+/// [`cuda_mem_torch_set_graph_capture_record_stream_reuse`] asks for, if the text says so.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_set_settings(
     settings: *const c_char,
@@ -79,6 +103,7 @@ pub unsafe extern "C" fn cuda_mem_torch_set_settings(
         let text = unsafe { pointers::text(settings, "settings") }?;
         let settings = Settings::parse(text)?;
         set_options(settings.options)?;
+        set_reuse(settings.reuse)?;
         if let Some(fraction) = settings.memory_fraction {
             set_up(|setup| {
                 setup.fractions.fill(Some(fraction));

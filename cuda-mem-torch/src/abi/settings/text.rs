@@ -13,7 +13,7 @@ pub(super) const KEYS: [(&str, Does); 16] = [
     ("backend", Does::Refused("native", "this allocator takes the place of the native one")),
     ("expandable_segments", Does::Better("the default pool always grows by pages")),
     ("garbage_collection_threshold", Does::Counts),
-    ("graph_capture_record_stream_reuse", Does::Better("blocks wait until their capture has ended")),
+    ("graph_capture_record_stream_reuse", Does::Counts),
     ("large_segment_size_mb", Does::Counts),
     ("max_non_split_rounding_mb", Does::Counts),
     ("max_split_size_mb", Does::Counts),
@@ -46,6 +46,8 @@ pub(super) enum Does {
 pub(super) struct Settings {
     pub(super) options: Options,
     pub(super) memory_fraction: Option<f64>,
+    /// Whether blocks that streams used may serve their capture again.
+    pub(super) reuse: bool,
     /// What to say of keys that do nothing here.
     pub(super) notes: Vec<String>,
 }
@@ -54,7 +56,7 @@ impl Settings {
     /// Reads `key:value,key:[a:b,>:c]`. Keys that are not named have their defaults.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
         let mut builder = Options::builder();
-        let (mut memory_fraction, mut notes) = (None, Vec::new());
+        let (mut memory_fraction, mut reuse, mut notes) = (None, false, Vec::new());
         for pair in split(text)? {
             let (key, value) = pair
                 .split_once(':')
@@ -74,11 +76,10 @@ impl Settings {
                     }
                     memory_fraction = Some(number(key, value)?);
                 }
+                Does::Counts if *key == "graph_capture_record_stream_reuse" => reuse = truth(key, value)?,
                 Does::Counts => builder = apply(builder, key, value)?,
                 Does::Better(why) => {
-                    if !matches!(value, "True" | "False") {
-                        return Err(refused(key, value, "True, False"));
-                    }
+                    truth(key, value)?;
                     notes.push(format!("{key}:{value} changes nothing: {why}"));
                 }
                 Does::Host => {
@@ -92,7 +93,7 @@ impl Settings {
                 Does::Refused(..) => {}
             }
         }
-        Ok(Self { options: builder.build()?, memory_fraction, notes })
+        Ok(Self { options: builder.build()?, memory_fraction, reuse, notes })
     }
 }
 
@@ -141,6 +142,14 @@ fn divisions(key: &str, value: &str) -> Result<[u64; 16], Failure> {
 
 fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, Failure> {
     value.parse().map_err(|_| refused(key, value, "a number"))
+}
+
+fn truth(key: &str, value: &str) -> Result<bool, Failure> {
+    match value {
+        "True" => Ok(true),
+        "False" => Ok(false),
+        _ => Err(refused(key, value, "True, False")),
+    }
 }
 
 fn refused(key: &str, value: &str, accepted: &str) -> Failure {
@@ -194,6 +203,9 @@ mod tests {
         assert_eq!(settings.memory_fraction, Some(0.5));
         assert_eq!(settings.notes.len(), 1);
         assert_eq!(Settings::parse("").unwrap().options, Options::default());
+        let reuse = |text| Settings::parse(text).unwrap().reuse;
+        assert!(reuse("graph_capture_record_stream_reuse:True"));
+        assert!(!reuse("graph_capture_record_stream_reuse:False") && !reuse(""));
         assert_eq!(
             Settings::parse("roundup_power2_divisions:4").unwrap().options.roundup_power2_divisions(),
             [4; 16]
@@ -204,6 +216,7 @@ mod tests {
     fn errors_name_the_value_and_what_is_accepted() {
         assert!(error("max_split:1").contains("max_split_size_mb"));
         assert!(error("backend:cudaMallocAsync").contains("accepted: native"));
+        assert!(error("graph_capture_record_stream_reuse:1").contains("\"1\"; accepted: True, False"));
         assert!(error("expandable_segments:yes").contains("\"yes\"; accepted: True, False"));
         assert!(error("max_split_size_mb:x").contains("accepted: a number"));
         assert!(error("max_split_size_mb:1").contains("at least"));
