@@ -68,6 +68,10 @@ impl Shared {
 
     #[inline]
     pub(super) fn obtain(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
+        // A block that has waited goes before others of its size.
+        if slot.waiting.may_have(request.size) {
+            self.poll_for(slot, request.size);
+        }
         let block = match slot.heap.try_with(|heap, guard| self.take_free(slot, heap, guard, request)) {
             Some(block) => block,
             None => {

@@ -5,7 +5,7 @@ use cuda_mem_core::{Stream, Uses, forked};
 use super::allocate::pool_of;
 use super::callbacks::refuse_watchers;
 use super::index::number_of;
-use super::pending::Waiting;
+use super::pending::{Freed, Waiting};
 use super::shared::Shared;
 use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, StreamHeap};
@@ -84,14 +84,16 @@ impl Shared {
             self.pending.keep_uses(address, uses);
             return Err(error);
         }
-        let requested = slot.heap.with(|heap, guard| {
+        let found = slot.heap.with(|heap, guard| {
             let block = heap.block(number)?;
             guard.request_free(pool_of(block.size), block.size);
-            heap.requested(number)
+            Some((block.size, heap.requested(number)?))
         });
-        let requested = requested.ok_or(Error::UnknownAddress { address })?;
+        let (size, requested) = found.ok_or(Error::UnknownAddress { address })?;
         self.tell_free(Action::FreeRequested, slot, address, requested);
-        self.pending.push(address, slot.number, number, uses, None, &self.observer);
+        let block = Freed { address, heap: slot.number, number, size };
+        self.pending.push(block, uses, None, &self.observer);
+        slot.waiting.add(size);
         Ok(())
     }
 
@@ -119,14 +121,35 @@ impl Shared {
         self.poll_private();
     }
 
+    /// Gives the blocks of a heap back that have this size and whose uses are over. Not in watchers, who may have the heap.
+    #[cold]
+    pub(super) fn poll_for(&self, slot: &StreamSlot, size: usize) {
+        if refuse_watchers().is_err() {
+            return;
+        }
+        for waiting in self.pending.poll_for(slot, size, &self.observer) {
+            self.complete(&waiting);
+        }
+    }
+
+    /// Has a freed block wait on that was taken out.
+    pub(super) fn put_back_waiting(&self, waiting: Waiting) {
+        let block = waiting.block;
+        self.pending.put_back(waiting);
+        if let Some(slot) = self.slots.get(block.heap) {
+            slot.waiting.add(block.size);
+        }
+    }
+
     /// A freed block is free now.
     pub(super) fn complete(&self, waiting: &Waiting) {
-        let Some(slot) = self.slots.get(waiting.heap) else { return };
+        let Freed { address, heap, number, .. } = waiting.block;
+        let Some(slot) = self.slots.get(heap) else { return };
         if self.history.is_listening() {
-            self.tell_completed(slot, waiting.address, waiting.number);
+            self.tell_completed(slot, address, number);
         }
         slot.heap.with(|heap, guard| {
-            let Some(freed) = heap.free(waiting.number, &self.index(slot.number)) else { return };
+            let Some(freed) = heap.free(number, &self.index(slot.number)) else { return };
             let requested = freed.size - freed.unused;
             guard.complete_free(pool_of(freed.size), freed.size, requested);
         });

@@ -90,7 +90,7 @@ impl Shared {
     fn hold_up(&self, _slot: &StreamSlot, _request: Request) -> Result<bool> {
         let mut helped = false;
         for waiting in self.pending.take_marked() {
-            let owner = self.slots.get(waiting.heap).map(|owner| &owner.stream);
+            let owner = self.slots.get(waiting.block.heap).map(|owner| &owner.stream);
             // Made to wait, a stream that captures would lose its capture.
             let owner = owner.filter(|stream| matches!(stream.is_capturing(), Ok(false)));
             match owner.map(|stream| waiting.hold_up(stream, &self.observer)) {
@@ -99,7 +99,7 @@ impl Shared {
                     helped = true;
                 }
                 // A stream that captures cannot; the host may.
-                _ => self.pending.put_back(waiting),
+                _ => self.put_back_waiting(waiting),
             }
         }
         Ok(helped)

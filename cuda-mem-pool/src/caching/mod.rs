@@ -21,6 +21,7 @@ mod seeing;
 mod segment;
 mod shared;
 mod shown;
+mod size_set;
 mod sizes;
 mod slot;
 mod statistics;

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use cuda_mem_core::{CaptureId, CapturePast, CapturePoint, Stream, StreamId, UsePoint, Uses};
 
 use super::observer::{DriverCall, Observer};
+use super::slot::StreamSlot;
 use crate::engine::paged::BlockNumber;
 use crate::error::Result;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
@@ -34,12 +35,19 @@ pub(super) struct Captured {
     pub(super) points: Vec<CapturePoint>,
 }
 
-/// A block that was freed while streams still used it.
-#[derive(Debug)]
-pub(super) struct Waiting {
+/// A block that is freed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Freed {
     pub(super) address: u64,
     pub(super) heap: u32,
     pub(super) number: BlockNumber,
+    pub(super) size: usize,
+}
+
+/// A block that was freed while streams still used it.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) block: Freed,
     /// None before points could be recorded, because a stream captures.
     points: Option<Vec<UsePoint>>,
     uses: Uses,
@@ -85,17 +93,9 @@ impl Pending {
     }
 
     /// Has a freed block wait until no use runs any more.
-    pub(super) fn push(
-        &self,
-        address: u64,
-        heap: u32,
-        number: BlockNumber,
-        mut uses: Uses,
-        captured: Option<Captured>,
-        observer: &Observer,
-    ) {
+    pub(super) fn push(&self, block: Freed, mut uses: Uses, captured: Option<Captured>, observer: &Observer) {
         let points = recorded(&mut uses, observer);
-        self.put_back(Waiting { address, heap, number, points, uses, captured });
+        self.put_back(Waiting { block, points, uses, captured });
     }
 
     /// The blocks whose uses are over. Asks the driver, of each stream until it has not come far enough: what was recorded there
@@ -104,17 +104,18 @@ impl Pending {
         if self.is_empty() {
             return Vec::new();
         }
-        let mut freed = lock(&self.freed);
-        let (mut done, mut behind) = (Vec::new(), Vec::new());
-        let mut at = 0;
-        while let Some(waiting) = freed.get_mut(at) {
-            if waiting.is_over(observer, &mut behind) {
-                done.push(freed.remove(at));
-            } else {
-                at += 1;
-            }
-        }
-        self.blocks.fetch_sub(done.len(), Ordering::Release);
+        let mut behind = Vec::new();
+        self.take(|waiting| waiting.is_over(observer, &mut behind))
+    }
+
+    /// As [`Pending::poll`], of the blocks of one heap that have this size.
+    pub(super) fn poll_for(&self, slot: &StreamSlot, size: usize, observer: &Observer) -> Vec<Waiting> {
+        let mut behind = Vec::new();
+        let fits = |block: &Freed| block.heap == slot.number && block.size == size;
+        let done = self.take(|waiting| fits(&waiting.block) && waiting.is_over(observer, &mut behind));
+        let freed = lock(&self.freed);
+        let blocks = freed.iter().map(|waiting| &waiting.block).filter(|block| block.heap == slot.number);
+        slot.waiting.set(blocks.map(|block| block.size));
         done
     }
 
@@ -139,8 +140,8 @@ impl Pending {
         self.take(|waiting| waiting.is_captured_of(owner) && waiting.captured.as_ref().is_some_and(passed))
     }
 
-    fn take(&self, is_wanted: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
-        let taken: Vec<_> = lock(&self.freed).extract_if(.., |waiting| is_wanted(waiting)).collect();
+    fn take(&self, is_wanted: impl FnMut(&mut Waiting) -> bool) -> Vec<Waiting> {
+        let taken: Vec<_> = lock(&self.freed).extract_if(.., is_wanted).collect();
         self.blocks.fetch_sub(taken.len(), Ordering::Release);
         taken
     }
@@ -154,7 +155,7 @@ impl Pending {
 
     /// The addresses of all freed blocks.
     pub(super) fn freed(&self) -> HashSet<u64> {
-        lock(&self.freed).iter().map(|waiting| waiting.address).collect()
+        lock(&self.freed).iter().map(|waiting| waiting.block.address).collect()
     }
 
     /// Enters a freed block.

@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use cuda_mem_core::Stream;
 
 use super::remote::RemoteFrees;
+use super::size_set::SizeSet;
 use crate::engine::paged::StreamHeap;
 use crate::primitive::UnsafeCell;
 use crate::statistics::{Shard, ShardGuard};
@@ -23,12 +24,14 @@ pub(super) struct StreamSlot {
     pub(super) stream: Stream,
     pub(super) heap: HeapCell,
     pub(super) remote: RemoteFrees,
+    /// The sizes of its blocks that wait for other streams.
+    pub(super) waiting: SizeSet,
 }
 
 impl StreamSlot {
     pub(super) fn new(number: u32, stream: Stream, shard: Shard) -> Self {
         let heap = HeapCell::new(shard, StreamHeap::watched());
-        Self { number, stream, heap, remote: RemoteFrees::new() }
+        Self { number, stream, heap, remote: RemoteFrees::new(), waiting: SizeSet::default() }
     }
 }
 

@@ -5,6 +5,7 @@ use cuda_mem_pool::segments::{Options, OptionsBuilder};
 use cuda_mem_pool::{Error, MemoryResource};
 
 use crate::common::World;
+use crate::common::gate::Gate;
 
 fn allocator(world: &World) -> CachingAllocator {
     CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap()
@@ -35,6 +36,32 @@ fn what_is_freed_is_given_again_without_a_driver_call() {
     assert_eq!(statistics.allocation.all.current, 0);
     assert_eq!(statistics.allocation.all.allocated, 6);
     assert_eq!(statistics.requested_bytes.large_pool.peak, 30 << 20);
+}
+
+#[test]
+fn a_block_that_waited_for_another_stream_serves_the_next_of_its_size() {
+    let world = World::new();
+    let (allocator, stream) = (allocator(&world), world.stream.clone());
+    for bytes in [512, 100 << 10, 30 << 20] {
+        let user = world.new_stream();
+        let allocate = || allocator.allocate_by_address(bytes, &stream).unwrap();
+        let block = allocate();
+        allocator.record_stream(block, &user).unwrap();
+        let gate = Gate::before(&user);
+        // SAFETY: allocated above, and used by the recorded stream alone.
+        unsafe { allocator.free_by_address(block) }.unwrap();
+        let meanwhile = allocate();
+        assert_ne!(meanwhile, block, "the stream is not done");
+        gate.open();
+        user.synchronize().unwrap();
+        // There is room for it elsewhere too.
+        let next = allocate();
+        assert_eq!(next, block);
+        for block in [meanwhile, next] {
+            // SAFETY: allocated above and not used.
+            unsafe { allocator.free_by_address(block) }.unwrap();
+        }
+    }
 }
 
 #[test]

@@ -108,6 +108,6 @@ impl Shared {
         let known = unsafe { past.advance(&place) };
         let passed = if known.is_ok() { pending.take_passed(owner, past) } else { Vec::new() };
         drop(pasts);
-        passed.iter().for_each(|waiting| self.complete_private(waiting.address));
+        passed.iter().for_each(|waiting| self.complete_private(waiting.block.address));
     }
 }

@@ -7,7 +7,7 @@ use cuda_mem_core::Stream;
 use super::Notes;
 use super::allocate::{pool_of, sizes};
 use super::handed_out::Entry;
-use crate::caching::pending::Pending;
+use crate::caching::pending::{Freed, Pending};
 use crate::caching::shared::Shared;
 use crate::engine::paged::{BlockNumber, Tier};
 use crate::error::{Error, Result};
@@ -49,7 +49,8 @@ impl Shared {
         self.private.waiting.store(state.blocks.waiting(), Ordering::Relaxed);
         self.private.shard.hold().request_free(pool_of(block.kind), size);
         drop(state);
-        pending.push(address, NO_HEAP, BlockNumber::new(Tier::Large, 0), used.uses, captured, &self.observer);
+        let block = Freed { address, heap: NO_HEAP, number: BlockNumber::new(Tier::Large, 0), size };
+        pending.push(block, used.uses, captured, &self.observer);
         Ok(())
     }
 
@@ -66,7 +67,7 @@ impl Shared {
     pub(in crate::caching) fn poll_private(&self) {
         for pending in self.quiet_pools() {
             for waiting in pending.poll(&self.observer) {
-                self.complete_private(waiting.address);
+                self.complete_private(waiting.block.address);
             }
         }
     }

@@ -95,7 +95,7 @@ impl Shared {
     fn wait_for(&self, pending: &Pending) {
         for waiting in pending.take_marked() {
             if waiting.wait().is_ok() {
-                self.complete_private(waiting.address);
+                self.complete_private(waiting.block.address);
             } else {
                 pending.put_back(waiting);
             }
