@@ -43,10 +43,11 @@ fn set_options(options: Options) -> Result<(), Failure> {
 fn set_reuse(reuse: bool) -> Result<(), Failure> {
     set_up(|setup| {
         setup.reuse = reuse;
-        // SAFETY: the promise of the caller of a function for C that gets here.
-        all().try_for_each(|device| {
-            Ok(unsafe { device.caching.set_graph_capture_record_stream_reuse(reuse) }?)
-        })
+        for device in all() {
+            // SAFETY: the promise of the caller of a function for C that gets here.
+            unsafe { device.caching.set_graph_capture_record_stream_reuse(reuse) }?;
+        }
+        Ok(())
     })
 }
 
