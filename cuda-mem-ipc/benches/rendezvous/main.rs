@@ -38,7 +38,7 @@ const FRESH: &[&str] = &[
     "peer_map",
     "peer_access",
     "exchange",
-    "register",
+    "words",
     "grown",
 ];
 
@@ -67,7 +67,7 @@ fn answer(staying: &mut Option<Crew>, request: &Request) -> Outcome {
             let crew = Crew::start()?;
             return Ok(figures(&["start", "join"], &crew.ask("start", &numbers(&["bytes"])?)?));
         }
-        "inside" => ("inside", &["times", "bytes"], &["p50", "p99", "allocate", "rendezvous"]),
+        "inside" => ("inside", &["times", "bytes"], &["p50", "p99", "allocation", "handle"]),
         "fresh" => ("fresh", &["times", "bytes"], FRESH),
         "read" => ("read", &["times", "bytes"], &["rate"]),
         other => return Err(format!("{other} is not measured here").into()),

@@ -72,11 +72,9 @@ fn memory_of_this_process_is_had_as_others_have_it() {
     let theirs = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), page, &[device]).unwrap();
     assert_ne!(own.as_raw(), theirs.as_raw());
     let used = own.on(&world.stream).unwrap();
-    // SAFETY: the whole of the memory, and a part of it, which know of the stream.
-    unsafe {
-        copy::memset_async(&world.stream, used.address(), 3, page).unwrap();
-        copy::memset_async(&world.stream, used.address() + 100, 4, 17).unwrap();
-        copy::memset_async(&world.stream, used.address(), 5, 0).unwrap();
+    for (offset, value, bytes) in [(0, 3, page), (100, 4, 17), (0, 5, 0)] {
+        // SAFETY: the whole of the memory, or a part of it, which knows of the stream.
+        unsafe { copy::memset_async(&world.stream, used.address() + offset, value, bytes) }.unwrap();
     }
     drop(used);
     own.close().unwrap();

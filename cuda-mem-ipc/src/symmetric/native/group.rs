@@ -30,7 +30,7 @@ pub struct GroupOptions {
     pub policy: PeerPolicy,
     /// Bytes of a segment's data, at least: a larger allocation has one of its own. 64 MiB.
     pub segment_bytes: usize,
-    /// How many allocations a segment has room for, each with a signal pad. 256.
+    /// How many allocations a segment has room for, each with a signal pad, and a piece of host memory with words for signals. 256.
     pub segment_allocations: usize,
 }
 

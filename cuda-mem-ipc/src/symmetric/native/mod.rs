@@ -41,7 +41,8 @@ const NAME: &str = "NATIVE";
 ///
 /// A group has segments of device memory, each of which every rank maps once. An allocation that fits one takes no driver call,
 /// and neither does its rendezvous: each rank writes what it has allocated into a directory in shared host memory, and reads what
-/// the others have. The [module](super) has an example.
+/// the others have. Only when more allocations live at once than ever before, by [`GroupOptions::segment_allocations`], is host memory
+/// registered for their signals. The [module](super) has an example.
 ///
 /// A forked child has nothing of it: every call is an error there, and its drops do nothing. A process that ends without dropping
 /// its groups, those that a backend knows included ([`NativeBackend::remove_group`]), counts as dead for the others.
