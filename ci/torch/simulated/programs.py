@@ -99,6 +99,11 @@ def receive_pieces(queue, back):
     first, again, parameter = queue.get(), queue.get(), queue.get()
     same = first.data_ptr() == again.data_ptr() == parameter.data_ptr()
     back.put((torch.cuda.get_allocator_backend(), start(first), same, type(parameter).__name__, tuple(parameter.shape)))
+    try:
+        first._typed_storage()._share_cuda_()
+        raise AssertionError("what was received was sent on")
+    except RuntimeError as error:
+        assert "invalid device pointer" in str(error), error
     assert queue.get() == "written"
     back.put(start(first))
     first[64:128].copy_(numbered() + 100)
