@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable
@@ -107,6 +108,7 @@ class _Memory:
         assert base.value is not None
         release = functools.partial(torch.UntypedStorage._release_ipc_counter_cuda, counter, counter_offset)
         self._close = functools.partial(_close, library.cuda_mem_torch_ipc_close, base.value, release)
+        self._process = os.getpid()
         self.__cuda_array_interface__ = {
             "shape": (size,),
             "typestr": "|u1",
@@ -116,7 +118,8 @@ class _Memory:
         }
 
     def __del__(self) -> None:
-        if hasattr(self, "_close"):
+        # Of a forked child it is the parent's.
+        if getattr(self, "_process", None) == os.getpid():
             _leaving.append(self._close)
             _close_leaving(self._is_capturing)
 

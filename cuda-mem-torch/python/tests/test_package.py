@@ -99,6 +99,15 @@ class Sharing(unittest.TestCase):
         _sharing._close_leaving(lambda: capturing[0])
         self.assertEqual((closed, _sharing._leaving), ([1], []))
 
+    def test_a_forked_child_closes_nothing_of_its_parents(self):
+        for process, closes in ((os.getpid(), 1), (os.getpid() + 1, 0)):
+            memory, close = _sharing._Memory.__new__(_sharing._Memory), mock.Mock()
+            memory._close, memory._is_capturing, memory._process = close, lambda: False, process
+            del memory
+            self.assertEqual(close.call_count, closes)
+        # One that was never opened.
+        _sharing._Memory.__new__(_sharing._Memory).__del__()
+
     def test_a_use_that_could_not_be_closed_is_told_and_counted_down(self):
         for code, told in ((_library.OK, False), (_library.FORKED, False), (5, True)):
             released = mock.Mock()
