@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 
 
-PROGRAMS = ["late", "share_with_ours", "share_with_native", "graph", "symmetric"]
+PROGRAMS = ["late", "share_with_ours", "share_with_native", "share_pieces_with_native", "graph", "symmetric"]
 # Of steps.py, with blocks that nothing is written to.
 STEPS = ["statistics", "history", "out_of_memory", "fraction", "options", "accelerator_memory", "disabled_again"]
 

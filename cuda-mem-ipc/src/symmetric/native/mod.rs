@@ -8,13 +8,14 @@ mod join;
 mod lookup;
 mod memory;
 mod message;
+mod queue;
 mod segment;
 mod signals;
 mod space;
 mod state;
 mod watch;
+mod words;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -40,13 +41,14 @@ const NAME: &str = "NATIVE";
 ///
 /// A group has segments of device memory, each of which every rank maps once. An allocation that fits one takes no driver call,
 /// and neither does its rendezvous: each rank writes what it has allocated into a directory in shared host memory, and reads what
-/// the others have. The [module](super) has an example.
+/// the others have. Only when more allocations live at once than ever before, by [`GroupOptions::segment_allocations`], is host memory
+/// registered for their signals. The [module](super) has an example.
 ///
 /// A forked child has nothing of it: every call is an error there, and its drops do nothing. A process that ends without dropping
 /// its groups, those that a backend knows included ([`NativeBackend::remove_group`]), counts as dead for the others.
 #[derive(Default)]
 pub struct NativeBackend {
-    groups: Mutex<HashMap<String, Group>>,
+    groups: Mutex<Vec<Group>>,
 }
 
 impl NativeBackend {
@@ -71,10 +73,10 @@ impl NativeBackend {
     pub fn add_group(&self, group: &Group) -> Result<()> {
         refuse_forked()?;
         let mut groups = lock(&self.groups);
-        if groups.contains_key(group.name()) {
+        if groups.iter().any(|known| known.name() == group.name()) {
             return Err(Error::GroupExists { name: group.name().to_owned() });
         }
-        groups.insert(group.name().to_owned(), group.clone());
+        groups.push(group.clone());
         Ok(())
     }
 
@@ -85,7 +87,9 @@ impl NativeBackend {
     /// [`Error::UnknownGroup`]; [`Error::Core`] in a forked child.
     pub fn remove_group(&self, name: &str) -> Result<Group> {
         refuse_forked()?;
-        let removed = lock(&self.groups).remove(name);
+        let mut groups = lock(&self.groups);
+        let removed = groups.iter().position(|known| known.name() == name).map(|place| groups.remove(place));
+        drop(groups);
         let group = removed.ok_or_else(|| self.unknown(name))?;
         group.free_all();
         Ok(group)
@@ -93,19 +97,23 @@ impl NativeBackend {
 
     fn group(&self, name: &str) -> Result<Group> {
         refuse_forked()?;
-        let found = lock(&self.groups).get(name).cloned();
+        let found = lock(&self.groups).iter().find(|known| known.name() == name).cloned();
         found.ok_or_else(|| self.unknown(name))
     }
 
     fn unknown(&self, name: &str) -> Error {
-        Error::UnknownGroup { name: name.to_owned(), known: lock(&self.groups).keys().cloned().collect() }
+        Error::UnknownGroup { name: name.to_owned(), known: self.names() }
+    }
+
+    fn names(&self) -> Vec<String> {
+        lock(&self.groups).iter().map(|group| group.name().to_owned()).collect()
     }
 
     /// The group that has an address, and the allocation that it lies in.
     fn owner(&self, address: CUdeviceptr) -> Result<(Group, Arc<Allocation>)> {
         refuse_forked()?;
         let groups = lock(&self.groups);
-        let found = groups.values().find_map(|group| Some((group.clone(), group.find(address)?)));
+        let found = groups.iter().find_map(|group| group.find(address).map(|found| (group.clone(), found)));
         drop(groups);
         found.ok_or(Error::UnknownAddress { address, backend: NAME })
     }
@@ -165,6 +173,6 @@ impl SymmetricBackend for NativeBackend {
 
 impl fmt::Debug for NativeBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NativeBackend").field("groups", &lock(&self.groups).keys()).finish()
+        f.debug_struct("NativeBackend").field("groups", &self.names()).finish()
     }
 }
