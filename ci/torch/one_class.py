@@ -63,7 +63,9 @@ class Lines(unittest.TestResult):
             self.failed(error)
 
     def addSkip(self, test, why):
-        self.outcome = ("not applicable", why)
+        # A part that is skipped does not undo one that failed.
+        if self.outcome[0] == "passed":
+            self.outcome = ("not applicable", why)
 
     def addUnexpectedSuccess(self, test):
         self.outcome = ("failed", "it was expected to fail, and passed")

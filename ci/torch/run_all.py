@@ -1,15 +1,12 @@
 """Everything about PyTorch that needs a GPU, in one call: `python3 ci/torch/run_all.py --wheel target/wheel/*.whl`.
 
 Installs the wheel into an environment of its own over the machine's packages, without a network; runs each step of `steps.py` in a
-process; then the workloads, native and ours by turns. Each step prints `ok` or `failed` with the reason; the last line counts.
+process; then minutes of mixed work, the workloads by turns with the native allocator, and its C++ benchmark. Each step prints `ok` or `failed` with the reason; the last line counts.
 """
 
 import argparse
 import json
 import os
-import random
-import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -17,8 +14,6 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ONE_STREAM = ["gpt2_fixed", "gpt2_varlen", "llama_lora_varlen", "vision_multires", "gnn_sampling"]
-MANY_STREAMS = ["prefetch_three_streams"]
 
 
 class Results:
@@ -80,66 +75,43 @@ def install(results, wheel, folder):
     return python
 
 
-def figures(text):
-    """What a workload printed."""
-    found = {key: float(value) for key, value in re.findall(r"\b(secs|ratio|to_active|n_alloc)=([0-9.]+)", text)}
-    loss = re.search(r"last loss (\S+)", text)
-    return found | {"loss": loss[1] if loss else None}
-
-
-def interval(ratios, rounds=4000):
-    """The 95 % interval of the median of paired ratios."""
-    draw = random.Random(0)
-    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(rounds))
-    return medians[int(rounds * 0.025)], medians[int(rounds * 0.975)]
-
-
-def workload(results, python, folder, script, name, rounds, limit):
-    """Native and ours by turns; a row of the table."""
-    native, ours = [], []
-    for turn in range(rounds):
-        pair = [(native, False), (ours, True)]
-        # Whoever goes second finds warmer files.
-        for into, is_ours in pair if turn % 2 == 0 else reversed(pair):
-            label = f"workload {name} {'ours' if is_ours else 'native'} {turn + 1}"
-            command = [str(python), str(script), name, tempfile.gettempdir()]
-            text = results.run(label, command, environment_of(folder, is_ours), limit)
-            if text is None:
-                return None
-            into.append(figures(text))
-    ratios = [mine["secs"] / theirs["secs"] for mine, theirs in zip(ours, native)]
-    low, high = interval(ratios)
-    return {
-        "workload": name,
-        "rounds": rounds,
-        "time": round(statistics.median(ratios), 4),
-        "low": round(low, 4),
-        "high": round(high, 4),
-        "native_reserved": native[0]["ratio"],
-        "ours_reserved": max(run["ratio"] for run in ours),
-        "ours_reserved_to_active": max(run.get("to_active", run["ratio"]) for run in ours),
-        "losses_equal": {run["loss"] for run in native} == {run["loss"] for run in ours},
-        "loss": ours[0]["loss"],
+def beside(results, python, folder, arguments):
+    """What compares with the native allocator or takes long: programs of their own, which print their tables."""
+    peers = arguments.peers
+    programs = {
+        "mixed": ["mixed.py", "--seconds", str(arguments.seconds)],
+        "workloads": peers and ["workloads.py", "--peers", str(peers), "--rounds", str(arguments.rounds), "--history", "both"],
+        "allocbench": peers and ["allocbench.py", "--peers", str(peers)],
     }
-
-
-def table(rows):
-    print("\n| workload | time ours/native (95 %) | reserved/allocated native | ours | losses equal |\n|---|---|---|---|---|")
-    for row in rows:
-        time_text = f"{row['time']:.3f} ({row['low']:.3f}–{row['high']:.3f})"
-        print(f"| {row['workload']} | {time_text} | {row['native_reserved']:.3f} | {row['ours_reserved']:.3f} | {row['losses_equal']} |")
+    for name, command in programs.items():
+        if arguments.only and name not in arguments.only:
+            continue
+        if not command:
+            results.add(name, "skipped", "--peers does not name the folder of workloads")
+            continue
+        script, *options = command
+        began = time.monotonic()
+        try:
+            # They show how far they are themselves.
+            done = subprocess.run([str(python), str(HERE / script), *options], env=environment_of(folder, False), timeout=arguments.long_limit)
+            state, reason = ("ok", "") if done.returncode == 0 else ("failed", f"rc {done.returncode}")
+        except subprocess.TimeoutExpired:
+            state, reason = "failed", f"it ran past {arguments.long_limit} s"
+        results.add(name, state, reason, time.monotonic() - began)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wheel", type=Path, required=True)
-    parser.add_argument("--peers", type=Path, help="the folder of workloads.py and workloads_streams.py; without, none are run")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", nargs="*", help="steps and workloads, by name; all by default")
+    parser.add_argument("--peers", type=Path, help="the folder of workloads.py, workloads_streams.py and allocbench.cpp; without, none are run")
+    parser.add_argument("--rounds", type=int, default=9, help="of each workload")
+    parser.add_argument("--seconds", type=float, default=480, help="of training and generation in one process")
+    parser.add_argument("--only", nargs="*", help="steps, mixed, workloads and allocbench, by name; all by default")
     parser.add_argument("--out", type=Path, help="where results.json goes")
     parser.add_argument("--limit", type=int, default=240, help="seconds a step may take")
+    parser.add_argument("--long-limit", type=int, default=3600, help="seconds that each of the programs which compare may take")
     arguments = parser.parse_args()
-    results, rows = Results(), []
+    results = Results()
     wanted = lambda name: not arguments.only or name in arguments.only
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "environment"
@@ -148,16 +120,11 @@ def main():
         for step in filter(wanted, listed.stdout.split()):
             command = [str(python), str(HERE / "steps.py"), step]
             results.run(step, command, environment_of(folder, step == "by_variable"), arguments.limit)
-        for script, names in (("workloads.py", ONE_STREAM), ("workloads_streams.py", MANY_STREAMS)):
-            for name in filter(wanted, names if arguments.peers else []):
-                row = workload(results, python, folder, arguments.peers / script, name, arguments.rounds, arguments.limit)
-                rows += [row] if row else []
-    if rows:
-        table(rows)
+        beside(results, python, folder, arguments)
     states = [row["state"] for row in results.rows]
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "results.json").write_text(json.dumps({"steps": results.rows, "workloads": rows}, indent=1))
+        (arguments.out / "results.json").write_text(json.dumps({"steps": results.rows}, indent=1))
     print(f"{states.count('ok')} passed, {states.count('failed')} failed, {states.count('skipped')} skipped")
     sys.exit(1 if "failed" in states else 0)
 

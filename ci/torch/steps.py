@@ -3,6 +3,7 @@
 import gc
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -524,6 +525,20 @@ def alive_at_exit():
     with torch.cuda.graph(graph):
         out = torch.ones(1000, device="cuda")
     kept = [filled(torch, 1), pool, graph, out]
+
+
+@step
+def memcheck():
+    """Training and generation under compute-sanitizer."""
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not os.path.exists(tool):
+        print("skipped: compute-sanitizer is not installed")
+        return
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mixed.py")
+    command = [tool, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, script, "--seconds", "5", "--small"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    said = done.stdout[-3000:] + done.stderr[-2000:]
+    assert done.returncode == 0 and "ERROR SUMMARY: 0 errors" in said, said
 
 
 @step

@@ -225,7 +225,7 @@ impl Packed {
 
 #[cfg(test)]
 mod tests {
-    use super::super::history::tests::{block, empty};
+    use super::super::history::tests::block;
     use super::super::history::{Owner, Reserved};
     use super::*;
 
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn long_recordings_stay_small() {
-        let mut history = empty(2_000_000);
+        let mut history = History::empty("events", 2_000_000);
         history.blocks = (0..900_000)
             .map(|n| block(512 + u64::from(n) * 7 % 99_991 * 512, 2 * n, 2 * n + 1, 2 * n + 3))
             .collect();

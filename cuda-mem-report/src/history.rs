@@ -122,6 +122,22 @@ pub(super) struct Figures {
 }
 
 impl History {
+    /// Nothing happened yet.
+    pub(crate) fn empty(what: &'static str, events: Moment) -> Self {
+        Self {
+            what,
+            events,
+            times: Vec::new(),
+            blocks: Vec::new(),
+            segments: Vec::new(),
+            reserved: Reserved::Unknown,
+            out_of_memory: Vec::new(),
+            references: Vec::new(),
+            stacks: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
     /// Bytes over time.
     pub(super) fn series(&self) -> Result<Series> {
         let mut live = Sum::new(self.events);
@@ -222,29 +238,13 @@ impl Sum {
 pub(super) mod tests {
     use super::*;
 
-    /// Nothing happened yet.
-    pub(crate) fn empty(events: Moment) -> History {
-        History {
-            what: "events",
-            events,
-            times: Vec::new(),
-            blocks: Vec::new(),
-            segments: Vec::new(),
-            reserved: Reserved::Unknown,
-            out_of_memory: Vec::new(),
-            references: Vec::new(),
-            stacks: Vec::new(),
-            notes: Vec::new(),
-        }
-    }
-
     pub(crate) fn block(size: u64, allocated: Moment, freed: Moment, done: Moment) -> Block {
         Block { address: None, size, requested: size, stream: 0, allocated, freed, done, stack: None }
     }
 
     #[test]
     fn bytes_count_from_their_event_until_the_next() {
-        let mut history = empty(4);
+        let mut history = History::empty("events", 4);
         history.blocks = vec![block(512, 0, NEVER, NEVER), block(1024, 1, 2, 4)];
         history.reserved = Reserved::Changes(vec![(0, 4096), (3, -2048)]);
         let series = history.series().unwrap();
@@ -259,7 +259,7 @@ pub(super) mod tests {
 
     #[test]
     fn sums_that_no_device_has_are_refused() {
-        let mut history = empty(1);
+        let mut history = History::empty("events", 1);
         history.blocks = vec![block(LIMIT - 1, 0, NEVER, NEVER), block(LIMIT - 1, 0, NEVER, NEVER)];
         assert!(history.series().unwrap_err().to_string().contains("which no device has"));
         history.blocks = vec![block(1, 7, NEVER, NEVER)];

@@ -167,12 +167,12 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::history::NEVER;
-    use super::super::history::tests::{block, empty};
+    use super::super::history::tests::block;
     use super::*;
 
     #[test]
     fn figures_have_units_and_attributes() {
-        let mut history = empty(2);
+        let mut history = History::empty("events", 2);
         history.blocks = vec![block(3 << 30, 1, NEVER, NEVER)];
         let page = draw(&history, "a.csv", "a trace").unwrap();
         assert!(page.contains("id=\"peak-live\" data-value=\"3221225472\">3.00 GiB<"));
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn every_mark_is_filled_and_nothing_comes_from_outside() {
-        let page = draw(&empty(0), "a", "a trace").unwrap();
+        let page = draw(&History::empty("events", 0), "a", "a trace").unwrap();
         for mark in ["{{", "http://", "https://", "src=", "<link", "@import", "url("] {
             assert!(!page.contains(mark), "{mark}");
         }
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn names_and_frames_are_text_and_never_markup() {
-        let mut history = empty(1);
+        let mut history = History::empty("events", 1);
         let mut one = block(512, 1, NEVER, NEVER);
         one.stack = Some(0);
         history.blocks = vec![one];

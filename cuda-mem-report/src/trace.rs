@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use cuda_mem_pool::trace::{Action, Trace};
 
-use super::history::{Block, History, Moment, NEVER, Reference, Reserved, checked};
+use super::history::{Block, History, Moment, NEVER, Reference, checked};
 
 /// What PyTorch rounds sizes up to, and all that is compared with it.
 const GRAIN: u64 = 512;
@@ -28,8 +28,10 @@ pub(super) struct Program {
 /// Reads a trace.
 pub(super) fn read(text: &str) -> Result<Program> {
     let trace = Trace::read(text.as_bytes())?;
-    let mut program =
-        Program { history: empty(Moment::try_from(trace.events().len())?), by_id: HashMap::new() };
+    let mut program = Program {
+        history: History::empty("allocations and frees", Moment::try_from(trace.events().len())?),
+        by_id: HashMap::new(),
+    };
     for (key, id, name) in REFERENCES {
         if let Some(bytes) = trace.header().bytes(key)? {
             program.history.references.push(Reference { id, name, bytes: checked(bytes, key)? });
@@ -59,21 +61,6 @@ fn times(trace: &Trace) -> Option<Vec<u64>> {
         times.push(last);
     }
     Some(times)
-}
-
-fn empty(events: Moment) -> History {
-    History {
-        what: "allocations and frees",
-        events,
-        times: Vec::new(),
-        blocks: Vec::new(),
-        segments: Vec::new(),
-        reserved: Reserved::Unknown,
-        out_of_memory: Vec::new(),
-        references: Vec::new(),
-        stacks: Vec::new(),
-        notes: Vec::new(),
-    }
 }
 
 impl Program {

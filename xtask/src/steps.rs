@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -22,6 +24,9 @@ enum Outcome {
 
 /// How much of a failed step's output is told again, in bytes: of a long log often only the end is kept.
 const TAIL: usize = 4 << 10;
+
+/// How long nothing has to be heard of a command that has ended before what it left behind is not listened to any more.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// The steps so far. A failed one does not keep the next from running: all that is wrong is told at once.
 #[derive(Debug)]
@@ -120,32 +125,64 @@ impl Steps {
 }
 
 /// Runs a command, shows both its outputs as they come, and returns their end.
+///
+/// What the command leaves behind may keep its outputs open: once it has ended, silence ends the reading too.
 fn shown(command: &mut Command) -> io::Result<(ExitStatus, String)> {
-    let (mut output, end) = io::pipe()?;
+    let (output, end) = io::pipe()?;
     let mut child = command.stdout(end.try_clone()?).stderr(end).spawn()?;
     // Of the pipe's writing end the command holds copies too: the output ends when those are closed.
     command.stdout(Stdio::inherit()).stderr(Stdio::inherit());
+    let blocks = blocks_of(output);
     let mut tail = VecDeque::with_capacity(TAIL);
-    let mut block = vec![0; TAIL];
-    loop {
-        let length = match output.read(&mut block) {
-            Ok(0) => break,
-            Ok(length) => length,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        let text = &block[..length];
-        let mut stdout = io::stdout().lock();
-        stdout.write_all(text)?;
-        stdout.flush()?;
-        tail.extend(text);
-        tail.drain(..tail.len().saturating_sub(TAIL));
-    }
+    let mut last = None;
+    let status = loop {
+        match blocks.recv_timeout(SILENCE) {
+            Ok(text) => {
+                if let Err(error) = print(&text) {
+                    // Nobody looks any more. What it was doing ends with it.
+                    child.kill()?;
+                    child.wait()?;
+                    return Err(error);
+                }
+                tail.extend(&text);
+                tail.drain(..tail.len().saturating_sub(TAIL));
+            }
+            Err(RecvTimeoutError::Disconnected) => break child.wait()?,
+            // The time between the end and this look may have had output: one more silence.
+            Err(RecvTimeoutError::Timeout) => match last {
+                Some(status) => break status,
+                None => last = child.try_wait()?,
+            },
+        }
+    };
     let tail = String::from_utf8_lossy(tail.make_contiguous());
     // The first line is cut where the rest was let go.
     let whole =
         tail.split_once('\n').map_or(&*tail, |(_, rest)| if tail.len() < TAIL { &tail } else { rest });
-    Ok((child.wait()?, whole.trim_end().to_owned()))
+    Ok((status, whole.trim_end().to_owned()))
+}
+
+/// What comes out of a pipe, until it is closed.
+fn blocks_of(mut output: io::PipeReader) -> mpsc::Receiver<Vec<u8>> {
+    let (sender, blocks) = mpsc::channel();
+    thread::spawn(move || {
+        let mut block = vec![0; TAIL];
+        loop {
+            match output.read(&mut block) {
+                Ok(0) => return,
+                Ok(length) if sender.send(block[..length].to_vec()).is_ok() => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                _ => return,
+            }
+        }
+    });
+    blocks
+}
+
+fn print(text: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text)?;
+    stdout.flush()
 }
 
 /// A cargo command from its words.
@@ -191,10 +228,26 @@ mod tests {
     #[test]
     fn a_test_that_hangs_ends_with_what_it_started() {
         let mut hang = Command::new("sh");
-        hang.args(["-c", "$(env | sed -n 's/^CARGO_TARGET_.*_RUNNER=//p') sh -c 'sleep 600 & sleep 600'"]);
-        // This waits until nobody has the output open.
-        let (status, _) = shown(limit_tests(&mut hang, 1, "")).unwrap();
+        let script = "sleep 600 & echo $!; sleep 600";
+        let runner = "$(env | sed -n 's/^CARGO_TARGET_.*_RUNNER=//p')";
+        hang.args(["-c", &format!("{runner} sh -c '{script}'")]);
+        let (status, said) = shown(limit_tests(&mut hang, 1, "")).unwrap();
         assert_eq!(status.code(), Some(124));
+        assert!(!is_running(&said), "{said}");
+    }
+
+    #[test]
+    fn what_a_step_leaves_behind_does_not_hold_it_up() {
+        let mut leaves = Command::new("sh");
+        let (status, said) = shown(leaves.args(["-c", "sleep 600 & echo $!"])).unwrap();
+        assert!(status.success() && is_running(&said), "{said}");
+        assert!(Command::new("kill").arg(&said).status().unwrap().success());
+    }
+
+    /// Whether there is a process of that number that has not ended.
+    fn is_running(pid: &str) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
     }
 
     #[test]

@@ -98,13 +98,14 @@ impl Importer {
         let deadline = deadline.into();
         let pid = connection.peer().pid();
         let Heard { message: offer, descriptors, .. } = heard(&connection, deadline)?;
-        let (descriptor, keepsake) = match (offer, <[OwnedFd; 2]>::try_from(descriptors)) {
-            (wire::Message::Offer(_), Ok([descriptor, keepsake])) => (descriptor, Keepsake::of(keepsake)),
-            _ => {
-                return Err(
-                    connection.breaks(Error::Protocol { pid, what: "it does not begin with an offer" })
-                );
+        let offered = match (offer, <[OwnedFd; 2]>::try_from(descriptors)) {
+            (wire::Message::Offer(_), Ok([descriptor, keepsake])) => {
+                Keepsake::sent(keepsake).map(|keepsake| (descriptor, keepsake))
             }
+            _ => None,
+        };
+        let Some((descriptor, keepsake)) = offered else {
+            return Err(connection.breaks(Error::Protocol { pid, what: "it does not begin with an offer" }));
         };
         let words = Arc::new(Words::open(context, descriptor, pid)?);
         say(&connection, &wire::Message::Accept, &[], deadline)?;

@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{FileType, fstat};
+
 use crate::error::{Error, Result};
 use crate::transport::Poller;
 
@@ -19,12 +21,15 @@ impl Keepsake {
     pub(super) fn new() -> Result<(PipeReader, Self)> {
         let (reader, writer) =
             io::pipe().map_err(|error| Error::System { call: "pipe2", source: Arc::new(error) })?;
-        Ok((reader, Self::of(writer.into())))
+        Ok((reader, Self(Arc::new(writer.into()))))
     }
 
-    /// What a peer has sent, whatever it is: it is kept and closed, and nothing else.
-    pub(super) fn of(descriptor: OwnedFd) -> Self {
-        Self(Arc::new(descriptor))
+    /// What a peer has sent, if it is an end of a pipe: that is asked about and closed without waiting for anybody, which a file of
+    /// another kind may take its time for.
+    pub(super) fn sent(descriptor: OwnedFd) -> Option<Self> {
+        let is_pipe =
+            fstat(&descriptor).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Fifo);
+        is_pipe.then(|| Self(Arc::new(descriptor)))
     }
 
     /// Whether both are copies of one that this process was sent.

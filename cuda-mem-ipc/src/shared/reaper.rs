@@ -45,7 +45,12 @@ pub(super) trait Watched: Send + Sync {
     /// Whether its owner has let it go and nothing is left to do.
     fn is_done(&self) -> bool;
 
-    /// What is closed at its other end when nobody has anything any more that the peer has handed on; none if it has not.
+    /// Whether the peer says that it has handed on what it had. Asked once, when it is gone: others may write its words still.
+    fn has_heirs(&self) -> bool {
+        false
+    }
+
+    /// What is closed at its other end when nobody has anything any more that the peer had.
     fn keepers(&self) -> Option<&PipeReader> {
         None
     }
@@ -168,7 +173,9 @@ fn wait(bell: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
         if matches!(watch.state, State::There | State::Closed(_)) {
             poller.readable(Ready::Exit(index), connection.peer());
         }
-        if matches!(watch.state, State::Closed(_) | State::Left(_)) || watch.link.is_restless() {
+        // Of what a peer leaves behind the bell and the pipe tell.
+        let is_restless = watch.state != State::Outlived && watch.link.is_restless();
+        if matches!(watch.state, State::Closed(_) | State::Left(_)) || is_restless {
             limit = limit.min(TICK);
         }
         if watch.state == State::There {
@@ -218,7 +225,7 @@ impl Watch {
             State::Left(at) => at.elapsed() >= GRACE,
         };
         let is_first = matches!(self.state, State::There | State::Closed(_));
-        if is_gone && is_first && self.link.keepers().is_some() {
+        if is_gone && is_first && self.link.has_heirs() {
             self.link.outlive();
             self.state = State::Outlived;
             return true;
@@ -227,5 +234,81 @@ impl Watch {
             self.link.end();
         }
         !is_gone && !self.link.is_done()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::PipeReader;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::transport::{PeerPolicy, Pending, pair};
+
+    struct Link {
+        connection: Connection,
+        keepers: PipeReader,
+        has_heirs: AtomicBool,
+        has_ended: AtomicBool,
+    }
+
+    impl Watched for Link {
+        fn connection(&self) -> &Connection {
+            &self.connection
+        }
+
+        fn reads(&self) -> bool {
+            true
+        }
+
+        fn service(self: Arc<Self>) -> Result<()> {
+            Ok(())
+        }
+
+        fn is_restless(&self) -> bool {
+            true
+        }
+
+        fn is_done(&self) -> bool {
+            false
+        }
+
+        fn has_heirs(&self) -> bool {
+            self.has_heirs.load(Ordering::SeqCst)
+        }
+
+        fn keepers(&self) -> Option<&PipeReader> {
+            Some(&self.keepers)
+        }
+
+        fn end(&self) {
+            self.has_ended.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn heirs_cannot_take_back_that_there_are_any() {
+        let limit = Duration::from_secs(60);
+        let (here, there) = pair().unwrap();
+        let other =
+            thread::spawn(move || Pending::inherited(there).unwrap().complete(&PeerPolicy::default(), limit));
+        let connection = here.complete(&PeerPolicy::default(), limit).unwrap();
+        let _other = other.join().unwrap().unwrap();
+        let (keepers, keepsake) = std::io::pipe().unwrap();
+        let (has_heirs, has_ended) = (AtomicBool::new(true), AtomicBool::new(false));
+        let link = Arc::new(Link { connection, keepers, has_heirs, has_ended });
+        let mut watches =
+            vec![Watch { link: Arc::<Link>::clone(&link) as Arc<dyn Watched>, state: State::There }];
+        assert!(watches[0].turn(false, true, false));
+        assert!(watches[0].state == State::Outlived && !link.has_ended.load(Ordering::SeqCst));
+        link.has_heirs.store(false, Ordering::SeqCst);
+        drop(keepsake);
+        let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        assert_eq!(wait(&bell, &watches), [Ready::Left(0)]);
+        assert!(watches[0].turn(false, false, true));
+        assert!(matches!(watches[0].state, State::Left(_)));
+        thread::sleep(GRACE);
+        assert!(!watches[0].turn(false, false, false));
+        assert!(link.has_ended.load(Ordering::SeqCst));
     }
 }

@@ -4,6 +4,29 @@
 
 #[path = "../../../cuda-mem-core/tests/common/mod.rs"]
 mod common;
+
+/// The test around it, of two ranks, each a process, that do the same: a body that takes its seat, or the rank that it becomes with a
+/// library.
+macro_rules! on_two_ranks {
+    ($body:ident, $library:expr) => {{
+        let seated = |seat: &$crate::rank::Seat| $body($crate::rank::Rank::of(seat, $library));
+        on_two_ranks!(@ |first| $body($crate::rank::Rank::of(&$crate::rank::Seat::of(first), $library)), seated);
+    }};
+    ($body:ident) => {
+        on_two_ranks!(@ |first| $body(&$crate::rank::Seat::of(first)), $body);
+    };
+    (@ $other:expr, $seated:expr) => {{
+        use $crate::common::pair;
+
+        let other: pair::Body = $other;
+        pair::play(pair::test_name!(), &[("rank", other)], |cast| {
+            let crew = $crate::rank::Crew::start(cast, 2);
+            $seated(&crew.seat);
+            crew.finish();
+        });
+    }};
+}
+
 #[allow(dead_code, reason = "each test program uses its part")]
 #[path = "../engines/fake/mod.rs"]
 mod fake;

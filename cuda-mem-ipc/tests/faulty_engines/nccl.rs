@@ -29,11 +29,7 @@ fn a_rendezvous_takes_a_library_that_tells_addresses() {
         // It was never registered.
         assert_eq!(fake::calls(), ["free", "finalize", "destroy"]);
     }
-    pair::play(test_name!(), &[("rank", |first| body(Rank::of(&Seat::of(first), OLD)))], |cast| {
-        let crew = Crew::start(cast, 2);
-        body(Rank::of(&crew.seat, OLD));
-        crew.finish();
-    });
+    on_two_ranks!(body, OLD);
 }
 
 #[test]
@@ -71,24 +67,10 @@ fn windows_end_before_their_memory_and_nothing_is_collective_in_a_drop() {
         drop(memory);
         assert_eq!(fake::calls(), ["abort"]);
     }
-    pair::play(test_name!(), &[("rank", |first| body(Rank::of(&Seat::of(first), NEW)))], |cast| {
-        let crew = Crew::start(cast, 2);
-        body(Rank::of(&crew.seat, NEW));
-        crew.finish();
-    });
+    on_two_ranks!(body, NEW);
 }
 
 /// Both ranks do the same, rank 1 with a fault.
-macro_rules! with_a_fault {
-    ($body:ident) => {
-        pair::play(test_name!(), &[("rank", |first| $body(&Seat::of(first)))], |cast| {
-            let crew = Crew::start(cast, 2);
-            $body(&crew.seat);
-            crew.finish();
-        });
-    };
-}
-
 /// Rank 1 has the library's error, and rank 0 hears of it.
 fn expect_fault(error: &Error, rank: usize, call: &str) {
     let told = match error {
@@ -115,7 +97,7 @@ fn a_communicator_that_fails_on_one_rank_is_ended_on_all() {
         rank.meet(&*rank.memory(100));
         rank.finish();
     }
-    with_a_fault!(body);
+    on_two_ranks!(body);
 }
 
 #[test]
@@ -136,7 +118,7 @@ fn a_rendezvous_that_fails_on_one_rank_is_undone_on_all() {
         rank.backend.free(address).unwrap();
         rank.finish();
     }
-    with_a_fault!(body);
+    on_two_ranks!(body);
 }
 
 /// The memory is each rank's own: those that have it give it back.
@@ -155,7 +137,7 @@ fn memory_that_one_rank_does_not_get_is_given_back_by_the_others() {
         assert_eq!(fake::calls(), expected.collect::<Vec<_>>());
         rank.finish();
     }
-    with_a_fault!(body);
+    on_two_ranks!(body);
 }
 
 /// Not all can deregister it, and nobody makes a call alone.
@@ -180,7 +162,7 @@ fn a_window_that_one_rank_does_not_get_ends_the_backend() {
         drop(rank);
         assert_eq!(fake::calls(), ["register", "abort"]);
     }
-    with_a_fault!(body);
+    on_two_ranks!(body);
 }
 
 #[test]

@@ -30,11 +30,7 @@ fn attributes_have_the_layout_of_the_librarys_version() {
         assert_eq!(fake::calls(), expected[rank.number()..]);
         assert!(!stand_in::is_initialised());
     }
-    pair::play(test_name!(), &[("rank", |first| body(&Seat::of(first)))], |cast| {
-        let crew = Crew::start(cast, 2);
-        body(&crew.seat);
-        crew.finish();
-    });
+    on_two_ranks!(body);
 }
 
 /// What somebody else has initialised is used and left alone.
@@ -57,11 +53,7 @@ fn an_instance_that_is_there_is_used_and_not_finalised() {
         // By whoever has initialised it.
         stand_in::leave();
     }
-    pair::play(test_name!(), &[("rank", |first| body(&Seat::of(first)))], |cast| {
-        let crew = Crew::start(cast, 2);
-        body(&crew.seat);
-        crew.finish();
-    });
+    on_two_ranks!(body);
 }
 
 /// With other ranks, it is refused.
@@ -237,11 +229,7 @@ fn a_full_heap_is_an_error_and_the_next_allocation_works() {
         drop(memory);
         rank.finish();
     }
-    pair::play(test_name!(), &[("rank", |first| body(Rank::of(&Seat::of(first), OLD)))], |cast| {
-        let crew = Crew::start(cast, 2);
-        body(Rank::of(&crew.seat, OLD));
-        crew.finish();
-    });
+    on_two_ranks!(body, OLD);
 }
 
 /// Its end takes all ranks, which not all are.
@@ -263,11 +251,7 @@ fn memory_that_one_rank_does_not_get_ends_the_backend() {
         assert_eq!(fake::calls(), ["malloc"]);
         stand_in::reset();
     }
-    pair::play(test_name!(), &[("rank", |first| body(&Seat::of(first)))], |cast| {
-        let crew = Crew::start(cast, 2);
-        body(&crew.seat);
-        crew.finish();
-    });
+    on_two_ranks!(body);
 }
 
 /// An instance that all have is finalised by all, and one that only some have by nobody.
@@ -294,11 +278,7 @@ fn an_initialisation_that_fails_on_one_rank_fails_on_all() {
         }
         stand_in::reset();
     }
-    pair::play(test_name!(), &[("rank", |first| body(&Seat::of(first)))], |cast| {
-        let crew = Crew::start(cast, 2);
-        body(&crew.seat);
-        crew.finish();
-    });
+    on_two_ranks!(body);
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn what_no_exporter_says_ends_the_connection() {
     let (one, bytes) = (descriptor.as_fd(), said.bytes);
     let known: Said<'_> = (Message::Segment(said), &[one]);
     let release = Message::Release(Release { sequence: 0, line: 0, generation: 0 });
-    let cases: [(&str, &[Said<'_>]); 16] = [
+    let cases: [(&str, &[Said<'_>]); 17] = [
         ("an unknown segment", &[(part(0, 1), &[])]),
         ("behind the end", &[known, (part(bytes, 1), &[])]),
         ("beyond the end", &[known, (part(0, bytes + 1), &[])]),
@@ -64,6 +64,7 @@ fn what_no_exporter_says_ends_the_connection() {
         ("another offer", &[(Message::Offer(Offer::OURS), &[one, one])]),
         ("nothing to keep", &[(Message::Keep, &[])]),
         ("two things to keep", &[(Message::Keep, &[one, one])]),
+        ("no pipe to keep", &[(Message::Keep, &[one])]),
     ];
     for (what, messages) in cases {
         let (importer, hostile, _words) = importer(&world);

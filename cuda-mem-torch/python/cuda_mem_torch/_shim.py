@@ -107,7 +107,7 @@ def build(torch: ModuleType, part: Part = ALLOCATOR) -> Path:
 
 
 @functools.cache
-def library_of(torch: ModuleType, part: Part) -> ctypes.CDLL:
+def loaded(torch: ModuleType, part: Part) -> ctypes.CDLL:
     """A part for this PyTorch, loaded once. PyTorch's libraries are loaded already."""
     _library.load()
     path = part.prebuilt if part.prebuilt.is_file() else build(torch, part)
@@ -120,7 +120,7 @@ def library_of(torch: ModuleType, part: Part) -> ctypes.CDLL:
 @functools.cache
 def load(torch: ModuleType) -> ctypes.CDLL:
     """The allocator for this PyTorch."""
-    shim = library_of(torch, ALLOCATOR)
+    shim = loaded(torch, ALLOCATOR)
     shim.cuda_mem_torch_shim_install.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
     shim.cuda_mem_torch_shim_uninstall.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     return shim

@@ -39,7 +39,7 @@ def register() -> None:
 def _register(torch: ModuleType) -> None:
     if not torch.distributed.is_available():
         raise CudaMemError("this PyTorch was built without torch.distributed, of which symmetric memory is a part")
-    backend = _shim.library_of(torch, _shim.SYMMETRIC)
+    backend = _shim.loaded(torch, _shim.SYMMETRIC)
     backend.cuda_mem_torch_symmetric_register.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     text = ctypes.create_string_buffer(_shim.TEXT)
     if backend.cuda_mem_torch_symmetric_register(text, _shim.TEXT) != 0:

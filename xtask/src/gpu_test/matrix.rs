@@ -64,7 +64,7 @@ struct Group {
     #[serde(default)]
     env: BTreeMap<String, String>,
     /// What its rows on a GPU need of the machine.
-    library: Option<Library>,
+    engine: Option<Engine>,
     time_limit: Option<u64>,
 }
 
@@ -115,7 +115,7 @@ impl Kind {
 /// A library that a machine with a GPU may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Library {
+pub(crate) enum Engine {
     Nvshmem,
     Nccl,
 }
@@ -200,7 +200,7 @@ pub(crate) struct Row {
     pub(crate) devices: usize,
     pub(crate) default_stream: DefaultStream,
     pub(crate) env: BTreeMap<String, String>,
-    pub(crate) library: Option<Library>,
+    pub(crate) engine: Option<Engine>,
     pub(crate) limit: Duration,
 }
 
@@ -303,7 +303,7 @@ impl Group {
                                 devices: *devices,
                                 default_stream: *default_stream,
                                 env: self.env.clone(),
-                                library: self.library,
+                                engine: self.engine,
                                 limit: Duration::from_secs(self.time_limit.unwrap_or(time_limit)),
                             });
                         }

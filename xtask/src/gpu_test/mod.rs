@@ -4,8 +4,8 @@ mod build;
 mod compare;
 #[cfg(test)]
 mod coverage;
+mod engines;
 mod failures;
-mod library;
 mod libtest;
 mod machine;
 mod matrix;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::build::Programs;
 use super::libtest::{self, Case, Counts};
 use super::matrix::{Driver, Kind, Row};
-use super::{library, projects, python, script};
+use super::{engines, projects, python, script};
 use crate::process::{self, Ending};
 use crate::workspace::Workspace;
 
@@ -131,8 +131,8 @@ impl Runner<'_> {
 
     /// What the machine lacks for a row, which only shows when the row is about to run.
     fn lacks(&self, row: &Row) -> Option<String> {
-        if let Some(library) = row.library.filter(|_| row.driver == Driver::Gpu) {
-            return library::find(library).err();
+        if let Some(engine) = row.engine.filter(|_| row.driver == Driver::Gpu) {
+            return engines::find(engine).err();
         }
         let on_machines_python = self.workspace.is_none() || row.driver == Driver::Gpu;
         if row.kind == Kind::Python && on_machines_python { python::lacks() } else { None }
@@ -179,7 +179,7 @@ impl Runner<'_> {
                     .env("CUDA_MEM_BACKEND", "gpu")
                     .env_remove("CUDA_MEM_SIM")
                     .env("CUDA_VISIBLE_DEVICES", visible_devices(row.devices));
-                if let Some((variable, path)) = row.library.and_then(|library| library::find(library).ok()) {
+                if let Some((variable, path)) = row.engine.and_then(|engine| engines::find(engine).ok()) {
                     command.env(variable, path);
                 }
             }

@@ -148,8 +148,12 @@ impl Watched for ExportLink {
         self.is_let_go() && self.words.expected_are_reached() && lock(&self.slabs).is_empty()
     }
 
+    fn has_heirs(&self) -> bool {
+        self.words.were_handed_on()
+    }
+
     fn keepers(&self) -> Option<&PipeReader> {
-        self.words.were_handed_on().then_some(&self.keepers)
+        Some(&self.keepers)
     }
 
     fn outlive(&self) {

@@ -42,13 +42,16 @@ impl ImportLink {
 
     /// Keeps what the exporter was sent in its turn, or has made.
     pub(super) fn keep(&self, descriptor: OwnedFd) -> Result<()> {
+        let Some(keepsake) = Keepsake::sent(descriptor) else {
+            return Err(self.breaks("it has this process keep what is no pipe"));
+        };
         let mut kept = lock(&self.kept);
         forget_unwanted(&mut kept.keepsakes);
         if kept.keepsakes.len() >= MOST_KEPT {
             drop(kept);
             return Err(self.breaks("it has this process keep more than is accepted"));
         }
-        kept.keepsakes.push(Keepsake::of(descriptor));
+        kept.keepsakes.push(keepsake);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::matrix::Library;
+use super::matrix::Engine;
 
 /// What is known of one.
 struct Known {
@@ -20,7 +20,7 @@ struct Known {
     since: &'static str,
 }
 
-impl Library {
+impl Engine {
     fn known(self) -> Known {
         match self {
             Self::Nvshmem => Known {
@@ -42,8 +42,8 @@ impl Library {
 }
 
 /// The variable that says where the library is, and what it says; or why there is none that serves.
-pub(super) fn find(library: Library) -> Result<(&'static str, OsString), String> {
-    let known = library.known();
+pub(super) fn find(engine: Engine) -> Result<(&'static str, OsString), String> {
+    let known = engine.known();
     let path = located(&known)?;
     let is_new = File::open(&path).and_then(|file| holds(file, known.function.as_bytes()));
     match is_new {

@@ -1,0 +1,79 @@
+"""PyTorch's allocator from C++, native and ours: `python3 ci/torch/allocbench.py --peers DIR`, in an environment that has the wheel.
+
+Builds DIR's `allocbench.cpp` against the installed PyTorch and calls it in two processes, one with our allocator enabled. Needs a C++
+compiler. Prints nanoseconds for a free and an allocation, and ours over native.
+"""
+
+import argparse
+import ctypes
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+LINE = re.compile(r"^(\S+)\s+threads=\s*(\d+)\s+torch\s+([0-9.]+)", re.MULTILINE)
+
+
+def build(source, folder):
+    """The program as a library, so that it can be called where the allocator was enabled."""
+    from torch.utils import cpp_extension
+
+    cuda = Path(cpp_extension.CUDA_HOME or "/usr/local/cuda")
+    out = folder / "allocbench.so"
+    include = [f"-I{path}" for path in [*cpp_extension.include_paths(), cuda / "include"]]
+    library = [f"-L{path}" for path in [*cpp_extension.library_paths(), cuda / "lib64"]]
+    flags = ["-O2", "-std=c++17", "-fPIC", "-shared"]
+    names = ["-lc10_cuda", "-lc10", "-lcudart", "-lpthread"]
+    subprocess.run(["c++", *flags, *include, str(source), *library, *names, "-o", str(out)], check=True)
+    return out
+
+
+def measure(library, ours):
+    """What the program printed, in a process of its own."""
+    command = [sys.executable, __file__, "--call", str(library)] + (["--ours"] if ours else [])
+    text = subprocess.run(command, capture_output=True, text=True)
+    found = {(pattern, int(threads)): float(ns) for pattern, threads, ns in LINE.findall(text.stdout)}
+    if text.returncode != 0 or not found:
+        sys.exit(f"{'ours' if ours else 'native'}: rc {text.returncode}\n{text.stdout}\n{text.stderr}")
+    return found
+
+
+def call(library, ours):
+    import torch
+
+    if ours:
+        import cuda_mem_torch
+
+        cuda_mem_torch.enable()
+    torch.cuda.init()
+    ctypes.CDLL(library).main()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", type=Path, help="the folder of allocbench.cpp")
+    parser.add_argument("--call", help=argparse.SUPPRESS)
+    parser.add_argument("--ours", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.call:
+        call(arguments.call, arguments.ours)
+    if arguments.peers is None:
+        parser.error("--peers is missing")
+    with tempfile.TemporaryDirectory() as folder:
+        library = build(arguments.peers / "allocbench.cpp", Path(folder))
+        native, ours = measure(library, False), measure(library, True)
+    print("| pattern | threads | native, ns | ours, ns | ours/native | wanted |\n|---|---|---|---|---|---|")
+    missed = 0
+    for (pattern, threads), theirs in native.items():
+        ratio, wanted = ours[pattern, threads] / theirs, {1: 1 / 4, 16: 1 / 50}.get(threads)
+        missed += wanted is not None and ratio > wanted
+        print(f"| {pattern} | {threads} | {theirs:.1f} | {ours[pattern, threads]:.1f} | {ratio:.4f} | {'' if wanted is None else f'≤ {wanted:.2f}'} |")
+    print(f"{len(native)} rows, {missed} above what is wanted")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""Workloads with the native allocator and with ours, by turns:
+`python3 ci/torch/workloads.py --peers DIR`, in an environment that has the wheel.
+
+DIR holds `workloads.py` and `workloads_streams.py`. Everything is imported once; each run is a forked child, so that what is timed is the
+workload and not the start of Python. Before the turns one native run, which does not count, warms the files. Of each run: its own
+wall time, every loss that `backward` was called on, what PyTorch reserved and had active at their peaks, and what the driver
+says the device held more than before (NVML, looked at from this process every 5 ms).
+"""
+
+import argparse
+import ctypes
+import io
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+ONE_STREAM = ["gpt2_fixed", "gpt2_varlen", "llama_lora_varlen", "vision_multires", "gnn_sampling"]
+MANY_STREAMS = ["prefetch_three_streams"]
+MODULES = [
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+    "peft",
+    "torchvision",
+    "torch_geometric.nn",
+]
+MIB = 1 << 20
+
+
+class Device:
+    """What the driver says of the first visible device, without a context in this process."""
+
+    class Memory(ctypes.Structure):
+        _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+    def __init__(self):
+        self.nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        self.check(self.nvml.nvmlInit_v2())
+        self.handle = ctypes.c_void_p()
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        if first.isdigit():
+            self.check(self.nvml.nvmlDeviceGetHandleByIndex_v2(int(first), ctypes.byref(self.handle)))
+        else:
+            self.check(self.nvml.nvmlDeviceGetHandleByUUID(first.encode(), ctypes.byref(self.handle)))
+
+    @staticmethod
+    def check(code):
+        if code != 0:
+            raise RuntimeError(f"NVML says {code}")
+
+    def used(self):
+        memory = self.Memory()
+        self.check(self.nvml.nvmlDeviceGetMemoryInfo(self.handle, ctypes.byref(memory)))
+        return memory.used
+
+    def settled(self):
+        """Once nothing of the child before is there any more."""
+        used = self.used()
+        while True:
+            time.sleep(0.2)
+            if (now := self.used()) == used:
+                return now
+            used = now
+
+
+def leaves_the_device_alone(module):
+    """Whether a child can still use CUDA after this process has imported it, tried in a process forked for it."""
+    prober = os.fork()
+    if prober == 0:
+        status = 1
+        try:
+            __import__(module)
+            if (user := os.fork()) == 0:
+                try:
+                    sys.modules["torch"].cuda.init()
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            status = os.waitstatus_to_exitcode(os.waitpid(user, 0)[1])
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(prober, 0)[1]) == 0
+
+
+def imported():
+    """What the workloads use, as far as it is there and forked children can use CUDA after it."""
+    import torch
+
+    for module in MODULES:
+        if leaves_the_device_alone(module):
+            __import__(module)
+        else:
+            print(f"{module} is imported in each run", flush=True)
+    return torch
+
+
+def child(torch, script, name, ours, history):
+    """Runs the script as it is; what it printed and what PyTorch says afterwards."""
+    if ours:
+        import cuda_mem_torch
+
+        cuda_mem_torch.enable()
+    losses, backward = [], torch.Tensor.backward
+
+    def remembering(self, *arguments, **named):
+        if self.numel() == 1:
+            losses.append(self.detach().clone())
+        return backward(self, *arguments, **named)
+
+    def ended(code=0):
+        raise SystemExit(code)
+
+    torch.Tensor.backward, os_exit, os._exit = remembering, os._exit, ended
+    sys.argv = [str(script), name, tempfile.mkdtemp()] + (["record"] if history else [])
+    printed, sys.stdout = sys.stdout, io.StringIO()
+    space = {"__name__": "__main__", "__file__": str(script)}
+    try:
+        exec(compile(script.read_text(), str(script), "exec"), space)
+    except SystemExit as end:
+        if end.code:
+            raise
+    finally:
+        sys.stdout, os._exit = printed, os_exit
+    stats = torch.cuda.memory_stats()
+    return {
+        "backend": torch.cuda.get_allocator_backend(),
+        "seconds": space["dt"],
+        "reserved": stats["reserved_bytes.all.peak"],
+        "active": stats["active_bytes.all.peak"],
+        "losses": [float(loss).hex() for loss in losses],
+        "last_loss": float(losses[-1]) if losses else None,
+    }
+
+
+def run(torch, device, script, name, ours, history, limit):
+    """One run in a child; what came of it, or the reason that nothing did."""
+    before = device.settled()
+    read, write = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(read)
+        try:
+            text = json.dumps(child(torch, script, name, ours, history))
+        except BaseException:
+            text = json.dumps({"failed": traceback.format_exc()})
+        with os.fdopen(write, "w") as out:
+            out.write(text)
+        os._exit(0)
+    os.close(write)
+    peak, over = [0], threading.Event()
+
+    def look():
+        while not over.wait(0.005):
+            peak[0] = max(peak[0], device.used() - before)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    killer = threading.Timer(limit, os.kill, (process, 9))
+    killer.start()
+    with os.fdopen(read) as answer:
+        text = answer.read()
+    over.set()
+    os.waitpid(process, 0)
+    killer.cancel()
+    looker.join()
+    found = json.loads(text) if text else {"failed": f"it ended without a word, or ran past {limit} s"}
+    return found | {"driver": peak[0]}
+
+
+def interval(ratios, rounds=4000):
+    """The 95 % interval of the median of paired ratios."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(rounds))
+    return medians[int(rounds * 0.025)], medians[int(rounds * 0.975)]
+
+
+def row_of(name, history, native, ours):
+    """What the rounds say together."""
+    low, high = interval([mine["seconds"] / theirs["seconds"] for mine, theirs in zip(ours, native)])
+    beyond = lambda runs: statistics.median(run["driver"] - run["reserved"] for run in runs)
+    losses = {tuple(run["losses"]) for run in native}
+    return {
+        "workload": name,
+        "history": history,
+        "rounds": len(native),
+        "native_seconds": statistics.median(run["seconds"] for run in native),
+        "ours_seconds": statistics.median(run["seconds"] for run in ours),
+        "time": statistics.median(mine["seconds"] / theirs["seconds"] for mine, theirs in zip(ours, native)),
+        "low": low,
+        "high": high,
+        "native_held": max(run["reserved"] / run["active"] for run in native),
+        "ours_held": max(run["reserved"] / run["active"] for run in ours),
+        # Of the driver's figure the context's own share is what the native allocator does not reserve either.
+        "driver_beyond_native_mib": (beyond(ours) - beyond(native)) / MIB,
+        "losses": "vary natively" if len(losses) > 1 else "equal" if losses == {tuple(run["losses"]) for run in ours} else "DIFFER",
+        "last_loss": ours[-1]["last_loss"],
+    }
+
+
+def turns(torch, device, script, name, arguments, history):
+    """Native and ours by turns; a row, or nothing where a run failed."""
+    native, ours = [], []
+    if (warm := run(torch, device, script, name, False, history, arguments.limit)).get("failed"):
+        print(f"failed   {name}: {warm['failed']}", flush=True)
+        return None
+    began = time.monotonic()
+    for turn in range(arguments.rounds):
+        if ours and time.monotonic() - began > arguments.seconds:
+            break
+        pair = [(native, False), (ours, True)]
+        # Whoever goes second finds the device as the first left it.
+        for into, is_ours in pair if turn % 2 == 0 else reversed(pair):
+            found = run(torch, device, script, name, is_ours, history, arguments.limit)
+            label = f"{name} {'ours' if is_ours else 'native'} {turn + 1}{', history' if history else ''}"
+            if found.get("failed"):
+                print(f"failed   {label}: {found['failed']}", flush=True)
+                return None
+            assert found["backend"] == ("cuda-mem" if is_ours else "native"), found["backend"]
+            held, loss = found["reserved"] / found["active"], found["last_loss"]
+            print(f"ok       {label}: {found['seconds']:.3f} s, held {held:.4f}, last loss {loss}", flush=True)
+            into.append(found)
+    return row_of(name, history, native, ours)
+
+
+def table(rows):
+    head = ["workload", "history", "rounds", "ours s", "native s", "ours/native (95 %)", "held, native", "held, ours", "driver, MiB more", "losses", "last loss"]
+    print(f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    for row in rows:
+        cells = [
+            row["workload"],
+            "on" if row["history"] else "off",
+            str(row["rounds"]),
+            f"{row['ours_seconds']:.2f}",
+            f"{row['native_seconds']:.2f}",
+            f"{row['time']:.3f} ({row['low']:.3f}–{row['high']:.3f})",
+            f"{row['native_held']:.3f}",
+            f"{row['ours_held']:.4f}",
+            f"{row['driver_beyond_native_mib']:+.0f}",
+            row["losses"],
+            f"{row['last_loss']:.9f}" if row["last_loss"] is not None else "none",
+        ]
+        print(f"| {' | '.join(cells)} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", type=Path, required=True, help="the folder of workloads.py and workloads_streams.py")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", nargs="*", help="workloads, by name; all by default")
+    parser.add_argument("--history", choices=["off", "on", "both"], default="off", help="whether PyTorch records every allocation")
+    parser.add_argument("--limit", type=int, default=120, help="seconds a run may take")
+    parser.add_argument("--seconds", type=float, default=3600, help="after which a workload begins no further round; the table says how many it had")
+    parser.add_argument("--out", type=Path, help="the file that the table is written to as JSON")
+    arguments = parser.parse_args()
+    # Otherwise who asks whether there is a device initialises it, and no child could use it any more.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    # Python warns of forking beside threads; none of them holds a lock of ours.
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+    torch, device, rows, failed = imported(), Device(), [], 0
+    for script, names in (("workloads.py", ONE_STREAM), ("workloads_streams.py", MANY_STREAMS)):
+        for name in (name for name in names if not arguments.only or name in arguments.only):
+            for history in {"off": [False], "on": [True], "both": [False, True]}[arguments.history]:
+                row = turns(torch, device, arguments.peers / script, name, arguments, history)
+                rows, failed = rows + ([row] if row else []), failed + (row is None)
+    if rows:
+        table(rows)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(rows, indent=1))
+    print(f"{len(rows)} workloads compared, {failed} failed")
+    sys.exit(1 if failed or any(row["losses"] == "DIFFER" for row in rows) else 0)
+
+
+if __name__ == "__main__":
+    main()
