@@ -1057,7 +1057,7 @@ int cuda_mem_torch_forget_stream(int device, void *stream);
 /*
  Joins the group `name` of `world_size` ranks, processes of this host with a device each, as rank `rank`, and returns when all are
  there: `Group::join`. `directory` is the same for all. A rank is waited for `timeout_ms` milliseconds, here and later; 0 is a
- minute. A name that was left while a stream captured is refused until that capture has ended.
+ minute. The name of a group that was left is refused until that has ended.
 
  # Safety
 
@@ -1071,12 +1071,12 @@ int cuda_mem_torch_symm_join(int device,
                              uint64_t timeout_ms);
 
 /*
- Leaves a group, whose memory ends with its last handles: all that was allocated for it and not deleted is, after a wait for its
- device. While a stream of the device captures, that is left to a later call.
+ Leaves a group: nothing is allocated for it any more. What was allocated stays until it is deleted, and the group ends with that and
+ its last handles, after a wait for its device. While a stream of the device captures, that is left to a later call.
 
  # Safety
 
- `name` is text; what uses its memory was given to the device before.
+ `name` is text.
  */
 int cuda_mem_torch_symm_leave(const char *name);
 

@@ -119,6 +119,10 @@ def change_places(number, directory):
             return torch.empty(4096, dtype=torch.uint8, device=device)
 
     address = pooled().data_ptr()
+    functors = cuda_mem_torch.symmetric.MemPool()
+    with torch.cuda.use_mem_pool(functors):
+        other = torch.empty(4096, dtype=torch.uint8, device=device)
+    other[:64].copy_(numbered() + 7)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -132,9 +136,10 @@ def change_places(number, directory):
     cuda_mem_torch.symmetric.leave()
     fresh = pooled()
     exchange(symm_mem.rendezvous(fresh, dist.group.WORLD), fresh, now)
-    # The memory of the group before is there as long as its tensor is.
+    # The memory of the group before is there as long as its tensors are.
     assert start(old) == numbered().tolist()
-    del old
+    assert start(other) == (numbered() + 7).tolist()
+    del old, other, functors
     dist.barrier()
     dist.destroy_process_group()
 

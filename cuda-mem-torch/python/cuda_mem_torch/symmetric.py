@@ -73,9 +73,8 @@ def join(name: str, rank: int, world_size: int, directory: str, device: int | No
 
 
 def leave(name: str = EVERYBODY) -> None:
-    """Leaves a group that :func:`join` or the backend has joined. Every rank does, once it has given the device all work on the
-    memory. Of the backend's, it ends with its last tensor, and PyTorch's own pool lets go of what it keeps; of :func:`join`'s, it ends
-    here. While a stream captures, that waits for a later call.
+    """Leaves a group that :func:`join` or the backend has joined; every rank does. Nothing is allocated for it any more, PyTorch's own
+    pool of symmetric memory lets go of what it keeps, and the group ends with its last tensor.
 
     After ``dist.destroy_process_group()``: a process group that is made anew is another group, also under the same name."""
     torch = _torch.load()

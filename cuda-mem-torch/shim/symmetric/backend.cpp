@@ -4,6 +4,7 @@
 // Holds no Python and takes no GIL. PyTorch may hold it around any of these calls, joining included: other threads of Python stand
 // still then. So nothing here may need another thread of Python to go on, and a group's store must be one of PyTorch's own, in C++.
 #include "joined.hpp"
+#include "memory.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -21,105 +22,6 @@ using c10d::symmetric_memory::SymmetricMemoryAllocator;
 
 /// The group of all ranks, as init_process_group names it.
 constexpr const char* EVERYBODY = "0";
-
-/// An allocation on every rank.
-class Memory final : public SymmetricMemory {
- public:
-  Memory(cuda_mem_torch_symm_handle* handle, int device) : handle_(handle), device_(device) {
-    try {
-      check(cuda_mem_torch_symm_describe(handle_, &info_, nullptr, nullptr));
-      buffers_.resize(info_.world_size);
-      pads_.resize(info_.world_size);
-      check(cuda_mem_torch_symm_describe(handle_, &info_, buffers_.data(), pads_.data()));
-      const size_t wanted = c10d::symmetric_memory::get_signal_pad_size();
-      TORCH_CHECK(
-          wanted <= info_.signal_pad_size, "cuda-mem: signal pads have ", info_.signal_pad_size, " bytes; set_signal_pad_size() asked for ",
-          wanted);
-      void* buffers = nullptr;
-      void* pads = nullptr;
-      check(cuda_mem_torch_symm_device_addresses(handle_, &buffers, &pads));
-      buffers_on_device_ = static_cast<void**>(buffers);
-      pads_on_device_ = static_cast<void**>(pads);
-    } catch (...) {
-      release();
-      throw;
-    }
-  }
-
-  ~Memory() override {
-    release();
-  }
-
-  std::vector<void*> get_buffer_ptrs() override {
-    return buffers_;
-  }
-  std::vector<void*> get_signal_pad_ptrs() override {
-    return pads_;
-  }
-  void** get_buffer_ptrs_dev() override {
-    return buffers_on_device_;
-  }
-  void** get_signal_pad_ptrs_dev() override {
-    return pads_on_device_;
-  }
-  size_t get_buffer_size() override {
-    return info_.buffer_size;
-  }
-  size_t get_offset() override {
-    return info_.offset;
-  }
-  bool has_multicast_support() override {
-    return false;
-  }
-  void* get_multicast_ptr() override {
-    return nullptr;
-  }
-  bool world_within_direct_access() override {
-    return true;
-  }
-  int get_rank() override {
-    return static_cast<int>(info_.rank);
-  }
-  int get_world_size() override {
-    return static_cast<int>(info_.world_size);
-  }
-  c10::Device get_device() override {
-    return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_));
-  }
-
-  void barrier(int channel, size_t timeout_ms) override {
-    check(cuda_mem_torch_symm_barrier(handle_, stream(), at_least_zero(channel, "channel"), timeout_ms));
-  }
-  /// Signals are counted: nothing is waited for, whatever the timeout.
-  void put_signal(int to, int channel, size_t) override {
-    check(cuda_mem_torch_symm_put_signal(handle_, stream(), at_least_zero(to, "the rank"), at_least_zero(channel, "channel")));
-  }
-  void wait_signal(int from, int channel, size_t timeout_ms) override {
-    check(cuda_mem_torch_symm_wait_signal(
-        handle_, stream(), at_least_zero(from, "the rank"), at_least_zero(channel, "channel"), timeout_ms));
-  }
-
- private:
-  void* stream() const {
-    return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream();
-  }
-
-  /// At the end of the process the driver may have gone.
-  void release() noexcept {
-    if (!c10d::symmetric_memory::is_finalizing()) {
-      cuda_mem_torch_symm_close(handle_);
-    }
-  }
-
-  cuda_mem_torch_symm_handle* handle_;
-  int device_;
-  cuda_mem_torch_symm_info info_{};
-  std::vector<void*> buffers_;
-  std::vector<void*> pads_;
-  /// The handle's, which outlive the kernels that read them.
-  void** buffers_on_device_ = nullptr;
-  void** pads_on_device_ = nullptr;
-};
 
 /// What PyTorch chooses by set_backend("CUDA_MEM").
 class Backend final : public SymmetricMemoryAllocator {
@@ -148,7 +50,7 @@ class Backend final : public SymmetricMemoryAllocator {
       block = std::move(found->second);
       blocks_.erase(found);
     }
-    // Tensors end here: nothing may be thrown. The handles end with the block, and after them perhaps the group.
+    // Tensors end here: nothing may be thrown. The handles end with the block.
     const int code = cuda_mem_torch_symm_delete(block.joined->device(), address);
     if (code != CUDA_MEM_TORCH_OK && code != CUDA_MEM_TORCH_FORKED) {
       TORCH_WARN("cuda-mem: ", cuda_mem_torch_last_error());
@@ -189,10 +91,10 @@ class Backend final : public SymmetricMemoryAllocator {
     TORCH_CHECK(
         !group.has_value() || *group == name, "cuda-mem: the tensor was allocated for group \"", name, "\" and cannot be used in \"",
         *group, "\": memory without a group's name is for all ranks; for a group, allocate with its name");
-    const GroupInfo now = ranks(name);
-    // Operators come here with every call. Whose numbers are the same, and who has a handle, need not ask the store again.
+    // Operators come here with every call: who has a handle does not ask the store again.
+    const bool is_it = known != nullptr ? fits(*joined) : joined->is(ranks(name));
     TORCH_CHECK(
-        !another && (known != nullptr ? joined->has_numbers(now) : joined->is(now)), "cuda-mem: the tensor's memory is of a group \"", name,
+        is_it && !another, "cuda-mem: the tensor's memory is of a group \"", name,
         "\" that has ended: its process group was destroyed and made anew since. Allocate the tensor anew; "
         "cuda_mem_torch.symmetric.leave() after destroy_process_group() gives back what PyTorch keeps of the old one");
     if (known != nullptr) {
@@ -219,9 +121,13 @@ class Backend final : public SymmetricMemoryAllocator {
     return NAME;
   }
 
-  /// Forgets a group, which is left when all memory of it has come back; whether it was joined.
+  /// Leaves a group; whether it was joined.
   bool leave(const std::string& name) {
-    return put(*place(name), nullptr) != nullptr;
+    const auto joined = put(*place(name), nullptr);
+    if (joined != nullptr) {
+      joined->leave();
+    }
+    return joined != nullptr;
   }
 
  private:
@@ -259,7 +165,7 @@ class Backend final : public SymmetricMemoryAllocator {
     return place;
   }
 
-  /// What was there before, which may be left when the caller drops it: without the lock.
+  /// What was there before.
   std::shared_ptr<Joined> put(Place& place, std::shared_ptr<Joined> joined) {
     const std::lock_guard<std::mutex> lock(mutex_);
     return std::exchange(place.joined, std::move(joined));
@@ -272,6 +178,15 @@ class Backend final : public SymmetricMemoryAllocator {
       return {group->getRank(), group->getSize(), group->getStore()};
     } catch (const c10::Error&) {
       return c10d::symmetric_memory::get_group_info(name);
+    }
+  }
+
+  /// Whether the ranks that have the name now, if any have it, may be the group's.
+  static bool fits(const Joined& joined) {
+    try {
+      return joined.has_numbers(ranks(joined.asked()));
+    } catch (const c10::Error&) {
+      return true;
     }
   }
 
@@ -290,9 +205,7 @@ class Backend final : public SymmetricMemoryAllocator {
           joined->device() == device, "cuda-mem: group \"", name, "\" was joined with device ", joined->device(), ", not ", device);
       return joined;
     }
-    // Left before the next one is joined, if there is no memory of it.
-    joined.reset();
-    put(*place, nullptr);
+    leave(name);
     joined = std::make_shared<Joined>(name, device, group);
     put(*place, joined);
     return joined;
@@ -359,7 +272,7 @@ extern "C" __attribute__((visibility("default"))) int cuda_mem_torch_symmetric_r
   }
 }
 
-/// Forgets a group that the backend has joined: 0, 2 if there is none, or 1 with the reason in `text`.
+/// Leaves a group that the backend has joined: 0, 2 if there is none, or 1 with the reason in `text`.
 extern "C" __attribute__((visibility("default"))) int cuda_mem_torch_symmetric_leave(const char* name, char* text, size_t capacity) {
   try {
     return cuda_mem::backend()->leave(name) ? 0 : 2;

@@ -52,8 +52,8 @@ class Meeting {
   std::string directory_;
 };
 
-/// A group that this process has joined. It is left when nobody has it any more: neither the backend nor memory of it. A process
-/// group that is made anew may have the name of one that was destroyed, and is another group.
+/// A group that this process has joined. A process group that is made anew may have the name of one that was destroyed, and is
+/// another group.
 ///
 /// What the ranks tell each other in the store, under CUDA_MEM/<the group's name>/:
 ///
@@ -110,8 +110,12 @@ class Joined {
   Joined(const Joined&) = delete;
   Joined& operator=(const Joined&) = delete;
 
-  ~Joined() {
-    leave();
+  /// Nothing is allocated for it any more. Its memory stays until it is deleted.
+  void leave() const noexcept {
+    const int code = cuda_mem_torch_symm_leave(name_.c_str());
+    if (code != CUDA_MEM_TORCH_OK && code != CUDA_MEM_TORCH_FORKED) {
+      TORCH_WARN("cuda-mem: ", cuda_mem_torch_last_error());
+    }
   }
 
   /// Whether it is the group of these ranks. The store is asked, not kept: a store that somebody keeps goes on listening after its
@@ -148,17 +152,6 @@ class Joined {
   }
   std::string joined() const {
     return key("joined/" + std::to_string(rank_));
-  }
-
-  /// Memory may end here, and with it this: nothing is thrown.
-  void leave() const noexcept {
-    if (c10d::symmetric_memory::is_finalizing()) {
-      return;
-    }
-    const int code = cuda_mem_torch_symm_leave(name_.c_str());
-    if (code != CUDA_MEM_TORCH_OK && code != CUDA_MEM_TORCH_FORKED) {
-      TORCH_WARN("cuda-mem: ", cuda_mem_torch_last_error());
-    }
   }
 
   std::string asked_;

@@ -144,31 +144,43 @@ fn what_a_capture_stands_in_the_way_of_is_used_again_later() {
 }
 
 #[test]
-fn a_group_that_is_left_waits_for_the_work_on_what_was_not_freed() {
+fn the_memory_of_a_group_that_is_left_stays_until_it_comes_back_and_its_work_is_done() {
     let _turn = turn();
     succeed(join(c"busy"));
-    malloc(MIB).unwrap();
-    let waited = waits(|| succeed(leave(c"busy")));
-    assert_eq!(waited, 1, "a kernel may use the memory, on a stream that was not seen");
+    let (block, other) = (malloc(MIB).unwrap(), malloc(MIB).unwrap());
+    assert_eq!(waits(|| succeed(leave(c"busy"))), 0);
+    // A kernel may use it, on a stream that was not seen; but the group serves nobody any more.
+    close(rendezvous(block, Some(c"busy")).unwrap());
+    assert_eq!(malloc(MIB), Err(CUDA_MEM_TORCH_INVALID_ARGUMENT));
+    assert_eq!(leave(c"busy"), CUDA_MEM_TORCH_INVALID_ARGUMENT);
+    succeed(free(other));
+    assert_eq!(join(c"busy"), CUDA_MEM_TORCH_INVALID_ARGUMENT);
+    assert!(message().contains("was left with 1 allocation"), "{}", message());
+    let called = calls(|| succeed(free(block)));
+    let first = |name| called.iter().position(|call| *call == name);
+    assert!(first("cuCtxSynchronize").unwrap() < first("cuMemUnmap").unwrap(), "{called:?}");
+    succeed(join(c"busy"));
+    succeed(leave(c"busy"));
 }
 
 #[test]
 fn a_group_that_is_left_beside_a_capture_goes_after_it() {
     let _turn = turn();
     succeed(join(c"first"));
-    let live = malloc(MIB).unwrap();
+    let block = malloc(MIB).unwrap();
     let stream = capturing();
-    let waited = waits(|| succeed(leave(c"first")));
-    assert_eq!(waited, 0, "it would have ended the capture");
-    // Its memory is there, and its name is taken; but it serves nobody any more.
-    close(rendezvous(live, None).unwrap());
+    let called = calls(|| {
+        succeed(free(block));
+        succeed(leave(c"first"));
+    });
+    assert!(!called.contains(&"cuCtxSynchronize"), "it would have ended the capture");
+    assert!(!called.contains(&"cuMemUnmap"), "a kernel may use the memory");
     assert_eq!(malloc(MIB), Err(CUDA_MEM_TORCH_INVALID_ARGUMENT));
     assert_eq!(leave(c"first"), CUDA_MEM_TORCH_INVALID_ARGUMENT);
     assert_eq!(join(c"first"), CUDA_MEM_TORCH_CAPTURING);
     assert!(message().contains("\"first\" has not left yet"), "{}", message());
     end_capture(stream);
-    succeed(join(c"first"));
-    assert_eq!(rendezvous(live.wrapping_byte_add(4096), Some(c"elsewhere")), Err(CUDA_MEM_TORCH_NOT_OURS));
+    assert!(calls(|| succeed(join(c"first"))).contains(&"cuMemUnmap"));
     succeed(leave(c"first"));
 }
 
@@ -205,6 +217,7 @@ fn what_was_freed_beside_a_capture_is_not_another_allocation_at_its_address() {
         close(rendezvous(block, Some(c"after")).unwrap());
         succeed(free(block));
     }
+    succeed(free(last));
     succeed(leave(c"after"));
 }
 
@@ -247,11 +260,11 @@ fn a_capture_that_only_the_program_knows_of_goes_on() {
     CAPTURES.store(true, Ordering::Relaxed);
     assert_eq!(waits(|| succeed(free(block))), 0, "it would have ended the capture");
     assert_eq!(waits(|| assert_ne!(malloc(MIB).unwrap(), block)), 0);
-    assert_eq!(waits(|| succeed(leave(c"asked"))), 0);
+    assert_eq!(waits(|| succeed(free(other))), 0);
     end_capture(stream);
     CAPTURES.store(false, Ordering::Relaxed);
-    assert_eq!(waits(|| assert_eq!(malloc(MIB), Err(CUDA_MEM_TORCH_INVALID_ARGUMENT))), 1);
-    assert_eq!(free(other), CUDA_MEM_TORCH_NOT_OURS);
+    assert_eq!(waits(|| assert_eq!(malloc(MIB).unwrap(), block)), 1);
+    succeed(leave(c"asked"));
     // SAFETY: none is asked from here on.
     succeed(unsafe { cuda_mem_torch_ask_for_captures(None) });
 }
@@ -260,7 +273,8 @@ fn a_capture_that_only_the_program_knows_of_goes_on() {
 fn addresses_on_the_device_stay_as_long_as_work_may_read_them() {
     let _turn = turn();
     succeed(join(c"table"));
-    let handle = rendezvous(malloc(MIB).unwrap(), None).unwrap();
+    let block = malloc(MIB).unwrap();
+    let handle = rendezvous(block, None).unwrap();
     let (mut buffers, mut pads) = (null_mut(), null_mut());
     // SAFETY: a handle and two places.
     succeed(unsafe { cuda_mem_torch_symm_device_addresses(handle, &mut buffers, &mut pads) });
@@ -285,7 +299,8 @@ fn addresses_on_the_device_stay_as_long_as_work_may_read_them() {
     let stream = capturing();
     assert_eq!(frees(&calls(|| close(handle))), 0, "a kernel may read it yet");
     end_capture(stream);
-    let called = calls(|| succeed(leave(c"table")));
+    let called = calls(|| succeed(free(block)));
     let first = |name| called.iter().position(|call| *call == name);
     assert!(first("cuCtxSynchronize").unwrap() < first("cuMemFreeAsync").unwrap(), "{called:?}");
+    succeed(leave(c"table"));
 }

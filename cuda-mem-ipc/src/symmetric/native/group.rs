@@ -79,7 +79,7 @@ struct Own {
 pub struct Freed {
     allocation: Arc<Allocation>,
     /// Behind the allocation: dropped after it.
-    _group: Group,
+    group: Group,
 }
 
 impl Freed {
@@ -87,6 +87,12 @@ impl Freed {
     #[must_use]
     pub fn address(&self) -> CUdeviceptr {
         self.allocation.address()
+    }
+
+    /// The group that it was allocated for.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.group
     }
 }
 
@@ -162,7 +168,7 @@ impl Group {
     pub(super) fn take(&self, address: CUdeviceptr) -> Result<Freed> {
         let taken = lock(&self.inner.own).allocations.remove(&address);
         let allocation = taken.ok_or(Error::UnknownAddress { address, backend: super::NAME })?;
-        Ok(Freed { allocation, _group: self.clone() })
+        Ok(Freed { allocation, group: self.clone() })
     }
 
     pub(super) fn free_all(&self) {

@@ -12,6 +12,7 @@
 
 #![allow(unsafe_code, reason = "takes pointers of C")]
 
+mod groups;
 mod handle;
 mod table;
 
@@ -40,8 +41,6 @@ enum Leaving {
     Group(String),
 }
 
-/// The groups by their devices, the oldest first. One that is leaving is not among them.
-static GROUPS: Mutex<Vec<(c_int, String)>> = Mutex::new(Vec::new());
 static LEAVING: Mutex<Vec<(&'static Device, Leaving)>> = Mutex::new(Vec::new());
 
 fn lock<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
@@ -96,11 +95,6 @@ fn settle() {
     lock(&LEAVING).append(&mut kept);
 }
 
-fn unknown(name: &str, groups: &[(c_int, String)]) -> Failure {
-    let known = groups.iter().map(|(_, group)| group.clone()).collect();
-    Error::UnknownGroup { name: name.to_owned(), known }.into()
-}
-
 fn give_back(device: &'static Device, what: Leaving) {
     lock(&LEAVING).push((device, what));
     settle();
@@ -121,7 +115,7 @@ fn refuse_leaving(name: &str) -> Result<(), Failure> {
 
 /// Joins the group `name` of `world_size` ranks, processes of this host with a device each, as rank `rank`, and returns when all are
 /// there: `Group::join`. `directory` is the same for all. A rank is waited for `timeout_ms` milliseconds, here and later; 0 is a
-/// minute. A name that was left while a stream captured is refused until that capture has ended.
+/// minute. The name of a group that was left is refused until that has ended.
 ///
 /// # Safety
 ///
@@ -142,6 +136,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_join(
         let directory = Path::new(unsafe { text(directory, "directory") }?);
         let device = devices::device(device)?;
         settle();
+        groups::refuse_left(name)?;
         refuse_leaving(name)?;
         let mut options = GroupOptions::default();
         if timeout_ms != 0 {
@@ -149,29 +144,26 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_join(
         }
         let group = Group::join(&device.context, name, rank, world_size, directory, &options)?;
         NativeBackend::global().add_group(&group)?;
-        lock(&GROUPS).push((device.ordinal, name.to_owned()));
+        groups::add(device.ordinal, name);
         Ok(())
     })
 }
 
-/// Leaves a group, whose memory ends with its last handles: all that was allocated for it and not deleted is, after a wait for its
-/// device. While a stream of the device captures, that is left to a later call.
+/// Leaves a group: nothing is allocated for it any more. What was allocated stays until it is deleted, and the group ends with that and
+/// its last handles, after a wait for its device. While a stream of the device captures, that is left to a later call.
 ///
 /// # Safety
 ///
-/// `name` is text; what uses its memory was given to the device before.
+/// `name` is text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_symm_leave(name: *const c_char) -> c_int {
     entry(|| {
         // SAFETY: the caller's promise.
         let name = unsafe { text(name, "name") }?;
-        let mut groups = lock(&GROUPS);
-        let Some(place) = groups.iter().position(|(_, group)| group == name) else {
-            return Err(unknown(name, &groups));
-        };
-        let (ordinal, name) = groups.remove(place);
-        drop(groups);
-        give_back(devices::device(ordinal)?, Leaving::Group(name));
+        match groups::leave(name)? {
+            Some((ordinal, name)) => give_back(devices::device(ordinal)?, Leaving::Group(name)),
+            None => settle(),
+        }
         Ok(())
     })
 }
@@ -204,21 +196,20 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_malloc(
 fn allocate(ordinal: c_int, bytes: usize, name: Option<&str>) -> Result<u64, Failure> {
     let device = devices::device(ordinal)?;
     settle();
-    let groups = lock(&GROUPS);
-    let name = match name {
-        Some(name) if groups.iter().any(|(_, group)| group == name) => name.to_owned(),
-        Some(name) => return Err(unknown(name, &groups)),
-        None => match groups.iter().find(|(device, _)| *device == ordinal) {
-            Some((_, first)) => first.clone(),
-            None => {
-                return Err(Failure::argument(format!(
-                    "no group has been joined with device {ordinal}: symmetric memory is a group's"
-                )));
-            }
-        },
-    };
-    drop(groups);
-    Ok(NativeBackend::global().alloc(bytes, device.context.device(), Some(&name))?)
+    let name = groups::take(ordinal, name)?;
+    NativeBackend::global().alloc(bytes, device.context.device(), Some(&name)).map_err(|error| {
+        end(&name);
+        error.into()
+    })
+}
+
+/// An allocation of the group has gone, and perhaps the group with it.
+fn end(name: &str) {
+    if let Some((ordinal, name)) = groups::give_back(name)
+        && let Ok(device) = devices::device(ordinal)
+    {
+        lock(&LEAVING).push((device, Leaving::Group(name)));
+    }
 }
 
 /// Takes memory back, by the address that [`cuda_mem_torch_symm_malloc`] gave: one that is in nobody's hands, or lies inside an
@@ -232,6 +223,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_delete(device: c_int, address: *mut
     entry(|| {
         let device = devices::device(device)?;
         let freed = NativeBackend::global().take(address.addr() as u64)?;
+        end(freed.group().name());
         give_back(device, Leaving::Allocation(freed));
         Ok(())
     })
