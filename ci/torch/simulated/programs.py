@@ -218,65 +218,7 @@ def graph():
     assert all(segment["segment_pool_id"] == (0, 0) for segment in torch.cuda.memory_snapshot())
 
 
-def rank(number, directory):
-    """A rank of those below: what the other one wrote."""
-    import cuda_mem_torch
-    import torch.distributed as dist
-    import torch.distributed._symmetric_memory as symm_mem
-
-    device = torch.device("cuda", number)
-    torch.cuda.set_device(device)
-    store = dist.FileStore(f"{directory}/store", 2)
-    dist.init_process_group("gloo", store=store, rank=number, world_size=2)
-    cuda_mem_torch.enable()
-    cuda_mem_torch.symmetric.register()
-    symm_mem.set_backend("CUDA_MEM")
-    assert symm_mem.get_backend(device) == "CUDA_MEM"
-    tensor = symm_mem.empty(4096, dtype=torch.uint8, device=device)
-    pooled = None
-    with torch.cuda.use_mem_pool(symm_mem.get_mem_pool(device)):
-        pooled = torch.empty(4096, dtype=torch.uint8, device=device)
-    for mine in (tensor, pooled):
-        mine[:64].copy_(numbered() + number)
-        handle = symm_mem.rendezvous(mine, dist.group.WORLD)
-        assert (handle.rank, handle.world_size, handle.buffer_size >= 4096) == (number, 2, True)
-        assert len(handle.buffer_ptrs) == 2 and handle.signal_pad_size == 9216
-        handle.barrier(channel=1)
-        theirs = handle.get_buffer(1 - number, (4096,), torch.uint8)
-        assert start(theirs) == (numbered() + 1 - number).tolist()
-        if number == 0:
-            handle.put_signal(1, channel=2)
-        else:
-            handle.wait_signal(0, channel=2)
-        handle.barrier(channel=1)
-        torch.cuda.synchronize()
-        del theirs, handle
-    pool = cuda_mem_torch.symmetric.MemPool()
-    with torch.cuda.use_mem_pool(pool):
-        functors = torch.empty(4096, dtype=torch.uint8, device=device)
-    functors[:64].copy_(numbered())
-    assert start(functors) == numbered().tolist()
-    del tensor, pooled, functors, mine, pool
-    gc.collect()
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def symmetric():
-    """Two ranks, with a device each."""
-    import tempfile
-
-    import torch.multiprocessing as multiprocessing
-
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as directory:
-        ranks = [context.Process(target=rank, args=(number, directory)) for number in range(2)]
-        [process.start() for process in ranks]
-        [process.join(200) for process in ranks]
-        assert [process.exitcode for process in ranks] == [0, 0], [process.exitcode for process in ranks]
-
-
-PROGRAMS = [late, share_with_ours, share_with_native, share_pieces_with_native, graph, symmetric]
+PROGRAMS = [late, share_with_ours, share_with_native, share_pieces_with_native, graph]
 
 if __name__ == "__main__":
     {program.__name__: program for program in PROGRAMS}[sys.argv[1]]()

@@ -83,6 +83,29 @@ struct Own {
     next: u64,
 }
 
+/// An allocation that was freed and may be in use yet ([`NativeBackend::take`](super::NativeBackend::take)). When it is dropped its
+/// memory is reused as after [`free`](crate::symmetric::SymmetricBackend::free); its group does not end before.
+#[derive(Debug)]
+pub struct Freed {
+    allocation: Arc<Allocation>,
+    /// Behind the allocation: dropped after it.
+    group: Group,
+}
+
+impl Freed {
+    /// Where it is.
+    #[must_use]
+    pub fn address(&self) -> CUdeviceptr {
+        self.allocation.address()
+    }
+
+    /// The group that it was allocated for.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+}
+
 impl Group {
     /// A group whose ranks are connected.
     pub(super) fn of(context: &Context, state: State, options: &GroupOptions) -> Result<Self> {
@@ -153,10 +176,10 @@ impl Group {
         self.inner.alloc(size, device)
     }
 
-    pub(super) fn free(&self, address: CUdeviceptr) -> Result<()> {
-        let freed = lock(&self.inner.own).allocations.remove(&address);
-        // Outside the lock: it may wait for streams.
-        freed.map(drop).ok_or(Error::UnknownAddress { address, backend: super::NAME })
+    pub(super) fn take(&self, address: CUdeviceptr) -> Result<Freed> {
+        let taken = lock(&self.inner.own).allocations.remove(&address);
+        let allocation = taken.ok_or(Error::UnknownAddress { address, backend: super::NAME })?;
+        Ok(Freed { allocation, group: self.clone() })
     }
 
     pub(super) fn free_all(&self) {

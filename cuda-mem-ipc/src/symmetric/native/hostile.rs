@@ -258,7 +258,7 @@ fn a_lie_about_who_broke_the_group_is_no_news() {
     pair.bad.alloc(SIZE, pair.bad.device()).unwrap();
     let memory = pair.rendezvous(address).unwrap();
     memory.check().unwrap();
-    let elsewhere = pair.good.free(address + 1);
+    let elsewhere = pair.good.take(address + 1);
     assert!(matches!(elsewhere, Err(Error::UnknownAddress { backend: NAME, .. })), "{elsewhere:?}");
     drop(Arc::clone(&memory));
 }

@@ -26,7 +26,7 @@ use super::{Error, Result, SymmetricBackend, SymmetricMemory};
 use allocation::Allocation;
 use state::lock;
 
-pub use group::{Group, GroupOptions};
+pub use group::{Freed, Group, GroupOptions};
 
 /// The channels that [`barrier`](SymmetricMemory::barrier) has for each allocation, and
 /// [`put_signal`](SymmetricMemory::put_signal) apart from them.
@@ -95,6 +95,40 @@ impl NativeBackend {
         Ok(group)
     }
 
+    /// Frees an allocation in two steps: nothing has the address from now on, also when another allocation gets it, and the memory
+    /// is reused once the result is dropped. For who learns later that the work with it is done.
+    ///
+    /// ```
+    /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
+    /// use cuda_mem_ipc::symmetric::{Error, Group, GroupOptions, NativeBackend, SymmetricBackend};
+    ///
+    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+    /// let directory = std::env::temp_dir().join(format!("taken-{}", std::process::id()));
+    /// let native = NativeBackend::new();
+    /// native.add_group(&Group::join(&context, "alone", 0, 1, &directory, &GroupOptions::default())?)?;
+    /// let address = native.alloc(4096, context.device(), Some("alone"))?;
+    /// let freed = native.take(address)?;
+    /// assert!(matches!(native.free(address), Err(Error::UnknownAddress { .. })));
+    /// assert_ne!(native.alloc(4096, context.device(), Some("alone"))?, address);
+    /// context.synchronize()?; // whatever used it is done
+    /// drop(freed);
+    /// assert_eq!(native.alloc(4096, context.device(), Some("alone"))?, address);
+    /// # std::fs::remove_dir(directory)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`], also for an address inside an allocation; [`Error::Core`] in a forked child.
+    pub fn take(&self, address: CUdeviceptr) -> Result<Freed> {
+        let (group, _) = self.owner(address)?;
+        group.take(address)
+    }
+
     fn group(&self, name: &str) -> Result<Group> {
         refuse_forked()?;
         let found = lock(&self.groups).iter().find(|known| known.name() == name).cloned();
@@ -151,8 +185,7 @@ impl SymmetricBackend for NativeBackend {
     ///
     /// [`Error::UnknownAddress`], also for an address inside an allocation.
     fn free(&self, address: CUdeviceptr) -> Result<()> {
-        let (group, _) = self.owner(address)?;
-        group.free(address)
+        self.take(address).map(drop)
     }
 
     /// Waits until every rank has made the same allocation, as long as the group's timeout.
