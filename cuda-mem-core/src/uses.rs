@@ -339,14 +339,6 @@ impl Use {
 
     /// Whether it is known to have ended.
     fn is_done(&self) -> bool {
-        let done = match &self.event {
-            Some(event) => event.is_complete(),
-            None => match self.stream.is_capturing() {
-                Ok(false) => self.stream.is_idle(),
-                Ok(true) => Ok(false),
-                Err(error) => Err(error),
-            },
-        };
-        done.unwrap_or(false)
+        self.is_over().unwrap_or(false)
     }
 }
