@@ -305,7 +305,7 @@ impl Use {
             Some(event) => {
                 // A capturing stream that is told to wait for a point outside its graph fails its capture.
                 stream.refuse_capturing("ordering a use of memory")?;
-                stream.wait(event)
+                stream.wait_uncaptured(event)
             }
             // For another thread's default stream without a point this is an error: nobody can order anything behind it.
             None => stream.wait_stream(&self.stream),

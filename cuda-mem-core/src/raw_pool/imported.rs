@@ -136,7 +136,7 @@ impl ImportedBlock {
         if stream.driver() != pool.driver() {
             return Err(Error::ForeignContext { what: "the stream" });
         }
-        pool.driver().retry_deferred();
+        pool.driver().reclaim();
         // SAFETY: the caller's promise.
         let address = unsafe { pool.import_pointer(export) }?;
         let imported = Self { block: ManuallyDrop::new(Block::imported(address, stream, pool)), bytes };

@@ -256,7 +256,7 @@ impl MemoryPool {
         if bytes == 0 {
             return Ok(0);
         }
-        self.driver.retry_deferred();
+        self.driver.reclaim();
         let entered = stream.enter()?;
         let mut address = 0;
         // SAFETY: one address to write; a live pool and a live stream of the same driver.
