@@ -110,7 +110,7 @@ impl ImportedMapping {
         parts: &[(BorrowedFd<'_>, usize)],
         devices: &[Device],
     ) -> Result<Self> {
-        device.driver().retry_deferred();
+        device.driver().reclaim();
         let total = parts.iter().try_fold(0usize, |sum, (_, bytes)| sum.checked_add(*bytes));
         let bytes = total.ok_or(Error::TooLarge { count: usize::MAX, size: 1 })?;
         let import = |&(descriptor, bytes): &(BorrowedFd<'_>, usize)| {
