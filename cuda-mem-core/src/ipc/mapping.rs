@@ -134,7 +134,7 @@ impl ImportedMapping {
     /// [`Error::ForeignContext`] for memory or devices of another driver; [`Error::Driver`]: code 101 for a device that cannot reach
     /// it; [`Error::Forked`]. Nothing is mapped then, and the memory is released.
     pub fn of_own(device: Device, memory: PhysicalMemory, devices: &[Device]) -> Result<Self> {
-        device.driver().retry_deferred();
+        device.driver().reclaim();
         Self::map(device, memory.bytes(), std::iter::once(Ok(memory)), devices)
     }
 
