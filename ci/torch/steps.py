@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 STEPS = {}
 MIB = 1 << 20
@@ -643,9 +644,13 @@ def _on_two_devices(work):
         return
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as directory:
-        ranks = [context.Process(target=_rank, args=(number, directory, work)) for number in range(2)]
+        ranks = [context.Process(target=_rank, args=(number, directory, work), daemon=True) for number in range(2)]
         [process.start() for process in ranks]
-        [process.join(200) for process in ranks]
+        end = time.monotonic() + 200
+        [process.join(max(0, end - time.monotonic())) for process in ranks]
+        # One that hangs would be waited for when this process ends.
+        [process.kill() for process in ranks if process.is_alive()]
+        [process.join() for process in ranks]
         assert [process.exitcode for process in ranks] == [0, 0], [process.exitcode for process in ranks]
 
 

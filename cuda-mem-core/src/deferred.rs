@@ -30,20 +30,14 @@ impl Driver {
     ///
     /// That is the case while a stream that used the memory captures a graph, while only another thread can name a default
     /// stream that used it, and for what is to be dropped behind the free of an imported block. Every allocation and every release does this by
-    /// itself. What [`Driver::registrations_left`] counts is tried too, and not part of the result: no stream is kept for it. A stream of somebody else ([`Stream::borrow_raw`](crate::Stream::borrow_raw)) that memory was used on may be
-    /// destroyed when this returns 0 and the memory's owners are gone.
+    /// itself, and it costs next to nothing where nothing was put off. What [`Driver::registrations_left`] counts is no part of it: no
+    /// stream is kept for that. A stream of somebody else ([`Stream::borrow_raw`](crate::Stream::borrow_raw)) that memory was used
+    /// on may be destroyed when this returns 0 and the memory's owners are gone.
     ///
     /// # Capture
     ///
     /// May be called while streams capture; what they used keeps waiting.
     pub fn reclaim(self) -> usize {
-        let left = self.retry_deferred();
-        self.undo_if_idle();
-        left
-    }
-
-    /// As [`Driver::reclaim`], but for what waits until no stream is busy: costs next to nothing where nothing was put off.
-    pub(crate) fn retry_deferred(self) -> usize {
         if crate::fork::forked() { 0 } else { self.deferred().reclaim(self) }
     }
 

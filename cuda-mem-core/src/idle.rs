@@ -6,11 +6,16 @@
 //! peer dies, whatever the streams are doing at that moment: it waits here.
 //!
 //! The driver can be asked about all of a context at once, by `cuCtxRecordEvent`, but that ends every capture in it, whatever mode
-//! the thread is in (seen on hardware). So each stream is asked that core knows of.
+//! the thread is in (seen on hardware). So each stream is asked that core knows of. What is not known here is waited for by the
+//! driver's call: work of default streams of threads but for their waits for words, of streams that others made and never lent, and
+//! of streams that were destroyed.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -18,10 +23,13 @@ use crate::deferred::Release;
 use crate::driver::{self, Driver};
 use crate::error::Error;
 use crate::fork;
-use crate::stream::KnownStreams;
+use crate::stream::{KnownStreams, Points};
 
 /// How long a busy device is left alone, at first and at most.
 const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(800)];
+
+/// Within so long an idle stream comes to an event: it takes some microseconds.
+const REACHED: Duration = Duration::from_millis(1);
 
 /// Shared while a stream is given a wait for a word, and alone while memory is unregistered: no such wait comes between the look
 /// at the streams and the driver's own.
@@ -56,8 +64,14 @@ impl Driver {
     /// How many registrations of memory that other processes have too wait to be undone until no stream is busy.
     ///
     /// Such memory ([`SharedMapping`](crate::host::SharedMapping), [`SharedWords`](crate::ipc::SharedWords)) stays pinned
-    /// and mapped until then. It is looked for by a thread, which is there while something waits, by [`Driver::reclaim`], and
-    /// whenever such memory is registered or dropped.
+    /// and mapped until then. It is looked for by a thread, which is there while something waits. While no stream is lent
+    /// to code that could capture it ([`Stream::borrow_raw`](crate::Stream::borrow_raw), [`Stream::legacy`](crate::Stream::legacy),
+    /// [`Stream::as_raw`](crate::Stream::as_raw), [`Stream::wait`](crate::Stream::wait)), it is also looked for whenever such memory is
+    /// registered or dropped: the others are asked by an event, for which only that thread has the time.
+    ///
+    /// What is not known here is not looked at, and the driver waits for it as for any free, with whoever launches meanwhile: work
+    /// of the default streams of threads, but for their waits for fences ([`FenceLine`](crate::FenceLine)); of streams that were
+    /// never lent here; and of those that were destroyed.
     #[must_use]
     pub fn registrations_left(self) -> usize {
         if fork::forked() { 0 } else { self.when_idle().count.load(Ordering::SeqCst) }
@@ -72,10 +86,31 @@ impl Driver {
         }
     }
 
-    /// Undoes what waits if no stream is busy, and tells how much still waits. The host waits for nothing.
+    /// Undoes what waits if no stream is busy, and tells how much still waits. One that was lent counts as busy. Waits for
+    /// nothing but the driver's call, and that for nothing but what is not known here.
     pub(crate) fn undo_if_idle(self) -> usize {
+        self.undo(|_| Points::default())
+    }
+
+    /// As [`Driver::undo_if_idle`], but for streams that were lent, which are asked too. That takes a millisecond, and longer while
+    /// somebody frees or unregisters memory: not for a thread that others wait for.
+    pub(crate) fn undo_if_all_are_idle(self) -> usize {
+        self.undo(|waiting| {
+            let points = waiting.streams.points(self);
+            if !points.is_empty() {
+                thread::sleep(REACHED);
+            }
+            points
+        })
+    }
+
+    fn undo(self, points: impl FnOnce(&WhenIdle) -> Points) -> usize {
         // A push that the load misses is seen by the next one, who comes after it at the latest.
-        if self.registrations_left() == 0 { 0 } else { self.when_idle().attempt(self) }
+        if self.registrations_left() == 0 {
+            return 0;
+        }
+        let waiting = self.when_idle();
+        waiting.attempt(self, &points(waiting))
     }
 }
 
@@ -87,6 +122,11 @@ impl WhenIdle {
         all.push(words);
     }
 
+    /// Has words looked at no more. From here on nobody who looks keeps them.
+    pub(crate) fn forget(&self, words: &Arc<impl Awaited>) {
+        self.lock_words().retain(|known| !ptr::addr_eq(known.as_ptr(), Arc::as_ptr(words)));
+    }
+
     fn push(&self, owned: Box<dyn Release>) {
         self.lock().push(owned);
     }
@@ -96,7 +136,7 @@ impl WhenIdle {
         (!waiting.is_empty()).then(|| waiting.remove(0))
     }
 
-    fn attempt(&self, driver: Driver) -> usize {
+    fn attempt(&self, driver: Driver, points: &Points) -> usize {
         let (mut done, mut refused) = (Vec::new(), Vec::new());
         let alone = match WAITS.try_write() {
             Ok(alone) => Some(alone),
@@ -105,7 +145,7 @@ impl WhenIdle {
         };
         if alone.is_some() {
             for _ in 0..self.count.load(Ordering::SeqCst) {
-                if !self.is_idle(driver) {
+                if !self.is_idle(driver, points) {
                     break;
                 }
                 let Some(mut owned) = self.pop() else { break };
@@ -119,14 +159,14 @@ impl WhenIdle {
         drop(alone);
         // Alone no longer: a hook of the program's may have streams wait for words, and so may a drop.
         let ended = done.len().saturating_add(refused.len());
-        drop(done);
+        done.into_iter().for_each(drop_quietly);
         refused.into_iter().for_each(|(owned, error)| driver.give_up(owned, &error));
         self.count.fetch_sub(ended, Ordering::SeqCst).saturating_sub(ended)
     }
 
-    fn is_idle(&self, driver: Driver) -> bool {
+    fn is_idle(&self, driver: Driver, points: &Points) -> bool {
         let is_awaited = |words: &Weak<dyn Awaited>| words.upgrade().is_some_and(|words| words.is_awaited());
-        !self.lock_words().iter().any(is_awaited) && self.streams.are_idle(driver)
+        !self.lock_words().iter().any(is_awaited) && self.streams.are_idle(driver, points)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Box<dyn Release>>> {
@@ -145,7 +185,7 @@ fn keep_trying() {
         return;
     }
     let thread = thread::Builder::new().name("cuda-mem-idle".into()).spawn(try_until_nothing_is_left);
-    // Without one it is left for the next who looks.
+    // Without one it is left for the next drop of such memory, which tries again.
     *is_trying = thread.is_ok();
 }
 
@@ -154,16 +194,24 @@ fn try_until_nothing_is_left() {
     loop {
         thread::sleep(pause);
         pause = (pause * 2).min(most);
-        let drivers = driver::all();
-        drivers.iter().for_each(|driver| {
-            driver.undo_if_idle();
+        driver::all().into_iter().for_each(|driver| {
+            driver.undo_if_all_are_idle();
         });
         let mut is_trying = is_trying();
-        // Under the lock: who adds something after this starts the next one.
-        if drivers.iter().all(|driver| driver.registrations_left() == 0) {
+        // Under the lock, also which drivers there are: who adds something after this starts the next one.
+        if driver::all().iter().all(|driver| driver.registrations_left() == 0) {
             *is_trying = false;
             return;
         }
+    }
+}
+
+/// The memory's owner is somebody else's, and is dropped wherever it is found that no stream is busy: its panic would be that
+/// of whoever happens to be there.
+fn drop_quietly(owned: Box<dyn Release>) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(owned))) {
+        // The payload's own drop might panic again.
+        let _ = ManuallyDrop::new(panic);
     }
 }
 

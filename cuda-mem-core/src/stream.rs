@@ -19,7 +19,7 @@ use std::ffi::c_void;
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ use crate::handle::Handle;
 
 pub use capture_past::CapturePast;
 pub use capture_point::{CaptureId, CapturePoint};
-pub(crate) use known::KnownStreams;
+pub(crate) use known::{KnownStreams, Points};
 
 /// So many waits in a row that fail, without a capture in the way, are taken for a lost context.
 const REFUSALS: u32 = 16;
@@ -90,6 +90,8 @@ struct Inner {
     raw: Handle<CUstream_st>,
     id: StreamId,
     kind: Kind,
+    /// Whether somebody else may have it capture.
+    is_lent: AtomicBool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,7 +209,9 @@ impl Stream {
     /// # Safety
     ///
     /// `raw` must be a stream of `context`, and stay valid for as long as the result, its clones and whatever was used on
-    /// them exist; memory that was dropped during a capture exists until [`Driver::reclaim`] has returned 0.
+    /// them exist; memory that was dropped during a capture exists until [`Driver::reclaim`] has returned 0. Any thread may ask
+    /// the driver about it at any time until then, or until [`Stream::disown`] has returned for each value that this function
+    /// gave for it.
     ///
     /// # Errors
     ///
@@ -227,7 +231,8 @@ impl Stream {
     }
 
     fn wrap(context: &Context, raw: CUstream, id: StreamId, kind: Kind) -> Self {
-        let inner = Arc::new(Inner { context: context.clone(), raw: Handle::new(raw), id, kind });
+        let is_lent = AtomicBool::new(kind != Kind::Owned);
+        let inner = Arc::new(Inner { context: context.clone(), raw: Handle::new(raw), id, kind, is_lent });
         context.driver().when_idle().streams.enter(&inner);
         Self { inner }
     }
@@ -253,13 +258,31 @@ impl Stream {
     /// would put memory into a graph are [`Error::Capturing`] meanwhile.
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
+        self.lend();
         self.inner.raw.raw().cast::<c_void>()
+    }
+
+    /// From here on somebody else may have the stream capture: by its handle, or by an event of a capture.
+    #[inline]
+    fn lend(&self) {
+        if !self.inner.is_lent.load(Ordering::Acquire) {
+            self.lend_first();
+        }
+    }
+
+    #[cold]
+    fn lend_first(&self) {
+        if !fork::forked() {
+            self.driver().when_idle().streams.lend(&self.inner);
+            self.inner.is_lent.store(true, Ordering::Release);
+        }
     }
 
     /// Says that the owner of a borrowed stream is about to destroy it though this value stays, unused from now on.
     ///
-    /// A value that is dropped before need not be told: as long as it is there, the stream is among those that are asked
-    /// whether they are busy.
+    /// It is said of this value and its clones, not of another [`Stream::borrow_raw`] of the same handle. A value that is dropped
+    /// before need not be told: as long as it is there, the stream is among those that are asked whether they are busy. Who asks
+    /// about this one right now is waited for.
     pub fn disown(&self) {
         if self.inner.kind == Kind::Borrowed && !fork::forked() {
             self.driver().when_idle().streams.leave(&self.inner);
@@ -298,6 +321,12 @@ impl Stream {
     ///
     /// [`Error::ForeignContext`] for another driver's event, [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
     pub fn wait(&self, event: &Event) -> Result<()> {
+        self.lend();
+        self.wait_uncaptured(event)
+    }
+
+    /// As [`Stream::wait`], for an event that no capture has.
+    pub(crate) fn wait_uncaptured(&self, event: &Event) -> Result<()> {
         if event.context().driver() != self.driver() {
             return Err(Error::ForeignContext { what: "the event" });
         }
@@ -331,7 +360,7 @@ impl Stream {
         self.refuse_capturing("Stream::wait_stream")?;
         let event = Event::pooled(other.context())?;
         other.record(&event)?;
-        self.wait(&event)
+        self.wait_uncaptured(&event)
     }
 
     /// Waits until everything that the stream was given is done. Blocks the calling thread.

@@ -70,10 +70,28 @@ pub unsafe fn wait_value64(
     value: u64,
     flags: WaitFlags,
 ) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { wait_value64_and(stream, address, value, flags, || ()) }
+}
+
+/// As [`wait_value64`]; `given` is called once the stream has the wait, before anybody asks whether a word is awaited.
+///
+/// # Safety
+///
+/// As for [`wait_value64`].
+pub(crate) unsafe fn wait_value64_and(
+    stream: &Stream,
+    address: CUdeviceptr,
+    value: u64,
+    flags: WaitFlags,
+    given: impl FnOnce(),
+) -> Result<()> {
     let entered = stream.enter_context()?;
     let _giving = idle::giving_a_wait();
     // SAFETY: the caller's promise for the address; a live stream.
-    unsafe { call!(stream.driver(), cuStreamWaitValue64(entered.raw(), address, value, flags.bits())) }
+    unsafe { call!(stream.driver(), cuStreamWaitValue64(entered.raw(), address, value, flags.bits())) }?;
+    given();
+    Ok(())
 }
 
 /// [`Error::Unsupported`] if the device's streams cannot wait for 64-bit words.

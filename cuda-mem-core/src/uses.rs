@@ -305,7 +305,7 @@ impl Use {
             Some(event) => {
                 // A capturing stream that is told to wait for a point outside its graph fails its capture.
                 stream.refuse_capturing("ordering a use of memory")?;
-                stream.wait(event)
+                stream.wait_uncaptured(event)
             }
             // For another thread's default stream without a point this is an error: nobody can order anything behind it.
             None => stream.wait_stream(&self.stream),
@@ -339,14 +339,6 @@ impl Use {
 
     /// Whether it is known to have ended.
     fn is_done(&self) -> bool {
-        let done = match &self.event {
-            Some(event) => event.is_complete(),
-            None => match self.stream.is_capturing() {
-                Ok(false) => self.stream.is_idle(),
-                Ok(true) => Ok(false),
-                Err(error) => Err(error),
-            },
-        };
-        done.unwrap_or(false)
+        self.is_over().unwrap_or(false)
     }
 }

@@ -106,6 +106,15 @@ pub enum Error {
     /// More blocks than an allocator's books hold.
     #[error("the allocator's books are full: free blocks, or use fewer and larger ones")]
     TooManyBlocks,
+    /// The allocator's books would have put two blocks on the same addresses. Nothing was changed.
+    #[error(
+        "the allocator would have mapped memory over what it holds at {address:#x}: this is a fault of the allocator; \
+         nothing was changed"
+    )]
+    InUse {
+        /// Where what it holds begins.
+        address: u64,
+    },
     /// A share of memory that is none.
     #[error("the memory fraction is {fraction}; it must be from 0 to 1")]
     InvalidFraction {

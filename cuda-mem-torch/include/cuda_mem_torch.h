@@ -474,6 +474,11 @@ typedef struct cuda_mem_torch_device_stats {
 } cuda_mem_torch_device_stats;
 
 /*
+ Whether the calling thread captures on a stream of the device, one that this library need not have seen.
+ */
+typedef bool (*cuda_mem_torch_capture_query)(int device);
+
+/*
  What there is to know of one.
  */
 typedef struct cuda_mem_torch_symm_info {
@@ -1033,6 +1038,17 @@ int cuda_mem_torch_reset_peak_stats(int device);
 int cuda_mem_torch_reset_accumulated_stats(int device);
 
 /*
+ Has `query` be asked before this library waits for a device, which would fail a capture: it waits later if the answer is true.
+ Of the streams that were seen here it knows itself, in every thread; this is for others. Another query takes the place of the
+ last one; null ends it.
+
+ # Safety
+
+ It may be called by any thread until the process ends.
+ */
+int cuda_mem_torch_ask_for_captures(cuda_mem_torch_capture_query query);
+
+/*
  Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is
  allocated.
 
@@ -1054,7 +1070,7 @@ int cuda_mem_torch_forget_stream(int device, void *stream);
 /*
  Joins the group `name` of `world_size` ranks, processes of this host with a device each, as rank `rank`, and returns when all are
  there: `Group::join`. `directory` is the same for all. A rank is waited for `timeout_ms` milliseconds, here and later; 0 is a
- minute.
+ minute. The name of a group that was left is refused until that has ended.
 
  # Safety
 
@@ -1068,7 +1084,8 @@ int cuda_mem_torch_symm_join(int device,
                              uint64_t timeout_ms);
 
 /*
- Leaves a group, whose memory ends with its last handles.
+ Leaves a group: nothing is allocated for it any more. What was allocated stays until it is deleted, and the group ends with that and
+ its last handles, after a wait for its device. While a stream of the device captures, that is left to a later call.
 
  # Safety
 
@@ -1090,13 +1107,15 @@ int cuda_mem_torch_symm_malloc(int device,
                                void **address);
 
 /*
- Takes memory back. Who has a handle keeps it.
+ Takes memory back, by the address that [`cuda_mem_torch_symm_malloc`] gave: one that is in nobody's hands, or lies inside an
+ allocation, is [`CUDA_MEM_TORCH_NOT_OURS`]. Who has a handle keeps it.
 
  # Safety
 
  What uses it was given to its device before.
  */
-int cuda_mem_torch_symm_delete(int device, void *address);
+int cuda_mem_torch_symm_delete(int device,
+                               void *address);
 
 /*
  `alloc` for `CUDAPluggableAllocator`, behind a pool of symmetric memory: as [`cuda_mem_torch_symm_malloc`] without a name; null if
@@ -1146,6 +1165,18 @@ int cuda_mem_torch_symm_describe(const struct cuda_mem_torch_symm_handle *handle
                                  void **pads);
 
 /*
+ The same addresses as arrays on the device, for kernels: each rank's buffer, and each one's signal pad. They are the handle's,
+ and end with it.
+
+ # Safety
+
+ The handle is one of [`cuda_mem_torch_symm_rendezvous`]; `buffers` and `pads` are places for an address.
+ */
+int cuda_mem_torch_symm_device_addresses(const struct cuda_mem_torch_symm_handle *handle,
+                                         void **buffers,
+                                         void **pads);
+
+/*
  Whether all ranks are sound so far; the message names the one that is not.
 
  # Safety
@@ -1192,7 +1223,8 @@ int cuda_mem_torch_symm_wait_signal(const struct cuda_mem_torch_symm_handle *han
                                     uint64_t timeout_ms);
 
 /*
- Ends the use of a handle. Null is nothing.
+ Ends the use of a handle, after a wait for its device. While a stream of the device captures, that is left to a later call. Null
+ is nothing.
 
  # Safety
 

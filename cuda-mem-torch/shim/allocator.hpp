@@ -175,7 +175,6 @@ class Allocator final : public native::CUDAAllocator {
  private:
   void* obtain(size_t bytes, DeviceIndex device, cudaStream_t stream);
   bool is_native_pool(DeviceIndex device, const MempoolId_t& id);
-  void see_streams(DeviceIndex device);
 
   Native native_;
   std::atomic<int> device_count_{0};

@@ -1,8 +1,8 @@
 // Private pools, also those that the native allocator had before, and their checkpoints.
 #include "allocator.hpp"
+#include "streams.hpp"
 
 #include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
 
@@ -62,30 +62,6 @@ bool Allocator::is_native_pool(DeviceIndex device, const MempoolId_t& id) {
   }
   check(code, device);
   return ours == 0 && native_.has_pool(device, id);
-}
-
-/// The library has to see a stream before it captures. PyTorch's streams are few and live for ever, and handing each out once
-/// leaves the turn where it was.
-void Allocator::see_streams(DeviceIndex device) {
-  constexpr int streams_in_a_pool = 32;
-  const c10::cuda::CUDAGuard guard(device);
-  const auto see = [&](cudaStream_t stream) {
-    // What cannot be seen, because it captures, is refused when it allocates.
-    cuda_mem_torch_see_stream(device, stream);
-  };
-  see(c10::cuda::getCurrentCUDAStream(device));
-  static std::mutex mutex;
-  static std::unordered_set<int> seen;
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (!seen.insert(device).second) {
-    return;
-  }
-  const auto [least, greatest] = c10::cuda::CUDAStream::priority_range();
-  for (int priority = least; priority >= greatest; --priority) {
-    for (int turn = 0; turn < streams_in_a_pool; ++turn) {
-      see(c10::cuda::getStreamFromPool(priority, device));
-    }
-  }
 }
 
 namespace {

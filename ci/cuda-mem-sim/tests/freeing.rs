@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Machine, NOT_READY, code, ok};
+use common::{Gate, Machine, NOT_READY, code, ok};
 use cuda_mem_sys::{CUdeviceptr, CUevent, CUpointer_attribute, CUstream, Table};
 
-/// So long without a return is a call that waits.
-const STUCK: Duration = Duration::from_millis(20);
+/// A call that has not returned when so many intervals have passed waits.
+const STUCK: (u32, Duration) = (5, Duration::from_millis(10));
 /// Far longer than anything here needs.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -33,6 +33,15 @@ impl Things {
 
     fn stream(&self) -> CUstream {
         ptr::without_provenance_mut(self.stream)
+    }
+}
+
+/// Open at the latest when a test ends, also by a panic: the threads of its scope are joined then.
+struct Opened(Gate);
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.0.open();
     }
 }
 
@@ -70,13 +79,14 @@ fn a_free_that_waits_holds_up_who_gives_work_and_nobody_who_asks() {
                 pages: other.as_mut_ptr().expose_provenance(),
             };
             let registered = own.expose_provenance();
-            let gate = machine.gate(held);
-            let calls = AtomicU64::new(0);
+            let gate = Opened(machine.gate(held));
+            let begun = AtomicU64::new(0);
             let current = move || {
                 ok!(things.table, cuCtxSetCurrent(ptr::without_provenance_mut(things.context)));
             };
-            let (calls, things) = (&calls, &things);
-            thread::scope(|scope| {
+            let (begun, things) = (&begun, &things);
+            thread::scope(move |scope| {
+                let gate = gate;
                 let freeing = scope.spawn(move || {
                     current();
                     match free {
@@ -94,24 +104,28 @@ fn a_free_that_waits_holds_up_who_gives_work_and_nobody_who_asks() {
                     current();
                     // At least once after the free has begun, and no more when it has ended.
                     while !freeing.is_finished() {
+                        begun.fetch_add(1, Ordering::SeqCst);
                         let _ = act(things);
-                        calls.fetch_add(1, Ordering::SeqCst);
+                        // Not so many that the stream's books take long to grow.
+                        thread::sleep(Duration::from_millis(1));
                     }
                 });
                 let start = Instant::now();
-                loop {
-                    let before = calls.load(Ordering::SeqCst);
-                    thread::sleep(STUCK);
-                    if calls.load(Ordering::SeqCst) == before {
-                        break;
-                    }
-                    if start.elapsed() > LIMIT {
-                        gate.open();
-                        panic!("{what} does not wait for {free}");
-                    }
+                let (mut seen, mut intervals) = (0, 0);
+                while intervals < STUCK.0 {
+                    thread::sleep(STUCK.1);
+                    let now = begun.load(Ordering::SeqCst);
+                    intervals = if now > 0 && now == seen { intervals + 1 } else { 0 };
+                    seen = now;
+                    assert!(start.elapsed() < LIMIT, "{what} does not wait for {free}");
                 }
                 // These return, or nothing ever does.
                 assert_eq!(code!(things.table, cuStreamQuery(held)), NOT_READY);
+                // What the calls have put there ends.
+                while code!(things.table, cuStreamQuery(things.stream())) == NOT_READY {
+                    assert!(start.elapsed() < LIMIT, "the stream of {what} is busy");
+                    thread::yield_now();
+                }
                 assert_eq!(code!(things.table, cuStreamQuery(things.stream())), 0);
                 ok!(things.table, cuEventQuery(things.event()));
                 ok!(things.table, cuStreamWriteValue64(things.stream(), things.memory, 1, 0));
@@ -120,7 +134,7 @@ fn a_free_that_waits_holds_up_who_gives_work_and_nobody_who_asks() {
                 let mut found = 0_u32;
                 ok!(things.table, cuPointerGetAttribute((&raw mut found).cast(), kind, things.memory));
                 assert!(!calling.is_finished(), "{what} waits for {free}");
-                gate.open();
+                drop(gate);
             });
         }
     }

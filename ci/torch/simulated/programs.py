@@ -1,6 +1,7 @@
 """What PyTorch does without a kernel, on the simulated driver: `run.py --python` starts these, and the steps of `../steps.py` that launch
 none. Copies run for real, so bytes can be compared."""
 
+import ctypes
 import gc
 import sys
 
@@ -93,6 +94,104 @@ def share_with_native():
     share(False)
 
 
+def receive_pieces(queue, back):
+    """The other process of the one below."""
+    first, again, parameter = queue.get(), queue.get(), queue.get()
+    same = first.data_ptr() == again.data_ptr() == parameter.data_ptr()
+    back.put((torch.cuda.get_allocator_backend(), start(first), same, type(parameter).__name__, tuple(parameter.shape)))
+    try:
+        first._typed_storage()._share_cuda_()
+        raise AssertionError("what was received was sent on")
+    except RuntimeError as error:
+        assert "invalid device pointer" in str(error), error
+    assert queue.get() == "written"
+    back.put(start(first))
+    first[64:128].copy_(numbered() + 100)
+    torch.cuda.synchronize()
+    back.put("wrote")
+    from cuda_mem_torch import _sharing
+
+    # What goes while a stream captures is closed behind the capture.
+    captured, source = torch.cuda.CUDAGraph(), block(64)
+    with torch.cuda.graph(captured):
+        block(64).copy_(source)
+        del first, again, parameter
+        gc.collect()
+        left = len(_sharing._leaving)
+    captured.replay()
+    torch.cuda.synchronize()
+    other = queue.get()
+    back.put((left, len(_sharing._leaving), start(other)))
+    assert queue.get() == "enough"
+    del other
+    gc.collect()
+
+
+def kind_of_handle(tensor):
+    """Not by PyTorch's own function, which counts a receiver."""
+    from cuda_mem_torch import _library
+
+    handle, length, offset = ctypes.create_string_buffer(4096), ctypes.c_size_t(), ctypes.c_size_t()
+    address = ctypes.c_void_p(tensor.data_ptr())
+    _library.check(_library.load().cuda_mem_torch_ipc_share(address, handle, 4096, ctypes.byref(length), ctypes.byref(offset)))
+    return handle.raw[1:2]
+
+
+def share_pieces_with_native():
+    """A block in pieces of several sizes, with neighbours, for a process that has enabled nothing."""
+    import cuda_mem_torch
+    import torch.multiprocessing as multiprocessing
+
+    cuda_mem_torch.enable()
+    small, below = block(1000), block(3 * MIB)
+    tensor, above = block(9 * MIB), block(3 * MIB)
+    assert kind_of_handle(tensor) == b"m"
+    everything = torch.cuda.memory_allocated()
+    for neighbour in (small, below, above):
+        neighbour[:64].copy_(numbered() + 50)
+    tensor[:64].copy_(numbered())
+    context = multiprocessing.get_context("spawn")
+    queue, back = context.Queue(), context.Queue()
+    process = context.Process(target=receive_pieces, args=(queue, back))
+    process.start()
+    queue.put(tensor)
+    queue.put(tensor)
+    queue.put(torch.nn.Parameter(tensor.view(torch.float32), requires_grad=False))
+    backend, seen, same, name, shape = back.get(timeout=100)
+    assert backend == "native" and same and seen == numbered().tolist()
+    assert (name, shape) == ("Parameter", (9 * MIB // 4,))
+    tensor[:64].copy_(numbered() + 10)
+    torch.cuda.synchronize()
+    queue.put("written")
+    assert back.get(timeout=100) == (numbered() + 10).tolist()
+    assert back.get(timeout=100) == "wrote"
+    assert start(tensor[64:]) == (numbered() + 100).tolist() and start(tensor) == (numbered() + 10).tolist()
+    # Freed, it stays as long as the other process has it, and serves somebody else then.
+    another = block(11 * MIB)
+    another[:64].copy_(numbered() + 20)
+    address = tensor.data_ptr()
+    del tensor
+    gc.collect()
+    assert torch.cuda.memory_allocated() == everything + 11 * MIB
+    queue.put(another)
+    assert back.get(timeout=100) == (1, 0, (numbered() + 20).tolist())
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() == everything + 2 * MIB
+    reused = block(9 * MIB)
+    assert reused.data_ptr() == address
+    for neighbour in (small, below, above):
+        assert start(neighbour) == (numbered() + 50).tolist()
+    queue.put("enough")
+    process.join(100)
+    assert process.exitcode == 0, process.exitcode
+    del reused, another, above, below, neighbour
+    gc.collect()
+    torch.cuda.ipc_collect()
+    torch.cuda.empty_cache()
+    # Nothing is pinned any more.
+    assert torch.cuda.memory_reserved() == 4 * MIB, torch.cuda.memory_reserved()
+
+
 def graph():
     """Memory of a graph on two streams, one of which was never seen before the capture."""
     import cuda_mem_torch
@@ -119,65 +218,7 @@ def graph():
     assert all(segment["segment_pool_id"] == (0, 0) for segment in torch.cuda.memory_snapshot())
 
 
-def rank(number, directory):
-    """A rank of those below: what the other one wrote."""
-    import cuda_mem_torch
-    import torch.distributed as dist
-    import torch.distributed._symmetric_memory as symm_mem
-
-    device = torch.device("cuda", number)
-    torch.cuda.set_device(device)
-    store = dist.FileStore(f"{directory}/store", 2)
-    dist.init_process_group("gloo", store=store, rank=number, world_size=2)
-    cuda_mem_torch.enable()
-    cuda_mem_torch.symmetric.register()
-    symm_mem.set_backend("CUDA_MEM")
-    assert symm_mem.get_backend(device) == "CUDA_MEM"
-    tensor = symm_mem.empty(4096, dtype=torch.uint8, device=device)
-    pooled = None
-    with torch.cuda.use_mem_pool(symm_mem.get_mem_pool(device)):
-        pooled = torch.empty(4096, dtype=torch.uint8, device=device)
-    for mine in (tensor, pooled):
-        mine[:64].copy_(numbered() + number)
-        handle = symm_mem.rendezvous(mine, dist.group.WORLD)
-        assert (handle.rank, handle.world_size, handle.buffer_size >= 4096) == (number, 2, True)
-        assert len(handle.buffer_ptrs) == 2 and handle.signal_pad_size == 9216
-        handle.barrier(channel=1)
-        theirs = handle.get_buffer(1 - number, (4096,), torch.uint8)
-        assert start(theirs) == (numbered() + 1 - number).tolist()
-        if number == 0:
-            handle.put_signal(1, channel=2)
-        else:
-            handle.wait_signal(0, channel=2)
-        handle.barrier(channel=1)
-        torch.cuda.synchronize()
-        del theirs, handle
-    pool = cuda_mem_torch.symmetric.MemPool()
-    with torch.cuda.use_mem_pool(pool):
-        functors = torch.empty(4096, dtype=torch.uint8, device=device)
-    functors[:64].copy_(numbered())
-    assert start(functors) == numbered().tolist()
-    del tensor, pooled, functors, mine, pool
-    gc.collect()
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def symmetric():
-    """Two ranks, with a device each."""
-    import tempfile
-
-    import torch.multiprocessing as multiprocessing
-
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as directory:
-        ranks = [context.Process(target=rank, args=(number, directory)) for number in range(2)]
-        [process.start() for process in ranks]
-        [process.join(200) for process in ranks]
-        assert [process.exitcode for process in ranks] == [0, 0], [process.exitcode for process in ranks]
-
-
-PROGRAMS = [late, share_with_ours, share_with_native, graph, symmetric]
+PROGRAMS = [late, share_with_ours, share_with_native, share_pieces_with_native, graph]
 
 if __name__ == "__main__":
     {program.__name__: program for program in PROGRAMS}[sys.argv[1]]()

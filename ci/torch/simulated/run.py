@@ -15,7 +15,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 
 
-PROGRAMS = ["late", "share_with_ours", "share_with_native", "graph", "symmetric"]
+PROGRAMS = ["late", "share_with_ours", "share_with_native", "share_pieces_with_native", "graph"]
+# Of groups.py.
+GROUPS = ["symmetric", "symmetric_made_anew", "symmetric_tried_again", "symmetric_beside_a_capture"]
 # Of steps.py, with blocks that nothing is written to.
 STEPS = [
     "statistics", "history", "out_of_memory", "fraction", "options", "accelerator_memory", "disabled_again", "graph_uses_memory_again",
@@ -29,9 +31,10 @@ def run_pytorch(python, folder, environment):
     filled = 'torch.full((bytes,), value, dtype=torch.uint8, device="cuda")'
     assert filled in steps
     (folder / "steps.py").write_text(steps.replace(filled, 'torch.empty(bytes, dtype=torch.uint8, device="cuda")'))
-    (folder / "programs.py").write_text((HERE / "programs.py").read_text())
+    for script in ("programs.py", "groups.py"):
+        (folder / script).write_text((HERE / script).read_text())
     environment = environment | {"LD_LIBRARY_PATH": str(folder), "LD_PRELOAD": str(folder / "libcudart-played.so")}
-    for script, names in (("programs.py", PROGRAMS), ("steps.py", STEPS)):
+    for script, names in (("programs.py", PROGRAMS), ("groups.py", GROUPS), ("steps.py", STEPS)):
         for name in names:
             subprocess.run([python, str(folder / script), name], env=environment, check=True, timeout=300, cwd=folder)
             print(f"ok {name}", flush=True)

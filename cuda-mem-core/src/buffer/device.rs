@@ -84,7 +84,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     fn allocate(stream: &Stream, len: usize, _relaxed: &Relaxed) -> Result<Self> {
         let bytes = size_of_elements::<T>(len)?;
         stream.refuse_capturing("allocating device memory")?;
-        stream.driver().retry_deferred();
+        stream.driver().reclaim();
         let mut address = 0;
         if bytes > 0 {
             let entered = stream.enter()?;

@@ -77,7 +77,7 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
             let what = "managed memory that host and device use at the same time";
             return Err(Error::Unsupported { device: device.name()?, what });
         }
-        context.driver().retry_deferred();
+        context.driver().reclaim();
         let mut address: CUdeviceptr = 0;
         if bytes > 0 {
             let (_relaxed, _bound) = context.bind_relaxed()?;

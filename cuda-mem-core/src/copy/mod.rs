@@ -1,9 +1,9 @@
 //! Copies with means of their own: through a pinned ring ([`Stager`]), and between addresses for callers that answer for what
-//! lies there ([`memcpy_async`]).
+//! lies there ([`memcpy_async`], [`memset_async`]).
 //!
 //! # Safety
 //!
-//! [`memcpy_async`] is `unsafe`: it takes addresses.
+//! [`memcpy_async`] and those like it are `unsafe`: they take addresses.
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
@@ -84,4 +84,30 @@ pub unsafe fn memcpy_peer_async(
     // SAFETY: the caller's promise; two live contexts and a live stream.
     unsafe { call!(stream.driver(), cuMemcpyPeerAsync(target, to, source, from, bytes, entered.raw())) }
         .with_bytes(bytes)
+}
+
+/// Puts into `stream` what sets `bytes` bytes from an address on to `value`.
+///
+/// Wraps [`cuMemsetD8Async`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`; the host
+/// waits for nothing.
+///
+/// # Capture
+///
+/// Becomes part of the graph if the stream captures.
+///
+/// # Errors
+///
+/// [`Error::Driver`], [`Error::WrongThread`], [`Error::Forked`].
+///
+/// # Safety
+///
+/// Until the stream has passed it, `bytes` bytes must stay writable at `target`, which nobody may touch, free, unmap or, if it is
+/// registered, unregister.
+pub unsafe fn memset_async(stream: &Stream, target: CUdeviceptr, value: u8, bytes: usize) -> Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    let entered = stream.enter_context()?;
+    // SAFETY: the caller's promise; a live stream.
+    unsafe { call!(stream.driver(), cuMemsetD8Async(target, value, bytes, entered.raw())) }.with_bytes(bytes)
 }

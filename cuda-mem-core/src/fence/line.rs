@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use cuda_mem_sys::CUdeviceptr;
 
-use super::memory::{Issued, LAST, Memory, State, Word};
+use super::memory::{Issued, LAST, Memory, Word};
 use super::{Fence, Kind};
 use crate::context::Context;
 use crate::driver::refuse_forked;
@@ -54,7 +54,7 @@ impl FenceLine {
         stream_mem::expect_supported(context.device())?;
         let words = PinnedBuffer::zeroed(context, 2, PinnedFlags::PORTABLE | PinnedFlags::MAPPED)?;
         let address = device_address(context, words.as_ptr())?;
-        Ok(Self::over(Memory::Own { words, address, state: State::default() }))
+        Ok(Self::over(Memory::own(words, address)))
     }
 
     pub(super) fn over(memory: Memory) -> Self {
@@ -162,7 +162,7 @@ impl Line {
         Ok(reached)
     }
 
-    /// A stream is about to wait for a generation.
+    /// A stream was made to wait for a generation.
     pub(super) fn note_awaited(&self, generation: u64) {
         self.memory.state().awaited.fetch_max(generation, Ordering::SeqCst);
     }
@@ -181,10 +181,14 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        if let Memory::Own { .. } = self.memory {
+        if let Memory::Own(own) = &self.memory
+            && !fork::forked()
+        {
             // Streams may still wait for a fence that nobody will reach now: let them go, so that the words' own drop, which
             // waits for those streams, ends. Who goes with shared words does so for all lines at once.
-            self.poison();
+            self.memory.poison();
+            // So that it is dropped here, and not by a thread that is looking whether it is awaited.
+            self.memory.driver().when_idle().forget(own);
         }
     }
 }

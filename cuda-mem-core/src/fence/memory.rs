@@ -7,8 +7,8 @@
 
 #![allow(unsafe_code, reason = "reads and writes words atomically")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::sync::{Mutex, PoisonError};
 
 use cuda_mem_sys::CUdeviceptr;
@@ -17,6 +17,7 @@ use super::words::Page;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::host::{HostMemory, PinnedBuffer};
+use crate::idle::Awaited;
 use crate::stream::{Stream, StreamId};
 use crate::uses::OpenUse;
 
@@ -29,8 +30,20 @@ pub(super) const LAST: u64 = 1 << 62;
 /// The generation word, and a word that is not zero once the line is poisoned.
 #[derive(Debug)]
 pub(super) enum Memory {
-    Own { words: PinnedBuffer<u64>, address: CUdeviceptr, state: State },
-    Shared { page: Arc<Page>, slot: usize },
+    /// Kept by its line, and for moments by who looks whether it is awaited.
+    Own(Arc<Own>),
+    Shared {
+        page: Arc<Page>,
+        slot: usize,
+    },
+}
+
+/// Words in memory of this process.
+#[derive(Debug)]
+pub(super) struct Own {
+    words: PinnedBuffer<u64>,
+    address: CUdeviceptr,
+    state: State,
 }
 
 /// What this process knows of a line.
@@ -59,10 +72,53 @@ pub(super) enum Word {
     Flag,
 }
 
+impl State {
+    /// Whether a stream here was made to wait for what the word has not come to.
+    pub(super) fn is_awaited(&self, word: &AtomicU64) -> bool {
+        !has_come_to(word, self.awaited.load(Ordering::SeqCst))
+    }
+
+    /// As [`State::is_awaited`], for who looks again and again: each look lets those go once more who wait for a poisoned line,
+    /// whose word a writer that lives on has moved back.
+    pub(super) fn is_awaited_still(&self, generation: &AtomicU64, flag: &AtomicU64) -> bool {
+        let is_awaited = self.is_awaited(generation);
+        if is_awaited && self.poisoned.load(Ordering::SeqCst) {
+            poison(generation, flag);
+        }
+        is_awaited
+    }
+}
+
+impl Own {
+    fn word(&self, word: Word) -> &AtomicU64 {
+        let first = self.words.as_ptr().cast::<u64>();
+        // SAFETY: the buffer has two words, and `Word` counts to one.
+        let word = unsafe { first.add(word as usize) };
+        // SAFETY: aligned, initialised, and alive as long as `self`; host and device only ever access it atomically, 64 bits at a
+        // time.
+        unsafe { AtomicU64::from_ptr(word.cast_mut()) }
+    }
+}
+
+impl Awaited for Own {
+    fn is_awaited(&self) -> bool {
+        self.state.is_awaited_still(self.word(Word::Generation), self.word(Word::Flag))
+    }
+}
+
 impl Memory {
+    /// Two words that are 0, and where devices find them.
+    pub(super) fn own(words: PinnedBuffer<u64>, address: CUdeviceptr) -> Self {
+        let driver = words.context().driver();
+        let own = Arc::new(Own { words, address, state: State::default() });
+        let watched: Weak<Own> = Arc::downgrade(&own);
+        driver.when_idle().watch(watched);
+        Self::Own(own)
+    }
+
     pub(super) fn driver(&self) -> Driver {
         match self {
-            Self::Own { words, .. } => words.context().driver(),
+            Self::Own(own) => own.words.context().driver(),
             Self::Shared { page, .. } => page.driver(),
         }
     }
@@ -70,7 +126,7 @@ impl Memory {
     /// Where devices find the generation word.
     pub(super) fn address(&self) -> CUdeviceptr {
         match self {
-            Self::Own { address, .. } => *address,
+            Self::Own(own) => own.address,
             Self::Shared { page, slot } => page.address(*slot),
         }
     }
@@ -78,28 +134,21 @@ impl Memory {
     /// Enters `stream` as a user of the words, without ordering it behind anything.
     pub(super) fn note<'m>(&'m self, stream: &'m Stream) -> Result<OpenUse<'m>> {
         match self {
-            Self::Own { words, .. } => words.note(stream),
+            Self::Own(own) => own.words.note(stream),
             Self::Shared { page, .. } => page.note(stream),
         }
     }
 
     pub(super) fn state(&self) -> &State {
         match self {
-            Self::Own { state, .. } => state,
+            Self::Own(own) => &own.state,
             Self::Shared { page, slot } => page.state(*slot),
         }
     }
 
     pub(super) fn word(&self, word: Word) -> &AtomicU64 {
         match self {
-            Self::Own { words, .. } => {
-                let first = words.as_ptr().cast::<u64>();
-                // SAFETY: the buffer has two words, and `Word` counts to one.
-                let word = unsafe { first.add(word as usize) };
-                // SAFETY: aligned, initialised, and alive as long as `self`; host and device only ever access it atomically,
-                // 64 bits at a time.
-                unsafe { AtomicU64::from_ptr(word.cast_mut()) }
-            }
+            Self::Own(own) => own.word(word),
             Self::Shared { page, slot } => page.word(*slot, word),
         }
     }
@@ -124,14 +173,17 @@ impl Memory {
 
     /// Whether the word has come to a generation.
     pub(super) fn has_come_to(&self, generation: u64) -> bool {
-        let word = self.word(Word::Generation).load(Ordering::SeqCst);
-        // As the device compares: the difference as a signed number.
-        word.wrapping_sub(generation).cast_signed() >= 0
+        has_come_to(self.word(Word::Generation), generation)
     }
 
     pub(super) fn issued(&self) -> std::sync::MutexGuard<'_, Issued> {
         self.state().issued.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// As the device compares: the difference as a signed number.
+fn has_come_to(word: &AtomicU64, generation: u64) -> bool {
+    word.load(Ordering::SeqCst).wrapping_sub(generation).cast_signed() >= 0
 }
 
 /// Writes poison to the two words of a line.

@@ -94,15 +94,16 @@ impl Fence {
     pub fn hold_up(&self, stream: &Stream) -> Result<()> {
         stream.refuse_capturing("Fence::hold_up")?;
         match &self.kind {
-            Kind::Event(event) => stream.wait(event),
+            Kind::Event(event) => stream.wait_uncaptured(event),
             Kind::Word { line, generation } => {
                 if line.reached(*generation)? {
                     return Ok(());
                 }
-                line.note_awaited(*generation);
+                let given = || line.note_awaited(*generation);
                 line.enqueue(stream, |address| {
+                    let flags = WaitFlags::empty();
                     // SAFETY: the line's word, which `enqueue` keeps allocated for the stream.
-                    unsafe { stream_mem::wait_value64(stream, address, *generation, WaitFlags::empty()) }
+                    unsafe { stream_mem::wait_value64_and(stream, address, *generation, flags, given) }
                 })
             }
         }

@@ -207,7 +207,7 @@ impl Page {
     fn let_go(&self) -> bool {
         let mut any = false;
         for (slot, state) in self.slots.states.iter().enumerate() {
-            if self.slots.is_awaited(slot, state) || state.poisoned.load(Ordering::SeqCst) {
+            if state.is_awaited(self.word(slot, Word::Generation)) || state.poisoned.load(Ordering::SeqCst) {
                 state.poisoned.store(true, Ordering::SeqCst);
                 poison(self.word(slot, Word::Generation), self.word(slot, Word::Flag));
                 any = true;
@@ -217,18 +217,14 @@ impl Page {
     }
 }
 
-impl Slots {
-    /// Whether a stream here was made to wait for what the slot has not come to.
-    fn is_awaited(&self, slot: usize, state: &State) -> bool {
-        let word = self.mapping.word_inside(slot * SLOT + 8 * Word::Generation as usize);
-        let awaited = state.awaited.load(Ordering::SeqCst);
-        word.load(Ordering::SeqCst).wrapping_sub(awaited).cast_signed() < 0
-    }
-}
-
 impl Awaited for Slots {
     fn is_awaited(&self) -> bool {
-        self.states.iter().enumerate().any(|(slot, state)| self.is_awaited(slot, state))
+        let is_awaited = |(slot, state): &(usize, &State)| {
+            let at = |word| self.mapping.word_inside(slot * SLOT + 8 * word as usize);
+            state.is_awaited_still(at(Word::Generation), at(Word::Flag))
+        };
+        // All of them, for each is let go that can be.
+        self.states.iter().enumerate().filter(is_awaited).count() > 0
     }
 }
 

@@ -95,7 +95,7 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     pub fn zeroed(context: &Context, len: usize, flags: PinnedFlags) -> Result<Self> {
         let bytes = size_of_elements::<T>(len)?;
         let (_relaxed, _bound) = context.bind_relaxed()?;
-        context.driver().retry_deferred();
+        context.driver().reclaim();
         let mut address: *mut c_void = ptr::null_mut();
         if bytes > 0 {
             // SAFETY: one address to write; the context is current.

@@ -69,7 +69,7 @@ const LOADED_BY_THE_HOST: usize = 64 << 10;
 /// The owner comes back from [`Registered::close`]. Dropped, it waits for the device uses it knows of, unregisters the
 /// memory and drops the owner; if the driver refuses to unregister, the owner is leaked, because its pages are still pinned.
 /// Memory that other processes have too ([`SharedMapping`](super::SharedMapping)) is unregistered only while no stream is busy, at
-/// once or later: see [`Driver::registrations_left`](crate::Driver::registrations_left).
+/// once or later, and a panic of its owner's drop is then nobody's: see [`Driver::registrations_left`](crate::Driver::registrations_left).
 ///
 /// A copy must lie in one registration: the driver refuses one that runs from one into the next (seen on hardware).
 ///
@@ -102,7 +102,9 @@ impl<M: HostMemory> Registered<M> {
     /// Registers the memory of `memory`. Nothing is done for zero bytes.
     ///
     /// Memory whose pages may not be written is registered with [`RegisterFlags::READ_ONLY`] in any case. A range that lies
-    /// in another registration made through this crate, with the same flags, shares it.
+    /// in another registration made through this crate, with the same flags, shares it. One that waits to be undone until no
+    /// stream is busy ([`Driver::registrations_left`](crate::Driver::registrations_left)) is shared too, and is undone for one
+    /// with other flags or more bytes if no stream is busy now; else it is in the way, though nobody has it any more.
     ///
     /// Wraps [`cuMemHostRegister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Faults in all pages
     /// that are not there yet, which takes far longer than the registration of those that are; see
@@ -151,7 +153,7 @@ impl<M: HostMemory> Registered<M> {
     ///
     /// # Errors
     ///
-    /// As [`Registered::new`], [`Error::NoPage`], [`Error::OutOfHostMemory`], [`Error::Io`], [`Error::Cancelled`]. Nothing is
+    /// As [`Registered::new`], also for what waits to be undone; [`Error::NoPage`], [`Error::OutOfHostMemory`], [`Error::Io`], [`Error::Cancelled`]. Nothing is
     /// registered then; pages that were brought in stay.
     pub fn with_options(
         context: &Context,
@@ -170,7 +172,7 @@ impl<M: HostMemory> Registered<M> {
         flags: RegisterFlags,
         prepare: impl FnOnce(&mut M, RegisterFlags, &dyn Fn() -> Result<()>) -> Result<()>,
     ) -> Result<Self, Refused<M>> {
-        context.driver().retry_deferred();
+        context.driver().reclaim();
         if memory.is_shared() {
             context.driver().undo_if_idle();
         }

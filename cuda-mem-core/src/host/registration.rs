@@ -67,6 +67,10 @@ impl Registration {
             }
         }
         let range = system::range_of(start, len)?;
+        if driver.registrations_left() > 0 && driver.registry().refuses(&range, flags) {
+            // What is in the way may be nobody's any more.
+            driver.undo_if_all_are_idle();
+        }
         let register = || {
             // SAFETY: the caller keeps the bytes mapped.
             unsafe { register(context, start, len, flags) }

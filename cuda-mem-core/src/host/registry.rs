@@ -72,6 +72,11 @@ impl Registry {
         self.enter(range, flags, context.into(), true, register).map(drop)
     }
 
+    /// Whether a claim on `range` would be refused, as it looks now.
+    pub(crate) fn refuses(&self, range: &Range<usize>, flags: RegisterFlags) -> bool {
+        overlapping(&mut self.lock(), range).is_some_and(|(start, entry)| !entry.shares(start, range, flags))
+    }
+
     fn enter(
         &self,
         range: Range<usize>,
@@ -83,14 +88,10 @@ impl Registry {
         let context = context.cloned();
         let mut ranges = self.lock();
         while let Some((start, entry)) = overlapping(&mut ranges, &range) {
+            let shares = !is_pinned && entry.shares(start, &range, flags);
             match &mut entry.state {
                 State::Busy => ranges = self.settled.wait(ranges).unwrap_or_else(PoisonError::into_inner),
-                State::Held(holders)
-                    if !is_pinned
-                        && start <= range.start
-                        && range.end <= entry.end
-                        && flags == entry.flags =>
-                {
+                State::Held(holders) if shares => {
                     *holders = holders.saturating_add(1);
                     return Ok(Claim { start });
                 }
@@ -179,6 +180,13 @@ impl Registry {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Entry>> {
         self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    /// Whether what is registered from `start` on is also what a claim asks for.
+    fn shares(&self, start: usize, range: &Range<usize>, flags: RegisterFlags) -> bool {
+        start <= range.start && range.end <= self.end && flags == self.flags
     }
 }
 

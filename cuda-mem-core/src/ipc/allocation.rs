@@ -72,7 +72,7 @@ impl DeviceAllocation {
     pub fn new(context: &Context, bytes: usize) -> Result<Self> {
         let whole = bytes.max(1).checked_next_multiple_of(PAGE);
         let bytes = whole.ok_or(Error::TooLarge { count: bytes, size: 1 })?;
-        context.driver().retry_deferred();
+        context.driver().reclaim();
         let (_relaxed, _bound) = context.bind_relaxed()?;
         let mut address = 0;
         // SAFETY: one address to write; the context is current.

@@ -24,7 +24,8 @@ use crate::stream::Stream;
 use crate::uses::{Access as UseAccess, Uses};
 use crate::vmm::{Access, AddressRange, PhysicalMemory};
 
-/// Memory of another process's `cuMemCreate`, mapped as a whole. It stays when that process is gone.
+/// Memory of another process's `cuMemCreate`, mapped as a whole. It stays when that process is gone. Memory of this process can be
+/// had in the same way ([`ImportedMapping::of_own`]).
 ///
 /// Dropped, it waits for the device uses that it knows of, and is unmapped once.
 ///
@@ -109,21 +110,55 @@ impl ImportedMapping {
         parts: &[(BorrowedFd<'_>, usize)],
         devices: &[Device],
     ) -> Result<Self> {
-        device.driver().retry_deferred();
+        device.driver().reclaim();
         let total = parts.iter().try_fold(0usize, |sum, (_, bytes)| sum.checked_add(*bytes));
         let bytes = total.ok_or(Error::TooLarge { count: usize::MAX, size: 1 })?;
+        let import = |&(descriptor, bytes): &(BorrowedFd<'_>, usize)| {
+            PhysicalMemory::import_unchecked(device, descriptor, bytes)
+        };
+        Self::map(device, bytes, parts.iter().map(import), devices)
+    }
+
+    /// Maps memory that this process made, as a whole, for some devices to read and write: whoever shares it has it in the same way
+    /// as those it is shared with. It is released with the mapping.
+    ///
+    /// Wraps [`cuMemMap` and `cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Needs no
+    /// context.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`] for memory or devices of another driver; [`Error::Driver`]: code 101 for a device that cannot reach
+    /// it; [`Error::Forked`]. Nothing is mapped then, and the memory is released.
+    pub fn of_own(device: Device, memory: PhysicalMemory, devices: &[Device]) -> Result<Self> {
+        device.driver().reclaim();
+        Self::map(device, memory.bytes(), std::iter::once(Ok(memory)), devices)
+    }
+
+    /// Maps handles side by side, in this order.
+    fn map(
+        device: Device,
+        bytes: usize,
+        handles: impl ExactSizeIterator<Item = Result<PhysicalMemory>>,
+        devices: &[Device],
+    ) -> Result<Self> {
         let range = AddressRange::reserve(device, bytes, 0)?;
         // From here on it is unmapped if anything is wrong.
         let (uses, companion) = (Uses::new(), Companion::NONE);
         let address = range.address();
-        let handles = Vec::with_capacity(parts.len());
-        let mapped = Mapped { range: Some(range), bytes, address, device, uses, companion, handles };
+        let kept = Vec::with_capacity(handles.len());
+        let mapped = Mapped { range: Some(range), bytes, address, device, uses, companion, handles: kept };
         let mut mapping = Self { mapped: ManuallyDrop::new(mapped) };
-        let Mapped { range: Some(range), handles, .. } = &mut *mapping.mapped else { return Ok(mapping) };
-        for &(descriptor, bytes) in parts {
-            let memory = PhysicalMemory::import_unchecked(device, descriptor, bytes)?;
+        let Mapped { range: Some(range), handles: kept, .. } = &mut *mapping.mapped else {
+            return Ok(mapping);
+        };
+        for memory in handles {
+            let memory = memory?;
             memory.map_whole(range, range.mapped_bytes())?;
-            handles.push(memory);
+            kept.push(memory);
         }
         range.set_access(0, bytes, devices, Access::ReadWrite)?;
         Ok(mapping)

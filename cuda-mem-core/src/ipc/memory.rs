@@ -162,7 +162,7 @@ impl OpenedMemory {
     /// handle or whose memory was freed, 201 for a handle of this process, 400 if the process that made it has ended;
     /// [`Error::Forked`]. Nothing is open then.
     pub fn open(context: &Context, handle: &MemoryHandle) -> Result<Self> {
-        context.driver().retry_deferred();
+        context.driver().reclaim();
         let mut base = 0;
         {
             let (_relaxed, _bound) = context.bind_relaxed()?;

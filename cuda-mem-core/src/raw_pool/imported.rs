@@ -78,14 +78,25 @@ pub(super) struct Block {
     pub(super) home: Stream,
     pub(super) uses: Uses,
     companion: Companion,
+    /// Whether the loss of its context counts as the free: what is here of another process's memory goes with it.
+    is_freed_with_context: bool,
     /// Destroyed after its blocks.
     _pool: Arc<MemoryPool>,
 }
 
 impl Block {
     pub(super) fn new(address: CUdeviceptr, home: &Stream, pool: &Arc<MemoryPool>) -> Self {
-        let (uses, companion) = (Uses::new(), Companion::NONE);
-        Self { address, home: home.clone(), uses, companion, _pool: Arc::clone(pool) }
+        let (uses, companion, _pool) = (Uses::new(), Companion::NONE, Arc::clone(pool));
+        Self { address, home: home.clone(), uses, companion, is_freed_with_context: false, _pool }
+    }
+
+    fn imported(address: CUdeviceptr, home: &Stream, pool: &Arc<MemoryPool>) -> Self {
+        Self { is_freed_with_context: true, ..Self::new(address, home, pool) }
+    }
+
+    /// The error, unless the context that it tells the loss of has made the free.
+    fn expect_lost(&self, error: Error) -> Result<()> {
+        if self.is_freed_with_context { expect_lost(error) } else { Err(error) }
     }
 
     /// Its address, for work that is about to be put into `stream`.
@@ -125,10 +136,10 @@ impl ImportedBlock {
         if stream.driver() != pool.driver() {
             return Err(Error::ForeignContext { what: "the stream" });
         }
-        pool.driver().retry_deferred();
+        pool.driver().reclaim();
         // SAFETY: the caller's promise.
         let address = unsafe { pool.import_pointer(export) }?;
-        let imported = Self { block: ManuallyDrop::new(Block::new(address, stream, pool)), bytes };
+        let imported = Self { block: ManuallyDrop::new(Block::imported(address, stream, pool)), bytes };
         let found = pointer::attributes(stream.context(), address)?.range_size;
         if found < bytes {
             return Err(Error::NotAsDeclared {
@@ -212,7 +223,7 @@ impl Release for Block {
             return Ok(());
         }
         if let Err(error) = self.uses.hold_up_last(&self.home) {
-            expect_lost(error)?;
+            self.expect_lost(error)?;
             // What ran in a lost context is gone. What runs in others cannot be ordered any more: its end is asked for.
             if !self.uses.are_over_or_lost()? {
                 return Err(Error::Timeout(Duration::ZERO));
@@ -222,15 +233,16 @@ impl Release for Block {
         let freed = unsafe { free(self.address, &self.home) };
         let is_freed = freed.is_ok();
         // With the context the import is gone, and the code may be that of earlier work, of a free that was done.
-        freed.or_else(expect_lost)?;
+        freed.or_else(|error| self.expect_lost(error))?;
         self.address = 0;
         if let Some(guard) = self.companion.take() {
             let freed = is_freed.then(|| Fence::record(&self.home).ok()).flatten();
-            if is_freed && freed.is_none() {
-                // Without a point to ask for, the stream is waited for.
-                let _ = self.home.drain();
+            let mut uses = std::mem::take(&mut self.uses);
+            // Without a point to ask for, the stream is waited for.
+            if is_freed && freed.is_none() && self.home.drain().is_ok() {
+                // The free was behind them all.
+                uses = Uses::new();
             }
-            let uses = std::mem::take(&mut self.uses);
             self.home.driver().release_or_defer(Freed { freed, uses, _guard: guard });
         }
         Ok(())

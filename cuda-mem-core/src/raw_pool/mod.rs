@@ -125,7 +125,7 @@ impl MemoryPool {
             reserved: [0; 54],
         };
         let mut raw: CUmemoryPool = ptr::null_mut();
-        owned::counted(driver, || {
+        owned::created(driver, || {
             // SAFETY: one handle to write; the properties are read during the call.
             unsafe { call!(driver, cuMemPoolCreate(&mut raw, &raw_properties)) }?;
             Ok(raw.addr())
@@ -256,7 +256,7 @@ impl MemoryPool {
         if bytes == 0 {
             return Ok(0);
         }
-        self.driver.retry_deferred();
+        self.driver.reclaim();
         let entered = stream.enter()?;
         let mut address = 0;
         // SAFETY: one address to write; a live pool and a live stream of the same driver.
@@ -424,8 +424,8 @@ pub unsafe fn free(address: CUdeviceptr, stream: &Stream) -> Result<()> {
 
 impl Drop for MemoryPool {
     fn drop(&mut self) {
-        if !fork::forked() {
-            self.driver.release(|| self.destroy());
+        if !fork::forked() && !self.driver.release(|| self.destroy()) {
+            owned::abandon(self.driver, self.raw.raw().addr());
         }
     }
 }

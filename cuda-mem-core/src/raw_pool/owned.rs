@@ -15,10 +15,18 @@ type Name = (Driver, usize);
 /// How many own each pool of this process.
 static OWNERS: LazyLock<Mutex<HashMap<Name, usize>>> = LazyLock::new(Mutex::default);
 
-/// Makes or imports a pool, with nobody destroying it before it is counted.
-pub(super) fn counted(driver: Driver, give: impl FnOnce() -> Result<usize>) -> Result<()> {
+/// Makes a pool. Whatever had its name before is gone, also if others destroyed it.
+pub(super) fn created(driver: Driver, create: impl FnOnce() -> Result<usize>) -> Result<()> {
     let mut owners = owners();
-    let pool = give()?;
+    let pool = create()?;
+    owners.insert((driver, pool), 1);
+    Ok(())
+}
+
+/// Imports a pool, with nobody destroying it before it is counted.
+pub(super) fn imported(driver: Driver, import: impl FnOnce() -> Result<usize>) -> Result<()> {
+    let mut owners = owners();
+    let pool = import()?;
     let count = owners.entry((driver, pool)).or_default();
     *count = count.saturating_add(1);
     Ok(())
@@ -37,6 +45,17 @@ pub(super) fn let_go(driver: Driver, pool: usize, destroy: impl FnOnce() -> Resu
     destroy()?;
     owners.remove(&(driver, pool));
     Ok(())
+}
+
+/// Takes a share away whose owner is gone though the driver did not destroy the pool.
+pub(super) fn abandon(driver: Driver, pool: usize) {
+    let mut owners = owners();
+    if let Some(count) = owners.get_mut(&(driver, pool)) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            owners.remove(&(driver, pool));
+        }
+    }
 }
 
 fn owners() -> MutexGuard<'static, HashMap<Name, usize>> {

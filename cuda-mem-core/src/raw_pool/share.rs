@@ -105,7 +105,7 @@ impl MemoryPool {
         let number = usize::try_from(descriptor.as_raw_fd()).unwrap_or(usize::MAX);
         // The driver takes the number of the descriptor in place of a pointer.
         let handle = ptr::without_provenance_mut(number);
-        owned::counted(driver, || {
+        owned::imported(driver, || {
             // SAFETY: one handle to write; an open descriptor; no flags exist.
             unsafe { call!(driver, cuMemPoolImportFromShareableHandle(&mut raw, handle, DESCRIPTOR, 0)) }?;
             Ok(raw.addr())

@@ -11,7 +11,7 @@ use std::ptr;
 
 use cuda_mem_sys::{CUgraphNode, CUgraphNode_st, CUstreamCaptureStatus};
 
-use super::Stream;
+use super::{Entered, Stream};
 use crate::context::Context;
 use crate::error::{Result, call};
 use crate::handle::Handle;
@@ -90,6 +90,16 @@ impl Stream {
     /// Until this returns, no other thread gives the stream anything, changes what it comes after, or ends its capture.
     pub unsafe fn capture_point(&self) -> Result<Option<CapturePoint>> {
         let entered = self.enter()?;
+        self.driver().when_idle().streams.alone(&self.inner, || {
+            // SAFETY: the caller's promise for other threads; of this crate's own nobody names the stream meanwhile.
+            unsafe { self.read_point(&entered) }
+        })
+    }
+
+    /// # Safety
+    ///
+    /// As [`Stream::capture_point`], also of threads of this crate.
+    unsafe fn read_point(&self, entered: &Entered<'_>) -> Result<Option<CapturePoint>> {
         let (mut status, mut id) = (CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE, 0);
         let (mut nodes, mut count) = (ptr::null::<CUgraphNode>(), 0);
         let graph = ptr::null_mut();

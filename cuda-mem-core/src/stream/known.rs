@@ -1,78 +1,199 @@
 //! The streams that exist.
 //!
+//! A capture that begins between the question whether a stream captures and the one whether it has work is ended by the second
+//! (seen on hardware), so that one is put to streams alone which nobody else can have capture. Of the others an event is asked
+//! that was recorded on them: a record into a capture leaves it as it is.
+//!
 //! # Safety
 //!
-//! Relies on a stream leaving the list before it is destroyed, or before its owner may destroy it, and on nobody asking about
-//! one but under the list's lock.
+//! Relies on a stream leaving the list before it is destroyed, or before its owner may destroy it, and on nobody naming one but
+//! under a lock that its leaving takes: the list's, or for a stream that was lent its own.
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cuda_mem_sys::CUstream_st;
+use cuda_mem_sys::{CUevent, CUstream, CUstream_flags, CUstream_st};
 
-use super::{Inner, Kind, is_capturing};
+use super::{Inner, Kind, StreamId, destroy, is_capturing};
 use crate::capture::Relaxed;
 use crate::context::Context;
 use crate::driver::Driver;
-use crate::error::{Error, Result, query};
+use crate::error::{Error, Result, call, query};
+use crate::event::Event;
 use crate::handle::Handle;
 
 /// All streams of a driver that are known here, but for the default streams of threads, which no other thread can ask about.
 #[derive(Debug, Default)]
 pub(crate) struct KnownStreams {
     /// By where their values are.
-    streams: Mutex<HashMap<usize, Known>>,
+    streams: Mutex<HashMap<usize, Entry>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    known: Arc<Known>,
+    /// Whether somebody else may have it capture.
+    is_lent: bool,
 }
 
 #[derive(Debug)]
 struct Known {
     context: Context,
     raw: Handle<CUstream_st>,
+    id: StreamId,
+    is_legacy: bool,
+    /// Held while a stream that was lent is named.
+    has_left: Mutex<bool>,
+}
+
+/// Points in the streams that were lent; none in those that capture.
+#[derive(Debug, Default)]
+pub(crate) struct Points(HashMap<StreamId, Point>);
+
+#[derive(Debug)]
+enum Point {
+    Behind(Event),
+    /// The context is lost, with all that ran there.
+    Lost,
 }
 
 impl KnownStreams {
     pub(super) fn enter(&self, stream: &Inner) {
-        if !matches!(stream.kind, Kind::PerThread(_)) {
-            let known = Known { context: stream.context.clone(), raw: stream.raw };
-            self.lock().insert(place(stream), known);
+        if matches!(stream.kind, Kind::PerThread(_)) {
+            return;
+        }
+        let known = Known {
+            context: stream.context.clone(),
+            raw: stream.raw,
+            id: stream.id,
+            is_legacy: stream.kind == Kind::Legacy,
+            has_left: Mutex::new(false),
+        };
+        let entry = Entry { known: Arc::new(known), is_lent: stream.kind != Kind::Owned };
+        self.lock().insert(place(stream), entry);
+    }
+
+    /// Somebody else may have it capture from now on. Waits for whoever asks about it.
+    pub(super) fn lend(&self, stream: &Inner) {
+        if let Some(entry) = self.lock().get_mut(&place(stream)) {
+            entry.is_lent = true;
         }
     }
 
     pub(super) fn leave(&self, stream: &Inner) {
         let left = self.lock().remove(&place(stream));
-        // Outside the lock: it may hold the last handle to a context, though the stream has one as a rule.
-        drop(left);
+        // Outside the lock, which a record must not hold up that the driver makes wait; and what has left may hold the last
+        // handle to a context, though the stream has one as a rule.
+        if let Some(entry) = left {
+            *entry.known.lock() = true;
+        }
     }
 
-    /// Whether none has work. One that captures counts as busy, and its capture stays.
-    pub(crate) fn are_idle(&self, driver: Driver) -> bool {
+    /// Calls `ask` while nobody here names a stream that was lent.
+    pub(super) fn alone<R>(&self, stream: &Inner, ask: impl FnOnce() -> R) -> R {
+        let known = self.lock().get(&place(stream)).map(|entry| Arc::clone(&entry.known));
+        let _named = known.as_ref().map(|known| known.lock());
+        ask()
+    }
+
+    /// A point behind what each stream was given that was lent. The driver makes the record wait while somebody frees or
+    /// unregisters memory: not for a thread that others wait for.
+    pub(crate) fn points(&self, driver: Driver) -> Points {
+        let Ok(_relaxed) = Relaxed::enter(driver) else { return Points::default() };
+        let lent = |entry: &Entry| entry.is_lent.then(|| Arc::clone(&entry.known));
+        let lent = self.lock().values().filter_map(lent).collect::<Vec<_>>();
+        let point = |known: Arc<Known>| match known.point() {
+            Ok(event) => Some((known.id, Point::Behind(event?))),
+            Err(Error::Driver(error)) if error.context_is_lost() => Some((known.id, Point::Lost)),
+            Err(_) => None,
+        };
+        Points(lent.into_iter().filter_map(point).collect())
+    }
+
+    /// Whether none has work: one that was lent none before its point. One that captures counts as busy, and its capture stays.
+    pub(crate) fn are_idle(&self, driver: Driver, points: &Points) -> bool {
         let Ok(_relaxed) = Relaxed::enter(driver) else { return false };
-        self.lock().values().all(|stream| match stream.is_idle() {
-            Err(Error::Driver(error)) => error.context_is_lost(),
-            is_idle => is_idle.unwrap_or(false),
+        self.lock().values().all(|Entry { known, is_lent }| {
+            let is_idle = if *is_lent { points.is_reached(known.id) } else { known.is_idle() };
+            match is_idle {
+                Err(Error::Driver(error)) => error.context_is_lost(),
+                is_idle => is_idle.unwrap_or(false),
+            }
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<usize, Known>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<usize, Entry>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Known {
+    /// For a stream that was never lent, under the list's lock.
     fn is_idle(&self) -> Result<bool> {
         let driver = self.context.driver();
         let _bound = self.context.bind()?;
-        // Asked for its work, the driver would end the capture.
+        // It may have been drawn into a capture that began just when it was ordered behind a stream which was lent.
         if is_capturing(driver, self.raw.raw())? {
             return Ok(false);
         }
         // SAFETY: a stream that exists: it is in the list.
         unsafe { query!(driver, cuStreamQuery(self.raw.raw())) }
     }
+
+    /// An event behind what the stream was given; none if it captures or has left.
+    fn point(&self) -> Result<Option<Event>> {
+        let driver = self.context.driver();
+        let _bound = self.context.bind()?;
+        let event = Event::pooled(&self.context)?;
+        if self.is_legacy {
+            return record_behind_legacy(driver, event.handle()).map(|()| Some(event));
+        }
+        let has_left = self.lock();
+        if *has_left || is_capturing(driver, self.raw.raw())? {
+            return Ok(None);
+        }
+        // SAFETY: a live event, and a stream of its context that exists: it has not left.
+        unsafe { call!(driver, cuEventRecord(event.handle(), self.raw.raw())) }?;
+        // Of a capture that began before the record the event is a part, and may not be asked; of one that has ended by now it
+        // says nothing, which is no answer.
+        Ok(if is_capturing(driver, self.raw.raw())? { None } else { Some(event) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.has_left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Points {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn is_reached(&self, stream: StreamId) -> Result<bool> {
+        match self.0.get(&stream) {
+            Some(Point::Behind(event)) => event.is_complete(),
+            Some(Point::Lost) => Ok(true),
+            None => Ok(false),
+        }
+    }
+}
+
+/// Records `event` behind all work of the current context's legacy stream, which is not named: beside a blocking stream's
+/// capture that would end the capture. A blocking stream of our own waits for it.
+fn record_behind_legacy(driver: Driver, event: CUevent) -> Result<()> {
+    let mut blocking: CUstream = ptr::null_mut();
+    let flags = CUstream_flags::CU_STREAM_DEFAULT.0;
+    // SAFETY: one handle to write; a context is current.
+    unsafe { call!(driver, cuStreamCreateWithPriority(&mut blocking, flags, 0)) }?;
+    // SAFETY: a live event and a live stream of the same context.
+    let recorded = unsafe { call!(driver, cuEventRecord(event, blocking)) };
+    destroy(driver, blocking);
+    recorded
 }
 
 fn place(stream: &Inner) -> usize {
-    std::ptr::from_ref(stream).addr()
+    ptr::from_ref(stream).addr()
 }

@@ -215,7 +215,7 @@ impl UsePoint {
             return Ok(());
         }
         stream.refuse_capturing("ordering a use of memory")?;
-        stream.wait(&self.event)
+        stream.wait_uncaptured(&self.event)
     }
 
     /// Waits until nothing before the point runs any more, whatever the result says. Blocks the calling thread.

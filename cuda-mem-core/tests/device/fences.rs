@@ -2,19 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use cuda_mem_core::ipc::SharedWords;
-use cuda_mem_core::{DeviceBuffer, Error, Fence, FenceLine, Stream};
+use cuda_mem_core::{Error, Fence, FenceLine};
 
 use crate::common::World;
-use crate::common::capture::{Capture, GLOBAL, RELAXED};
 use crate::common::gate::Gate;
 use crate::common::outcome::record;
 
 /// Long enough to be no accident, short enough to wait for.
 const SOON: Duration = Duration::from_millis(30);
-
-/// Far longer than anything here needs.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// One of each kind, on a stream that is held up.
 fn both(world: &World, check: impl Fn(&str, Fence, &Gate)) {
@@ -161,89 +156,4 @@ fn poison_holds_against_a_writer_that_lives_on() {
     of_dead.open();
     waited.unwrap();
     assert!(was_dead);
-}
-
-/// How many registrations are left after a look.
-fn left(world: &World) -> usize {
-    assert_eq!(world.driver.reclaim(), 0, "no stream is kept");
-    world.driver.registrations_left()
-}
-
-/// The driver would wait for the stream, and hold up everybody meanwhile.
-#[test]
-fn shared_words_stay_registered_while_any_stream_is_busy() {
-    let world = World::new();
-    let (busy, other) = (world.new_stream(), world.new_stream());
-    let gate = Gate::before(&busy);
-    let words = SharedWords::create(&world.context, 1).unwrap();
-    let fence = words.line(0).unwrap().record(&other).unwrap();
-    fence.synchronize(None).unwrap();
-    drop((fence, words));
-    assert_eq!((world.driver.reclaim(), world.driver.registrations_left()), (0, 1));
-    // Neither the drop nor what is left holds anybody up.
-    let buffer = DeviceBuffer::<u8>::zeroed(&other, 100).unwrap();
-    assert_eq!(buffer.to_vec(&other).unwrap(), [0; 100]);
-    assert!(!busy.is_idle().unwrap());
-    gate.open();
-    busy.synchronize().unwrap();
-    assert_eq!((world.driver.reclaim(), world.driver.registrations_left()), (0, 0));
-    assert_eq!(world.driver.release_failures(), 0);
-}
-
-/// A query, or an event of the whole context, would end the capture.
-#[test]
-fn shared_words_that_go_beside_a_capture_leave_it_alone() {
-    let world = World::new();
-    let (stream, other) = (world.new_stream(), world.new_stream());
-    for mode in [GLOBAL, RELAXED] {
-        let capture = Capture::begin(&stream, mode);
-        drop(SharedWords::create(&world.context, 1).unwrap());
-        assert_eq!(left(&world), 1, "nobody can ask whether the stream is busy");
-        capture.end().unwrap();
-        other.synchronize().unwrap();
-        assert_eq!(left(&world), 0);
-    }
-    assert_eq!(world.driver.release_failures(), 0);
-}
-
-/// Of another thread's default stream nothing can be asked but whether the words have come.
-#[test]
-fn shared_words_stay_registered_while_a_thread_s_own_stream_waits_for_others() {
-    let world = World::new();
-    let awaited = SharedWords::create(&world.context, 1).unwrap();
-    let line = awaited.line(0).unwrap();
-    std::thread::scope(|scope| {
-        let waits = || {
-            let stream = Stream::per_thread(&world.context).unwrap();
-            line.fence(1).unwrap().hold_up(&stream).unwrap();
-            stream
-        };
-        let stream = scope.spawn(waits).join().unwrap();
-        drop(SharedWords::create(&world.context, 1).unwrap());
-        assert_eq!(left(&world), 1);
-        line.poison();
-        drop(stream);
-    });
-    let start = Instant::now();
-    while left(&world) > 0 {
-        assert!(start.elapsed() < LIMIT);
-        std::thread::yield_now();
-    }
-    assert_eq!(world.driver.release_failures(), 0);
-}
-
-/// What is left goes by itself.
-#[test]
-fn shared_words_that_were_left_are_unregistered_when_the_streams_are_idle() {
-    let world = World::new();
-    let busy = world.new_stream();
-    let gate = Gate::before(&busy);
-    drop(SharedWords::create(&world.context, 1).unwrap());
-    assert_eq!(world.driver.registrations_left(), 1);
-    gate.open();
-    let start = Instant::now();
-    while world.driver.registrations_left() > 0 {
-        assert!(start.elapsed() < LIMIT);
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }

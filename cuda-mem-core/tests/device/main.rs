@@ -17,6 +17,7 @@ mod drivers;
 mod events;
 mod fences;
 mod kernels;
+mod left_registered;
 mod managed;
 mod mappings;
 mod nvml;

@@ -1,10 +1,16 @@
-//! Imported blocks whose context is lost: what waits for the free is let go, and not before all uses are over.
+//! Blocks of pools and pools, when calls fail: what waits for the free of an imported block is let go when the context is lost, and
+//! not before all uses are over; and what the driver does not take back of our own is counted.
 
+use std::ffi::CStr;
 use std::os::fd::AsFd;
+use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cuda_mem_core::raw_pool::{AllocationType, ImportedBlock, MemoryLocation, MemoryPool, PoolProperties};
-use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::raw_pool::{
+    AllocationType, ImportedBlock, MemoryLocation, MemoryPool, PoolBlock, PoolProperties,
+};
+use cuda_mem_core::sys::{CUmemPoolProps_v1, CUmemoryPool, CUresult, Table};
 use cuda_mem_core::{Context, Driver, Stream};
 use cuda_mem_sim::Sim;
 
@@ -16,17 +22,22 @@ const LOST: CUresult = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
 
 /// One of a test's own that it may leave in disorder.
 fn simulator() -> (Sim, Context) {
-    let sim = Sim::builder().build();
+    let sim = Sim::builder().record(true).build();
     let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
     (sim, context)
+}
+
+/// A pool to share.
+fn create(driver: Driver) -> MemoryPool {
+    let (allocation_type, location) = (AllocationType::Pinned, MemoryLocation::Device(0));
+    let properties = PoolProperties { allocation_type, location, shareable: true, max_size: 0 };
+    MemoryPool::create(driver, &properties).unwrap()
 }
 
 /// A block, to be freed on `home`, with a guard that is dropped after the free. The exporter never frees it.
 fn import(home: &Stream) -> (ImportedBlock, Arc<()>) {
     let driver = home.context().driver();
-    let (allocation_type, location) = (AllocationType::Pinned, MemoryLocation::Device(0));
-    let properties = PoolProperties { allocation_type, location, shareable: true, max_size: 0 };
-    let pool = MemoryPool::create(driver, &properties).unwrap();
+    let pool = create(driver);
     let address = pool.allocate(LEN, home).unwrap();
     home.synchronize().unwrap();
     let theirs = Arc::new(MemoryPool::import(driver, pool.export().unwrap().as_fd()).unwrap());
@@ -87,4 +98,92 @@ fn uses_that_run_on_are_not_lost_with_a_context() {
         assert_eq!((driver.reclaim(), Arc::strong_count(&guard)), (0, 1), "{function}");
         assert_eq!(driver.release_failures(), 0);
     }
+}
+
+/// A refusal is no free of what this process has allocated, whatever its code.
+#[test]
+fn a_block_of_our_own_that_the_driver_refuses_to_free_is_counted() {
+    for function in ["cuStreamWaitEvent", "cuMemFreeAsync"] {
+        let (sim, context) = simulator();
+        let (home, other) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+        let pool = Arc::new(create(context.driver()));
+        let block = PoolBlock::allocate(&pool, LEN, &home).unwrap();
+        drop(block.on(&other).unwrap());
+        sim.fail_call(function, 1, LOST);
+        drop(block);
+        assert_eq!((context.driver().reclaim(), context.driver().release_failures()), (0, 1), "{function}");
+        assert_eq!(sim.log().count("cuMemFreeAsync"), u64::from(function == "cuMemFreeAsync"), "tried once");
+    }
+}
+
+/// The free is behind them, and the stream was waited for.
+#[test]
+fn uses_are_not_asked_for_behind_a_free_that_was_waited_for() {
+    let (sim, context) = simulator();
+    let (home, other) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+    let (block, guard) = import(&home);
+    drop(block.on(&other).unwrap());
+    sim.log().clear();
+    // The first orders the free behind the other stream.
+    sim.fail_call("cuEventRecord", 2, CUresult::CUDA_ERROR_UNKNOWN);
+    block.close().unwrap();
+    assert_eq!((sim.struck().len(), Arc::strong_count(&guard)), (1, 1));
+    let (waits, queries) = (sim.log().count("cuStreamSynchronize"), sim.log().count("cuStreamQuery"));
+    assert_eq!((waits, queries), (1, 0));
+}
+
+/// Whoever imports it later is its only owner.
+#[test]
+fn a_pool_that_could_not_be_destroyed_has_no_owner_any_more() {
+    let (sim, context) = simulator();
+    let driver = context.driver();
+    let pool = create(driver);
+    let descriptor = pool.export().unwrap();
+    let import = || MemoryPool::import(driver, descriptor.as_fd()).unwrap();
+    // A release is tried twice.
+    for _ in 0..2 {
+        sim.fail_call("cuMemPoolDestroy", 1, CUresult::CUDA_ERROR_UNKNOWN);
+    }
+    let first = import();
+    let name = first.as_raw();
+    drop(first);
+    assert_eq!((sim.struck().len(), driver.release_failures()), (2, 1));
+    let [again, once_more] = [(); 2].map(|()| import());
+    assert_eq!((again.as_raw(), once_more.as_raw()), (name, name));
+    sim.log().clear();
+    drop(again);
+    assert_eq!(sim.log().count("cuMemPoolDestroy"), 0, "there is another");
+    drop(once_more);
+    assert_eq!(sim.log().count("cuMemPoolDestroy"), 1);
+}
+
+static DESTROYED: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn the_same(pool: *mut CUmemoryPool, _: *const CUmemPoolProps_v1) -> CUresult {
+    // SAFETY: the caller's handle.
+    unsafe { pool.write(ptr::without_provenance_mut(0x1000)) };
+    CUresult::CUDA_SUCCESS
+}
+
+unsafe extern "C" fn destroy(_: CUmemoryPool) -> CUresult {
+    DESTROYED.fetch_add(1, Ordering::SeqCst);
+    CUresult::CUDA_SUCCESS
+}
+
+/// Who had its name before, and was destroyed behind our back, is not one of its owners.
+#[test]
+fn a_pool_is_alone_with_its_name_when_it_is_made() {
+    let sim: &Sim = Box::leak(Box::new(Sim::builder().build()));
+    let lookup = |symbol: &CStr| match symbol.to_bytes() {
+        b"cuGetProcAddress_v2" => ptr::null(),
+        b"cuMemPoolCreate" => the_same as *const _,
+        b"cuMemPoolDestroy" => destroy as *const _,
+        _ => sim.symbol(symbol),
+    };
+    // SAFETY: the addresses are those of functions that have the types of the names they are given for.
+    let table = unsafe { Table::from_lookup(lookup) }.unwrap();
+    let driver = Driver::over(Box::leak(Box::new(table))).unwrap();
+    let _gone = std::mem::ManuallyDrop::new(create(driver));
+    drop(create(driver));
+    assert_eq!(DESTROYED.load(Ordering::SeqCst), 1);
 }

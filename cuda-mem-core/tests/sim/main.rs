@@ -41,6 +41,7 @@ mod holes_capture;
 mod holes_order;
 mod holes_registration;
 mod holes_values;
+mod idle;
 mod imported;
 mod nvml;
 mod registration;

@@ -8,6 +8,7 @@ use cuda_mem_ipc::symmetric::SymmetricMemory;
 
 use crate::board::Board;
 use crate::rank::{LEN, Rank, expect};
+use crate::timed::{Part, Spent};
 
 type Found = Result<Vec<f64>, Box<dyn Error>>;
 
@@ -52,17 +53,19 @@ fn inside(rank: &mut Rank, board: &Board, times: usize, bytes: usize) -> Found {
     }
     board.meet(0)?;
     held.clear();
-    let (mut taken, calls) = (Vec::with_capacity(times), rank.driver_calls());
+    let (mut taken, calls) = ([const { Vec::new() }; 3], rank.driver_calls());
     for _ in 0..times {
         board.meet(0)?;
         let start = Instant::now();
         let buffer = rank.empty(bytes)?;
-        let allocated = start.elapsed();
+        let allocated = nanoseconds(start);
         // So that no rank waits for the other's allocation.
         board.meet(0)?;
         let start = Instant::now();
         let memory = buffer.rendezvous(None)?;
-        taken.push((allocated + start.elapsed()).as_nanos() as f64);
+        let met = nanoseconds(start);
+        let parts = [allocated + met, allocated, met];
+        taken.iter_mut().zip(parts).for_each(|(all, one)| all.push(one as f64));
         held.push((buffer, memory));
     }
     if rank.driver_calls() != calls {
@@ -72,26 +75,52 @@ fn inside(rank: &mut Rank, board: &Board, times: usize, bytes: usize) -> Found {
         read_back(rank, board, &**memory, stamp(number))?;
     }
     board.meet(0)?;
-    Ok(vec![percentile(&mut taken, 50), percentile(&mut taken, 99)])
+    let [whole, allocate, rendezvous] = &mut taken;
+    Ok(vec![
+        percentile(whole, 50),
+        percentile(whole, 99),
+        percentile(allocate, 50),
+        percentile(rendezvous, 50),
+    ])
 }
 
 /// Allocations that stay, each larger than what the others leave of a segment.
 fn fresh(rank: &mut Rank, board: &Board, times: usize, bytes: usize) -> Found {
-    let mut taken = [const { Vec::new() }; 4];
+    let mut taken = [const { Vec::new() }; 15];
     let mut grown = Vec::new();
     for number in 0..times {
         let before = rank.free_memory()?;
         board.meet(0)?;
+        Spent::take();
         let start = Instant::now();
         let buffer = rank.empty(bytes)?;
         let allocated = nanoseconds(start);
+        let making = Spent::take();
         let memory = buffer.rendezvous(None)?;
         let met = nanoseconds(start);
+        let mapping = Spent::take();
         rank.read(&*memory)?;
         let all = nanoseconds(start);
         let slowest = slowest(board, all)? / 1e3;
-        let parts =
-            [slowest, allocated as f64 / 1e3, (met - allocated) as f64 / 1e3, (all - met) as f64 / 1e3];
+        let [allocate, rendezvous] = [allocated, met - allocated].map(|part| part as f64 / 1e3);
+        let parts = [
+            slowest,
+            allocate,
+            rendezvous,
+            (all - met) as f64 / 1e3,
+            making.on(Part::Create),
+            making.on(Part::Export),
+            making.on(Part::Map),
+            making.on(Part::Access),
+            making.on(Part::Clear),
+            // What is no driver call: books and messages here, messages and the other rank there.
+            allocate - making.all(),
+            mapping.on(Part::Import),
+            mapping.on(Part::Map),
+            mapping.on(Part::Access),
+            rendezvous - mapping.all(),
+            making.on(Part::Register) + mapping.on(Part::Register),
+        ];
         taken.iter_mut().zip(parts).for_each(|(all, one)| all.push(one));
         if rank.free_memory()? < before {
             grown.push(slowest);

@@ -12,6 +12,7 @@ mod crew;
 #[path = "../../../cuda-mem-pool/benches/participant/protocol.rs"]
 mod protocol;
 mod rank;
+mod timed;
 
 use std::error::Error;
 
@@ -20,6 +21,26 @@ use protocol::{Answer, Outcome, Request};
 
 /// The argument that makes a process a rank; its number and the group's directory follow.
 const RANK: &str = "--rank";
+
+/// What `cases::fresh` finds, in its order.
+const FRESH: &[&str] = &[
+    "fresh",
+    "allocate",
+    "rendezvous",
+    "first_read",
+    "create",
+    "export",
+    "map",
+    "access",
+    "clear",
+    "announce",
+    "import",
+    "peer_map",
+    "peer_access",
+    "exchange",
+    "words",
+    "grown",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = std::env::args().skip(1).collect::<Vec<_>>();
@@ -46,10 +67,8 @@ fn answer(staying: &mut Option<Crew>, request: &Request) -> Outcome {
             let crew = Crew::start()?;
             return Ok(figures(&["start", "join"], &crew.ask("start", &numbers(&["bytes"])?)?));
         }
-        "inside" => ("inside", &["times", "bytes"], &["p50", "p99"]),
-        "fresh" => {
-            ("fresh", &["times", "bytes"], &["fresh", "allocate", "rendezvous", "first_read", "grown"])
-        }
+        "inside" => ("inside", &["times", "bytes"], &["p50", "p99", "allocation", "handle"]),
+        "fresh" => ("fresh", &["times", "bytes"], FRESH),
         "read" => ("read", &["times", "bytes"], &["rate"]),
         other => return Err(format!("{other} is not measured here").into()),
     };

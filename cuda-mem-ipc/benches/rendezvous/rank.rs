@@ -13,6 +13,7 @@ use cuda_mem_ipc::symmetric::{
 use cuda_mem_sim::Sim;
 
 use crate::crew::RANKS;
+use crate::timed;
 
 const NAME: &str = "rendezvous";
 
@@ -31,7 +32,7 @@ pub(crate) struct Rank {
     /// Allocations that stay: each of the next ones is new memory.
     pub(crate) kept: Vec<Met>,
     target: DeviceBuffer<u8>,
-    sim: Option<Sim>,
+    sim: Option<&'static Sim>,
 }
 
 impl Rank {
@@ -110,12 +111,12 @@ pub(crate) fn expect(bytes: &[u8], stamp: u8) -> Result<(), Box<dyn Error>> {
 }
 
 /// The machine's driver, or a simulated one that counts calls.
-fn driver() -> Result<(Driver, Option<Sim>), Box<dyn Error>> {
+fn driver() -> Result<(Driver, Option<&'static Sim>), Box<dyn Error>> {
     if std::env::var("CUDA_MEM_BACKEND").as_deref() == Ok("sim") {
-        let sim = Sim::builder().devices(RANKS).build();
-        return Ok((Driver::over(sim.table())?, Some(sim)));
+        let sim: &Sim = Box::leak(Box::new(Sim::builder().devices(RANKS).record(true).build()));
+        return Ok((Driver::over(timed::table(Some(sim))?)?, Some(sim)));
     }
-    Ok((Driver::system()?, None))
+    Ok((Driver::over(timed::table(None)?)?, None))
 }
 
 pub(crate) fn versions() -> Result<BTreeMap<&'static str, String>, Box<dyn Error>> {

@@ -66,4 +66,4 @@ pub use error::{Error, Result, Why};
 pub use exchange::Exchange;
 pub use memory::{PeerBuffer, SymmetricMemory};
 pub use mempool::{MempoolAllocator, SymmetricMempool, cuda_symm_alloc, cuda_symm_free};
-pub use native::{CHANNELS, Group, GroupOptions, NativeBackend, SIGNAL_PAD_BYTES};
+pub use native::{CHANNELS, Freed, Group, GroupOptions, NativeBackend, SIGNAL_PAD_BYTES};

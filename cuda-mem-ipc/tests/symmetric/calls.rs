@@ -12,7 +12,7 @@ const COUNT: usize = 200;
 
 /// Allocates and brings together again and again, and counts the driver's calls meanwhile where they can be counted.
 fn allocate(seat: &Seat) {
-    let sim = (backend() == Backend::Simulator).then(|| Sim::builder().build());
+    let sim = (backend() == Backend::Simulator).then(|| Sim::builder().record(true).build());
     let driver = sim.as_ref().map_or_else(driver, |sim| Driver::over(sim.table()).unwrap());
     let options = GroupOptions { segment_allocations: COUNT + 10, ..options() };
     let rank = Rank::new(seat.context(driver), seat, &options, None);
@@ -41,6 +41,63 @@ fn allocate(seat: &Seat) {
     }
 }
 
+/// What a new segment takes from the driver once words for signals are there, its own and then another rank's, by function.
+const MADE: &[(&str, u64)] = &[
+    ("cuCtxGetCurrent", 1),
+    ("cuCtxPopCurrent", 1),
+    ("cuCtxPushCurrent", 1),
+    ("cuDeviceGetAttribute", 2),
+    ("cuMemAddressReserve", 1),
+    ("cuMemCreate", 1),
+    ("cuMemExportToShareableHandle", 1),
+    ("cuMemMap", 1),
+    ("cuMemSetAccess", 1),
+    ("cuMemsetD8Async", 1),
+    ("cuStreamSynchronize", 1),
+    ("cuThreadExchangeStreamCaptureMode", 4),
+];
+const MAPPED: &[(&str, u64)] = &[
+    ("cuDeviceGet", 1),
+    ("cuDeviceGetCount", 2),
+    ("cuMemAddressReserve", 1),
+    ("cuMemGetAllocationPropertiesFromHandle", 1),
+    ("cuMemImportFromShareableHandle", 1),
+    ("cuMemMap", 1),
+    ("cuMemSetAccess", 1),
+    ("cuThreadExchangeStreamCaptureMode", 2),
+];
+
+/// Fills a segment with each allocation, and counts the driver's calls where they can be counted.
+fn grow(seat: &Seat) {
+    let sim = (backend() == Backend::Simulator).then(|| Sim::builder().record(true).build());
+    let driver = sim.as_ref().map_or_else(driver, |sim| Driver::over(sim.table()).unwrap());
+    let options = GroupOptions { segment_bytes: 2 << 20, ..options() };
+    let rank = Rank::new(seat.context(driver), seat, &options, None);
+    let whole = || rank.empty(2 << 20);
+    let first = whole();
+    let met = first.rendezvous(None).unwrap();
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        let calls = |expected: &[(&str, u64)]| {
+            let Some(sim) = &sim else { return };
+            let counts = sim.log().counts().into_iter().collect::<Vec<_>>();
+            assert_eq!(counts, expected);
+            sim.log().clear();
+        };
+        if let Some(sim) = &sim {
+            sim.log().clear();
+        }
+        let buffer = whole();
+        calls(MADE);
+        let memory = buffer.rendezvous(None).unwrap();
+        calls(MAPPED);
+        all.push((buffer, memory));
+    }
+    rank.meet(&*met);
+    drop((all, met, first));
+    rank.finish();
+}
+
 #[test]
 fn memory_inside_a_segment_takes_no_driver_call() {
     fn body(first: &Channel) {
@@ -49,6 +106,18 @@ fn memory_inside_a_segment_takes_no_driver_call() {
     pair::play(test_name!(), &[("rank", body)], |cast| {
         let crew = Crew::start(cast, 2);
         allocate(&crew.seat);
+        crew.finish();
+    });
+}
+
+#[test]
+fn a_new_segment_takes_few_driver_calls() {
+    fn body(first: &Channel) {
+        grow(&Seat::of(first));
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        grow(&crew.seat);
         crew.finish();
     });
 }

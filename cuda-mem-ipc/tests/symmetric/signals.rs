@@ -238,6 +238,38 @@ fn pads_that_are_used_again_count_on() {
 }
 
 #[test]
+fn more_allocations_than_a_piece_of_words_is_for_have_signals_of_their_own() {
+    fn body(first: &Channel) {
+        many(&Seat::of(first).join());
+    }
+    fn many(rank: &Rank) {
+        let other = 1 - rank.number();
+        let all = (0..40).map(|_| rank.memory(100)).collect::<Vec<_>>();
+        for signalled in all.iter().rev() {
+            signalled.put_signal(&rank.stream, other, 0).unwrap();
+        }
+        for waited in &all {
+            waited.wait_signal(&rank.stream, other, 0, Some(LONG)).unwrap();
+        }
+        rank.meet(&*all[39]);
+        // Each has had its one.
+        let beside = Stream::new(&rank.context).unwrap();
+        all[20].wait_signal(&beside, other, 0, None).unwrap();
+        rank.meet(&*all[18]);
+        assert!(!beside.is_idle().unwrap());
+        rank.meet(&*all[19]);
+        all[20].put_signal(&rank.stream, other, 0).unwrap();
+        beside.synchronize().unwrap();
+        rank.meet(&*all[0]);
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        many(&crew.seat.join());
+        crew.finish();
+    });
+}
+
+#[test]
 fn a_stream_that_captures_is_refused_and_its_graph_goes_on() {
     fn body(first: &Channel) {
         let rank = Seat::of(first).join();

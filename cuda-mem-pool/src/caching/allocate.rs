@@ -30,6 +30,7 @@ pub(super) fn grow_error(error: GrowError<cuda_mem_core::Error>) -> Error {
     match error {
         GrowError::Backend(error) => error.into(),
         GrowError::OutOfMemory | GrowError::NoNumbers => Error::TooManyBlocks,
+        GrowError::InUse { address } => Error::InUse { address },
     }
 }
 

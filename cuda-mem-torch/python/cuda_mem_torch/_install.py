@@ -8,7 +8,7 @@ import sys
 import warnings
 from typing import Mapping
 
-from cuda_mem_torch import _library, _settings, _shim, _torch, symmetric
+from cuda_mem_torch import _library, _settings, _sharing, _shim, _torch, symmetric
 from cuda_mem_torch._errors import CudaMemError
 
 _log = logging.getLogger("cuda_mem_torch")
@@ -48,6 +48,7 @@ def enable(
         for device in range(torch.cuda.device_count()):
             torch.cuda.set_per_process_memory_fraction(float(per_process_memory_fraction), device)
     symmetric.offer(torch)
+    _sharing.offer(torch)
     if was == 0 and _shim.state(torch) == 2:
         _announce_lost()
 

@@ -13,7 +13,7 @@ ABI_VERSION = 2
 FOLDER = Path(__file__).resolve().parent
 PATH = FOLDER / "libcuda_mem_torch.so"
 
-OK, INVALID_ARGUMENT = 0, 1
+OK, INVALID_ARGUMENT, FORKED = 0, 1, 4
 
 NOTE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
 
@@ -37,6 +37,8 @@ def load() -> ctypes.CDLL:
         ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p
     ]
     library.cuda_mem_torch_write_snapshot.argtypes = [ctypes.c_char_p]
+    library.cuda_mem_torch_ipc_open.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)]
+    library.cuda_mem_torch_ipc_close.argtypes = [ctypes.c_void_p]
     return library
 
 
@@ -44,8 +46,13 @@ def check(code: int) -> None:
     """Raises what a call of the library failed with."""
     if code == OK:
         return
-    message = load().cuda_mem_torch_last_error().decode()
+    message = last_error()
     raise ValueError(message) if code == INVALID_ARGUMENT else CudaMemError(message)
+
+
+def last_error() -> str:
+    """Why the last call of this thread failed."""
+    return str(load().cuda_mem_torch_last_error().decode())
 
 
 def set_settings(text: str, note: Callable[[str], None]) -> None:

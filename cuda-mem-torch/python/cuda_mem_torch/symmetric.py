@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cuda_mem_torch")
 
 BACKEND = "CUDA_MEM"
+# The group of all ranks, as init_process_group names it.
+EVERYBODY = "0"
+_FAILED = 1
 
 
 def register() -> None:
@@ -36,14 +40,16 @@ def register() -> None:
 
 
 @functools.cache
-def _register(torch: ModuleType) -> None:
+def _register(torch: ModuleType) -> ctypes.CDLL:
     if not torch.distributed.is_available():
         raise CudaMemError("this PyTorch was built without torch.distributed, of which symmetric memory is a part")
     backend = _shim.loaded(torch, _shim.SYMMETRIC)
     backend.cuda_mem_torch_symmetric_register.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    backend.cuda_mem_torch_symmetric_leave.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
     text = ctypes.create_string_buffer(_shim.TEXT)
     if backend.cuda_mem_torch_symmetric_register(text, _shim.TEXT) != 0:
         raise CudaMemError(text.value.decode(errors="replace"))
+    return backend
 
 
 def offer(torch: ModuleType) -> None:
@@ -64,6 +70,26 @@ def join(name: str, rank: int, world_size: int, directory: str, device: int | No
     join = _library.load().cuda_mem_torch_symm_join
     join.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_uint64]
     _library.check(join(ordinal, name.encode(), rank, world_size, str(directory).encode(), int(timeout * 1000)))
+
+
+def leave(name: str = EVERYBODY) -> None:
+    """Leaves a group that :func:`join` or the backend has joined; every rank does. Nothing is allocated for it any more, PyTorch's own
+    pool of symmetric memory lets go of what it keeps, and the group ends with its last tensor.
+
+    After ``dist.destroy_process_group()``: a process group that is made anew is another group, also under the same name."""
+    torch = _torch.load()
+    if _register.cache_info().currsize:
+        pools = getattr(sys.modules.get("torch.distributed._symmetric_memory"), "_symm_mem_pools", {})
+        pools.clear()
+        text = ctypes.create_string_buffer(_shim.TEXT)
+        code = _register(torch).cuda_mem_torch_symmetric_leave(name.encode(), text, _shim.TEXT)
+        if code == _FAILED:
+            raise CudaMemError(text.value.decode(errors="replace"))
+        if code == _library.OK:
+            return
+    leave = _library.load().cuda_mem_torch_symm_leave
+    leave.argtypes = [ctypes.c_char_p]
+    _library.check(leave(name.encode()))
 
 
 @functools.cache

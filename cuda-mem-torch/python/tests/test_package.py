@@ -8,11 +8,12 @@ import sys
 import tempfile
 import types
 import unittest
+import warnings
 from pathlib import Path
 from unittest import mock
 
 import cuda_mem_torch
-from cuda_mem_torch import _install, _library, _pinning, _settings, _shim, _torch
+from cuda_mem_torch import _install, _library, _pinning, _settings, _sharing, _shim, _torch
 
 
 def fake_torch(version="2.11.0+cu130", cuda="13.0"):
@@ -52,6 +53,69 @@ class Versions(unittest.TestCase):
         with mock.patch.dict(sys.modules, {"torch": None}), mock.patch.object(_library, "set_settings"):
             with self.assertRaisesRegex(cuda_mem_torch.UnsupportedTorchError, "could not be imported"):
                 cuda_mem_torch.enable()
+
+
+class Sharing(unittest.TestCase):
+    """What goes to other processes, of a PyTorch that is played."""
+
+    def offered(self, handle):
+        """How a tensor with a handle goes out, and how its types are registered; all of it offered twice."""
+        torch, reductions = fake_torch(), types.ModuleType("torch.multiprocessing.reductions")
+        torch.Tensor, torch.nn = object, types.SimpleNamespace(Parameter=int)
+        torch._tensor_classes = {str}
+        reductions.rebuild_cuda_tensor = lambda: None
+        reduce = mock.Mock(return_value=(reductions.rebuild_cuda_tensor, ("cls", 1, 2, 3, "storage", 5, 6, handle, 8)))
+        reduce.__name__ = "reduce_tensor"
+        del reduce._cuda_mem_torch
+        reductions.reduce_tensor = reduce
+        multiprocessing = types.ModuleType("torch.multiprocessing")
+        multiprocessing.reductions = reductions
+        modules = {"torch": torch, "torch.multiprocessing": multiprocessing, "torch.multiprocessing.reductions": reductions}
+        with mock.patch.dict(sys.modules, modules), mock.patch("multiprocessing.reduction.register") as register:
+            _sharing.offer(torch)
+            first = reductions.reduce_tensor
+            _sharing.offer(torch)
+        self.assertIs(reductions.reduce_tensor, first)
+        self.assertEqual({call.args for call in register.mock_calls}, {(kind, first) for kind in (object, int, str)})
+        rebuild, words = first("tensor")
+        reduce.assert_called_once_with("tensor")
+        self.assertIs(rebuild, reductions.rebuild_cuda_tensor)
+        return words
+
+    def test_pieces_of_several_sizes_are_opened_by_this_package(self):
+        words = self.offered(b"\x02m rest")
+        self.assertEqual(words, ("cls", 1, 2, 3, _sharing.PieceStorage, 5, 6, b"\x02m rest", 8))
+
+    def test_everything_else_goes_out_as_it_does(self):
+        for handle in (b"\x02e rest", b"\x02c rest", b"m" * 64, b"", None):
+            self.assertEqual(self.offered(handle), ("cls", 1, 2, 3, "storage", 5, 6, handle, 8))
+
+    def test_what_goes_beside_a_capture_is_closed_behind_it(self):
+        capturing, closed = [True], []
+        _sharing._leaving.append(lambda: closed.append(1))
+        _sharing._close_leaving(lambda: capturing[0])
+        self.assertEqual(closed, [])
+        capturing[0] = False
+        _sharing._close_leaving(lambda: capturing[0])
+        self.assertEqual((closed, _sharing._leaving), ([1], []))
+
+    def test_a_forked_child_closes_nothing_of_its_parents(self):
+        for process, closes in ((os.getpid(), 1), (os.getpid() + 1, 0)):
+            memory, close = _sharing._Memory.__new__(_sharing._Memory), mock.Mock()
+            memory._close, memory._is_capturing, memory._process = close, lambda: False, process
+            del memory
+            self.assertEqual(close.call_count, closes)
+        # One that was never opened.
+        _sharing._Memory.__new__(_sharing._Memory).__del__()
+
+    def test_a_use_that_could_not_be_closed_is_told_and_counted_down(self):
+        for code, told in ((_library.OK, False), (_library.FORKED, False), (5, True)):
+            released = mock.Mock()
+            with warnings.catch_warnings(record=True) as found, mock.patch.object(_library, "last_error", lambda: "why"):
+                warnings.simplefilter("always")
+                _sharing._close(lambda address: code, 7, released)
+            released.assert_called_once_with()
+            self.assertEqual(["stays mapped: why" in str(warning.message) for warning in found], [True] * told)
 
 
 class Settings(unittest.TestCase):

@@ -1,22 +1,16 @@
 // PyTorch's symmetric memory over the C interface of cuda-mem-torch: the backend CUDA_MEM. A library of its own, because it needs
-// libtorch_cpu, which the allocator does without. Holds no Python.
-#include <cuda_mem_torch.h>
-
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
-#include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>
-#include <torch/version.h>
-
-#include <stdlib.h>
-#include <unistd.h>
+// libtorch_cpu, which the allocator does without.
+//
+// Holds no Python and takes no GIL. PyTorch may hold it around any of these calls, joining included: other threads of Python stand
+// still then. So nothing here may need another thread of Python to go on, and a group's store must be one of PyTorch's own, in C++.
+#include "joined.hpp"
+#include "memory.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <string>
+#include <utility>
 #include <vector>
 
 namespace cuda_mem {
@@ -26,137 +20,19 @@ using c10d::symmetric_memory::GroupInfo;
 using c10d::symmetric_memory::SymmetricMemory;
 using c10d::symmetric_memory::SymmetricMemoryAllocator;
 
-constexpr const char* NAME = "CUDA_MEM";
 /// The group of all ranks, as init_process_group names it.
 constexpr const char* EVERYBODY = "0";
-
-void check(int code) {
-  TORCH_CHECK(code == CUDA_MEM_TORCH_OK, "cuda-mem: ", cuda_mem_torch_last_error());
-}
-
-size_t at_least_zero(int value, const char* what) {
-  TORCH_CHECK(value >= 0, "cuda-mem: ", what, " is ", value, "; accepted: from 0 on");
-  return static_cast<size_t>(value);
-}
-
-/// An allocation on every rank.
-class Memory final : public SymmetricMemory {
- public:
-  Memory(cuda_mem_torch_symm_handle* handle, int device) : handle_(handle), device_(device) {
-    try {
-      check(cuda_mem_torch_symm_describe(handle_, &info_, nullptr, nullptr));
-      buffers_.resize(info_.world_size);
-      pads_.resize(info_.world_size);
-      check(cuda_mem_torch_symm_describe(handle_, &info_, buffers_.data(), pads_.data()));
-      const size_t wanted = c10d::symmetric_memory::get_signal_pad_size();
-      TORCH_CHECK(
-          wanted <= info_.signal_pad_size, "cuda-mem: signal pads have ", info_.signal_pad_size, " bytes; set_signal_pad_size() asked for ",
-          wanted);
-      std::vector<void*> addresses(buffers_);
-      addresses.insert(addresses.end(), pads_.begin(), pads_.end());
-      const size_t bytes = addresses.size() * sizeof(void*);
-      const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device_));
-      on_device_ = static_cast<void**>(c10::cuda::CUDACachingAllocator::raw_alloc(bytes));
-      C10_CUDA_CHECK(cudaMemcpy(on_device_, addresses.data(), bytes, cudaMemcpyHostToDevice));
-    } catch (...) {
-      release();
-      throw;
-    }
-  }
-
-  ~Memory() override {
-    release();
-  }
-
-  std::vector<void*> get_buffer_ptrs() override {
-    return buffers_;
-  }
-  std::vector<void*> get_signal_pad_ptrs() override {
-    return pads_;
-  }
-  void** get_buffer_ptrs_dev() override {
-    return on_device_;
-  }
-  void** get_signal_pad_ptrs_dev() override {
-    return on_device_ + info_.world_size;
-  }
-  size_t get_buffer_size() override {
-    return info_.buffer_size;
-  }
-  size_t get_offset() override {
-    return info_.offset;
-  }
-  bool has_multicast_support() override {
-    return false;
-  }
-  void* get_multicast_ptr() override {
-    return nullptr;
-  }
-  bool world_within_direct_access() override {
-    return true;
-  }
-  int get_rank() override {
-    return static_cast<int>(info_.rank);
-  }
-  int get_world_size() override {
-    return static_cast<int>(info_.world_size);
-  }
-  c10::Device get_device() override {
-    return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_));
-  }
-
-  void barrier(int channel, size_t timeout_ms) override {
-    check(cuda_mem_torch_symm_barrier(handle_, stream(), at_least_zero(channel, "channel"), timeout_ms));
-  }
-  /// Signals are counted: nothing is waited for, whatever the timeout.
-  void put_signal(int to, int channel, size_t) override {
-    check(cuda_mem_torch_symm_put_signal(handle_, stream(), at_least_zero(to, "the rank"), at_least_zero(channel, "channel")));
-  }
-  void wait_signal(int from, int channel, size_t timeout_ms) override {
-    check(cuda_mem_torch_symm_wait_signal(
-        handle_, stream(), at_least_zero(from, "the rank"), at_least_zero(channel, "channel"), timeout_ms));
-  }
-
- private:
-  void* stream() const {
-    return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream();
-  }
-
-  /// Nothing may be thrown here. At the end of the process the driver may have gone.
-  void release() noexcept {
-    if (c10d::symmetric_memory::is_finalizing()) {
-      return;
-    }
-    try {
-      if (on_device_ != nullptr) {
-        c10::cuda::CUDACachingAllocator::raw_delete(on_device_);
-      }
-    } catch (const std::exception& error) {
-      TORCH_WARN("cuda-mem: ", error.what());
-    }
-    cuda_mem_torch_symm_close(handle_);
-  }
-
-  cuda_mem_torch_symm_handle* handle_;
-  int device_;
-  cuda_mem_torch_symm_info info_{};
-  std::vector<void*> buffers_;
-  std::vector<void*> pads_;
-  /// Of each rank the buffer, then of each the pad.
-  void** on_device_ = nullptr;
-};
 
 /// What PyTorch chooses by set_backend("CUDA_MEM").
 class Backend final : public SymmetricMemoryAllocator {
  public:
   /// Memory without a group's name is for all ranks.
   void* alloc(size_t size, int device, const std::optional<std::string>& group) override {
-    const std::string name = group.value_or(EVERYBODY);
-    join(name, device);
+    auto joined = join(group.value_or(EVERYBODY), device);
     void* address = nullptr;
-    check(cuda_mem_torch_symm_malloc(device, size, name.c_str(), &address));
+    check(cuda_mem_torch_symm_malloc(device, size, joined->name().c_str(), &address));
     const std::lock_guard<std::mutex> lock(mutex_);
-    blocks_[reinterpret_cast<uintptr_t>(address)] = Block{size, device, name, {}};
+    blocks_[reinterpret_cast<uintptr_t>(address)] = Block{size, std::move(joined), {}};
     return address;
   }
 
@@ -174,8 +50,8 @@ class Backend final : public SymmetricMemoryAllocator {
       block = std::move(found->second);
       blocks_.erase(found);
     }
-    // Tensors end here: nothing may be thrown.
-    const int code = cuda_mem_torch_symm_delete(block.device, address);
+    // Tensors end here: nothing may be thrown. The handles end with the block.
+    const int code = cuda_mem_torch_symm_delete(block.joined->device(), address);
     if (code != CUDA_MEM_TORCH_OK && code != CUDA_MEM_TORCH_FORKED) {
       TORCH_WARN("cuda-mem: ", cuda_mem_torch_last_error());
     }
@@ -189,8 +65,9 @@ class Backend final : public SymmetricMemoryAllocator {
   }
 
   c10::intrusive_ptr<SymmetricMemory> rendezvous(void* address, const std::optional<std::string>& group) override {
-    std::string name;
-    int device = 0;
+    std::shared_ptr<Joined> joined;
+    c10::intrusive_ptr<SymmetricMemory> known;
+    bool another = false;
     size_t offset = 0;
     uintptr_t begin = 0;
     {
@@ -202,19 +79,30 @@ class Backend final : public SymmetricMemoryAllocator {
       }
       begin = found->first;
       offset = reinterpret_cast<uintptr_t>(address) - begin;
-      name = found->second.group;
-      device = found->second.device;
-      const auto known = found->second.handles.find(offset);
-      TORCH_CHECK(
-          !group.has_value() || *group == name, "cuda-mem: the tensor was allocated for group \"", name, "\" and cannot be used in \"",
-          *group, "\": memory without a group's name is for all ranks; for a group, allocate with its name");
-      if (known != found->second.handles.end()) {
-        return known->second;
+      joined = found->second.joined;
+      const auto handle = found->second.handles.find(offset);
+      if (handle != found->second.handles.end()) {
+        known = handle->second;
       }
+      const auto place = places_.find(joined->asked());
+      another = place != places_.end() && place->second->joined != nullptr && place->second->joined != joined;
+    }
+    const std::string& name = joined->asked();
+    TORCH_CHECK(
+        !group.has_value() || *group == name, "cuda-mem: the tensor was allocated for group \"", name, "\" and cannot be used in \"",
+        *group, "\": memory without a group's name is for all ranks; for a group, allocate with its name");
+    // Operators come here with every call: who has a handle does not ask the store again.
+    const bool is_it = known != nullptr ? fits(*joined) : joined->is(ranks(name));
+    TORCH_CHECK(
+        is_it && !another, "cuda-mem: the tensor's memory is of a group \"", name,
+        "\" that has ended: its process group was destroyed and made anew since. Allocate the tensor anew; "
+        "cuda_mem_torch.symmetric.leave() after destroy_process_group() gives back what PyTorch keeps of the old one");
+    if (known != nullptr) {
+      return known;
     }
     cuda_mem_torch_symm_handle* handle = nullptr;
-    check(cuda_mem_torch_symm_rendezvous(device, address, name.c_str(), &handle));
-    auto memory = c10::make_intrusive<Memory>(handle, device);
+    check(cuda_mem_torch_symm_rendezvous(joined->device(), address, joined->name().c_str(), &handle));
+    auto memory = c10::make_intrusive<Memory>(handle, joined->device());
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = blocks_.find(begin);
     if (found != blocks_.end()) {
@@ -233,13 +121,29 @@ class Backend final : public SymmetricMemoryAllocator {
     return NAME;
   }
 
+  /// Leaves a group; whether it was joined.
+  bool leave(const std::string& name) {
+    const auto joined = put(*place(name), nullptr);
+    if (joined != nullptr) {
+      joined->leave();
+    }
+    return joined != nullptr;
+  }
+
  private:
   struct Block {
     size_t size = 0;
-    int device = 0;
-    std::string group;
+    std::shared_ptr<Joined> joined;
     /// By the offset of the rendezvous' address.
     std::map<size_t, c10::intrusive_ptr<SymmetricMemory>> handles;
+  };
+
+  /// Of the groups that have a name, the one that was joined last.
+  struct Place {
+    /// Held while all ranks are waited for, by those that want the same group.
+    std::mutex joining;
+    /// With `mutex_`.
+    std::shared_ptr<Joined> joined;
   };
 
   std::map<uintptr_t, Block>::iterator find(void* address) {
@@ -252,51 +156,100 @@ class Backend final : public SymmetricMemoryAllocator {
     return wanted - found->first < std::max<size_t>(found->second.size, 1) ? found : blocks_.end();
   }
 
-  /// The ranks of a group, as set_group_info or the process group says.
+  std::shared_ptr<Place> place(const std::string& name) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto& place = places_[name];
+    if (place == nullptr) {
+      place = std::make_shared<Place>();
+    }
+    return place;
+  }
+
+  /// What was there before.
+  std::shared_ptr<Joined> put(Place& place, std::shared_ptr<Joined> joined) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(place.joined, std::move(joined));
+  }
+
+  /// The ranks that have the name now: the process group's, or as set_group_info says, which stays when a process group is made anew.
   static GroupInfo ranks(const std::string& name) {
     try {
-      return c10d::symmetric_memory::get_group_info(name);
-    } catch (const c10::Error&) {
       const auto group = c10d::resolve_process_group(name);
       return {group->getRank(), group->getSize(), group->getStore()};
+    } catch (const c10::Error&) {
+      return c10d::symmetric_memory::get_group_info(name);
+    }
+  }
+
+  /// Whether the ranks that have the name now, if any have it, may be the group's.
+  static bool fits(const Joined& joined) {
+    try {
+      return joined.has_numbers(ranks(joined.asked()));
+    } catch (const c10::Error&) {
+      return true;
     }
   }
 
   /// Every rank comes here with its first allocation for the group.
-  void join(const std::string& name, int device) {
-    const std::lock_guard<std::mutex> lock(joining_);
-    const auto known = groups_.find(name);
-    if (known != groups_.end()) {
-      TORCH_CHECK(
-          known->second == device, "cuda-mem: group \"", name, "\" was joined with device ", known->second, ", not ", device);
-      return;
-    }
+  std::shared_ptr<Joined> join(const std::string& name, int device) {
+    const auto place = this->place(name);
+    const std::lock_guard<std::mutex> lock(place->joining);
     const GroupInfo group = ranks(name);
-    const std::string key = std::string(NAME) + "/" + name + "/directory";
-    std::string directory;
-    if (group.rank == 0) {
-      const char* place = getenv("TMPDIR");
-      directory = std::string(place != nullptr ? place : "/tmp") + "/cuda-mem-XXXXXX";
-      TORCH_CHECK(mkdtemp(directory.data()) != nullptr, "cuda-mem: ", directory, ": ", strerror(errno));
-      group.store->set(key, directory);
-    } else {
-      directory = group.store->get_to_str(key);
+    std::shared_ptr<Joined> joined;
+    {
+      const std::lock_guard<std::mutex> looking(mutex_);
+      joined = place->joined;
     }
-    const int code = cuda_mem_torch_symm_join(
-        device, name.c_str(), static_cast<size_t>(group.rank), static_cast<size_t>(group.world_size), directory.c_str(),
-        static_cast<uint64_t>(std::max<int64_t>(group.store->getTimeout().count(), 0)));
-    if (group.rank == 0) {
-      rmdir(directory.c_str());
+    if (joined != nullptr && joined->is(group)) {
+      TORCH_CHECK(
+          joined->device() == device, "cuda-mem: group \"", name, "\" was joined with device ", joined->device(), ", not ", device);
+      return joined;
     }
-    check(code);
-    groups_.emplace(name, device);
+    leave(name);
+    joined = std::make_shared<Joined>(name, device, group);
+    put(*place, joined);
+    return joined;
   }
 
-  std::mutex joining_;
-  std::map<std::string, int> groups_;
+  /// Of both below, held for as long as it takes to look.
   std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<Place>> places_;
   std::map<uintptr_t, Block> blocks_;
 };
+
+/// The one that PyTorch is given.
+const c10::intrusive_ptr<Backend>& backend() {
+  static const auto made = c10::make_intrusive<Backend>();
+  return made;
+}
+
+/// Whether this thread captures: on a stream that PyTorch has not made the library need not know of it. What cannot be asked
+/// counts as a capture, for it is asked again, or the process ends.
+bool captures(int device) {
+  if (c10d::symmetric_memory::is_finalizing()) {
+    return true;
+  }
+  try {
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const auto stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
+    if (cudaStreamIsCapturing(stream, &status) == cudaSuccess) {
+      return status != cudaStreamCaptureStatusNone;
+    }
+    // Nobody else's check shall find it.
+    (void)cudaGetLastError();
+  } catch (const std::exception&) {
+  }
+  return true;
+}
+
+void keep(const std::exception& error, char* text, size_t capacity) {
+  if (text != nullptr && capacity > 0) {
+    const size_t length = std::min(strlen(error.what()), capacity - 1);
+    std::memcpy(text, error.what(), length);
+    text[length] = '\0';
+  }
+}
 
 } // namespace
 } // namespace cuda_mem
@@ -308,16 +261,23 @@ extern "C" __attribute__((visibility("default"))) int cuda_mem_torch_symmetric_r
       TORCH_CHECK(
           cuda_mem_torch_abi_version() == CUDA_MEM_TORCH_ABI_VERSION, "built for version ", CUDA_MEM_TORCH_ABI_VERSION,
           " of the interface; libcuda_mem_torch.so has ", cuda_mem_torch_abi_version());
-      c10d::symmetric_memory::register_availability(cuda_mem::NAME, c10::make_intrusive<cuda_mem::Backend>());
+      cuda_mem::check(cuda_mem_torch_ask_for_captures(&cuda_mem::captures));
+      c10d::symmetric_memory::register_availability(cuda_mem::NAME, cuda_mem::backend());
       return true;
     }();
     return once ? 0 : 1;
   } catch (const std::exception& error) {
-    if (text != nullptr && capacity > 0) {
-      const size_t length = std::min(strlen(error.what()), capacity - 1);
-      std::memcpy(text, error.what(), length);
-      text[length] = '\0';
-    }
+    cuda_mem::keep(error, text, capacity);
+    return 1;
+  }
+}
+
+/// Leaves a group that the backend has joined: 0, 2 if there is none, or 1 with the reason in `text`.
+extern "C" __attribute__((visibility("default"))) int cuda_mem_torch_symmetric_leave(const char* name, char* text, size_t capacity) {
+  try {
+    return cuda_mem::backend()->leave(name) ? 0 : 2;
+  } catch (const std::exception& error) {
+    cuda_mem::keep(error, text, capacity);
     return 1;
   }
 }

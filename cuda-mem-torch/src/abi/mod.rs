@@ -68,7 +68,10 @@ pub use pools::*;
 pub use settings::*;
 pub use snapshot::*;
 pub use stats::*;
-pub use streams::{cuda_mem_torch_forget_stream, cuda_mem_torch_see_stream};
+pub use streams::{
+    cuda_mem_torch_ask_for_captures, cuda_mem_torch_capture_query, cuda_mem_torch_forget_stream,
+    cuda_mem_torch_see_stream,
+};
 pub use symm::*;
 
 use std::ffi::{c_char, c_int};

@@ -2,7 +2,8 @@
 //!
 //! # Safety
 //!
-//! Relies on the callers of the functions for C: a handle is a stream of its device, and names it until it is said to have ended.
+//! Relies on the callers of the functions for C: a handle is a stream of its device, and names it until it is said to have ended; a
+//! function that is passed may be called by any thread until the process ends, and does not unwind.
 
 #![allow(unsafe_code, reason = "takes handles of streams")]
 
@@ -21,6 +22,9 @@ use super::error::{CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_UNSUPPORTED, Failure
 
 /// A stream of a device. The default stream of each thread has the same handle in all of them.
 type Key = (c_int, usize, Option<ThreadId>);
+
+/// Whether the calling thread captures on a stream of the device, one that this library need not have seen.
+pub type cuda_mem_torch_capture_query = Option<unsafe extern "C" fn(device: c_int) -> bool>;
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
@@ -45,6 +49,7 @@ const NONE: Recent = Recent { forgotten: 0, device: -1, raw: 0, stream: None };
 
 /// Never freed: whoever looks one up need not count.
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+static QUERY: Mutex<cuda_mem_torch_capture_query> = Mutex::new(None);
 /// How often a stream was said to have ended.
 static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
 
@@ -137,7 +142,7 @@ pub(super) fn device_of(raw: *mut c_void) -> Result<&'static Device, Failure> {
 }
 
 /// Waits until a device has done all that it was given. Beside a capture the driver would refuse that and fail the capture, so
-/// nothing is waited for while a stream captures that is known here.
+/// nothing is waited for while a stream captures that was seen here, or one that the program says the thread captures on.
 pub(super) fn quiesce(device: &'static Device) -> Result<(), Failure> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut streams = known.iter().flat_map(|known| &known.by_handle);
@@ -145,7 +150,7 @@ pub(super) fn quiesce(device: &'static Device) -> Result<(), Failure> {
     let capturing =
         streams.any(|(key, stream)| key.0 == device.ordinal && stream.is_capturing().unwrap_or(false));
     drop(known);
-    if capturing {
+    if capturing || is_said_to_capture(device) {
         return Err(Failure::new(
             CUDA_MEM_TORCH_CAPTURING,
             format!(
@@ -155,6 +160,29 @@ pub(super) fn quiesce(device: &'static Device) -> Result<(), Failure> {
         ));
     }
     Ok(device.context.synchronize()?)
+}
+
+fn is_said_to_capture(device: &Device) -> bool {
+    let query = *QUERY.lock().unwrap_or_else(PoisonError::into_inner);
+    query.is_some_and(|query| {
+        // SAFETY: what was promised when it was passed.
+        unsafe { query(device.ordinal) }
+    })
+}
+
+/// Has `query` be asked before this library waits for a device, which would fail a capture: it waits later if the answer is true.
+/// Of the streams that were seen here it knows itself, in every thread; this is for others. Another query takes the place of the
+/// last one; null ends it.
+///
+/// # Safety
+///
+/// It may be called by any thread until the process ends.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_ask_for_captures(query: cuda_mem_torch_capture_query) -> c_int {
+    entry(|| {
+        *QUERY.lock().unwrap_or_else(PoisonError::into_inner) = query;
+        Ok(())
+    })
 }
 
 /// Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is

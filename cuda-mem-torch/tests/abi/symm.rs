@@ -2,10 +2,16 @@
 
 use std::ffi::{CString, c_int, c_void};
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_mem_torch::abi::*;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 
 use super::support::*;
+
+const INFO: cuda_mem_torch_symm_info =
+    cuda_mem_torch_symm_info { rank: 9, world_size: 9, buffer_size: 0, signal_pad_size: 0, offset: 0 };
 
 fn directory() -> CString {
     let name = format!("{}/symm-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
@@ -15,6 +21,30 @@ fn directory() -> CString {
 fn join(name: &std::ffi::CStr) -> c_int {
     // SAFETY: texts.
     unsafe { cuda_mem_torch_symm_join(0, name.as_ptr(), 0, 1, directory().as_ptr(), 5000) }
+}
+
+fn leave(name: &std::ffi::CStr) -> c_int {
+    // SAFETY: text.
+    unsafe { cuda_mem_torch_symm_leave(name.as_ptr()) }
+}
+
+fn free(block: *mut c_void) -> c_int {
+    // SAFETY: nothing uses it.
+    unsafe { cuda_mem_torch_symm_delete(0, block) }
+}
+
+fn close(handle: *mut cuda_mem_torch_symm_handle) {
+    // SAFETY: a handle, closed once.
+    succeed(unsafe { cuda_mem_torch_symm_close(handle) });
+}
+
+/// A stream that the library knows, and that captures.
+fn capturing() -> &'static Stream {
+    let stream = new_stream();
+    // SAFETY: a stream of the device.
+    succeed(unsafe { cuda_mem_torch_see_stream(0, stream.as_raw()) });
+    begin_capture(stream);
+    stream
 }
 
 fn malloc(bytes: usize) -> Result<*mut c_void, c_int> {
@@ -50,8 +80,7 @@ fn a_group_has_memory_handles_and_signals() {
     let inside = block.wrapping_byte_add(4096);
     assert_eq!(rendezvous(block, Some(c"others")), Err(CUDA_MEM_TORCH_INVALID_ARGUMENT));
     let handle = rendezvous(inside, Some(c"alone")).unwrap();
-    let mut info =
-        cuda_mem_torch_symm_info { rank: 9, world_size: 9, buffer_size: 0, signal_pad_size: 0, offset: 0 };
+    let mut info = INFO;
     let (mut buffer, mut pad) = (null_mut(), null_mut());
     // SAFETY: a handle, and places for one rank.
     succeed(unsafe { cuda_mem_torch_symm_describe(handle, &mut info, &mut buffer, &mut pad) });
@@ -112,4 +141,166 @@ fn what_a_capture_stands_in_the_way_of_is_used_again_later() {
     assert_eq!(malloc(MIB).unwrap(), block);
     // SAFETY: text.
     succeed(unsafe { cuda_mem_torch_symm_leave(c"captured".as_ptr()) });
+}
+
+#[test]
+fn the_memory_of_a_group_that_is_left_stays_until_it_comes_back_and_its_work_is_done() {
+    let _turn = turn();
+    succeed(join(c"busy"));
+    let (block, other) = (malloc(MIB).unwrap(), malloc(MIB).unwrap());
+    assert_eq!(waits(|| succeed(leave(c"busy"))), 0);
+    // A kernel may use it, on a stream that was not seen; but the group serves nobody any more.
+    close(rendezvous(block, Some(c"busy")).unwrap());
+    assert_eq!(malloc(MIB), Err(CUDA_MEM_TORCH_INVALID_ARGUMENT));
+    assert_eq!(leave(c"busy"), CUDA_MEM_TORCH_INVALID_ARGUMENT);
+    succeed(free(other));
+    assert_eq!(join(c"busy"), CUDA_MEM_TORCH_INVALID_ARGUMENT);
+    assert!(message().contains("was left with 1 allocation"), "{}", message());
+    let called = calls(|| succeed(free(block)));
+    let first = |name| called.iter().position(|call| *call == name);
+    assert!(first("cuCtxSynchronize").unwrap() < first("cuMemUnmap").unwrap(), "{called:?}");
+    succeed(join(c"busy"));
+    succeed(leave(c"busy"));
+}
+
+#[test]
+fn a_group_that_is_left_beside_a_capture_goes_after_it() {
+    let _turn = turn();
+    succeed(join(c"first"));
+    let block = malloc(MIB).unwrap();
+    let stream = capturing();
+    let called = calls(|| {
+        succeed(free(block));
+        succeed(leave(c"first"));
+    });
+    assert!(!called.contains(&"cuCtxSynchronize"), "it would have ended the capture");
+    assert!(!called.contains(&"cuMemUnmap"), "a kernel may use the memory");
+    assert_eq!(malloc(MIB), Err(CUDA_MEM_TORCH_INVALID_ARGUMENT));
+    assert_eq!(leave(c"first"), CUDA_MEM_TORCH_INVALID_ARGUMENT);
+    assert_eq!(join(c"first"), CUDA_MEM_TORCH_CAPTURING);
+    assert!(message().contains("\"first\" has not left yet"), "{}", message());
+    end_capture(stream);
+    assert!(calls(|| succeed(join(c"first"))).contains(&"cuMemUnmap"));
+    succeed(leave(c"first"));
+}
+
+/// The simulator keeps addresses back that were freed a while ago, as far as there is room; a GPU's driver gives them out again.
+fn recycle_addresses() {
+    const BYTES: usize = 1 << 30;
+    let table = driver().table();
+    let (reserve, free) = (table.cuMemAddressReserve().unwrap(), table.cuMemAddressFree().unwrap());
+    for _ in 0..16 {
+        let mut start = 0;
+        // SAFETY: one address to write.
+        assert_eq!(unsafe { reserve(&mut start, BYTES, 0, 0, 0) }, CUresult::CUDA_SUCCESS);
+        // SAFETY: reserved above, and nothing is mapped there.
+        assert_eq!(unsafe { free(start, BYTES) }, CUresult::CUDA_SUCCESS);
+    }
+}
+
+#[test]
+fn what_was_freed_beside_a_capture_is_not_another_allocation_at_its_address() {
+    let _turn = turn();
+    succeed(join(c"before"));
+    let freed = malloc(MIB).unwrap();
+    let stream = capturing();
+    succeed(free(freed));
+    succeed(leave(c"before"));
+    recycle_addresses();
+    succeed(join(c"after"));
+    let blocks: Vec<_> = (0..4).map(|_| malloc(MIB).unwrap()).collect();
+    end_capture(stream);
+    // Settles what was given back.
+    let last = malloc(MIB).unwrap();
+    for block in blocks {
+        assert_ne!(block, last, "its memory was given to somebody else");
+        close(rendezvous(block, Some(c"after")).unwrap());
+        succeed(free(block));
+    }
+    succeed(free(last));
+    succeed(leave(c"after"));
+}
+
+#[test]
+fn only_what_is_in_somebodys_hands_can_be_freed() {
+    let _turn = turn();
+    succeed(join(c"strict"));
+    let (block, other) = (malloc(MIB).unwrap(), malloc(MIB).unwrap());
+    assert_eq!(free(block.wrapping_byte_add(512)), CUDA_MEM_TORCH_NOT_OURS);
+    succeed(free(block));
+    assert_eq!(free(block), CUDA_MEM_TORCH_NOT_OURS);
+    assert!(message().contains(&format!("{:#x}", block.addr())), "{}", message());
+    assert_eq!(free(null_mut()), CUDA_MEM_TORCH_NOT_OURS);
+    // The neighbour is untouched.
+    close(rendezvous(other, None).unwrap());
+    // Twice beside a capture too, where the first has to wait.
+    let stream = capturing();
+    succeed(free(other));
+    assert_eq!(free(other), CUDA_MEM_TORCH_NOT_OURS);
+    end_capture(stream);
+    succeed(leave(c"strict"));
+    assert_eq!(free(other), CUDA_MEM_TORCH_NOT_OURS);
+}
+
+static CAPTURES: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" fn query(device: c_int) -> bool {
+    device == 0 && CAPTURES.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_capture_that_only_the_program_knows_of_goes_on() {
+    let _turn = turn();
+    // SAFETY: a function that may always be called.
+    succeed(unsafe { cuda_mem_torch_ask_for_captures(Some(query)) });
+    succeed(join(c"asked"));
+    let (block, other) = (malloc(MIB).unwrap(), malloc(MIB).unwrap());
+    let stream = new_stream();
+    begin_capture(stream);
+    CAPTURES.store(true, Ordering::Relaxed);
+    assert_eq!(waits(|| succeed(free(block))), 0, "it would have ended the capture");
+    assert_eq!(waits(|| assert_ne!(malloc(MIB).unwrap(), block)), 0);
+    assert_eq!(waits(|| succeed(free(other))), 0);
+    end_capture(stream);
+    CAPTURES.store(false, Ordering::Relaxed);
+    assert_eq!(waits(|| assert_eq!(malloc(MIB).unwrap(), block)), 1);
+    succeed(leave(c"asked"));
+    // SAFETY: none is asked from here on.
+    succeed(unsafe { cuda_mem_torch_ask_for_captures(None) });
+}
+
+#[test]
+fn addresses_on_the_device_stay_as_long_as_work_may_read_them() {
+    let _turn = turn();
+    succeed(join(c"table"));
+    let block = malloc(MIB).unwrap();
+    let handle = rendezvous(block, None).unwrap();
+    let (mut buffers, mut pads) = (null_mut(), null_mut());
+    // SAFETY: a handle and two places.
+    succeed(unsafe { cuda_mem_torch_symm_device_addresses(handle, &mut buffers, &mut pads) });
+    let (mut again, mut info) = (null_mut(), INFO);
+    // SAFETY: a handle and two places.
+    succeed(unsafe { cuda_mem_torch_symm_device_addresses(handle, &mut again, &mut pads) });
+    assert_eq!(again, buffers);
+    let (mut buffer, mut pad) = (null_mut(), null_mut());
+    // SAFETY: a handle, and places for one rank.
+    succeed(unsafe { cuda_mem_torch_symm_describe(handle, &mut info, &mut buffer, &mut pad) });
+    let stored = |at: *mut c_void| {
+        let mut found = 0u64;
+        let copy = driver().table().cuMemcpyDtoH().unwrap();
+        let target = (&raw mut found).cast();
+        // SAFETY: eight bytes of the table, which is there while the handle is.
+        let code = context().with_current(|| unsafe { copy(target, at.addr() as u64, 8) }).unwrap();
+        assert_eq!(code, CUresult::CUDA_SUCCESS);
+        found
+    };
+    assert_eq!((stored(buffers), stored(pads)), (buffer.addr() as u64, pad.addr() as u64));
+    let frees = |called: &[&str]| called.iter().filter(|call| **call == "cuMemFreeAsync").count();
+    let stream = capturing();
+    assert_eq!(frees(&calls(|| close(handle))), 0, "a kernel may read it yet");
+    end_capture(stream);
+    let called = calls(|| succeed(free(block)));
+    let first = |name| called.iter().position(|call| *call == name);
+    assert!(first("cuCtxSynchronize").unwrap() < first("cuMemFreeAsync").unwrap(), "{called:?}");
+    succeed(leave(c"table"));
 }

@@ -79,7 +79,7 @@ impl Series {
 }
 
 /// All metrics with their units, in the order in which they are shown.
-const METRICS: [(&str, &str); 41] = [
+const METRICS: [(&str, &str); 54] = [
     ("ready", "s"),
     ("register", "s"),
     ("release", "s"),
@@ -93,6 +93,8 @@ const METRICS: [(&str, &str); 41] = [
     ("op", "ns"),
     ("p50", "ns"),
     ("p99", "ns"),
+    ("allocation", "ns"),
+    ("handle", "ns"),
     ("call", "ns"),
     ("order", "ns"),
     ("fence", "ns"),
@@ -104,6 +106,17 @@ const METRICS: [(&str, &str); 41] = [
     ("allocate", "µs"),
     ("rendezvous", "µs"),
     ("first_read", "µs"),
+    ("create", "µs"),
+    ("export", "µs"),
+    ("map", "µs"),
+    ("access", "µs"),
+    ("clear", "µs"),
+    ("announce", "µs"),
+    ("import", "µs"),
+    ("peer_map", "µs"),
+    ("peer_access", "µs"),
+    ("exchange", "µs"),
+    ("words", "µs"),
     ("start", "ms"),
     ("join", "ms"),
     ("descriptors", "more"),

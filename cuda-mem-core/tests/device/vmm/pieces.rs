@@ -6,6 +6,7 @@ use cuda_mem_core::ipc::ImportedMapping;
 use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
 use cuda_mem_core::{DeviceBuffer, Error, copy};
 
+use crate::common::outcome::record;
 use crate::common::{World, pattern};
 
 #[test]
@@ -57,4 +58,32 @@ fn pieces_that_are_not_what_was_said_leave_nothing_mapped() {
     let huge = [(descriptor.as_fd(), usize::MAX), (descriptor.as_fd(), page)];
     let huge = ImportedMapping::import_posix_fds(device, &huge, &[device]).unwrap_err();
     assert!(matches!(huge, Error::TooLarge { .. }), "{huge}");
+}
+
+#[test]
+fn memory_of_this_process_is_had_as_others_have_it() {
+    let world = World::new();
+    let (device, page) = (world.context.device(), vmm::granularity(world.context.device()).unwrap());
+    let memory =
+        ShareableMemory::create(device, page, &CreateOptions::supported_by(device).unwrap()).unwrap();
+    let descriptor = memory.export_posix_fd().unwrap();
+    let own = ImportedMapping::of_own(device, memory.into_memory(), &[device]).unwrap();
+    assert_eq!((own.bytes(), own.device()), (page, device));
+    let theirs = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), page, &[device]).unwrap();
+    assert_ne!(own.as_raw(), theirs.as_raw());
+    let used = own.on(&world.stream).unwrap();
+    for (offset, value, bytes) in [(0, 3, page), (100, 4, 17), (0, 5, 0)] {
+        // SAFETY: the whole of the memory, or a part of it, which knows of the stream.
+        unsafe { copy::memset_async(&world.stream, used.address() + offset, value, bytes) }.unwrap();
+    }
+    drop(used);
+    own.close().unwrap();
+    let target = DeviceBuffer::<u8>::uninit(&world.stream, page).unwrap();
+    // SAFETY: memory of that many bytes on both sides, which nobody else uses.
+    unsafe { copy::memcpy_async(&world.stream, target.as_raw(), theirs.as_raw(), page) }.unwrap();
+    let mut expected = vec![3; page];
+    expected[100..117].fill(4);
+    let found = target.to_vec(&world.stream).unwrap();
+    record!("bytes", &found[..200]);
+    assert!(found == expected);
 }

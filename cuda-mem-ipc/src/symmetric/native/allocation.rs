@@ -1,26 +1,27 @@
 //! One allocation, of this rank and as it lies on the others.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Uses, forked};
+use cuda_mem_pool::cuda_mem_core::{Uses, forked};
 
 use super::directory::Entry;
-use super::segment::{OwnSegment, Segment, slots_of_a_pad};
+use super::segment::{OwnSegment, Segment};
 use super::space::Block;
+use super::words::{Piece, Words};
 
 /// Memory of this rank. Its piece goes back to the segment with the last handle.
 #[derive(Debug)]
 pub(super) struct Allocation {
     pub(super) segment: Arc<OwnSegment>,
     pub(super) block: Block,
+    pub(super) words: Words,
     pub(super) size: usize,
     pub(super) sequence: u64,
     pub(super) uses: Uses,
     /// The same allocation on each rank, once all have been looked at; none for this one.
     pub(super) remotes: OnceLock<Vec<Option<Remote>>>,
-    /// The last signal that was waited for, by slot.
+    /// The last signal that was waited for, by word; zero beyond its end.
     pub(super) waited: Mutex<Vec<u64>>,
 }
 
@@ -30,6 +31,9 @@ pub(super) struct Remote {
     pub(super) segment: Arc<Segment>,
     pub(super) offset: usize,
     pub(super) pad: usize,
+    pub(super) piece: Arc<Piece>,
+    /// Which words of the piece.
+    pub(super) words: usize,
 }
 
 /// What a rank publishes of a size is checked against this before an offset is believed.
@@ -51,24 +55,12 @@ impl Allocation {
     pub(super) fn new(
         segment: Arc<OwnSegment>,
         block: Block,
+        (words, counts): (Words, Vec<u64>),
         size: usize,
         sequence: u64,
-        ranks: usize,
-    ) -> Result<Self, CoreError> {
-        let slots = slots_of_a_pad(ranks);
-        // A pad that was used before goes on counting. The words of others are zero, and need not be touched.
-        let now = |slot| {
-            let word = segment.segment.words.mapping().word((block.pad * slots + slot) * 64)?;
-            Ok(word.load(Ordering::SeqCst))
-        };
-        let waited = if block.is_fresh {
-            vec![0; slots]
-        } else {
-            (0..slots).map(now).collect::<Result<_, CoreError>>()?
-        };
-        let waited = Mutex::new(waited);
-        let (uses, remotes) = (Uses::new(), OnceLock::new());
-        Ok(Self { segment, block, size, sequence, uses, remotes, waited })
+    ) -> Self {
+        let (uses, remotes, waited) = (Uses::new(), OnceLock::new(), Mutex::new(counts));
+        Self { segment, block, words, size, sequence, uses, remotes, waited }
     }
 
     pub(super) fn address(&self) -> CUdeviceptr {
@@ -82,6 +74,7 @@ impl Allocation {
             segment: self.segment.number,
             offset: self.block.offset as u64,
             pad: self.block.pad as u64,
+            words: self.words.place(),
         }
     }
 }

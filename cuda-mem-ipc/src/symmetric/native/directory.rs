@@ -7,7 +7,7 @@
 //! | 264 + 16 r | not 0 when rank r has left |
 //! | 4096 + 64 (r · 32768 + s mod 32768) | entry of rank r for allocation s |
 //!
-//! An entry is six words: generation, sequence, size, segment, offset, pad. The generation is `s / 32768 + 1`, and is written last.
+//! An entry is seven words: generation, sequence, size, segment, offset, pad, signal words. The generation is `s / 32768 + 1`, and is written last.
 //! All numbers are those of other processes, and are taken for nothing but numbers.
 
 use std::os::fd::OwnedFd;
@@ -36,6 +36,8 @@ pub(super) struct Entry {
     pub(super) segment: u64,
     pub(super) offset: u64,
     pub(super) pad: u64,
+    /// Where the words of its signals are.
+    pub(super) words: u64,
 }
 
 /// What there is of an entry.
@@ -110,10 +112,10 @@ impl Directory {
 
     pub(super) fn publish(&self, rank: usize, entry: Entry) -> Result<()> {
         let (at, generation) = place(rank, entry.sequence);
-        let words = [entry.sequence, entry.size, entry.segment, entry.offset, entry.pad];
-        // Who reads meanwhile finds neither the old nor the new one.
+        let words = [entry.sequence, entry.size, entry.segment, entry.offset, entry.pad, entry.words];
+        // Who reads meanwhile finds neither the old nor the new one: who has seen a word of the new one, and has fenced, sees this.
         self.word(at)?.store(0, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        fence(Ordering::Release);
         for (index, value) in words.into_iter().enumerate() {
             self.word(at + 8 * (index + 1))?.store(value, Ordering::Relaxed);
         }
@@ -127,7 +129,7 @@ impl Directory {
         if found < generation {
             return Ok(Found::NotYet);
         }
-        let mut words = [0; 5];
+        let mut words = [0; 6];
         for (index, value) in words.iter_mut().enumerate() {
             *value = self.word(at + 8 * (index + 1))?.load(Ordering::Relaxed);
         }
@@ -135,8 +137,8 @@ impl Directory {
         if found > generation || self.word(at)?.load(Ordering::Relaxed) != generation {
             return Ok(Found::Overtaken);
         }
-        let [sequence, size, segment, offset, pad] = words;
-        Ok(Found::There(Entry { sequence, size, segment, offset, pad }))
+        let [sequence, size, segment, offset, pad, words] = words;
+        Ok(Found::There(Entry { sequence, size, segment, offset, pad, words }))
     }
 }
 
@@ -178,7 +180,7 @@ mod tests {
     #[test]
     fn an_entry_is_there_until_it_is_overtaken() {
         let directory = Directory::create(2).unwrap();
-        let entry = Entry { sequence: 3, size: 4, segment: 5, offset: 6, pad: 7 };
+        let entry = Entry { sequence: 3, size: 4, segment: 5, offset: 6, pad: 7, words: 8 };
         assert_eq!(directory.entry(1, 3).unwrap(), Found::NotYet);
         directory.publish(1, entry).unwrap();
         assert_eq!(directory.entry(1, 3).unwrap(), Found::There(entry));

@@ -49,7 +49,7 @@ impl Exchange for Group {
             said.push(loop {
                 // Asked before the queue: what a rank said before it went is in it.
                 let is_gone = peer.is_gone.load(Ordering::Acquire);
-                if let Some(heard) = peer.hear() {
+                if let Some(heard) = peer.said.next() {
                     break heard;
                 }
                 state.check()?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use super::segment::{OwnSegment, Segment};
 use super::space::Space;
 use super::state::{State, lock};
 use super::watch;
+use super::words::{OwnWords, Piece, Words};
 use crate::symmetric::{Error, Result, SymmetricMemory};
 use crate::transport::{Deadline, PeerPolicy};
 
@@ -28,7 +30,7 @@ pub struct GroupOptions {
     pub policy: PeerPolicy,
     /// Bytes of a segment's data, at least: a larger allocation has one of its own. 64 MiB.
     pub segment_bytes: usize,
-    /// How many allocations a segment has room for, each with a signal pad. 256.
+    /// How many allocations a segment has room for, each with a signal pad, and a piece of host memory with words for signals. 256.
     pub segment_allocations: usize,
 }
 
@@ -59,10 +61,18 @@ pub(super) struct Inner {
     pub(super) state: Arc<State>,
     watch: Option<JoinHandle<()>>,
     own: Mutex<Own>,
+    words: Arc<OwnWords>,
     /// One exchange at a time: the order is the ranks' order.
     pub(super) exchanging: Mutex<()>,
-    /// The segments of each rank that are mapped here.
-    pub(super) mapped: Vec<Mutex<Vec<Arc<Segment>>>>,
+    /// What of each rank is mapped here.
+    pub(super) mapped: Vec<Mapped>,
+}
+
+/// What of another rank is mapped here, by number.
+#[derive(Default)]
+pub(super) struct Mapped {
+    pub(super) segments: Mutex<Vec<Arc<Segment>>>,
+    pub(super) pieces: Mutex<Vec<Arc<Piece>>>,
 }
 
 #[derive(Default)]
@@ -73,6 +83,29 @@ struct Own {
     next: u64,
 }
 
+/// An allocation that was freed and may be in use yet ([`NativeBackend::take`](super::NativeBackend::take)). When it is dropped its
+/// memory is reused as after [`free`](crate::symmetric::SymmetricBackend::free); its group does not end before.
+#[derive(Debug)]
+pub struct Freed {
+    allocation: Arc<Allocation>,
+    /// Behind the allocation: dropped after it.
+    group: Group,
+}
+
+impl Freed {
+    /// Where it is.
+    #[must_use]
+    pub fn address(&self) -> CUdeviceptr {
+        self.allocation.address()
+    }
+
+    /// The group that it was allocated for.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+}
+
 impl Group {
     /// A group whose ranks are connected.
     pub(super) fn of(context: &Context, state: State, options: &GroupOptions) -> Result<Self> {
@@ -81,7 +114,7 @@ impl Group {
             group: state.group.clone(),
             source: crate::Error::System { call: "starting a thread", source: source.into() },
         })?;
-        let mapped = state.peers.iter().map(|_| Mutex::default()).collect();
+        let mapped = state.peers.iter().map(|_| Mapped::default()).collect();
         let inner = Inner {
             context: context.clone(),
             stream,
@@ -89,6 +122,7 @@ impl Group {
             state,
             watch: Some(watch),
             own: Mutex::default(),
+            words: Arc::default(),
             exchanging: Mutex::default(),
             mapped,
         };
@@ -142,10 +176,10 @@ impl Group {
         self.inner.alloc(size, device)
     }
 
-    pub(super) fn free(&self, address: CUdeviceptr) -> Result<()> {
-        let freed = lock(&self.inner.own).allocations.remove(&address);
-        // Outside the lock: it may wait for streams.
-        freed.map(drop).ok_or(Error::UnknownAddress { address, backend: super::NAME })
+    pub(super) fn take(&self, address: CUdeviceptr) -> Result<Freed> {
+        let taken = lock(&self.inner.own).allocations.remove(&address);
+        let allocation = taken.ok_or(Error::UnknownAddress { address, backend: super::NAME })?;
+        Ok(Freed { allocation, group: self.clone() })
     }
 
     pub(super) fn free_all(&self) {
@@ -189,7 +223,13 @@ impl Inner {
         let len = Space::rounded(size).ok_or(too_large)?;
         // The order of allocations is the order of this lock.
         let mut own = lock(&self.own);
-        let found = own.segments.iter().find_map(|segment| Some((Arc::clone(segment), segment.take(len)?)));
+        let words = self.take_words()?;
+        // Words that were used before go on counting.
+        let counts = words.counts()?;
+        let found = own.segments.iter().find_map(|segment| {
+            let block = segment.take(len)?;
+            Some((Arc::clone(segment), block))
+        });
         let (segment, block) = match found {
             Some(found) => found,
             None => {
@@ -201,7 +241,7 @@ impl Inner {
                 (segment, block)
             }
         };
-        let allocation = Allocation::new(segment, block, size, own.next, self.state.ranks())?;
+        let allocation = Allocation::new(segment, block, (words, counts), size, own.next);
         self.state.directory.publish(self.state.rank, allocation.entry())?;
         own.next += 1;
         let address = allocation.address();
@@ -212,17 +252,33 @@ impl Inner {
     /// A new segment, which all ranks are told of.
     fn grow(&self, number: u64, len: usize) -> Result<Arc<OwnSegment>> {
         let bytes = self.options.segment_bytes.max(len);
-        let (pads, ranks) = (self.options.segment_allocations, self.state.ranks());
-        let (segment, export) = OwnSegment::create(&self.context, &self.stream, number, bytes, pads, ranks)?;
-        let (payload, descriptors) = (export.info.encode(), [export.memory, export.words]);
-        let descriptors = descriptors.each_ref().map(std::os::fd::AsFd::as_fd);
+        let pads = self.options.segment_allocations;
+        let (segment, export) = OwnSegment::create(&self.context, &self.stream, number, bytes, pads)?;
+        self.announce(message::SEGMENT, &export.info.encode(), export.memory.as_fd())?;
+        Ok(Arc::new(segment))
+    }
+
+    /// Words for an allocation, of a new piece if need be, which all ranks are told of.
+    fn take_words(&self) -> Result<Words> {
+        if let Some(words) = self.words.take() {
+            return Ok(words);
+        }
+        let (room, ranks) = (self.options.segment_allocations, self.state.ranks());
+        let (piece, info) = self.words.create(&self.context, room, ranks)?;
+        self.announce(message::WORDS, &info.encode(), piece.as_fd())?;
+        self.words.add(piece);
+        self.words.take().ok_or(CoreError::OutOfRange { range: 0..1, len: 0 }.into())
+    }
+
+    /// Tells all ranks of something that they may map.
+    fn announce(&self, kind: u16, payload: &[u8], descriptor: BorrowedFd<'_>) -> Result<()> {
         for (rank, peer) in self.state.others() {
             let deadline = Deadline::after(self.options.timeout);
-            let sent = peer.connection.send(message::SEGMENT, &payload, &descriptors, deadline);
-            // Some know the segment and some do not: that cannot be taken back.
+            let sent = peer.connection.send(kind, payload, &[descriptor], deadline);
+            // Some know of it and some do not: that cannot be taken back.
             sent.map_err(|error| self.state.unsent(rank, &error))?;
         }
-        Ok(Arc::new(segment))
+        Ok(())
     }
 }
 
@@ -235,6 +291,7 @@ impl Drop for Inner {
         // What still waits would hold up the release of the memory.
         self.state.leave();
         *self.own.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner) = Own::default();
+        self.words.clear();
         self.mapped.clear();
         self.state.stop();
         if let Some(watch) = self.watch.take() {

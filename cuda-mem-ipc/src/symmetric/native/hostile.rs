@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cuda_mem_pool::cuda_mem_core::Driver;
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 
 use super::*;
 use crate::symmetric::SymmetricMemory;
-use crate::symmetric::native::message::{self, SegmentInfo};
+use crate::symmetric::native::message::{self, PieceInfo, SegmentInfo};
+use crate::symmetric::native::segment::OwnSegment;
 use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES};
 
 const SIZE: usize = 10_000;
@@ -55,10 +56,14 @@ impl Pair {
     }
 
     /// What the good one gets to see of a segment.
-    fn announce(&self, info: SegmentInfo, descriptors: [std::os::fd::BorrowedFd<'_>; 2]) {
+    fn announce(&self, info: SegmentInfo, memory: std::os::fd::BorrowedFd<'_>) {
+        self.say(message::SEGMENT, &info.encode(), &[memory]);
+    }
+
+    /// The bad one says something.
+    fn say(&self, kind: u16, payload: &[u8], descriptors: &[std::os::fd::BorrowedFd<'_>]) {
         let Some(peer) = &self.bad.state().peers[0] else { panic!("no peer") };
-        let payload = info.encode();
-        peer.connection.send(message::SEGMENT, &payload, &descriptors, Duration::from_secs(60)).unwrap();
+        peer.connection.send(kind, payload, descriptors, Duration::from_secs(60)).unwrap();
     }
 }
 
@@ -69,7 +74,7 @@ impl Drop for Pair {
 }
 
 fn until_broken(group: &Group) -> (usize, Why) {
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     loop {
         match group.check() {
             Err(Error::Broken { rank, why, .. }) => return (rank, why),
@@ -96,8 +101,12 @@ fn entries_that_cannot_be_are_refused_and_name_the_rank() {
         Entry { offset: pads - 1, ..right },
         Entry { pad: 4, ..right },
         Entry { pad: u64::MAX, ..right },
-        Entry { segment: MAX_SEGMENTS, ..right },
+        Entry { segment: MAX_NUMBER, ..right },
         Entry { segment: u64::MAX, ..right },
+        Entry { words: 4, ..right },
+        Entry { words: u64::from(u32::MAX), ..right },
+        Entry { words: MAX_NUMBER << 32, ..right },
+        Entry { words: u64::MAX, ..right },
     ] {
         directory.publish(1, wrong).unwrap();
         let refused = pair.rendezvous(address);
@@ -144,7 +153,7 @@ fn segments_that_cannot_be_are_refused_and_break_the_group() {
         (|info| SegmentInfo { number: 1, ..info }, 1),
         (|info| SegmentInfo { pad_bytes: 1, ..info }, 1),
         (|info| SegmentInfo { pads: u64::MAX, ..info }, 1),
-        (|info| SegmentInfo { pads: 200, ..info }, 1),
+        (|info| SegmentInfo { pads: 300, ..info }, 1),
         (|info| SegmentInfo { bytes: 3 << 20, ..info }, 0),
         (|info| SegmentInfo { device: [7; 16], ..info }, 0),
         // As it should be, but for the memory, which is none.
@@ -153,10 +162,9 @@ fn segments_that_cannot_be_are_refused_and_break_the_group() {
     for (index, (change, culprit)) in changes.into_iter().enumerate() {
         let pair = Pair::new();
         let address = pair.alloc();
-        let words = SharedMapping::create(64 << 10).unwrap();
-        let descriptors = [words.as_fd(), words.as_fd()];
-        pair.announce(change(honest(&pair)), descriptors);
-        let entry = Entry { sequence: 0, size: SIZE as u64, segment: 0, offset: 1 << 20, pad: 0 };
+        let none = SharedMapping::create(64 << 10).unwrap();
+        pair.announce(change(honest(&pair)), none.as_fd());
+        let entry = Entry { sequence: 0, size: SIZE as u64, segment: 0, offset: 1 << 20, pad: 0, words: 0 };
         pair.bad.state().directory.publish(1, entry).unwrap();
         let refused = pair.rendezvous(address);
         assert!(refused.is_err(), "{index}: {refused:?}");
@@ -168,28 +176,66 @@ fn segments_that_cannot_be_are_refused_and_break_the_group() {
 }
 
 #[test]
+fn words_that_cannot_be_are_refused_and_break_the_group() {
+    // In a group of two, 33 words of 64 bytes an allocation.
+    let room = |bytes: u64| bytes / (33 * 64);
+    for (info, culprit) in [
+        (PieceInfo { number: 1, room: 4 }, 1),
+        (PieceInfo { number: 0, room: room(64 << 10) + 1 }, 1),
+        (PieceInfo { number: 0, room: u64::MAX }, 1),
+        // Whose memory is none.
+        (PieceInfo { number: 0, room: 4 }, 0),
+    ] {
+        let pair = Pair::new();
+        let address = pair.alloc();
+        let (words, file) =
+            (SharedMapping::create(64 << 10).unwrap(), std::fs::File::open("/dev/null").unwrap());
+        let (segment, export) = OwnSegment::create(
+            &pair.bad.inner.context,
+            &Stream::new(&pair.bad.inner.context).unwrap(),
+            0,
+            1 << 20,
+            4,
+        )
+        .unwrap();
+        pair.announce(export.info, export.memory.as_fd());
+        let descriptor = if culprit == 0 { file.as_fd() } else { words.as_fd() };
+        pair.say(message::WORDS, &info.encode(), &[descriptor]);
+        let (offset, size) = (segment.segment.data() as u64, SIZE as u64);
+        let entry = Entry { sequence: 0, size, segment: 0, offset, pad: 0, words: 0 };
+        pair.bad.state().directory.publish(1, entry).unwrap();
+        let refused = pair.rendezvous(address);
+        assert!(refused.is_err(), "{info:?}: {refused:?}");
+        assert_eq!(until_broken(&pair.good).0, culprit, "{info:?}: {refused:?}");
+        assert_eq!(until_broken(&pair.bad).0, culprit, "{info:?}: the other hears of it");
+    }
+}
+
+#[test]
 fn messages_that_cannot_be_break_the_group() {
-    let messages: [&dyn Fn(&Pair); 4] = [
+    let messages: [&dyn Fn(&Pair); 7] = [
+        &|pair| pair.say(message::HELLO, b"again", &[]),
+        &|pair| pair.say(message::SEGMENT, b"short", &[]),
         &|pair| {
-            let Some(peer) = &pair.bad.state().peers[0] else { panic!("no peer") };
-            peer.connection.send(message::HELLO, b"again", &[], Duration::from_secs(60)).unwrap();
-        },
-        &|pair| {
-            let Some(peer) = &pair.bad.state().peers[0] else { panic!("no peer") };
-            peer.connection.send(message::SEGMENT, b"short", &[], Duration::from_secs(60)).unwrap();
-        },
-        &|pair| {
-            let Some(peer) = &pair.bad.state().peers[0] else { panic!("no peer") };
             let info = SegmentInfo { number: 0, bytes: 0, pads: 0, pad_bytes: 0, device: [0; 16] };
-            // Without its descriptors.
-            peer.connection.send(message::SEGMENT, &info.encode(), &[], Duration::from_secs(60)).unwrap();
+            // Without its descriptor.
+            pair.say(message::SEGMENT, &info.encode(), &[]);
+        },
+        &|pair| pair.say(message::WORDS, b"short", &[]),
+        &|pair| pair.say(message::WORDS, &PieceInfo { number: 0, room: 1 }.encode(), &[]),
+        &|pair| {
+            let words = SharedMapping::create(4096).unwrap();
+            let info = PieceInfo { number: 0, room: 1 };
+            for _ in 0..300 {
+                pair.say(message::WORDS, &info.encode(), &[words.as_fd()]);
+            }
         },
         &|pair| {
             // More than is kept: descriptors of this process are not without end.
             let words = SharedMapping::create(4096).unwrap();
             let info = SegmentInfo { number: 0, bytes: 0, pads: 0, pad_bytes: 0, device: [0; 16] };
             for _ in 0..300 {
-                pair.announce(info, [words.as_fd(), words.as_fd()]);
+                pair.announce(info, words.as_fd());
             }
         },
     ];
@@ -212,7 +258,7 @@ fn a_lie_about_who_broke_the_group_is_no_news() {
     pair.bad.alloc(SIZE, pair.bad.device()).unwrap();
     let memory = pair.rendezvous(address).unwrap();
     memory.check().unwrap();
-    let elsewhere = pair.good.free(address + 1);
+    let elsewhere = pair.good.take(address + 1);
     assert!(matches!(elsewhere, Err(Error::UnknownAddress { backend: NAME, .. })), "{elsewhere:?}");
     drop(Arc::clone(&memory));
 }

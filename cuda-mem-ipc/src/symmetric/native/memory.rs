@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -16,9 +16,10 @@ use crate::symmetric::{Error, PeerBuffer, Result, SymmetricMemory};
 pub(super) struct NativeMemory {
     pub(super) group: Group,
     pub(super) allocation: Arc<Allocation>,
-    views: Vec<Arc<View>>,
-    buffers: Vec<CUdeviceptr>,
-    pads: Vec<CUdeviceptr>,
+    /// By rank, once somebody asks for one.
+    views: OnceLock<Vec<Arc<View>>>,
+    /// Each rank's buffer, and then each rank's pad.
+    addresses: Vec<CUdeviceptr>,
     offset: usize,
 }
 
@@ -62,23 +63,20 @@ impl Drop for View {
 impl NativeMemory {
     pub(super) fn new(group: &Group, allocation: Arc<Allocation>, offset: usize) -> Self {
         let own = &allocation.segment.segment;
-        let here = (allocation.address(), own.pad_address(allocation.block.pad));
+        let here = [allocation.address(), own.pad_address(allocation.block.pad)];
         let remotes = allocation.remotes.get().map_or(&[][..], Vec::as_slice);
-        let places = (0..group.world_size()).map(|rank| match remotes.get(rank).and_then(Option::as_ref) {
-            Some(remote) => {
-                let segment = &remote.segment;
-                (segment.mapping.as_raw() + remote.offset as u64, segment.pad_address(remote.pad))
-            }
-            None => here,
-        });
-        let (buffers, pads) = places.unzip();
-        let kind = |rank: usize| match remotes.get(rank).and_then(Option::as_ref) {
-            Some(remote) => Kind::Other { remote: remote.clone(), uses: Uses::new() },
-            None => Kind::Own(Arc::clone(&allocation)),
-        };
-        let view = |rank| Arc::new(View { kind: kind(rank), group: group.clone() });
-        let views = (0..group.world_size()).map(view).collect();
-        Self { group: group.clone(), views, buffers, pads, offset, allocation }
+        let ranks = group.world_size();
+        let mut addresses = vec![0; 2 * ranks];
+        for rank in 0..ranks {
+            let [buffer, pad] = match remotes.get(rank).and_then(Option::as_ref) {
+                Some(Remote { segment, offset, pad, .. }) => {
+                    [segment.mapping.as_raw() + *offset as u64, segment.pad_address(*pad)]
+                }
+                None => here,
+            };
+            (addresses[rank], addresses[ranks + rank]) = (buffer, pad);
+        }
+        Self { group: group.clone(), views: OnceLock::new(), addresses, offset, allocation }
     }
 
     /// Another rank's place; none for this one.
@@ -96,7 +94,13 @@ impl NativeMemory {
 
     fn view(&self, rank: usize) -> Result<&Arc<View>> {
         self.expect_rank(rank)?;
-        self.views.get(rank).ok_or(Error::Left { rank })
+        let kind = |rank: usize| match self.remote(rank) {
+            Some(remote) => Kind::Other { remote: remote.clone(), uses: Uses::new() },
+            None => Kind::Own(Arc::clone(&self.allocation)),
+        };
+        let view = |rank| Arc::new(View { kind: kind(rank), group: self.group.clone() });
+        let views = self.views.get_or_init(|| (0..self.world_size()).map(view).collect());
+        views.get(rank).ok_or(Error::Left { rank })
     }
 }
 
@@ -114,11 +118,11 @@ impl SymmetricMemory for NativeMemory {
     }
 
     fn buffer_ptrs(&self) -> &[CUdeviceptr] {
-        &self.buffers
+        &self.addresses[..self.world_size()]
     }
 
     fn signal_pad_ptrs(&self) -> &[CUdeviceptr] {
-        &self.pads
+        &self.addresses[self.world_size()..]
     }
 
     fn buffer_size(&self) -> usize {
@@ -137,13 +141,13 @@ impl SymmetricMemory for NativeMemory {
         let view = self.view(rank)?;
         let start = bytes.start;
         let len = part_len(rank, bytes, self.allocation.size - self.offset)?;
-        let address = self.buffers[rank] + (self.offset + start) as u64;
+        let address = self.buffer_ptrs()[rank] + (self.offset + start) as u64;
         Ok(PeerBuffer::new(address, len, view.clone()))
     }
 
     fn get_signal_pad(&self, rank: usize) -> Result<PeerBuffer> {
         let view = self.view(rank)?;
-        Ok(PeerBuffer::new(self.pads[rank], SIGNAL_PAD_BYTES, view.clone()))
+        Ok(PeerBuffer::new(self.signal_pad_ptrs()[rank], SIGNAL_PAD_BYTES, view.clone()))
     }
 
     fn check(&self) -> Result<()> {

@@ -2,11 +2,12 @@
 //!
 //! | kind | payload | descriptors |
 //! |---|---|---|
-//! | 64, hello | version (1), rank, ranks, the group's name | none |
+//! | 64, hello | version (2), rank, ranks, the group's name | none |
 //! | 65, directory (of rank 0) | none | host memory: [`super::directory`] |
-//! | 66, segment | its number, its bytes, pads, bytes of a pad, UUID of its device | device memory, host memory of its signals |
+//! | 66, segment | its number, its bytes, pads, bytes of a pad, UUID of its device | device memory |
 //! | 67, broken: look at the directory | none | none |
 //! | 68, said: the next of an exchange | anything | none |
+//! | 69, words of signals | their number, for how many allocations they are | host memory: [`super::words`] |
 
 use crate::transport::FIRST_KIND;
 
@@ -15,8 +16,9 @@ pub(super) const DIRECTORY: u16 = HELLO + 1;
 pub(super) const SEGMENT: u16 = HELLO + 2;
 pub(super) const BROKEN: u16 = HELLO + 3;
 pub(super) const SAID: u16 = HELLO + 4;
+pub(super) const WORDS: u16 = HELLO + 5;
 
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hello {
@@ -32,6 +34,12 @@ pub(super) struct SegmentInfo {
     pub(super) pads: u64,
     pub(super) pad_bytes: u64,
     pub(super) device: [u8; 16],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PieceInfo {
+    pub(super) number: u64,
+    pub(super) room: u64,
 }
 
 impl Hello {
@@ -61,6 +69,17 @@ impl SegmentInfo {
     }
 }
 
+impl PieceInfo {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        words([self.number, self.room])
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        let ([number, room], rest) = split(bytes)?;
+        Some(Self { number, room }).filter(|_| rest.is_empty())
+    }
+}
+
 fn words<const N: usize>(words: [u64; N]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -83,10 +102,14 @@ mod tests {
         assert_eq!(Hello::parse(&hello.encode()), Some(hello.clone()));
         assert_eq!(Hello::parse(&hello.encode()[..23]), None);
         let mut other = hello.encode();
-        other[0] = 2;
+        other[0] = 1;
         assert_eq!(Hello::parse(&other), None);
         let info = SegmentInfo { number: 1, bytes: 2, pads: 3, pad_bytes: 4, device: [5; 16] };
         assert_eq!(SegmentInfo::parse(&info.encode()), Some(info));
         assert_eq!(SegmentInfo::parse(&info.encode()[..47]), None);
+        let info = PieceInfo { number: 1, room: 2 };
+        assert_eq!(PieceInfo::parse(&info.encode()), Some(info));
+        assert_eq!(PieceInfo::parse(&info.encode()[..15]), None);
+        assert_eq!(PieceInfo::parse(&[0; 17]), None);
     }
 }

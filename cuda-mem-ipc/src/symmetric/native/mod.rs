@@ -8,13 +8,14 @@ mod join;
 mod lookup;
 mod memory;
 mod message;
+mod queue;
 mod segment;
 mod signals;
 mod space;
 mod state;
 mod watch;
+mod words;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -25,7 +26,7 @@ use super::{Error, Result, SymmetricBackend, SymmetricMemory};
 use allocation::Allocation;
 use state::lock;
 
-pub use group::{Group, GroupOptions};
+pub use group::{Freed, Group, GroupOptions};
 
 /// The channels that [`barrier`](SymmetricMemory::barrier) has for each allocation, and
 /// [`put_signal`](SymmetricMemory::put_signal) apart from them.
@@ -40,13 +41,14 @@ const NAME: &str = "NATIVE";
 ///
 /// A group has segments of device memory, each of which every rank maps once. An allocation that fits one takes no driver call,
 /// and neither does its rendezvous: each rank writes what it has allocated into a directory in shared host memory, and reads what
-/// the others have. The [module](super) has an example.
+/// the others have. Only when more allocations live at once than ever before, by [`GroupOptions::segment_allocations`], is host memory
+/// registered for their signals. The [module](super) has an example.
 ///
 /// A forked child has nothing of it: every call is an error there, and its drops do nothing. A process that ends without dropping
 /// its groups, those that a backend knows included ([`NativeBackend::remove_group`]), counts as dead for the others.
 #[derive(Default)]
 pub struct NativeBackend {
-    groups: Mutex<HashMap<String, Group>>,
+    groups: Mutex<Vec<Group>>,
 }
 
 impl NativeBackend {
@@ -71,10 +73,10 @@ impl NativeBackend {
     pub fn add_group(&self, group: &Group) -> Result<()> {
         refuse_forked()?;
         let mut groups = lock(&self.groups);
-        if groups.contains_key(group.name()) {
+        if groups.iter().any(|known| known.name() == group.name()) {
             return Err(Error::GroupExists { name: group.name().to_owned() });
         }
-        groups.insert(group.name().to_owned(), group.clone());
+        groups.push(group.clone());
         Ok(())
     }
 
@@ -85,27 +87,67 @@ impl NativeBackend {
     /// [`Error::UnknownGroup`]; [`Error::Core`] in a forked child.
     pub fn remove_group(&self, name: &str) -> Result<Group> {
         refuse_forked()?;
-        let removed = lock(&self.groups).remove(name);
+        let mut groups = lock(&self.groups);
+        let removed = groups.iter().position(|known| known.name() == name).map(|place| groups.remove(place));
+        drop(groups);
         let group = removed.ok_or_else(|| self.unknown(name))?;
         group.free_all();
         Ok(group)
     }
 
+    /// Frees an allocation in two steps: nothing has the address from now on, also when another allocation gets it, and the memory
+    /// is reused once the result is dropped. For who learns later that the work with it is done.
+    ///
+    /// ```
+    /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
+    /// use cuda_mem_ipc::symmetric::{Error, Group, GroupOptions, NativeBackend, SymmetricBackend};
+    ///
+    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+    /// let directory = std::env::temp_dir().join(format!("taken-{}", std::process::id()));
+    /// let native = NativeBackend::new();
+    /// native.add_group(&Group::join(&context, "alone", 0, 1, &directory, &GroupOptions::default())?)?;
+    /// let address = native.alloc(4096, context.device(), Some("alone"))?;
+    /// let freed = native.take(address)?;
+    /// assert!(matches!(native.free(address), Err(Error::UnknownAddress { .. })));
+    /// assert_ne!(native.alloc(4096, context.device(), Some("alone"))?, address);
+    /// context.synchronize()?; // whatever used it is done
+    /// drop(freed);
+    /// assert_eq!(native.alloc(4096, context.device(), Some("alone"))?, address);
+    /// # std::fs::remove_dir(directory)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`], also for an address inside an allocation; [`Error::Core`] in a forked child.
+    pub fn take(&self, address: CUdeviceptr) -> Result<Freed> {
+        let (group, _) = self.owner(address)?;
+        group.take(address)
+    }
+
     fn group(&self, name: &str) -> Result<Group> {
         refuse_forked()?;
-        let found = lock(&self.groups).get(name).cloned();
+        let found = lock(&self.groups).iter().find(|known| known.name() == name).cloned();
         found.ok_or_else(|| self.unknown(name))
     }
 
     fn unknown(&self, name: &str) -> Error {
-        Error::UnknownGroup { name: name.to_owned(), known: lock(&self.groups).keys().cloned().collect() }
+        Error::UnknownGroup { name: name.to_owned(), known: self.names() }
+    }
+
+    fn names(&self) -> Vec<String> {
+        lock(&self.groups).iter().map(|group| group.name().to_owned()).collect()
     }
 
     /// The group that has an address, and the allocation that it lies in.
     fn owner(&self, address: CUdeviceptr) -> Result<(Group, Arc<Allocation>)> {
         refuse_forked()?;
         let groups = lock(&self.groups);
-        let found = groups.values().find_map(|group| Some((group.clone(), group.find(address)?)));
+        let found = groups.iter().find_map(|group| group.find(address).map(|found| (group.clone(), found)));
         drop(groups);
         found.ok_or(Error::UnknownAddress { address, backend: NAME })
     }
@@ -143,8 +185,7 @@ impl SymmetricBackend for NativeBackend {
     ///
     /// [`Error::UnknownAddress`], also for an address inside an allocation.
     fn free(&self, address: CUdeviceptr) -> Result<()> {
-        let (group, _) = self.owner(address)?;
-        group.free(address)
+        self.take(address).map(drop)
     }
 
     /// Waits until every rank has made the same allocation, as long as the group's timeout.
@@ -165,6 +206,6 @@ impl SymmetricBackend for NativeBackend {
 
 impl fmt::Debug for NativeBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NativeBackend").field("groups", &lock(&self.groups).keys()).finish()
+        f.debug_struct("NativeBackend").field("groups", &self.names()).finish()
     }
 }

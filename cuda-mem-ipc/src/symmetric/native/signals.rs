@@ -5,12 +5,10 @@
 
 use std::time::Duration;
 
-use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
-use cuda_mem_pool::cuda_mem_core::{Error as CoreError, FenceLine, Stream};
+use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream};
 
 use super::CHANNELS;
 use super::memory::NativeMemory;
-use super::segment::slots_of_a_pad;
 use super::state::lock;
 use crate::symmetric::{Error, Result, SymmetricMemory, Why};
 
@@ -86,11 +84,12 @@ impl NativeMemory {
         if self.group.state().directory.has_left(to) {
             return Err(Error::Left { rank: to });
         }
-        let (words, pad) = match self.remote(to) {
-            Some(remote) => (&remote.segment.words, remote.pad),
-            None => (&self.allocation.segment.segment.words, self.allocation.block.pad),
-        };
-        let line = self.line(words, pad, operation, channel, self.rank());
+        let own = &self.allocation.words;
+        let (piece, words) =
+            self.remote(to).map_or((&own.piece, own.index), |remote| (&remote.piece, remote.words));
+        let line = piece
+            .mark_signalled(words)
+            .and_then(|()| piece.line(words, self.word(operation, channel, self.rank())));
         // The write of the word is ordered behind the stream's earlier work, which it makes visible.
         let put = line.and_then(|line| line.record(stream));
         put.map(drop).map_err(|error| self.explain(error, to))
@@ -98,7 +97,7 @@ impl NativeMemory {
 
     fn wait(
         &self,
-        waited: &mut [u64],
+        waited: &mut Vec<u64>,
         stream: &Stream,
         from: usize,
         operation: Operation,
@@ -106,12 +105,11 @@ impl NativeMemory {
         timeout: Option<Duration>,
     ) -> Result<()> {
         let state = self.group.state();
-        let (words, pad) = (&self.allocation.segment.segment.words, self.allocation.block.pad);
-        let slot = self.slot(operation, channel, from);
-        let last = waited.get(slot).copied().unwrap_or(0);
+        let (words, word) = (&self.allocation.words, self.word(operation, channel, from));
+        let last = waited.get(word).copied().unwrap_or(0);
         let generation = last.saturating_add(1);
         let waiting = || {
-            let line = self.line(words, pad, operation, channel, from)?;
+            let line = words.piece.line(words.index, word)?;
             let fence = line.fence(generation)?;
             if state.directory.has_left(from) && !fence.is_complete()? {
                 return Ok(false);
@@ -124,26 +122,16 @@ impl NativeMemory {
         if !waiting().map_err(|error| self.explain(error, from))? {
             return Err(Error::Left { rank: from });
         }
-        if let Some(last) = waited.get_mut(slot) {
-            *last = generation;
+        if waited.len() <= word {
+            waited.resize(word + 1, 0);
         }
+        waited[word] = generation;
         Ok(())
     }
 
     /// The number of a word among those of an allocation.
-    fn slot(&self, operation: Operation, channel: usize, source: usize) -> usize {
+    fn word(&self, operation: Operation, channel: usize, source: usize) -> usize {
         (operation as usize * CHANNELS + channel) * self.world_size() + source
-    }
-
-    fn line(
-        &self,
-        words: &SharedWords,
-        pad: usize,
-        operation: Operation,
-        channel: usize,
-        source: usize,
-    ) -> Result<FenceLine, CoreError> {
-        words.line(pad * slots_of_a_pad(self.world_size()) + self.slot(operation, channel, source))
     }
 
     /// Poison stands for a rank that is at fault.

@@ -25,8 +25,6 @@ pub(super) struct Block {
     /// With what was rounded up.
     pub(super) len: usize,
     pub(super) pad: usize,
-    /// Whether nobody had the pad before.
-    pub(super) is_fresh: bool,
 }
 
 impl Space {
@@ -42,13 +40,12 @@ impl Space {
 
     pub(super) fn take(&mut self, len: usize) -> Option<Block> {
         let (&offset, &found) = self.free.iter().find(|&(_, &free)| free >= len)?;
-        let pad = self.pads.pop_first();
-        let (pad, is_fresh) = pad.map(|pad| (pad, false)).or_else(|| Some((self.fresh.next()?, true)))?;
+        let pad = self.pads.pop_first().or_else(|| self.fresh.next())?;
         self.free.remove(&offset);
         if found > len {
             self.free.insert(offset + len, found - len);
         }
-        Some(Block { offset, len, pad, is_fresh })
+        Some(Block { offset, len, pad })
     }
 
     pub(super) fn give_back(&mut self, block: Block) {
@@ -79,14 +76,13 @@ mod tests {
         let [a, b, c] = [1, 2, 3].map(|granules| space.take(granules * GRANULE).unwrap());
         assert_eq!([a, b, c].map(|block| block.offset), [1024, 1024 + GRANULE, 1024 + 3 * GRANULE]);
         assert_eq!([a, b, c].map(|block| block.pad), [0, 1, 2]);
-        assert!([a, b, c].iter().all(|block| block.is_fresh));
         assert_eq!(space.take(GRANULE), None, "there is no pad");
         space.give_back(a);
         space.give_back(c);
         space.give_back(b);
         assert_eq!(space.free, BTreeMap::from([(1024, 8 * GRANULE)]));
-        let whole = space.take(8 * GRANULE).map(|block| (block.offset, block.pad, block.is_fresh));
-        assert_eq!(whole, Some((1024, 0, false)));
+        let whole = space.take(8 * GRANULE).map(|block| (block.offset, block.pad));
+        assert_eq!(whole, Some((1024, 0)));
     }
 
     proptest! {

@@ -1,16 +1,16 @@
 //! What the threads of a rank share: who is there, what was waited for, and whether the group is sound.
 
-use std::collections::VecDeque;
 use std::io::{PipeReader, PipeWriter, Write};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Fence, FenceLine};
 
 use super::directory::Directory;
-use super::message::{self, SegmentInfo};
+use super::message::{self, PieceInfo, SegmentInfo};
+use super::queue::Queue;
 use crate::error::Error as TransportError;
 use crate::symmetric::{Error, Result, Why};
 use crate::transport::{Connection, Deadline};
@@ -19,7 +19,7 @@ use crate::transport::{Connection, Deadline};
 pub(super) const SLICE: Duration = Duration::from_millis(2);
 /// So many waits are kept without a look at them.
 const KEEP: usize = 64;
-/// How many segments of a rank may be announced and not mapped here yet.
+/// How many segments of a rank may be announced and not mapped here yet, and how many pieces of words.
 const ANNOUNCED: usize = 256;
 /// How many exchanges a rank may be ahead.
 const SAID: usize = 64;
@@ -44,18 +44,24 @@ pub(super) struct Peer {
     pub(super) connection: Connection,
     /// Whether it has closed its end.
     pub(super) is_gone: AtomicBool,
-    announced: Mutex<VecDeque<Announced>>,
-    came: Condvar,
+    /// What it has announced and is not mapped here yet.
+    pub(super) segments: Queue<AnnouncedSegment>,
+    pub(super) pieces: Queue<AnnouncedPiece>,
     /// What it has said in exchanges that this rank has not ended yet.
-    said: Mutex<VecDeque<Vec<u8>>>,
-    spoke: Condvar,
+    pub(super) said: Queue<Vec<u8>>,
 }
 
-/// A segment of another rank that is not mapped here yet.
+/// A segment of another rank.
 #[derive(Debug)]
-pub(super) struct Announced {
+pub(super) struct AnnouncedSegment {
     pub(super) info: SegmentInfo,
     pub(super) memory: OwnedFd,
+}
+
+/// Words of another rank.
+#[derive(Debug)]
+pub(super) struct AnnouncedPiece {
+    pub(super) info: PieceInfo,
     pub(super) words: OwnedFd,
 }
 
@@ -87,52 +93,9 @@ impl Waiting {
 
 impl Peer {
     pub(super) fn new(connection: Connection) -> Self {
-        Self {
-            connection,
-            is_gone: AtomicBool::new(false),
-            announced: Mutex::default(),
-            came: Condvar::new(),
-            said: Mutex::default(),
-            spoke: Condvar::new(),
-        }
-    }
-
-    /// Keeps what was said; `false` when there is too much.
-    pub(super) fn say(&self, bytes: Vec<u8>) -> bool {
-        let mut queue = lock(&self.said);
-        if queue.len() >= SAID {
-            return false;
-        }
-        queue.push_back(bytes);
-        drop(queue);
-        self.spoke.notify_all();
-        true
-    }
-
-    /// The next that was said, if there is something within a moment.
-    pub(super) fn hear(&self) -> Option<Vec<u8>> {
-        let queue = lock(&self.said);
-        let waited = self.spoke.wait_timeout_while(queue, SLICE, |queue| queue.is_empty());
-        waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
-    }
-
-    /// Keeps an announced segment; `false` when there are too many.
-    pub(super) fn announce(&self, announced: Announced) -> bool {
-        let mut queue = lock(&self.announced);
-        if queue.len() >= ANNOUNCED {
-            return false;
-        }
-        queue.push_back(announced);
-        drop(queue);
-        self.came.notify_all();
-        true
-    }
-
-    /// The next announced segment, if there is one within a moment.
-    pub(super) fn next(&self) -> Option<Announced> {
-        let queue = lock(&self.announced);
-        let waited = self.came.wait_timeout_while(queue, SLICE, |queue| queue.is_empty());
-        waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
+        let is_gone = AtomicBool::new(false);
+        let (segments, pieces, said) = (Queue::new(ANNOUNCED), Queue::new(ANNOUNCED), Queue::new(SAID));
+        Self { connection, is_gone, segments, pieces, said }
     }
 }
 

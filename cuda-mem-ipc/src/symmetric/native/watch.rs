@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::message::{self, SegmentInfo};
-use super::state::{Announced, Peer, State};
+use super::message::{self, PieceInfo, SegmentInfo};
+use super::state::{AnnouncedPiece, AnnouncedSegment, Peer, State};
 use crate::error::Error as TransportError;
 use crate::symmetric::Why;
 use crate::transport::{Deadline, Message, Poller};
@@ -97,12 +97,18 @@ fn heard(state: &State, peer: &Peer, message: Message) -> Result<(), Why> {
     match message.kind {
         message::SEGMENT => {
             let info = SegmentInfo::parse(&message.payload).ok_or(Why::Unreachable)?;
-            let [memory, words] = message.descriptors.try_into().map_err(|_| Why::Unreachable)?;
-            let kept = peer.announce(Announced { info, memory, words });
+            let [memory] = message.descriptors.try_into().map_err(|_| Why::Unreachable)?;
+            let kept = peer.segments.push(AnnouncedSegment { info, memory });
+            if kept { Ok(()) } else { Err(Why::Unreachable) }
+        }
+        message::WORDS => {
+            let info = PieceInfo::parse(&message.payload).ok_or(Why::Unreachable)?;
+            let [words] = message.descriptors.try_into().map_err(|_| Why::Unreachable)?;
+            let kept = peer.pieces.push(AnnouncedPiece { info, words });
             if kept { Ok(()) } else { Err(Why::Unreachable) }
         }
         message::SAID if message.descriptors.is_empty() => {
-            if peer.say(message.payload) {
+            if peer.said.push(message.payload) {
                 Ok(())
             } else {
                 Err(Why::Unreachable)

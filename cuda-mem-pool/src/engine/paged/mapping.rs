@@ -2,7 +2,6 @@
 
 use super::assemble::Build;
 use super::backend::Backend;
-use super::ground::Map;
 use super::heap::StreamHeap;
 use super::policy::cost;
 use super::source::{GrowError, PageSource};
@@ -130,13 +129,12 @@ impl<B: Backend> PageSource<B> {
 
     /// Takes stale mappings away that lie where something is to be mapped.
     pub(super) fn clear(&mut self, address: u64, bytes: usize) -> Result<(), GrowError<B::Error>> {
-        let stale: Vec<(u64, usize)> = self
-            .ground
-            .touching(address, address + bytes as u64)
-            .map(|(start, map)| (start, map.bytes))
-            .collect();
-        for (start, bytes) in stale {
-            debug_assert!(self.ground.at(start).is_some_and(Map::is_stale), "{start:#x} is offered");
+        let found = self.ground.touching(address, address + bytes as u64);
+        // What is offered somebody may use: never unmapped, whatever the books say elsewhere.
+        let stale = found.map(|(start, map)| {
+            if map.is_stale() { Ok((start, map.bytes)) } else { Err(GrowError::InUse { address: start }) }
+        });
+        for (start, bytes) in stale.collect::<Result<Vec<_>, _>>()? {
             self.backend.unmap(start, bytes)?;
             self.ground.unmap(start);
             self.charge(cost::UNMAP);

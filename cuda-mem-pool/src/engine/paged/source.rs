@@ -78,6 +78,11 @@ pub enum GrowError<E> {
     Backend(E),
     /// The books are full.
     NoNumbers,
+    /// Memory was to be mapped where there is some that may be in use: a fault of the books.
+    InUse {
+        /// Where that begins.
+        address: u64,
+    },
 }
 
 impl<E> From<E> for GrowError<E> {

@@ -7,12 +7,13 @@
 #![allow(unsafe_code, reason = "takes pointers of C")]
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cuda_mem_ipc::symmetric::{NativeBackend, SymmetricBackend, SymmetricMemory};
 
-use super::{Leaving, lock, settle};
+use super::table::Table;
+use super::{Leaving, give_back};
 use crate::abi::devices::{self, Device};
 use crate::abi::error::{Failure, entry};
 use crate::abi::pointers::{pointer, read, text, write};
@@ -21,6 +22,8 @@ use crate::abi::streams::stream;
 /// An allocation on every rank of a group.
 #[derive(Debug)]
 pub struct cuda_mem_torch_symm_handle {
+    /// Kernels may read it as long as they use the memory.
+    table: OnceLock<Table>,
     memory: Arc<dyn SymmetricMemory>,
     device: &'static Device,
 }
@@ -62,7 +65,8 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_rendezvous(
         let name = if name.is_null() { None } else { Some(unsafe { text(name, "name") }?) };
         let device = devices::device(device)?;
         let memory = NativeBackend::global().rendezvous(address.addr() as u64, name)?;
-        let made = Box::into_raw(Box::new(cuda_mem_torch_symm_handle { memory, device }));
+        let made =
+            Box::into_raw(Box::new(cuda_mem_torch_symm_handle { table: OnceLock::new(), memory, device }));
         // SAFETY: the caller's promise.
         unsafe { write(handle, made, "handle") }
     })
@@ -105,6 +109,36 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_describe(
             }
         }
         Ok(())
+    })
+}
+
+/// The same addresses as arrays on the device, for kernels: each rank's buffer, and each one's signal pad. They are the handle's,
+/// and end with it.
+///
+/// # Safety
+///
+/// The handle is one of [`cuda_mem_torch_symm_rendezvous`]; `buffers` and `pads` are places for an address.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_symm_device_addresses(
+    handle: *const cuda_mem_torch_symm_handle,
+    buffers: *mut *mut c_void,
+    pads: *mut *mut c_void,
+) -> c_int {
+    entry(|| {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { read(handle, "handle") }?;
+        let table = match handle.table.get() {
+            Some(table) => table,
+            None => {
+                let made = Table::new(handle.device, &*handle.memory)?;
+                // Another thread's is the same.
+                handle.table.get_or_init(|| made)
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { write(buffers, pointer(table.buffers()), "buffers") }?;
+        // SAFETY: the caller's promise.
+        unsafe { write(pads, pointer(table.pads()), "pads") }
     })
 }
 
@@ -184,7 +218,8 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_wait_signal(
     })
 }
 
-/// Ends the use of a handle. Null is nothing.
+/// Ends the use of a handle, after a wait for its device. While a stream of the device captures, that is left to a later call. Null
+/// is nothing.
 ///
 /// # Safety
 ///
@@ -196,9 +231,8 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_close(handle: *mut cuda_mem_torch_s
             return Ok(());
         }
         // SAFETY: the caller's promise: made by `Box::into_raw`, and nobody else's from here on.
-        let cuda_mem_torch_symm_handle { memory, device } = *unsafe { Box::from_raw(handle) };
-        lock(&super::LEAVING).push((device, Leaving::Memory(memory)));
-        settle();
+        let handle = unsafe { Box::from_raw(handle) };
+        give_back(handle.device, Leaving::Handle(handle));
         Ok(())
     })
 }

@@ -1,7 +1,10 @@
 //! Symmetric memory: the same buffer on every rank of a group, over the native backend of [`cuda_mem_ipc::symmetric`].
 //!
 //! What is given back is used again once everything is done that its device was given by then: which streams used it is not known
-//! here. While a stream of the device captures, it waits for a later call.
+//! here. While a stream of the device captures, it waits for a later call. Captures are known of streams that were seen here
+//! ([`cuda_mem_torch_see_stream`](super::cuda_mem_torch_see_stream), an allocation, a barrier or a signal on it), whichever thread
+//! captures, and of others if the program tells ([`cuda_mem_torch_ask_for_captures`](super::cuda_mem_torch_ask_for_captures)); one that
+//! is neither fails if something was given back.
 //!
 //! # Safety
 //!
@@ -9,33 +12,35 @@
 
 #![allow(unsafe_code, reason = "takes pointers of C")]
 
+mod groups;
 mod handle;
+mod table;
 
 pub use handle::*;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cuda_mem_ipc::symmetric::{Error, Group, GroupOptions, NativeBackend, SymmetricBackend, SymmetricMemory};
+use cuda_mem_ipc::symmetric::{Error, Freed, Group, GroupOptions, NativeBackend, SymmetricBackend};
 
 use super::devices::{self, Device};
 use super::error::{
-    CUDA_MEM_TORCH_INVALID_ARGUMENT, CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, CUDA_MEM_TORCH_SYSTEM,
-    Failure, entry,
+    CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_INVALID_ARGUMENT, CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK,
+    CUDA_MEM_TORCH_SYSTEM, Failure, entry,
 };
 use super::pointers::{pointer, text, write};
 use super::streams;
 
-/// What is given back and may be in use yet.
+/// What is given back and may be in use yet. Never an address: by the time it is settled, that may be another allocation's.
 enum Leaving {
-    Allocation(u64),
-    Memory(Arc<dyn SymmetricMemory>),
+    Allocation(Freed),
+    Handle(Box<cuda_mem_torch_symm_handle>),
+    /// Its name, which nobody else gets before it has left.
+    Group(String),
 }
 
-/// The groups by their devices, the oldest first.
-static GROUPS: Mutex<Vec<(c_int, String)>> = Mutex::new(Vec::new());
 static LEAVING: Mutex<Vec<(&'static Device, Leaving)>> = Mutex::new(Vec::new());
 
 fn lock<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
@@ -81,17 +86,36 @@ fn settle() {
         };
         match what {
             what if !quiet => kept.push((device, what)),
-            // It fails if the group has gone, and its memory with it.
-            Leaving::Allocation(address) => drop(NativeBackend::global().free(address)),
-            Leaving::Memory(memory) => drop(memory),
+            Leaving::Allocation(freed) => drop(freed),
+            Leaving::Handle(handle) => drop(handle),
+            // It is known until here, so this does not fail.
+            Leaving::Group(name) => drop(NativeBackend::global().remove_group(&name)),
         }
     }
     lock(&LEAVING).append(&mut kept);
 }
 
+fn give_back(device: &'static Device, what: Leaving) {
+    lock(&LEAVING).push((device, what));
+    settle();
+}
+
+fn refuse_leaving(name: &str) -> Result<(), Failure> {
+    let waits = |(_, leaving): &(&Device, Leaving)| matches!(leaving, Leaving::Group(group) if group == name);
+    if !lock(&LEAVING).iter().any(waits) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        CUDA_MEM_TORCH_CAPTURING,
+        format!(
+            "the group {name:?} has not left yet, because a stream captures a graph: join once the capture has ended"
+        ),
+    ))
+}
+
 /// Joins the group `name` of `world_size` ranks, processes of this host with a device each, as rank `rank`, and returns when all are
 /// there: `Group::join`. `directory` is the same for all. A rank is waited for `timeout_ms` milliseconds, here and later; 0 is a
-/// minute.
+/// minute. The name of a group that was left is refused until that has ended.
 ///
 /// # Safety
 ///
@@ -111,18 +135,22 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_join(
         // SAFETY: the caller's promise.
         let directory = Path::new(unsafe { text(directory, "directory") }?);
         let device = devices::device(device)?;
+        settle();
+        groups::refuse_left(name)?;
+        refuse_leaving(name)?;
         let mut options = GroupOptions::default();
         if timeout_ms != 0 {
             options.timeout = Duration::from_millis(timeout_ms);
         }
         let group = Group::join(&device.context, name, rank, world_size, directory, &options)?;
         NativeBackend::global().add_group(&group)?;
-        lock(&GROUPS).push((device.ordinal, name.to_owned()));
+        groups::add(device.ordinal, name);
         Ok(())
     })
 }
 
-/// Leaves a group, whose memory ends with its last handles.
+/// Leaves a group: nothing is allocated for it any more. What was allocated stays until it is deleted, and the group ends with that and
+/// its last handles, after a wait for its device. While a stream of the device captures, that is left to a later call.
 ///
 /// # Safety
 ///
@@ -132,9 +160,10 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_leave(name: *const c_char) -> c_int
     entry(|| {
         // SAFETY: the caller's promise.
         let name = unsafe { text(name, "name") }?;
-        settle();
-        lock(&GROUPS).retain(|(_, group)| group != name);
-        NativeBackend::global().remove_group(name)?;
+        match groups::leave(name)? {
+            Some((ordinal, name)) => give_back(devices::device(ordinal)?, Leaving::Group(name)),
+            None => settle(),
+        }
         Ok(())
     })
 }
@@ -167,16 +196,24 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_malloc(
 fn allocate(ordinal: c_int, bytes: usize, name: Option<&str>) -> Result<u64, Failure> {
     let device = devices::device(ordinal)?;
     settle();
-    let first = || lock(&GROUPS).iter().find(|(device, _)| *device == ordinal).map(|(_, name)| name.clone());
-    let name = name.map(str::to_owned).or_else(first).ok_or_else(|| {
-        Failure::argument(format!(
-            "no group has been joined with device {ordinal}: symmetric memory is a group's"
-        ))
-    })?;
-    Ok(NativeBackend::global().alloc(bytes, device.context.device(), Some(&name))?)
+    let name = groups::take(ordinal, name)?;
+    NativeBackend::global().alloc(bytes, device.context.device(), Some(&name)).map_err(|error| {
+        end(&name);
+        error.into()
+    })
 }
 
-/// Takes memory back. Who has a handle keeps it.
+/// An allocation of the group has gone, and perhaps the group with it.
+fn end(name: &str) {
+    if let Some((ordinal, name)) = groups::give_back(name)
+        && let Ok(device) = devices::device(ordinal)
+    {
+        lock(&LEAVING).push((device, Leaving::Group(name)));
+    }
+}
+
+/// Takes memory back, by the address that [`cuda_mem_torch_symm_malloc`] gave: one that is in nobody's hands, or lies inside an
+/// allocation, is [`CUDA_MEM_TORCH_NOT_OURS`]. Who has a handle keeps it.
 ///
 /// # Safety
 ///
@@ -185,8 +222,9 @@ fn allocate(ordinal: c_int, bytes: usize, name: Option<&str>) -> Result<u64, Fai
 pub unsafe extern "C" fn cuda_mem_torch_symm_delete(device: c_int, address: *mut c_void) -> c_int {
     entry(|| {
         let device = devices::device(device)?;
-        lock(&LEAVING).push((device, Leaving::Allocation(address.expose_provenance() as u64)));
-        settle();
+        let freed = NativeBackend::global().take(address.addr() as u64)?;
+        end(freed.group().name());
+        give_back(device, Leaving::Allocation(freed));
         Ok(())
     })
 }

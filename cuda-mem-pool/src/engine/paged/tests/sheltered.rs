@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::device::Device;
 use super::model::Others;
-use crate::engine::paged::{Block, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted};
+use crate::engine::paged::{Block, GrowError, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted};
 
 const HANDLE: usize = 4 << 20;
 const RANGE: u64 = 1 << 30;
@@ -48,4 +48,25 @@ fn a_handle_that_cannot_be_had_stays_where_it_was() {
     let (at_theirs, their_bytes) = behind(heaps.get_mut(&1).unwrap());
     assert_eq!((at_mine, at_theirs), (gap, home));
     assert_ne!(my_bytes, their_bytes, "two blocks have the same bytes");
+}
+
+/// Were the books wrong about a gap, two blocks would have the same addresses: that is refused, and nothing is lost by it.
+#[test]
+fn memory_is_never_mapped_over_what_is_offered() {
+    let mut source = PageSource::new(Device::new(1, 1 << 30), Policy::DEFAULT, RANGE);
+    let mut mine = StreamHeap::new();
+    source.add_range(HANDLE).unwrap();
+    let (at, _) = source.ground.ranges().next().unwrap();
+    let handle = source.create(0, HANDLE).unwrap().unwrap();
+    source.move_to(0, &mut mine, handle, at).unwrap();
+    let block = mine.allocate(HANDLE, 0, &NoIndex).unwrap();
+    let bytes = source.backend().pieces(block.address, HANDLE);
+
+    let other = source.create(0, HANDLE).unwrap().unwrap();
+    assert_eq!(source.move_to(0, &mut mine, other, at), Err(GrowError::InUse { address: at }));
+    assert_eq!(source.lend(0, &mut mine, handle, HANDLE / 2, at), Err(GrowError::InUse { address: at }));
+    assert_eq!(source.backend().pieces(block.address, HANDLE), bytes);
+    assert_eq!(source.reserved(), HANDLE, "the other handle went back");
+    mine.free(block.number, &NoIndex).unwrap();
+    assert_eq!(mine.allocate(HANDLE, 0, &NoIndex).unwrap().address, at);
 }

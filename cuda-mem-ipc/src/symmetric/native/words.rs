@@ -1,0 +1,184 @@
+//! The words of signals: host memory of the rank that waits, in pieces with room for so many allocations each.
+//!
+//! They are apart from the segments, so that a new segment takes no host memory: registering some takes far longer than the device
+//! memory does.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
+use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, FenceLine, Result};
+
+use super::CHANNELS;
+use super::message::PieceInfo;
+use super::state::{AnnouncedPiece, lock};
+use crate::symmetric::Error;
+
+/// Bytes of a word's place, as `SharedWords` has them.
+const PLACE: usize = 64;
+
+/// A piece, of this rank or of another one.
+#[derive(Debug)]
+pub(super) struct Piece {
+    words: SharedWords,
+    /// How many allocations it has room for.
+    pub(super) room: usize,
+    ranks: usize,
+}
+
+/// How many words an allocation has, in a group of so many ranks: for each operation, channel and sender.
+pub(super) fn words_of_an_allocation(ranks: usize) -> usize {
+    2 * CHANNELS * ranks
+}
+
+/// And a mark behind them.
+fn stride(ranks: usize) -> usize {
+    words_of_an_allocation(ranks) + 1
+}
+
+impl Piece {
+    fn create(context: &Context, room: usize, ranks: usize) -> Result<Self> {
+        let count = room.checked_mul(stride(ranks));
+        let count = count.ok_or(CoreError::TooLarge { count: room, size: stride(ranks) })?;
+        Ok(Self { words: SharedWords::create(context, count)?, room, ranks })
+    }
+
+    /// Opens what rank `rank` announced.
+    pub(super) fn open(
+        context: &Context,
+        announced: AnnouncedPiece,
+        rank: usize,
+        ranks: usize,
+    ) -> Result<Self, Error> {
+        let AnnouncedPiece { info, words } = announced;
+        let words = SharedWords::open(context, words)?;
+        let most = words.slots() / stride(ranks);
+        let room = usize::try_from(info.room).ok().filter(|room| *room <= most);
+        let what = "the number of allocations that words are for";
+        let room = room.ok_or(Error::Invalid { rank, what, value: info.room, most: most as u64 })?;
+        Ok(Self { words, room, ranks })
+    }
+
+    /// The line of a word of an allocation.
+    pub(super) fn line(&self, allocation: usize, word: usize) -> Result<FenceLine> {
+        self.words.line(allocation * stride(self.ranks) + word)
+    }
+
+    /// What each word of an allocation has come to; nothing if nobody has ever signalled by them.
+    fn counts(&self, allocation: usize) -> Result<Vec<u64>> {
+        if self.mark(allocation)?.load(Ordering::SeqCst) == 0 {
+            return Ok(Vec::new());
+        }
+        let count = |word| Ok(self.word(allocation, word)?.load(Ordering::SeqCst));
+        (0..words_of_an_allocation(self.ranks)).map(count).collect()
+    }
+
+    /// Says that an allocation's words are about to be signalled by. Without it whoever has them next takes them for zero, and need
+    /// not touch them.
+    pub(super) fn mark_signalled(&self, allocation: usize) -> Result<()> {
+        self.mark(allocation)?.store(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn mark(&self, allocation: usize) -> Result<&AtomicU64> {
+        self.word(allocation, words_of_an_allocation(self.ranks))
+    }
+
+    fn word(&self, allocation: usize, word: usize) -> Result<&AtomicU64> {
+        self.words.mapping().word((allocation * stride(self.ranks) + word) * PLACE)
+    }
+}
+
+impl AsFd for Piece {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.words.as_fd()
+    }
+}
+
+/// This rank's own.
+#[derive(Debug, Default)]
+pub(super) struct OwnWords {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    pieces: Vec<Arc<Piece>>,
+    /// Those that allocations had and gave back.
+    free: BTreeSet<(usize, usize)>,
+    /// Of the last piece, those that no allocation has had.
+    fresh: Range<usize>,
+}
+
+/// The words of one allocation. They go back with it.
+#[derive(Debug)]
+pub(super) struct Words {
+    pub(super) piece: Arc<Piece>,
+    number: usize,
+    pub(super) index: usize,
+    of: Arc<OwnWords>,
+}
+
+impl OwnWords {
+    /// Words that no allocation has; none if there are none.
+    pub(super) fn take(self: &Arc<Self>) -> Option<Words> {
+        let mut inner = lock(&self.inner);
+        let last = inner.pieces.len().wrapping_sub(1);
+        let (number, index) = match inner.free.pop_first() {
+            Some(place) => place,
+            None => (last, inner.fresh.next()?),
+        };
+        let piece = Arc::clone(inner.pieces.get(number)?);
+        Some(Words { piece, number, index, of: Arc::clone(self) })
+    }
+
+    /// A new piece, and what the other ranks are told of it. It counts once it is [added](Self::add).
+    pub(super) fn create(
+        &self,
+        context: &Context,
+        room: usize,
+        ranks: usize,
+    ) -> Result<(Arc<Piece>, PieceInfo)> {
+        let piece = Piece::create(context, room, ranks)?;
+        let number = lock(&self.inner).pieces.len() as u64;
+        Ok((Arc::new(piece), PieceInfo { number, room: room as u64 }))
+    }
+
+    pub(super) fn add(&self, piece: Arc<Piece>) {
+        let mut inner = lock(&self.inner);
+        inner.fresh = 0..piece.room;
+        inner.pieces.push(piece);
+    }
+
+    /// Lets go of all of them, behind the streams that wait.
+    pub(super) fn clear(&self) {
+        let pieces = std::mem::take(&mut *lock(&self.inner));
+        drop(pieces);
+    }
+}
+
+impl Words {
+    /// What each has come to; nothing if all are zero.
+    pub(super) fn counts(&self) -> Result<Vec<u64>> {
+        self.piece.counts(self.index)
+    }
+
+    /// As one number, for the directory.
+    pub(super) fn place(&self) -> u64 {
+        (self.number as u64) << 32 | self.index as u64
+    }
+}
+
+/// A piece's number, and a place in it.
+pub(super) fn of_place(place: u64) -> (u64, u64) {
+    (place >> 32, place & 0xffff_ffff)
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        lock(&self.of.inner).free.insert((self.number, self.index));
+    }
+}

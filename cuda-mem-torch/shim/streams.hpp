@@ -1,0 +1,38 @@
+// Streams of PyTorch's, which the library has to see before they capture.
+#pragma once
+
+#include <cuda_mem_torch.h>
+
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <mutex>
+#include <unordered_set>
+
+namespace cuda_mem {
+
+/// Shows the library the current stream of a device, and once all that PyTorch hands out: it has to see a stream before it captures.
+/// PyTorch's streams are few and live for ever, and handing each out once leaves the turn where it was.
+inline void see_streams(c10::DeviceIndex device) {
+  constexpr int streams_in_a_pool = 32;
+  const c10::cuda::CUDAGuard guard(device);
+  const auto see = [&](cudaStream_t stream) {
+    // What cannot be seen, because it captures, is refused when it allocates.
+    cuda_mem_torch_see_stream(device, stream);
+  };
+  see(c10::cuda::getCurrentCUDAStream(device));
+  static std::mutex mutex;
+  static std::unordered_set<int> seen;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!seen.insert(device).second) {
+    return;
+  }
+  const auto [least, greatest] = c10::cuda::CUDAStream::priority_range();
+  for (int priority = least; priority >= greatest; --priority) {
+    for (int turn = 0; turn < streams_in_a_pool; ++turn) {
+      see(c10::cuda::getStreamFromPool(priority, device));
+    }
+  }
+}
+
+} // namespace cuda_mem

@@ -1,0 +1,88 @@
+//! The groups that were joined, and how much of each is in somebody's hands.
+
+use std::ffi::c_int;
+use std::sync::Mutex;
+
+use cuda_mem_ipc::symmetric::Error;
+
+use super::lock;
+use crate::abi::error::{CUDA_MEM_TORCH_INVALID_ARGUMENT, Failure};
+
+struct Joined {
+    ordinal: c_int,
+    name: String,
+    /// Allocations that were not deleted.
+    live: usize,
+    /// It serves nobody any more, and waits for what is live.
+    is_left: bool,
+}
+
+/// The oldest first.
+static GROUPS: Mutex<Vec<Joined>> = Mutex::new(Vec::new());
+
+/// A group that nobody has anything of any more, and its device.
+pub(super) type Ended = (c_int, String);
+
+pub(super) fn add(ordinal: c_int, name: &str) {
+    lock(&GROUPS).push(Joined { ordinal, name: name.to_owned(), live: 0, is_left: false });
+}
+
+/// Refuses the name of a group that was left and has live memory.
+pub(super) fn refuse_left(name: &str) -> Result<(), Failure> {
+    let groups = lock(&GROUPS);
+    let Some(left) = groups.iter().find(|group| group.is_left && group.name == name) else { return Ok(()) };
+    let live = left.live;
+    Err(Failure::new(
+        CUDA_MEM_TORCH_INVALID_ARGUMENT,
+        format!(
+            "the group {name:?} was left with {live} allocations: delete them before it is joined again, or join under another name"
+        ),
+    ))
+}
+
+/// The group that an allocation is for, which counts from here on: the one of the name, or the device's first.
+pub(super) fn take(ordinal: c_int, name: Option<&str>) -> Result<String, Failure> {
+    let mut groups = lock(&GROUPS);
+    let fits = |group: &&mut Joined| name.map_or(group.ordinal == ordinal, |name| group.name == name);
+    match groups.iter_mut().filter(|group| !group.is_left).find(fits) {
+        Some(group) => {
+            group.live += 1;
+            Ok(group.name.clone())
+        }
+        None => match name {
+            Some(name) => Err(unknown(name, &groups)),
+            None => Err(Failure::argument(format!(
+                "no group has been joined with device {ordinal}: symmetric memory is a group's"
+            ))),
+        },
+    }
+}
+
+/// An allocation of the group has come back.
+pub(super) fn give_back(name: &str) -> Option<Ended> {
+    let mut groups = lock(&GROUPS);
+    let place = groups.iter().position(|group| group.name == name)?;
+    groups[place].live = groups[place].live.saturating_sub(1);
+    end(&mut groups, place)
+}
+
+pub(super) fn leave(name: &str) -> Result<Option<Ended>, Failure> {
+    let mut groups = lock(&GROUPS);
+    let Some(place) = groups.iter().position(|group| !group.is_left && group.name == name) else {
+        return Err(unknown(name, &groups));
+    };
+    groups[place].is_left = true;
+    Ok(end(&mut groups, place))
+}
+
+fn end(groups: &mut Vec<Joined>, place: usize) -> Option<Ended> {
+    (groups[place].is_left && groups[place].live == 0).then(|| {
+        let Joined { ordinal, name, .. } = groups.remove(place);
+        (ordinal, name)
+    })
+}
+
+fn unknown(name: &str, groups: &[Joined]) -> Failure {
+    let known = groups.iter().filter(|group| !group.is_left).map(|group| group.name.clone()).collect();
+    Error::UnknownGroup { name: name.to_owned(), known }.into()
+}
