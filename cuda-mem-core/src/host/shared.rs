@@ -156,6 +156,7 @@ impl SharedMapping {
     }
 
     /// How many bytes there are: a multiple of the page size.
+    #[inline]
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.mapped.bytes
@@ -206,6 +207,7 @@ impl SharedMapping {
     /// # Errors
     ///
     /// [`Error::OutOfRange`], [`Error::Misaligned`] if `offset` is no multiple of 8.
+    #[inline]
     pub fn word(&self, offset: usize) -> Result<&AtomicU64> {
         self.expect_inside(offset, WORD)?;
         if !offset.is_multiple_of(WORD) {
@@ -215,6 +217,7 @@ impl SharedMapping {
     }
 
     /// As [`SharedMapping::word`], of an offset that is known to be one's. Any other gives the first word.
+    #[inline]
     pub(crate) fn word_inside(&self, offset: usize) -> &AtomicU64 {
         let is_one = offset.is_multiple_of(WORD) && offset < self.bytes();
         let word = self.mapped.address.raw().wrapping_add(if is_one { offset } else { 0 });
@@ -240,6 +243,7 @@ impl SharedMapping {
         }
     }
 
+    #[inline]
     fn expect_inside(&self, offset: usize, len: usize) -> Result<()> {
         let end = offset.saturating_add(len);
         let len = self.bytes();

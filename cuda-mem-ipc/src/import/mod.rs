@@ -70,7 +70,12 @@ pub struct Imports<V> {
 
 /// A share in imported memory. Clones are shares too; the last one that is dropped gives the memory back.
 pub struct Imported<V> {
-    /// Ends the share. Before the memory: whoever comes from then on waits for its end.
+    share: Arc<Share<V>>,
+}
+
+/// What all clones have.
+struct Share<V> {
+    /// Ends it. Before the memory: whoever comes from then on waits for its end.
     _held: Held<ImportKey, V>,
     value: Arc<V>,
 }
@@ -129,7 +134,7 @@ impl<V: Send + Sync + 'static> Imports<V> {
         };
         let import = |guard| import(Departure { _guard: Box::new(guard) });
         let (value, held) = Table::import(&self.table, key, limit, nudge, import)?;
-        Ok(Imported { _held: held, value })
+        Ok(Imported { share: Arc::new(Share { _held: held, value }) })
     }
 
     /// How many names are imported, or on their way in or out.
@@ -160,7 +165,7 @@ impl<V> Clone for Imports<V> {
 
 impl<V> Clone for Imported<V> {
     fn clone(&self) -> Self {
-        Self { _held: self._held.clone(), value: Arc::clone(&self.value) }
+        Self { share: Arc::clone(&self.share) }
     }
 }
 
@@ -168,7 +173,7 @@ impl<V> Deref for Imported<V> {
     type Target = V;
 
     fn deref(&self) -> &V {
-        &self.value
+        &self.share.value
     }
 }
 
@@ -180,7 +185,7 @@ impl<V> fmt::Debug for Imports<V> {
 
 impl<V: fmt::Debug> fmt::Debug for Imported<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Imported").field(&*self.value).finish()
+        f.debug_tuple("Imported").field(&**self).finish()
     }
 }
 

@@ -132,17 +132,6 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static, V: Send + Sync + 'static> Tab
     }
 }
 
-impl<K, V> Clone for Held<K, V> {
-    fn clone(&self) -> Self {
-        if !forked()
-            && let State::Open { users, .. } = &mut *lock(&self.entry.state)
-        {
-            *users += 1;
-        }
-        Self { entry: Arc::clone(&self.entry), _table: Arc::clone(&self._table) }
-    }
-}
-
 impl<K, V> Drop for Held<K, V> {
     fn drop(&mut self) {
         if forked() {

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io::PipeReader;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
@@ -19,8 +19,8 @@ use super::reaper;
 use super::ring::{self, Consumer, Producer};
 use super::share::Share;
 use super::slab::Slab;
-use super::wire::{self, HandOver, Offer};
-use super::words::Words;
+use super::wire::{self, Fence, HandOver, Offer};
+use super::words::{Point, Words};
 use super::{Heard, heard, refuse_forked, say};
 use crate::error::{Error, Result};
 use crate::transport::{Connection, Deadline, Peer};
@@ -46,11 +46,17 @@ pub(super) struct ExportLink {
     out: Arc<Out>,
     /// Segments that the importer has. The lock is held while a new one is sent, so that no buffer of it overtakes it.
     announced: Mutex<HashSet<u64>>,
+    /// One of them, which it was asked about last. It is changed under that lock.
+    latest: AtomicU64,
     /// Segments whose end the importer was not told of yet.
     retiring: Mutex<Vec<u64>>,
     /// What the importer has to let go of before it is freed here.
     slabs: Mutex<HashMap<u64, Arc<Slab>>>,
     ring: Mutex<Producer<ring::Shared>>,
+    /// Where the importer says that it sleeps.
+    way: ring::Shared,
+    /// How many sleepers are called behind their entries, and not before.
+    late: AtomicU32,
     /// Read by the thread that looks after peers.
     releases: Mutex<Consumer<ring::Shared>>,
     /// Where it says that it sleeps.
@@ -90,7 +96,7 @@ impl Exporter {
         }
         words.seal()?;
         let [ring, bed] = words.rings()?;
-        let (ring, releases) = (Mutex::new(ring.producer()), Mutex::new(bed.consumer()));
+        let (way, ring, releases) = (ring.clone(), Mutex::new(ring.producer()), Mutex::new(bed.consumer()));
         let link = Arc::new(ExportLink {
             context: context.clone(),
             connection,
@@ -98,9 +104,12 @@ impl Exporter {
             leases: Mutex::default(),
             out: Arc::new(Out { leases: AtomicUsize::new(0), is_open: AtomicBool::new(true) }),
             announced: Mutex::default(),
+            latest: AtomicU64::new(send::NONE),
             retiring: Mutex::default(),
             slabs: Mutex::default(),
             ring,
+            way,
+            late: AtomicU32::new(0),
             releases,
             bed,
             sent: AtomicU64::new(0),
@@ -153,17 +162,31 @@ impl Exporter {
         deadline: impl Into<Deadline>,
     ) -> Result<u64> {
         refuse_forked()?;
-        let (share, deadline, link) = (buffer.into(), deadline.into(), &self.link);
+        let (share, link) = (buffer.into(), &self.link);
         if link.is_closing.load(Ordering::Acquire) {
             return Err(Error::Closed { doing: "handing over" });
         }
+        let called = if fence == FenceKind::Word { link.call_early() } else { None };
+        let deadline = deadline.into();
         link.announce(&share.segment, deadline)?;
         link.give_keepsakes(&share.holder.keepsakes(), deadline)?;
         share.holder.order(stream)?;
-        let (fence, event) = link.fence(fence, stream)?;
         let (segment, offset, len) = (share.segment.id(), share.offset as u64, share.len as u64);
+        let event = (fence == FenceKind::Event).then(|| link.event(stream)).transpose()?;
+        let (event, handle) = event.unzip();
+        // Whatever can be done before the fence is, for the entry comes right behind it. If it cannot be recorded, the receiver has learnt
+        // of nothing. The other way round, an entry before its fence, somebody's stream could wait for what nobody has recorded yet.
         let sequence = link.lease(Lease::new(share, event, &link.out))?;
-        if let Err(error) = link.send(HandOver { sequence, segment, offset, len, fence }, deadline) {
+        let fence = match handle {
+            Some(handle) => Ok(Fence::Event(handle)),
+            None => {
+                link.words.record(stream).map(|Point { line, generation }| Fence::Word { line, generation })
+            }
+        };
+        let sent = fence.and_then(|fence| {
+            link.send(HandOver { sequence, segment, offset, len, fence }, called, deadline)
+        });
+        if let Err(error) = sent {
             drop(link.end_lease(sequence));
             return Err(error);
         }

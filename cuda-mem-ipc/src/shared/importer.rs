@@ -5,11 +5,12 @@ mod kept;
 mod known;
 mod receive;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
 
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
 
@@ -51,7 +52,7 @@ pub(super) struct ImportLink {
     /// Where the exporter says that nobody there looks.
     bed: ring::Shared,
     pub(super) words: Arc<Words>,
-    segments: Mutex<HashMap<u64, Known>>,
+    segments: Mutex<BTreeMap<u64, Known>>,
     /// Releases that could not be sent at once.
     unsent: Mutex<Vec<Returned>>,
     /// Buffers that have not gone back.
@@ -81,6 +82,8 @@ struct Turn {
     ring: Consumer<ring::Shared>,
     /// How many frames.
     heard: u64,
+    /// When the connection was asked for one last.
+    listened: Option<Instant>,
     /// A buffer that came as a message, behind those in the ring.
     held: Option<HandOver>,
 }
@@ -114,7 +117,7 @@ impl Importer {
         let link = Arc::new(ImportLink {
             context: context.clone(),
             connection,
-            turn: Mutex::new(Turn { ring: ring.consumer(), heard: 0, held: None }),
+            turn: Mutex::new(Turn { ring: ring.consumer(), heard: 0, listened: None, held: None }),
             ring,
             releases,
             bed,
@@ -151,11 +154,16 @@ impl Importer {
     pub fn recv(&self, deadline: impl Into<Deadline>) -> Result<ReceivedBuffer> {
         refuse_forked()?;
         let (deadline, link) = (deadline.into(), &self.link);
+        let mut has_slept = false;
         loop {
+            if !link.look(deadline, has_slept) {
+                return Err(receive::nothing_came());
+            }
             match link.take() {
-                Err(error) if error.is_timeout() && !deadline.has_passed() => link.wait(deadline)?,
+                Err(error) if error.is_timeout() && !deadline.has_passed() => link.sleep(deadline)?,
                 result => return result,
             }
+            has_slept = true;
         }
     }
 

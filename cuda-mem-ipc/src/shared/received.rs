@@ -42,10 +42,24 @@ struct Received {
     said: HandOver,
     arrival: Arrival,
     uses: Uses,
+    others: Mutex<Others>,
+}
+
+/// Who has it besides the exporter.
+#[derive(Default)]
+struct Others {
     /// Those that it was handed on to, as far as they are done.
-    last: Mutex<Last>,
-    /// The streams that used it, up to two.
-    streams: Mutex<Vec<Stream>>,
+    last: Last,
+    used_by: UsedBy,
+}
+
+/// The streams that used a buffer.
+#[derive(Default)]
+enum UsedBy {
+    #[default]
+    None,
+    One(Stream),
+    Several,
 }
 
 impl ReceivedBuffer {
@@ -64,8 +78,7 @@ impl ReceivedBuffer {
             said,
             arrival,
             uses: Uses::new(),
-            last: Mutex::default(),
-            streams: Mutex::default(),
+            others: Mutex::default(),
         };
         Self { received: Arc::new(received) }
     }
@@ -107,14 +120,13 @@ impl ReceivedBuffer {
         refuse_forked()?;
         let received = &*self.received;
         expect_driver(received.link.context(), stream)?;
-        received.arrival.hold_up(stream)?;
-        lock(&received.last).order(stream)?;
-        let used = received.uses.on(self.as_raw(), stream)?;
-        let mut streams = lock(&received.streams);
-        if streams.len() < 2 && !streams.contains(stream) {
-            streams.push(stream.clone());
+        received.arrival.hold_up(&received.link.words, stream)?;
+        {
+            let mut others = lock(&received.others);
+            others.last.order(stream)?;
+            others.used_by.add(stream);
         }
-        Ok(used)
+        Ok(received.uses.on(self.as_raw(), stream)?)
     }
 
     /// Whether the exporter's work is done, and the bytes are there.
@@ -124,7 +136,7 @@ impl ReceivedBuffer {
     /// [`Error::PeerDied`] if it never will be; [`Error::Core`].
     pub fn is_ready(&self) -> Result<bool> {
         refuse_forked()?;
-        self.received.arrival.is_reached()
+        self.received.arrival.is_reached(&self.received.link.words)
     }
 
     /// Has the calling thread wait until the bytes are there.
@@ -183,6 +195,16 @@ impl ReceivedBuffer {
     }
 }
 
+impl UsedBy {
+    fn add(&mut self, stream: &Stream) {
+        match self {
+            Self::None => *self = Self::One(stream.clone()),
+            Self::One(known) if known != stream => *self = Self::Several,
+            Self::One(_) | Self::Several => {}
+        }
+    }
+}
+
 impl From<&ReceivedBuffer> for Share {
     fn from(buffer: &ReceivedBuffer) -> Self {
         let received = &buffer.received;
@@ -193,8 +215,8 @@ impl From<&ReceivedBuffer> for Share {
 
 impl Holder for Received {
     fn order(&self, stream: &Stream) -> Result<()> {
-        self.arrival.hold_up(stream)?;
-        lock(&self.last).order(stream)?;
+        self.arrival.hold_up(&self.link.words, stream)?;
+        lock(&self.others).last.order(stream)?;
         Ok(self.uses.order(stream)?)
     }
 
@@ -203,7 +225,7 @@ impl Holder for Received {
     }
 
     fn released(&self, fence: ReleaseFence) {
-        lock(&self.last).add_release(fence);
+        lock(&self.others).last.add_release(fence);
     }
 }
 
@@ -213,14 +235,14 @@ impl Drop for Received {
             // Before any lock: the memory is the parent's.
             return;
         }
-        let mut streams = std::mem::take(&mut *lock(&self.streams));
+        let Others { last, used_by } = std::mem::take(&mut *lock(&self.others));
         self.link.give_back(Returned {
             sequence: self.said.sequence,
             known_as: self.said.segment,
             segment: Some(self.segment.clone()),
             uses: std::mem::take(&mut self.uses),
-            last: std::mem::take(&mut *lock(&self.last)),
-            stream: streams.pop().filter(|_| streams.is_empty()),
+            last,
+            stream: if let UsedBy::One(stream) = used_by { Some(stream) } else { None },
             release: None,
         });
     }

@@ -12,10 +12,14 @@ use super::wire::RING_ENTRIES;
 /// Words of an entry.
 pub(super) const ENTRY: usize = 7;
 
-/// Where things are, in words; each number has a cache line of its own, and so has each entry.
+/// Where things are, in words; what one side writes has a cache line of its own, and so has each entry.
 const TAIL: usize = 0;
+/// How many frames of the connection the writer has sent that have to be heard: beside the tail, for who looks at one sees both.
+const SENT: usize = 1;
 const HEAD: usize = 8;
 const SLEEPERS: usize = 16;
+/// How many frames the reader has heard.
+const HEARD: usize = 17;
 const ENTRIES: usize = 24;
 const LINE: usize = 8;
 
@@ -24,6 +28,8 @@ pub(super) trait Cells {
     fn load(&self, cell: usize, order: Ordering) -> u64;
     fn store(&self, cell: usize, value: u64, order: Ordering);
     fn add(&self, cell: usize, value: u64);
+    /// Makes a number at least so much.
+    fn raise(&self, cell: usize, value: u64);
     /// Makes a number 0, and tells whether it was not. What is 0 is not written.
     fn take(&self, cell: usize) -> bool;
     fn fence(&self);
@@ -38,7 +44,7 @@ pub(super) struct Corrupt;
 pub(super) enum Pushed {
     /// It is there, and the reader will look.
     Quietly,
-    /// It is there, and the reader sleeps.
+    /// It is there, and the reader sleeps and was not called.
     ToASleeper,
     /// There is no room.
     Full,
@@ -50,6 +56,8 @@ pub(super) struct Producer<C> {
     cells: C,
     entries: u64,
     next: u64,
+    /// How many the reader had taken when that was looked at last.
+    taken: u64,
 }
 
 /// The reading end.
@@ -62,16 +70,36 @@ pub(super) struct Consumer<C> {
 
 impl<C: Cells> Producer<C> {
     pub(super) fn new(cells: C, entries: u64) -> Self {
-        Self { cells, entries, next: 0 }
+        Self { cells, entries, next: 0, taken: 0 }
     }
 
-    pub(super) fn push(&mut self, entry: [u64; ENTRY]) -> Result<Pushed, Corrupt> {
-        let used = self.next.wrapping_sub(self.cells.load(HEAD, Ordering::Acquire));
-        if used > self.entries {
-            return Err(Corrupt);
+    /// Has what [`push`](Self::push) will write at hand, the line of the next entry, which the other processor has read: for who has to
+    /// do something else before.
+    pub(super) fn prepare(&self) {
+        if self.has_room() {
+            // Nobody reads it before it is counted, and then it is written over.
+            self.cells.store(place(self.next, self.entries), 0, Ordering::Relaxed);
         }
-        if used == self.entries {
-            return Ok(Pushed::Full);
+    }
+
+    /// By what the reader had taken when that was looked at last. What was free then stays free: the number only grows.
+    fn has_room(&self) -> bool {
+        self.next.wrapping_sub(self.taken) < self.entries
+    }
+
+    /// `called` is the number of the frame that called the reader for this entry, before it was there: it need not be called again
+    /// unless it has heard that one already, and may have found nothing.
+    pub(super) fn push(&mut self, entry: [u64; ENTRY], called: Option<u64>) -> Result<Pushed, Corrupt> {
+        if !self.has_room() {
+            // The line that the other processor writes is looked at only now.
+            let taken = self.cells.load(HEAD, Ordering::Acquire);
+            if self.next.wrapping_sub(taken) > self.entries {
+                return Err(Corrupt);
+            }
+            self.taken = taken;
+            if !self.has_room() {
+                return Ok(Pushed::Full);
+            }
         }
         for (cell, word) in (place(self.next, self.entries)..).zip(entry) {
             self.cells.store(cell, word, Ordering::Relaxed);
@@ -79,10 +107,11 @@ impl<C: Cells> Producer<C> {
         self.next = self.next.wrapping_add(1);
         // After the entry: whoever sees the number sees that.
         self.cells.store(TAIL, self.next, Ordering::Release);
-        // Either the reader sees the number before it sleeps, or this sees that it does.
+        // Either the reader sees the number before it sleeps, or this sees that it does. In the same way either a reader that has
+        // heard the call sees the number when it looks behind that, or this sees that it has heard it.
         self.cells.fence();
-        let sleeps = self.cells.load(SLEEPERS, Ordering::Relaxed) > 0;
-        Ok(if sleeps { Pushed::ToASleeper } else { Pushed::Quietly })
+        let is_called = called.is_some_and(|number| self.cells.load(HEARD, Ordering::Relaxed) <= number);
+        Ok(if sleeps(&self.cells) && !is_called { Pushed::ToASleeper } else { Pushed::Quietly })
     }
 }
 
@@ -118,6 +147,28 @@ impl<C: Cells> Consumer<C> {
 /// Whether there is more than `position` entries, or nonsense.
 pub(super) fn has_more(cells: &impl Cells, position: u64) -> bool {
     cells.load(TAIL, Ordering::Acquire) != position
+}
+
+/// Whether somebody sleeps, who may have woken up by now.
+pub(super) fn sleeps(cells: &impl Cells) -> bool {
+    cells.load(SLEEPERS, Ordering::Relaxed) > 0
+}
+
+/// Says that so many frames were sent which the reader has to hear.
+pub(super) fn say_sent(cells: &impl Cells, frames: u64) {
+    cells.raise(SENT, frames);
+}
+
+/// Whether there are said to be frames that were not heard. It is a hint: frames are believed when they come.
+pub(super) fn has_unheard(cells: &impl Cells, heard: u64) -> bool {
+    cells.load(SENT, Ordering::Relaxed) > heard
+}
+
+/// Says that so many frames were heard. Whoever has heard one looks at the ring afterwards, for it may have been a call.
+pub(super) fn say_heard(cells: &impl Cells, frames: u64) {
+    cells.store(HEARD, frames, Ordering::Relaxed);
+    // As in `push`.
+    cells.fence();
 }
 
 /// Says that somebody is about to sleep behind `position` entries. If it is false, there is more; either way `awake` is called
@@ -198,6 +249,12 @@ impl Cells for Shared {
     fn add(&self, cell: usize, value: u64) {
         if let Some(word) = self.word(cell) {
             word.fetch_add(value, Ordering::Relaxed);
+        }
+    }
+
+    fn raise(&self, cell: usize, value: u64) {
+        if let Some(word) = self.word(cell) {
+            word.fetch_max(value, Ordering::Relaxed);
         }
     }
 

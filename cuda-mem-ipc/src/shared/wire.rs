@@ -99,7 +99,7 @@ pub struct Offer {
 
 impl Offer {
     /// The version that is spoken here.
-    pub const VERSION: u32 = 3;
+    pub const VERSION: u32 = 4;
     /// What is offered here.
     pub const OURS: Self = Self { version: Self::VERSION };
 }

@@ -1,8 +1,8 @@
 //! The fences between two processes: words in memory that both have, half of the lines written by either side.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
@@ -28,6 +28,8 @@ pub(super) struct Words {
     side: Side,
     pid: u32,
     own: Mutex<Own>,
+    /// The last generation of each line that this side writes.
+    issued: [AtomicU64; LINES],
     /// How far the peer's lines had come when it was gone.
     reached: Mutex<[u64; LINES]>,
     /// How far the peer has said that its lines will come.
@@ -48,13 +50,11 @@ pub(super) enum Side {
     Importer,
 }
 
-/// What this side writes.
-#[derive(Debug)]
+/// Which lines streams of this side have.
+#[derive(Debug, Default)]
 struct Own {
-    lines: HashMap<StreamId, u32>,
+    lines: BTreeMap<StreamId, u32>,
     next: u32,
-    /// The last generation of each line.
-    issued: [u64; LINES],
 }
 
 /// A fence by its place: a line of one side, and a generation of it.
@@ -80,13 +80,13 @@ impl Words {
     }
 
     fn over(words: SharedWords, side: Side, pid: u32) -> Result<Self> {
-        let own = Own { lines: HashMap::new(), next: 0, issued: [0; LINES] };
         let lines = (0..2 * LINES).map(|slot| words.line(slot)).collect::<core::Result<_>>()?;
         Ok(Self {
             page: Mutex::new(Some(Arc::new(Page { words, lines }))),
             side,
             pid,
-            own: Mutex::new(own),
+            own: Mutex::default(),
+            issued: [const { AtomicU64::new(0) }; LINES],
             reached: Mutex::new([0; LINES]),
             expected: Mutex::new([0; LINES]),
         })
@@ -147,8 +147,8 @@ impl Words {
         let fence =
             page.line(self.slot(self.side, line))?.record(stream).map_err(|error| self.told(error))?;
         let generation = fence.generation().unwrap_or_default();
-        if let Some(issued) = lock(&self.own).issued.get_mut(line as usize) {
-            *issued = generation.max(*issued);
+        if let Some(issued) = self.issued.get(line as usize) {
+            issued.fetch_max(generation, Ordering::SeqCst);
         }
         Ok(Point { line, generation })
     }
@@ -168,9 +168,15 @@ impl Words {
         line
     }
 
-    /// Has `stream` wait for a fence of the peer.
+    /// Has `stream` wait for a fence of the peer. Without a call of the driver if it was reached.
     pub(super) fn hold_up(&self, point: Point, stream: &Stream) -> Result<()> {
-        match self.fence(point).and_then(|fence| Ok(fence.hold_up(stream)?)) {
+        let held_up = self.fence(point).and_then(|fence| {
+            if fence.is_complete()? {
+                return Ok(());
+            }
+            Ok(fence.hold_up(stream)?)
+        });
+        match held_up {
             Err(error) if is_poison(&error) => self.was_reached(point).map(drop),
             result => result,
         }
@@ -196,8 +202,11 @@ impl Words {
 
     /// Whether everything that this side recorded is done.
     pub(super) fn own_are_reached(&self) -> bool {
-        let issued = lock(&self.own).issued;
-        self.have_come_to(self.side, issued)
+        self.have_come_to(self.side, self.issued())
+    }
+
+    fn issued(&self) -> [u64; LINES] {
+        std::array::from_fn(|line| self.issued.get(line).map_or(0, |issued| issued.load(Ordering::SeqCst)))
     }
 
     /// A fence that the peer says it has recorded.
@@ -267,8 +276,7 @@ impl Recorded {
 
     /// Whether all of it is done.
     pub(super) fn is_reached(&self) -> bool {
-        let issued = lock(&self.words.own).issued;
-        self.words.are_at(&self.page, self.words.side, issued)
+        self.words.are_at(&self.page, self.words.side, self.words.issued())
     }
 }
 

@@ -3,12 +3,13 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 
 use super::address::Address;
 use super::channel::{Channel, Packet};
-use super::deadline::Deadline;
+use super::deadline::{Deadline, wait};
 use super::frame::{Frame, FrameError, MAX_DESCRIPTORS, MAX_PAYLOAD};
 use super::peer::Peer;
 use super::pending::Pending;
@@ -188,6 +189,13 @@ impl Connection {
             descriptors.push(self.take(descriptor)?);
         }
         Ok(Message { kind, payload, descriptors, number })
+    }
+
+    /// Waits until there is something to receive, a message or the end of the peer, or the deadline has passed.
+    pub(crate) fn wait_readable(&self, deadline: Deadline) -> Result<()> {
+        let mut descriptors =
+            [PollFd::new(&self.channel, PollFlags::IN), PollFd::new(&*self.peer, PollFlags::IN)];
+        wait(&mut descriptors, deadline).map(drop)
     }
 
     /// Whether a message is there that was not received yet.

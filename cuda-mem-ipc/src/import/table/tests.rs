@@ -76,9 +76,8 @@ mod real {
     #[test]
     fn shares_are_of_one_import_and_the_last_gives_it_back() {
         let (table, driver) = (Arc::new(Table::new()), Arc::new(Driver::default()));
-        let (one, two) = (share(&table, &driver), share(&table, &driver));
-        assert!(Arc::ptr_eq(&one.1, &two.1));
-        let three = (one.0.clone(), Arc::clone(&one.1));
+        let [one, two, three] = [(); 3].map(|()| share(&table, &driver));
+        assert!(Arc::ptr_eq(&one.1, &two.1) && Arc::ptr_eq(&one.1, &three.1));
         drop((one, two));
         assert_eq!(driver.open.load(Ordering::SeqCst), 1);
         drop(three);

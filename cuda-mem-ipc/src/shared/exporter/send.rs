@@ -1,5 +1,6 @@
 //! What an exporter says.
 
+use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,17 +12,24 @@ use cuda_mem_pool::cuda_mem_core::ipc::InterprocessEvent;
 use super::ExportLink;
 use crate::error::{Error, Result};
 use crate::shared::keepsake::{Keepsake, forget_unwanted};
-use crate::shared::options::FenceKind;
 use crate::shared::ring::{Corrupt, Pushed};
 use crate::shared::segment::SegmentRef;
-use crate::shared::wire::{self, Fence, HandOver};
-use crate::shared::words::Point;
-use crate::shared::{lock, reaper, say};
+use crate::shared::wire::{self, HandOver};
+use crate::shared::{lock, reaper, ring, say};
 use crate::transport::{Deadline, Poller};
+
+/// No segment's number.
+pub(super) const NONE: u64 = u64::MAX;
+
+/// How many sleepers are called behind their entries, as soon as one was called too early.
+const LATE: u32 = 64;
 
 impl ExportLink {
     /// Tells the importer of a segment, once. Whoever waits for room does so without the lock, which the thread takes too.
     pub(super) fn announce(self: &Arc<Self>, segment: &SegmentRef, deadline: Deadline) -> Result<()> {
+        if self.latest.load(Ordering::Acquire) == segment.id() {
+            return Ok(());
+        }
         self.as_soon_as_there_is_room(deadline, || self.try_announce(segment))
     }
 
@@ -53,6 +61,7 @@ impl ExportLink {
     fn try_announce(self: &Arc<Self>, segment: &SegmentRef) -> Result<()> {
         let mut announced = lock(&self.announced);
         if announced.contains(&segment.id()) {
+            self.latest.store(segment.id(), Ordering::Release);
             return Ok(());
         }
         let message = wire::Message::Segment(segment.said());
@@ -85,22 +94,46 @@ impl ExportLink {
     ) -> Result<()> {
         let number = say(&self.connection, message, descriptors, deadline)?;
         // Its place among the others': threads that send at the same time may come here in any order.
-        self.sent.fetch_max(number.saturating_add(1), Ordering::Release);
+        let frames = number.saturating_add(1);
+        self.sent.fetch_max(frames, Ordering::Release);
+        // After the frame: who looks for it finds it.
+        ring::say_sent(&self.way, frames);
         Ok(())
     }
 
+    /// Calls whoever looks at the ring, and tells the call's number. Nobody need hear it before an entry: it is not counted as the
+    /// other frames are. None if it was not sent: a peer whose queue is full has something to wake up for, and of one that is gone
+    /// the thread will hear.
+    fn call(&self) -> Option<u64> {
+        say(&self.connection, &wire::Message::Ring, &[], Duration::ZERO).ok()
+    }
+
+    /// Calls a reader that sleeps before there is anything for it, for it takes longer to wake up than everything else. It looks for
+    /// the entry for a while and sleeps again if none comes.
+    pub(super) fn call_early(&self) -> Option<u64> {
+        let is_late = || {
+            self.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+        };
+        let called = if ring::sleeps(&self.way) && !is_late() { self.call() } else { None };
+        lock(&self.ring).prepare();
+        called
+    }
+
     /// By the ring, if it has room; otherwise as a message.
-    pub(super) fn send(&self, said: HandOver, deadline: Deadline) -> Result<()> {
+    pub(super) fn send(&self, said: HandOver, called: Option<u64>, deadline: Deadline) -> Result<()> {
         // What has to be heard before, the segment above all, was sent before.
         let pushed = match said.to_entry(self.sent.load(Ordering::Acquire)) {
-            Some(entry) => lock(&self.ring).push(entry),
+            Some(entry) => lock(&self.ring).push(entry, called),
             None => Ok(Pushed::Full),
         };
         match pushed {
             Ok(Pushed::Quietly) => Ok(()),
             Ok(Pushed::ToASleeper) => {
-                // A peer whose queue is full has something to wake up for, and of one that is gone the thread will hear.
-                let _ = self.say(&wire::Message::Ring, &[], Duration::ZERO);
+                if called.is_some() {
+                    // It has looked in vain and sleeps again: this thread was held up, perhaps by it, where processors are few.
+                    self.late.store(LATE, Ordering::Relaxed);
+                }
+                self.call();
                 Ok(())
             }
             Ok(Pushed::Full) => self.say(&wire::Message::HandOver(said), &[], deadline),
@@ -114,27 +147,25 @@ impl ExportLink {
 
     /// A segment of this process is gone.
     pub(in crate::shared) fn retire(&self, segment: u64) {
-        if lock(&self.announced).remove(&segment) {
+        if self.forget(&mut lock(&self.announced), segment) {
             lock(&self.retiring).push(segment);
             reaper::wake();
         }
     }
 
-    pub(super) fn fence(
-        &self,
-        kind: FenceKind,
-        stream: &Stream,
-    ) -> Result<(Fence, Option<InterprocessEvent>)> {
-        Ok(match kind {
-            FenceKind::Word => {
-                let Point { line, generation } = self.words.record(stream)?;
-                (Fence::Word { line, generation }, None)
-            }
-            FenceKind::Event => {
-                let event = InterprocessEvent::new(&self.context)?;
-                stream.record(event.event())?;
-                (Fence::Event(*event.handle()?.as_bytes()), Some(event))
-            }
-        })
+    /// Whether the importer had been told of it.
+    pub(super) fn forget(&self, announced: &mut HashSet<u64>, segment: u64) -> bool {
+        if self.latest.load(Ordering::Relaxed) == segment {
+            self.latest.store(NONE, Ordering::Release);
+        }
+        announced.remove(&segment)
+    }
+
+    /// An event behind what `stream` was given so far, and its handle.
+    pub(super) fn event(&self, stream: &Stream) -> Result<(InterprocessEvent, [u8; 64])> {
+        let event = InterprocessEvent::new(&self.context)?;
+        stream.record(event.event())?;
+        let handle = *event.handle()?.as_bytes();
+        Ok((event, handle))
     }
 }

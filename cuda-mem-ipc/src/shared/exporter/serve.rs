@@ -38,7 +38,7 @@ impl ExportLink {
             return Err(Error::Protocol { pid, what });
         };
         // If it does so of its own accord, it has to be told anew.
-        lock(&self.announced).remove(&segment);
+        self.forget(&mut lock(&self.announced), segment);
         bury(slab);
         Ok(())
     }
@@ -47,7 +47,8 @@ impl ExportLink {
     fn retire_all(&self) {
         let mut announced = lock(&self.announced);
         let slabs = lock(&self.slabs);
-        let retiring = slabs.keys().copied().filter(|segment| announced.remove(segment)).collect::<Vec<_>>();
+        let retiring =
+            slabs.keys().copied().filter(|&segment| self.forget(&mut announced, segment)).collect::<Vec<_>>();
         lock(&self.retiring).extend(retiring);
     }
 

@@ -17,7 +17,7 @@ use crate::transport::Connection;
 impl ImportLink {
     /// By the ring, if it has room; otherwise as a message.
     pub(in crate::shared) fn send(&self, release: Release) -> Result<()> {
-        let pushed = lock(&self.releases).push(release.to_entry());
+        let pushed = lock(&self.releases).push(release.to_entry(), None);
         let message = match pushed {
             Ok(Pushed::Quietly) => return Ok(()),
             Ok(Pushed::ToASleeper) if ring::is_to_wake(&self.bed) => wire::Message::Ring,

@@ -1,6 +1,6 @@
 //! What an importer keeps for the owners of what its exporter handed on, and when it lets go of it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -74,7 +74,7 @@ impl ImportLink {
     }
 
     /// Nothing more comes of the exporter's segments. Their release waits for streams.
-    pub(super) fn part_with(&self, segments: HashMap<u64, Known>) {
+    pub(super) fn part_with(&self, segments: BTreeMap<u64, Known>) {
         let mut kept = lock(&self.kept);
         if kept.keepsakes.is_empty() {
             drop(kept);

@@ -1,6 +1,6 @@
 //! The segments that an exporter has announced, and what it has to hear of their end.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -168,7 +168,7 @@ impl ImportLink {
     }
 }
 
-pub(super) fn bury_all(segments: HashMap<u64, Known>) {
+pub(super) fn bury_all(segments: BTreeMap<u64, Known>) {
     // Often there are none, and it is asked again and again.
     if !segments.is_empty() {
         bury(segments);

@@ -15,30 +15,53 @@ use crate::shared::received::ReceivedBuffer;
 use crate::shared::wire::{self, Fence, HandOver, Release};
 use crate::shared::words::Point;
 use crate::shared::{Heard, MOST_AT_A_TIME, heard, lock, ring, say};
-use crate::transport::{Deadline, Poller};
+use crate::transport::Deadline;
 
 /// How long the ring is looked at before the thread sleeps: less than it takes to be woken.
 const SPIN: Duration = Duration::from_micros(20);
 
+/// The same for a thread that was called: longer than who called it takes to put something there. Not much longer, for where processors are
+/// few it may have taken the caller's.
+const CALLED: Duration = Duration::from_micros(5);
+
+/// How often between two looks at the clock, which takes as long as several looks at the ring.
+const LOOKS: u32 = 16;
+
+/// How often somebody who waits for a moment only, again and again, listens for messages that the peer does not say it has sent, and for
+/// its end.
+const LISTEN: Duration = Duration::from_millis(1);
+
 impl ImportLink {
-    /// Waits until there is something to receive, or the peer has ended.
-    pub(super) fn wait(&self, deadline: Deadline) -> Result<()> {
-        let position = lock(&self.turn).ring.position();
-        let start = Instant::now();
-        while start.elapsed() < SPIN {
-            if ring::has_more(&self.ring, position) {
-                return Ok(());
+    /// Looks for a while whether there is something to take, without a system call. False if nobody need try: the deadline has passed,
+    /// and it is not long ago that a message was listened for.
+    pub(super) fn look(&self, deadline: Deadline, was_asleep: bool) -> bool {
+        let (position, heard, listened) = {
+            let turn = lock(&self.turn);
+            if turn.held.is_some() {
+                return true;
             }
-            std::hint::spin_loop();
-        }
-        let slept = if ring::may_sleep(&self.ring, position) {
-            let mut poller = Poller::new();
-            poller.readable((), &self.connection);
-            poller.readable((), &**self.connection.peer());
-            poller.wait(deadline).map(drop)
-        } else {
-            Ok(())
+            (turn.ring.position(), turn.heard, turn.listened)
         };
+        let end = deadline.min(Deadline::after(if was_asleep { CALLED } else { SPIN }));
+        loop {
+            for _ in 0..LOOKS {
+                if ring::has_more(&self.ring, position) || ring::has_unheard(&self.ring, heard) {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if end.has_passed() {
+                let is_lately = listened.is_some_and(|at| at.elapsed() < LISTEN);
+                return !(is_lately && deadline.has_passed());
+            }
+        }
+    }
+
+    /// Waits until there is something to receive, or the peer has ended.
+    pub(super) fn sleep(&self, deadline: Deadline) -> Result<()> {
+        let position = lock(&self.turn).ring.position();
+        let may_sleep = ring::may_sleep(&self.ring, position);
+        let slept = if may_sleep { self.connection.wait_readable(deadline) } else { Ok(()) };
         ring::awake(&self.ring);
         slept
     }
@@ -62,6 +85,7 @@ impl ImportLink {
             if let Some(said) = turn.held.take() {
                 return self.receive(said);
             }
+            turn.listened = Some(Instant::now());
             let Heard { message, descriptors, number } = match heard(&self.connection, Duration::ZERO) {
                 Err(error) if error.is_gone() || matches!(error, Error::Broken) => {
                     self.forget_all();
@@ -70,6 +94,8 @@ impl ImportLink {
                 result => result?,
             };
             turn.heard = number.saturating_add(1);
+            // Before the next look at the ring: if this was a call, what is put there later may take another one.
+            ring::say_heard(&self.ring, turn.heard);
             let no_descriptor = descriptors.is_empty();
             match message {
                 wire::Message::Segment(said) if descriptors.len() == said.descriptors() => {
@@ -86,7 +112,7 @@ impl ImportLink {
                 _ => return Err(self.breaks("an exporter does not say that")),
             }
         }
-        Err(Error::Timeout { what: "a buffer came" })
+        Err(nothing_came())
     }
 
     fn receive(self: &Arc<Self>, said: HandOver) -> Result<ReceivedBuffer> {
@@ -121,12 +147,14 @@ impl ImportLink {
 
     fn arrival(&self, fence: Fence) -> Result<Arrival> {
         Ok(match fence {
-            Fence::Word { line, generation } => {
-                Arrival::Word { words: Arc::clone(&self.words), point: Point { line, generation } }
-            }
+            Fence::Word { line, generation } => Arrival::Word(Point { line, generation }),
             Fence::Event(handle) => {
                 Arrival::Event(OpenedEvent::open(&self.context, &EventHandle::from_bytes(handle))?)
             }
         })
     }
+}
+
+pub(super) fn nothing_came() -> Error {
+    Error::Timeout { what: "a buffer came" }
 }

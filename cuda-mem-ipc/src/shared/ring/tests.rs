@@ -29,7 +29,7 @@ mod real {
                 if push {
                     let room = (model.len() as u64) < RING_ENTRIES;
                     let expected = if room { Pushed::Quietly } else { Pushed::Full };
-                    prop_assert_eq!(producer.push(entry(number)), Ok(expected));
+                    prop_assert_eq!(producer.push(entry(number), None), Ok(expected));
                     if room {
                         model.push_back(entry(number));
                     }
@@ -43,19 +43,26 @@ mod real {
             }
         }
 
-        /// Whatever the other side writes anywhere, each end believes its own count alone.
+        /// Whatever the other side writes anywhere, each end believes its own count alone. How many were taken is looked at when there
+        /// may be no room.
         #[test]
         fn numbers_of_the_other_side_are_checked(tail in any::<u64>(), head in any::<u64>()) {
             let (shared, mut producer, mut consumer) = ring();
-            for number in 0..3 {
-                producer.push(entry(number)).unwrap();
+            for number in 0..RING_ENTRIES {
+                producer.push(entry(number), None).unwrap();
             }
             consumer.peek().unwrap();
             consumer.advance();
             shared.store(TAIL, tail, Ordering::SeqCst);
             shared.store(HEAD, head, Ordering::SeqCst);
             prop_assert_eq!(consumer.peek().is_ok(), tail.wrapping_sub(1) <= RING_ENTRIES);
-            prop_assert_eq!(producer.push(entry(3)).is_ok(), 3u64.wrapping_sub(head) <= RING_ENTRIES);
+            let used = RING_ENTRIES.wrapping_sub(head);
+            let expected = match used {
+                RING_ENTRIES => Ok(Pushed::Full),
+                0..RING_ENTRIES => Ok(Pushed::Quietly),
+                _ => Err(Corrupt),
+            };
+            prop_assert_eq!(producer.push(entry(RING_ENTRIES), None), expected);
         }
     }
 
@@ -63,20 +70,64 @@ mod real {
     fn who_sleeps_is_woken_and_who_need_not_does_not() {
         let (shared, mut producer, consumer) = ring();
         assert!(may_sleep(&shared, consumer.position()));
-        assert_eq!(producer.push(entry(0)), Ok(Pushed::ToASleeper));
+        assert_eq!(producer.push(entry(0), None), Ok(Pushed::ToASleeper));
         awake(&shared);
         assert!(!may_sleep(&shared, consumer.position()), "there is something");
         awake(&shared);
-        assert_eq!(producer.push(entry(1)), Ok(Pushed::Quietly));
+        assert_eq!(producer.push(entry(1), None), Ok(Pushed::Quietly));
+    }
+
+    #[test]
+    fn who_was_called_for_an_entry_is_called_again_once_it_has_heard_that() {
+        let (shared, mut producer, mut consumer) = ring();
+        assert!(!sleeps(&shared));
+        assert!(may_sleep(&shared, consumer.position()) && sleeps(&shared));
+        // The seventh frame was the call.
+        assert_eq!(producer.push(entry(0), Some(6)), Ok(Pushed::Quietly), "it has not woken up yet");
+        consumer.peek().unwrap();
+        consumer.advance();
+        say_heard(&shared, 6);
+        assert_eq!(producer.push(entry(1), Some(6)), Ok(Pushed::Quietly), "it has heard another frame");
+        say_heard(&shared, 7);
+        assert_eq!(
+            producer.push(entry(2), Some(6)),
+            Ok(Pushed::ToASleeper),
+            "and found nothing, for all we know"
+        );
+        assert_eq!(producer.push(entry(3), None), Ok(Pushed::ToASleeper), "nobody was called for this one");
+    }
+
+    #[test]
+    fn frames_that_were_sent_are_looked_for_until_they_are_heard() {
+        let (shared, ..) = ring();
+        assert!(!has_unheard(&shared, 0));
+        say_sent(&shared, 3);
+        // Another thread's, which was sent before.
+        say_sent(&shared, 2);
+        assert!(has_unheard(&shared, 2) && !has_unheard(&shared, 3));
+    }
+
+    #[test]
+    fn what_is_prepared_is_written_over_and_what_is_unread_is_left_alone() {
+        let (_, mut producer, mut consumer) = ring();
+        for number in 0..RING_ENTRIES {
+            producer.prepare();
+            producer.push(entry(number), None).unwrap();
+        }
+        producer.prepare();
+        for number in 0..RING_ENTRIES {
+            assert_eq!(consumer.peek(), Ok(Some(entry(number))));
+            consumer.advance();
+        }
     }
 
     #[test]
     fn the_only_reader_is_woken_once() {
         let (shared, mut producer, mut consumer) = ring();
         assert!(may_doze(&shared, consumer.position()));
-        assert_eq!(producer.push(entry(0)), Ok(Pushed::ToASleeper));
+        assert_eq!(producer.push(entry(0), None), Ok(Pushed::ToASleeper));
         assert!(is_to_wake(&shared));
-        assert_eq!(producer.push(entry(1)), Ok(Pushed::Quietly), "it is on its way");
+        assert_eq!(producer.push(entry(1), None), Ok(Pushed::Quietly), "it is on its way");
         assert!(!is_to_wake(&shared));
         rise(&shared);
         assert!(!may_doze(&shared, consumer.position()), "there is something");
@@ -93,7 +144,7 @@ mod real {
         let (_, mut producer, mut consumer) = ring();
         let writer = std::thread::spawn(move || {
             for number in 0..COUNT {
-                while producer.push(entry(number)) == Ok(Pushed::Full) {
+                while producer.push(entry(number), None) == Ok(Pushed::Full) {
                     std::thread::yield_now();
                 }
             }
@@ -134,6 +185,10 @@ mod model {
 
         fn add(&self, cell: usize, value: u64) {
             self.0[cell].fetch_add(value, Ordering::Relaxed);
+        }
+
+        fn raise(&self, cell: usize, value: u64) {
+            self.0[cell].fetch_max(value, Ordering::Relaxed);
         }
 
         fn take(&self, cell: usize) -> bool {
@@ -184,7 +239,7 @@ mod model {
             let rung = Arc::clone(&bell);
             let writer = loom::thread::spawn(move || {
                 for number in 0..2 {
-                    if producer.push(entry(number)).unwrap() == Pushed::ToASleeper {
+                    if producer.push(entry(number), None).unwrap() == Pushed::ToASleeper {
                         ring(&rung);
                     }
                 }
@@ -210,6 +265,120 @@ mod model {
         });
     }
 
+    /// The connection as far as calls go: who sleeps does so until one is there, and each is heard once, by anybody.
+    #[derive(Default)]
+    struct Calls {
+        /// How many were sent, and how many of them were heard.
+        frames: Mutex<(u64, u64)>,
+        came: Condvar,
+    }
+
+    impl Calls {
+        fn send(&self) -> u64 {
+            let mut frames = self.frames.lock().unwrap();
+            frames.0 += 1;
+            self.came.notify_all();
+            frames.0 - 1
+        }
+
+        fn hear(&self) -> Option<u64> {
+            let mut frames = self.frames.lock().unwrap();
+            (frames.1 < frames.0).then(|| {
+                frames.1 += 1;
+                frames.1
+            })
+        }
+
+        fn sleep(&self) {
+            let mut frames = self.frames.lock().unwrap();
+            while frames.1 == frames.0 {
+                frames = self.came.wait(frames).unwrap();
+            }
+        }
+    }
+
+    /// As buffers are handed over: who sleeps is called before the entry is there.
+    fn hand_over(producer: &mut Producer<Model>, cells: &Model, calls: &Calls, number: u64) {
+        let called = sleeps(cells).then(|| calls.send());
+        producer.prepare();
+        if producer.push(entry(number), called).unwrap() == Pushed::ToASleeper {
+            calls.send();
+        }
+    }
+
+    /// As buffers are received: by one at a time, who looks at the ring, then hears what there is, then sleeps.
+    fn receive(turn: &Mutex<Consumer<Model>>, cells: &Model, calls: &Calls) -> [u64; ENTRY] {
+        loop {
+            let position = {
+                let mut consumer = turn.lock().unwrap();
+                loop {
+                    if let Some(found) = consumer.peek().unwrap() {
+                        consumer.advance();
+                        return found;
+                    }
+                    let Some(heard) = calls.hear() else { break };
+                    say_heard(cells, heard);
+                }
+                consumer.position()
+            };
+            if may_sleep(cells, position) {
+                calls.sleep();
+            }
+            awake(cells);
+        }
+    }
+
+    /// A call that comes before its entry wakes the reader in vain, or is found by it with the entry: in no order does it sleep on.
+    #[test]
+    fn who_is_called_early_never_sleeps_past_an_entry() {
+        loom::model(|| {
+            let cells = Model(Arc::new((0..ENTRIES + 2 * LINE).map(|_| AtomicU64::new(0)).collect()));
+            let calls = Arc::new(Calls::default());
+            let mut producer = Producer::new(cells.clone(), 2);
+            let turn = Mutex::new(Consumer::new(cells.clone(), 2));
+            let (theirs, called) = (cells.clone(), Arc::clone(&calls));
+            let writer = loom::thread::spawn(move || {
+                for number in 0..2 {
+                    hand_over(&mut producer, &theirs, &called, number);
+                }
+            });
+            for number in 0..2 {
+                assert_eq!(receive(&turn, &cells, &calls), entry(number));
+            }
+            writer.join().unwrap();
+        });
+    }
+
+    /// With two readers each takes one, whichever of them hears the calls.
+    #[test]
+    fn a_call_that_one_reader_hears_does_not_leave_the_other_asleep() {
+        let mut model = loom::model::Builder::new();
+        // Of three threads there are too many orders.
+        model.preemption_bound = Some(2);
+        model.check(|| {
+            let cells = Model(Arc::new((0..ENTRIES + 2 * LINE).map(|_| AtomicU64::new(0)).collect()));
+            let calls = Arc::new(Calls::default());
+            let mut producer = Producer::new(cells.clone(), 2);
+            let turn = Arc::new(Mutex::new(Consumer::new(cells.clone(), 2)));
+            let reader = {
+                let (turn, cells, calls) = (Arc::clone(&turn), cells.clone(), Arc::clone(&calls));
+                loom::thread::spawn(move || receive(&turn, &cells, &calls))
+            };
+            let writer = {
+                let (cells, calls) = (cells.clone(), Arc::clone(&calls));
+                loom::thread::spawn(move || {
+                    for number in 0..2 {
+                        hand_over(&mut producer, &cells, &calls, number);
+                    }
+                })
+            };
+            let mut found = [receive(&turn, &cells, &calls), reader.join().unwrap()];
+            found.sort_unstable();
+            assert_eq!(found, [entry(0), entry(1)]);
+            writer.join().unwrap();
+        });
+    }
+
     /// The same with one reader, who is woken by the first who finds it asleep and by nobody else.
     #[test]
     fn the_only_reader_never_sleeps_past_an_entry() {
@@ -221,7 +390,9 @@ mod model {
             let (rung, theirs) = (Arc::clone(&bell), cells.clone());
             let writer = loom::thread::spawn(move || {
                 for number in 0..2 {
-                    if producer.push(entry(number)).unwrap() == Pushed::ToASleeper && is_to_wake(&theirs) {
+                    if producer.push(entry(number), None).unwrap() == Pushed::ToASleeper
+                        && is_to_wake(&theirs)
+                    {
                         ring(&rung);
                     }
                 }
@@ -244,7 +415,7 @@ mod model {
             let writers = [0, 1].map(|number| {
                 let (producer, bell, cells) = (Arc::clone(&producer), Arc::clone(&bell), cells.clone());
                 loom::thread::spawn(move || {
-                    let pushed = producer.lock().unwrap().push(entry(number)).unwrap();
+                    let pushed = producer.lock().unwrap().push(entry(number), None).unwrap();
                     if pushed == Pushed::ToASleeper && is_to_wake(&cells) {
                         ring(&bell);
                     }
@@ -268,7 +439,7 @@ mod model {
             let writer = loom::thread::spawn(move || {
                 let mut pushed = 0;
                 for _ in 0..3 {
-                    if producer.push(entry(pushed)).unwrap() != Pushed::Full {
+                    if producer.push(entry(pushed), None).unwrap() != Pushed::Full {
                         pushed += 1;
                     }
                 }
