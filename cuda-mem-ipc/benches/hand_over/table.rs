@@ -22,6 +22,8 @@ pub(crate) enum Word {
     Time,
     /// How long ordering its stream took of that.
     Order,
+    /// How long a bare wait took behind it.
+    Wait,
     /// The last round that it may take.
     Go,
     /// Either has failed.
@@ -52,7 +54,7 @@ impl Table {
 
     /// All from the beginning.
     pub(crate) fn clear(&self) -> Result<(), Box<dyn Error>> {
-        for word in [Word::Ready, Word::Done, Word::Time, Word::Order, Word::Go, Word::Failed] {
+        for word in [Word::Ready, Word::Done, Word::Time, Word::Order, Word::Wait, Word::Go, Word::Failed] {
             self.set(word, 0)?;
         }
         Ok(())

@@ -11,7 +11,7 @@ use cuda_mem_ipc::transport::{Connection, FIRST_KIND, Message, PeerPolicy, Pendi
 
 use crate::side::Side;
 use crate::table::{Table, Word};
-use crate::{first_mapping, floor, leaks, many, warm};
+use crate::{first_mapping, floor, leaks, many, mapping_steps, warm};
 
 /// The argument that makes a process the second.
 pub(crate) const SECOND: &str = "--second";
@@ -31,17 +31,19 @@ pub(crate) enum Part {
     Many,
     First,
     FirstOfDriver,
+    Steps,
     Life,
     Count,
 }
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     Part::Begin,
     Part::Warm,
     Part::Floor,
     Part::Many,
     Part::First,
     Part::FirstOfDriver,
+    Part::Steps,
     Part::Life,
     Part::Count,
 ];
@@ -165,11 +167,15 @@ fn play(side: &Side, message: Message) -> Result<Vec<u64>, Box<dyn Error>> {
         Ok(Importer::new(&side.context, connect(socket)?, LIMIT)?)
     };
     match part {
-        Some(Part::Warm) => warm::play(side, &importer(message.descriptors)?, number(0)?, number(1)? > 0)?,
+        Some(Part::Warm) => {
+            let importer = importer(message.descriptors)?;
+            side.context.with_current(|| warm::play(side, &importer, number(0)?, number(1)? > 0))??;
+        }
         Some(Part::Floor) => floor::play(side, number(0)?, number(1)? > 0)?,
         Some(Part::Many) => many::play(side, &importer(message.descriptors)?, number(0)?)?,
         Some(Part::First) => first_mapping::play(side, &importer(message.descriptors)?, number(0)?)?,
         Some(Part::FirstOfDriver) => first_mapping::play_driver(side, number(0)?, number(1)?)?,
+        Some(Part::Steps) => return mapping_steps::play(side, &message.descriptors, number(0)?),
         Some(Part::Life) => leaks::play(side, &importer(message.descriptors)?, number(0)?)?,
         Some(Part::Count) => return leaks::count(),
         Some(Part::Begin) | None => return Err("nobody plays that".into()),

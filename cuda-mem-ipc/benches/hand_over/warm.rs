@@ -14,8 +14,8 @@ use crate::team::{LIMIT, Lead, Part};
 /// By when who waits sleeps.
 pub(crate) const ASLEEP: Duration = Duration::from_micros(200);
 
-/// How long one wait of somebody who spins may be: shorter than an importer spins before it sleeps.
-const GLANCE: Duration = Duration::from_micros(1);
+/// How long one wait of somebody who spins may be: shorter than an importer looks before it sleeps.
+const GLANCE: Duration = Duration::from_micros(15);
 
 pub(crate) fn measure(lead: &Lead, request: &Request) -> Outcome {
     // And a first one, which maps the segment.
@@ -43,12 +43,18 @@ pub(crate) fn measure(lead: &Lead, request: &Request) -> Outcome {
             let called = now();
             side.table.spin(Word::Done, number)?;
             let end = side.table.get(Word::Time)?;
-            series.whole.push(end.saturating_sub(start));
+            if is_split(number) {
+                series.order.push(side.table.get(Word::Order)?);
+                series.wait.push(side.table.get(Word::Wait)?);
+            } else {
+                series.whole.push(end.saturating_sub(start));
+                series.behind.push(end.saturating_sub(called));
+            }
             series.call.push(called.saturating_sub(start));
-            series.order.push(side.table.get(Word::Order)?);
             let start = Instant::now();
             line.record(&side.stream)?;
             series.fence.push(u64::try_from(start.elapsed().as_nanos())?);
+            series.write.push(side.bare_write()?);
             if round == 1 {
                 series = Series::default();
             }
@@ -57,9 +63,14 @@ pub(crate) fn measure(lead: &Lead, request: &Request) -> Outcome {
     })();
     let mut series = lead.finish(measured)?;
     let mut figures = percentiles(&mut series.whole);
-    for (name, values) in
-        [("call", &mut series.call), ("order", &mut series.order), ("fence", &mut series.fence)]
-    {
+    for (name, values) in [
+        ("behind", &mut series.behind),
+        ("call", &mut series.call),
+        ("order", &mut series.order),
+        ("fence", &mut series.fence),
+        ("write", &mut series.write),
+        ("wait", &mut series.wait),
+    ] {
         figures.push((name, percentile(values, 50)));
     }
     Ok(Answer::Figures(figures))
@@ -69,12 +80,22 @@ pub(crate) fn measure(lead: &Lead, request: &Request) -> Outcome {
 #[derive(Debug, Default)]
 struct Series {
     whole: Vec<u64>,
+    /// From the return of `hand_over` on, the last that it does but one being the fence.
+    behind: Vec<u64>,
     /// The part in `hand_over`.
     call: Vec<u64>,
     /// The part in `on`.
     order: Vec<u64>,
     /// Recording a fence and nothing else, behind the same work.
     fence: Vec<u64>,
+    /// The driver's calls that either side cannot do without.
+    write: Vec<u64>,
+    wait: Vec<u64>,
+}
+
+/// Whether a round is one in which the receiver looks at the clock in between, which takes time of its own.
+fn is_split(round: u64) -> bool {
+    round.is_multiple_of(2)
 }
 
 pub(crate) fn play(
@@ -86,11 +107,14 @@ pub(crate) fn play(
     for round in 1..=rounds {
         side.table.set(Word::Ready, round)?;
         let buffer = if asleep { importer.recv(LIMIT)? } else { spin(importer)? };
-        let received = now();
+        let received = if is_split(round) { now() } else { 0 };
         let address = buffer.on(&side.stream)?.address();
         let end = now();
         side.table.set(Word::Time, end)?;
-        side.table.set(Word::Order, end - received)?;
+        if is_split(round) {
+            side.table.set(Word::Order, end - received)?;
+            side.table.set(Word::Wait, side.bare_wait()?)?;
+        }
         side.table.set(Word::Done, round)?;
         side.check(address, usize::try_from(round)?)?;
     }

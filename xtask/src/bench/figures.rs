@@ -79,7 +79,7 @@ impl Series {
 }
 
 /// All metrics with their units, in the order in which they are shown.
-const METRICS: [(&str, &str); 54] = [
+const METRICS: [(&str, &str); 59] = [
     ("ready", "s"),
     ("register", "s"),
     ("release", "s"),
@@ -93,13 +93,18 @@ const METRICS: [(&str, &str); 54] = [
     ("op", "ns"),
     ("p50", "ns"),
     ("p99", "ns"),
+    ("behind", "ns"),
     ("allocation", "ns"),
     ("handle", "ns"),
     ("call", "ns"),
     ("order", "ns"),
     ("fence", "ns"),
+    ("write", "ns"),
+    ("wait", "ns"),
     ("total", "s"),
     ("first", "µs"),
+    ("reserve", "µs"),
+    ("properties", "µs"),
     ("life", "µs"),
     ("fresh", "µs"),
     ("grown", "µs"),
