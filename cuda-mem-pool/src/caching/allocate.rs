@@ -205,7 +205,7 @@ impl Shared {
     fn take_in_any_page(&self, slot: &StreamSlot, request: Request) -> Option<u64> {
         slot.heap.with(|heap, guard| {
             let index = self.index(slot.number);
-            let block = heap.allocate_in_any_page(request.size, request.unused(), &index)?;
+            let block = heap.allocate_of_kept(request.size, request.unused(), &index)?;
             guard.allocate(pool_of(block.size), block.size, request.requested);
             Some(block.address)
         })

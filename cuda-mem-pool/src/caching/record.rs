@@ -39,6 +39,11 @@ impl Shared {
         let frames = self.history.frames(RecordContext::State);
         let address = self.obtain(slot, request);
         if let Ok(address) = address {
+            // Memory may have come to it from elsewhere in the heap. If somebody has that now, it is told of next time.
+            slot.heap.try_with(|heap, guard| {
+                guard.disarm();
+                self.note_moves(slot, heap);
+            });
             self.keep_stack(address, frames.clone());
             self.tell(self.event(Action::Alloc, slot, address, request.requested), frames.as_ref());
         } else {

@@ -19,6 +19,9 @@ impl<B: Backend> PageSource<B> {
         load: Load,
         limit: i64,
     ) -> Result<Option<u64>, GrowError<B::Error>> {
+        if let Some(address) = self.present(heap, mine, size, load)? {
+            return Ok(Some(address));
+        }
         self.charge(self.ground.mappings() as i64 / cost::LOOKED_AT);
         let free = mine.free_ranges();
         let whole = self.wholly_free(heap, &free);
@@ -127,7 +130,7 @@ impl<B: Backend> PageSource<B> {
         while address < end {
             let left = (end - address) as usize;
             let is_over = over(self, left as u64);
-            let chunk = self.memory(build, mine, others, left, (room_end - address) as usize, is_over)?;
+            let chunk = self.memory(build, others, left, (room_end - address) as usize, is_over)?;
             let Some(bytes) = self.ground.chunk(chunk).map(|chunk| chunk.bytes) else {
                 return Err(GrowError::NoNumbers);
             };
@@ -144,13 +147,11 @@ impl<B: Backend> PageSource<B> {
     fn memory(
         &mut self,
         build: &mut Build,
-        mine: &mut StreamHeap,
         others: &mut impl Heaps,
         left: usize,
         room: usize,
         over: bool,
     ) -> Result<u32, GrowError<B::Error>> {
-        let little = self.holds_little(build.heap, mine);
         if over && self.policy.moves {
             if let Some(whole) = build.stock.take(left, room) {
                 return Ok(whole.chunk);
@@ -158,22 +159,13 @@ impl<B: Backend> PageSource<B> {
             if let Some(chunk) = self.steal(build.heap, others, left, false)? {
                 return Ok(chunk);
             }
-            if little {
-                self.trade(build, mine, left)?;
-            }
         }
-        if !little
-            && self.haste.is_made(&self.policy)
+        if self.haste.is_made(&self.policy)
             && let Some(chunk) = self.give_memory(build, left, room)?
         {
             return Ok(chunk);
         }
-        let policy = &self.policy;
-        let mut bytes = if little {
-            policy.little_handle(build.size)
-        } else {
-            policy.handle(build.size, self.ground.bytes())
-        };
+        let mut bytes = self.policy.handle(build.size, self.ground.bytes());
         while bytes > left {
             bytes /= 2;
         }
@@ -217,21 +209,23 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// Gives a handle back that is longer than `left`, and that the device is done with, so that shorter ones can be made.
-    fn trade(
+    pub(super) fn trade(
         &mut self,
-        build: &mut Build,
+        heap: u32,
         mine: &mut StreamHeap,
+        stock: &mut Stock,
         left: usize,
     ) -> Result<(), GrowError<B::Error>> {
-        let Some(whole) = build.stock.longest_free(left) else { return Ok(()) };
-        if !self.is_quiet(build.heap, whole.chunk, whole.freed_at)? {
+        let Some(whole) = stock.longest_free(left) else { return Ok(()) };
+        self.mark_free(heap, mine)?;
+        if !self.is_quiet(heap, whole.chunk, whole.freed_at)? {
             return Ok(());
         }
-        build.stock.remove(whole.chunk);
+        stock.remove(whole.chunk);
         self.announce(whole.chunk, 0);
-        self.leave(build.heap, mine, whole.chunk);
+        self.leave(heap, mine, whole.chunk);
         if let Err(error) = self.release(whole.chunk) {
-            self.shelter(build.heap, mine, whole.chunk);
+            self.shelter(heap, mine, whole.chunk);
             return Err(error);
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::engine::slab::Slab;
+use crate::engine::slab::{NONE, Slab};
 
 /// Handles of physical memory and their mappings.
 ///
@@ -36,8 +36,8 @@ pub(super) struct Chunk {
     pub(super) maps: Vec<u64>,
     /// Where it was mapped, or brought to use again, last.
     pub(super) home: u64,
-    /// Whether pages for small blocks lie in it, and so shall again.
-    pub(super) paged: bool,
+    /// Its number as a leaf of its heap's nest, or [`NONE`]. A leaf is in use, or free, at all of its mappings that are not stale.
+    pub(super) leaf: u32,
     /// While there are any it stays where it is.
     pub(super) pins: u32,
     /// The number of the last change behind its addresses, of all that were ever made.
@@ -107,17 +107,8 @@ impl Ground {
     pub(super) fn add(&mut self, memory: u64, bytes: usize, heap: u32) -> Option<u32> {
         self.made += 1;
         let id = self.made;
-        let chunk = Chunk {
-            id,
-            memory,
-            bytes,
-            heap,
-            maps: Vec::new(),
-            home: 0,
-            paged: false,
-            pins: 0,
-            generation: 0,
-        };
+        let chunk =
+            Chunk { id, memory, bytes, heap, maps: Vec::new(), home: 0, leaf: NONE, pins: 0, generation: 0 };
         let number = self.chunks.insert(chunk).ok()?;
         self.bytes = self.bytes.saturating_add(bytes);
         Some(number)
@@ -179,16 +170,12 @@ impl Ground {
     pub(super) fn offered(&self, chunk: u32) -> impl Iterator<Item = (u64, Map)> {
         let record = self.chunks.get(chunk);
         let home = record.and_then(|chunk| Some((chunk.home, *self.maps.get(&chunk.home)?)));
-        // If it is so as a whole at one, it is at no other.
-        let home = home.filter(|(_, map)| map.chunk == chunk && map.to - map.from == map.bytes);
+        // If it is so as a whole at one, it is at no other, but for leaves.
+        let is_leaf = record.is_some_and(|chunk| chunk.leaf != NONE);
+        let home = home.filter(|(_, map)| !is_leaf && map.chunk == chunk && map.to - map.from == map.bytes);
         let others = record.filter(|_| home.is_none()).map(|chunk| chunk.maps.as_slice()).unwrap_or_default();
         let others = others.iter().filter_map(|at| Some((*at, *self.maps.get(at)?)));
         home.into_iter().chain(others.filter(|(_, map)| !map.is_stale()))
-    }
-
-    /// Where the first mapping behind an address begins.
-    pub(super) fn next_after(&self, address: u64) -> Option<u64> {
-        self.maps.range(address..).next().map(|(start, _)| *start)
     }
 
     /// Offers all of a handle at a mapping of it.

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use super::backend::Backend;
 use super::heap::StreamHeap;
 use super::policy::{FEW, Policy};
-use super::source::{Load, PageSource};
+use super::source::{GrowError, Load, PageSource};
+use super::window::whole_pages;
 
 /// What moving has cost, against what was done with it.
 #[derive(Debug, Default)]
@@ -91,5 +92,35 @@ impl<B: Backend> PageSource<B> {
         if self.haste.is_made(&self.policy) && self.ground.bytes() > self.slack(size, load) {
             self.haste.given = self.haste.given.max(self.ground.bytes());
         }
+    }
+
+    /// New memory for all of a block, behind what was given before, without a look at what there is.
+    pub(super) fn present(
+        &mut self,
+        heap: u32,
+        mine: &mut StreamHeap,
+        size: usize,
+        load: Load,
+    ) -> Result<Option<u64>, GrowError<B::Error>> {
+        let left = self.allowed(size, load).saturating_sub(self.ground.bytes());
+        let (exact, longer) = (whole_pages(size as u64) as usize, size.next_power_of_two());
+        if !self.haste.is_made(&self.policy) || exact > left {
+            return Ok(None);
+        }
+        let bytes = if longer <= left { longer.max(exact) } else { exact };
+        if self.presents.1 - self.presents.0 < bytes as u64 {
+            let range = self.range.max(bytes as u64);
+            let start = self.backend.reserve(range)?;
+            self.presents = (start, start + range);
+        }
+        let Some(chunk) = self.create(heap, bytes)? else {
+            self.haste.give_up();
+            return Ok(None);
+        };
+        let address = self.presents.0;
+        self.move_to(heap, mine, chunk, address)?;
+        self.presents.0 += bytes as u64;
+        self.give(size, load);
+        Ok(Some(address))
     }
 }

@@ -2,7 +2,8 @@
 
 use super::extents::{Extents, Free, Moved, Piece, Splits};
 use super::index::{BlockIndex, PageKind};
-use super::pages::Pages;
+use super::nest::{NESTED, Nest};
+use super::pages::{Homes, Pages};
 use super::sizes::{PAGE, Tier};
 
 /// The memory that one stream has: mapped ranges, from which large blocks are cut, and pages of it for the others.
@@ -11,6 +12,8 @@ use super::sizes::{PAGE, Tier};
 #[derive(Debug)]
 pub struct StreamHeap {
     pub(super) large: Extents,
+    /// What large blocks, and pages, lie in while little is held.
+    pub(super) nest: Nest,
     medium: Pages,
     small: Pages,
     /// Counts the frees and what else makes memory free.
@@ -86,6 +89,7 @@ impl StreamHeap {
     pub fn new() -> Self {
         Self {
             large: Extents::new(None),
+            nest: Nest::default(),
             medium: Pages::new(PageKind::Medium),
             small: Pages::new(PageKind::Small),
             now: 0,
@@ -98,21 +102,37 @@ impl StreamHeap {
     /// sends to the page source.
     #[inline]
     pub fn allocate(&mut self, size: usize, unused: usize, index: &impl BlockIndex) -> Option<Block> {
+        let homes = &mut Homes { large: &mut self.large, nest: &mut self.nest };
         match Tier::of(size) {
-            Tier::Small => self.small.allocate(size, unused, self.now, &mut self.large, index),
-            Tier::Medium => self.medium.allocate(size, unused, self.now, &mut self.large, index),
+            Tier::Small => self.small.allocate(size, unused, self.now, homes, index),
+            Tier::Medium => self.medium.allocate(size, unused, self.now, homes, index),
             Tier::Large => {
                 if let Some((number, address)) = self.large.take_kept(size, unused) {
                     return Some(Block { number: BlockNumber::new(Tier::Large, number), address, size });
                 }
+                let nested = self.take_nested(size, unused, index);
+                if nested.is_some() {
+                    return nested;
+                }
                 if size >= self.placed {
                     return None;
                 }
-                let number = self.large.find(size)?;
-                let address = self.large.take(number, size, unused)?;
-                self.large_block(number, address, size, index)
+                self.allocate_anywhere(size, unused, index)
             }
         }
+    }
+
+    /// A large block in the ranges, wherever it fits.
+    #[inline]
+    pub(super) fn allocate_anywhere(
+        &mut self,
+        size: usize,
+        unused: usize,
+        index: &impl BlockIndex,
+    ) -> Option<Block> {
+        let number = self.large.find(size)?;
+        let address = self.large.take(number, size, unused)?;
+        self.large_block(number, address, size, index)
     }
 
     /// Takes a block back. None if it is not one.
@@ -120,15 +140,44 @@ impl StreamHeap {
     pub fn free(&mut self, number: BlockNumber, index: &impl BlockIndex) -> Option<Freed> {
         self.now += 1;
         let (tier, number) = number.parts();
+        let homes = &mut Homes { large: &mut self.large, nest: &mut self.nest };
         match tier {
-            Tier::Small => self.small.free(number, self.now, &mut self.large, index),
-            Tier::Medium => self.medium.free(number, self.now, &mut self.large, index),
+            Tier::Small => self.small.free(number, self.now, homes, index),
+            Tier::Medium => self.medium.free(number, self.now, homes, index),
+            Tier::Large if number & NESTED > 0 => {
+                let (address, ..) = self.nest.used(number)?;
+                index.clear_large(address, number);
+                self.nest.free(number, self.now)
+            }
             Tier::Large => {
                 let kept = self.large.keep(number, self.now)?;
                 while self.large.kept_bytes() > LARGE_KEPT && self.release_one_large(index) {}
                 Some(Freed { size: kept.size, unused: kept.unused })
             }
         }
+    }
+
+    /// A large block in a window that can be used as it is.
+    #[inline]
+    fn take_nested(&mut self, size: usize, unused: usize, index: &impl BlockIndex) -> Option<Block> {
+        let (number, address) = self.nest.take(size, unused, self.now)?;
+        self.nested_block(number, address, size, index)
+    }
+
+    /// Enters a block of the nest, which was just taken.
+    #[inline]
+    pub(super) fn nested_block(
+        &mut self,
+        number: u32,
+        address: u64,
+        size: usize,
+        index: &impl BlockIndex,
+    ) -> Option<Block> {
+        if !index.set_large(address, number) {
+            self.nest.free(number, self.now);
+            return None;
+        }
+        Some(Block { number: BlockNumber::new(Tier::Large, number), address, size })
     }
 
     /// Joins one large block that is kept with what is free.
@@ -148,6 +197,9 @@ impl StreamHeap {
         let (address, size) = match tier {
             Tier::Small => self.small.used(inner),
             Tier::Medium => self.medium.used(inner),
+            Tier::Large if inner & NESTED > 0 => {
+                self.nest.used(inner).map(|(address, size, _)| (address, size))
+            }
             Tier::Large => self.large.used(inner),
         }?;
         Some(Block { number, address, size })
@@ -178,26 +230,12 @@ impl StreamHeap {
         self.allocate(size, unused, index)
     }
 
-    /// As [`StreamHeap::allocate_of_kept`], for a block that lies in a page, which may be wherever memory is free.
-    #[cold]
-    pub(crate) fn allocate_in_any_page(
-        &mut self,
-        size: usize,
-        unused: usize,
-        index: &impl BlockIndex,
-    ) -> Option<Block> {
-        let placed = (self.medium.placed, self.small.placed);
-        self.place_all(false);
-        let block = self.allocate_of_kept(size, unused, index);
-        (self.medium.placed, self.small.placed) = placed;
-        block
-    }
-
     /// Gives pages back that nothing is in, so that they can serve anybody, and joins the blocks of others that nobody has.
     pub fn release_spare_pages(&mut self, index: &impl BlockIndex) {
         self.tick();
-        self.small.release_spare(self.now, &mut self.large, index);
-        self.medium.release_spare(self.now, &mut self.large, index);
+        let homes = &mut Homes { large: &mut self.large, nest: &mut self.nest };
+        self.small.release_spare(self.now, homes, index);
+        self.medium.release_spare(self.now, homes, index);
         self.release_kept_large(index);
     }
 
@@ -210,23 +248,24 @@ impl StreamHeap {
     pub(crate) fn used_bytes(&self) -> usize {
         let pages = self.small.pages().saturating_add(self.medium.pages()).saturating_mul(PAGE);
         let large = self.large.used_bytes().saturating_sub(self.large.kept_bytes()).saturating_sub(pages);
+        let large = large.saturating_add(self.nest.used_bytes());
         large.saturating_add(self.small.used_bytes()).saturating_add(self.medium.used_bytes())
     }
 
     /// The bytes that are here.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.large.held_bytes()
+        self.large.held_bytes().saturating_add(self.nest.held_bytes())
     }
 
     /// The bytes that are in no block, those between small ones too.
     pub(crate) fn free_bytes(&self) -> usize {
-        let held = self.large.free_bytes().saturating_add(self.large.used_bytes());
-        held.saturating_sub(self.used_bytes())
+        self.held_bytes().saturating_sub(self.used_bytes())
     }
 
     /// The largest block that fits without new memory.
     pub(crate) fn largest_free(&self) -> usize {
-        self.large.free_extents().iter().map(|free| free.size).max().unwrap_or(0)
+        let free = self.large.free_extents().iter().map(|free| free.size).max().unwrap_or(0);
+        free.max(self.nest.largest_free())
     }
 
     /// Host memory that the books take, in bytes.
@@ -234,6 +273,7 @@ impl StreamHeap {
     pub fn metadata_bytes(&self) -> usize {
         size_of::<Self>()
             .saturating_add(self.large.metadata_bytes())
+            .saturating_add(self.nest.metadata_bytes())
             .saturating_add(self.medium.metadata_bytes())
             .saturating_add(self.small.metadata_bytes())
     }
@@ -247,6 +287,8 @@ impl StreamHeap {
             .into_iter()
             .filter(|(address, _, free)| *free || !(self.small.has(*address) || self.medium.has(*address)))
             .collect();
+        let nested = self.nest.pieces().into_iter();
+        layout.extend(nested.map(|piece| (piece.address, piece.size, piece.requested.is_none())));
         layout.extend(self.small.layout());
         layout.extend(self.medium.layout());
         layout.sort_unstable();
@@ -259,6 +301,7 @@ impl StreamHeap {
         let large = self.large.pieces(false);
         let mut pieces: Vec<Piece> =
             large.filter(|piece| piece.requested.is_none() || !is_page(piece)).collect();
+        pieces.extend(self.nest.pieces());
         pieces.extend(self.small.pieces());
         pieces.extend(self.medium.pieces());
         pieces.sort_unstable_by_key(|piece| piece.address);
@@ -269,7 +312,9 @@ impl StreamHeap {
     pub(crate) fn splits(&self) -> [Splits; 2] {
         let (mut paged, medium) = (self.small.splits(&self.large), self.medium.splits(&self.large));
         paged.add(medium.count, medium.bytes);
-        [paged, self.large.splits()]
+        let (mut large, nested) = (self.large.splits(), self.nest.splits());
+        large.add(nested.count, nested.bytes);
+        [paged, large]
     }
 
     /// The bytes that were asked for of a block that is in use.
@@ -278,6 +323,7 @@ impl StreamHeap {
         match tier {
             Tier::Small => self.small.requested(inner),
             Tier::Medium => self.medium.requested(inner),
+            Tier::Large if inner & NESTED > 0 => self.nest.used(inner).map(|(.., requested)| requested),
             Tier::Large => self.large.requested(inner),
         }
     }
@@ -291,6 +337,9 @@ impl StreamHeap {
 
     /// The memory that came and went since this was asked last, in order.
     pub(crate) fn take_moved(&mut self) -> Vec<Moved> {
+        if self.large.is_watched() {
+            self.nest.show(&mut self.large);
+        }
         self.large.take_moved()
     }
 
@@ -354,22 +403,17 @@ impl StreamHeap {
         self.allocate_at(number, address, size, unused, index)
     }
 
-    /// Whether the page source says where all but small blocks, and all pages, lie.
-    pub(super) fn place_all(&mut self, placed: bool) {
-        (self.medium.placed, self.small.placed) = (placed, placed);
-    }
-
-    /// A small or medium block in a page at `address`, where nothing is.
+    /// A small or medium block in a page that has nothing in it, of this number.
     pub(super) fn allocate_in_page(
         &mut self,
-        address: u64,
+        (number, address): (u32, u64),
         size: usize,
         unused: usize,
         index: &impl BlockIndex,
     ) -> Option<Block> {
-        let number = self.large.free_at(address, PAGE)?;
+        let homes = &mut Homes { large: &mut self.large, nest: &mut self.nest };
         let pages = if Tier::of(size) == Tier::Small { &mut self.small } else { &mut self.medium };
-        pages.add_page_at(number, address, &mut self.large, index)?;
+        pages.enter(number, address, homes, index)?;
         self.allocate(size, unused, index)
     }
 

@@ -70,6 +70,8 @@ mod line;
 mod mapping;
 mod marks;
 mod moving;
+mod nest;
+mod nesting;
 mod pages;
 mod pins;
 mod place;
@@ -79,7 +81,6 @@ mod source;
 mod stock;
 mod trim;
 mod window;
-mod windows;
 
 pub use backend::{Backend, Change};
 pub(crate) use extents::{Piece, Splits};

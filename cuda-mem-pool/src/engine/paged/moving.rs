@@ -2,6 +2,7 @@
 
 use super::backend::{Backend, Change};
 use super::heap::StreamHeap;
+use super::sizes::PAGE;
 use super::source::{GrowError, Heaps, PageSource};
 
 impl<B: Backend> PageSource<B> {
@@ -19,7 +20,14 @@ impl<B: Backend> PageSource<B> {
                 let free = theirs.free_ranges();
                 let whole = self.wholly_free(other, &free);
                 let fits = whole.iter().filter(|whole| whole.bytes <= left);
-                let whole = *fits.max_by_key(|whole| whole.bytes)?;
+                let whole = match fits.max_by_key(|whole| whole.bytes) {
+                    Some(whole) => *whole,
+                    None if left < PAGE => return None,
+                    None => {
+                        let (leaf, _) = *self.free_leaves(theirs).first()?;
+                        self.leave_nest(other, theirs, leaf)?
+                    }
+                };
                 self.announce(whole.chunk, 0);
                 self.leave(other, theirs, whole.chunk);
                 Some((whole, theirs.now()))
@@ -38,38 +46,6 @@ impl<B: Backend> PageSource<B> {
             return Ok(Some(whole.chunk));
         }
         Ok(None)
-    }
-
-    /// Takes handles from another heap, if nothing is in any of them, and has the stream wait for that one's. False if it cannot.
-    pub(super) fn take_over(
-        &mut self,
-        heap: u32,
-        others: &mut impl Heaps,
-        of: u32,
-        chunks: &[u32],
-    ) -> Result<bool, GrowError<B::Error>> {
-        let left = others.try_with(of, |theirs| {
-            if !chunks.iter().all(|chunk| self.is_wholly_free(theirs, *chunk)) {
-                return None;
-            }
-            for chunk in chunks {
-                self.announce(*chunk, 0);
-                self.leave(of, theirs, *chunk);
-            }
-            Some(theirs.now())
-        });
-        let Some(Some(now)) = left else { return Ok(false) };
-        let handed_over = self.hand_over(heap, of, now, now);
-        if !matches!(handed_over, Ok(true)) {
-            others.with(of, |theirs| chunks.iter().for_each(|chunk| self.shelter(of, theirs, *chunk)));
-            return Ok(handed_over?);
-        }
-        for chunk in chunks {
-            if let Some(chunk) = self.ground.chunk_mut(*chunk) {
-                chunk.heap = heap;
-            }
-        }
-        Ok(true)
     }
 
     /// Lets a heap's stream wait for what another has freed up to a count. False if there is no point to wait for.

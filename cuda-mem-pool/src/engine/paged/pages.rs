@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::extents::{Extents, Piece, Splits};
 use super::heap::{Block, BlockNumber, Freed};
 use super::index::{BlockIndex, PageKind};
+use super::nest::{NESTED, Nest};
 use super::sizes::{MEDIUM, PAGE, SMALL, Tier};
 
 /// How many pages stay here when nothing is in them, so that one block at the edge does not take and give a page each time.
@@ -16,6 +17,22 @@ const KEPT: usize = 80 << 20;
 /// A heap with less memory than this takes more of it before it gives up what is kept: speed is worth more than that little.
 pub(super) const ROOMY: usize = 96 << 20;
 
+/// Where a heap's pages are from.
+pub(super) struct Homes<'h> {
+    pub(super) large: &'h mut Extents,
+    pub(super) nest: &'h mut Nest,
+}
+
+impl Homes<'_> {
+    fn release(&mut self, number: u32, now: u64) {
+        if number & NESTED > 0 {
+            self.nest.free_page(number, now);
+        } else {
+            self.large.release(number, now);
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Pages {
     kind: PageKind,
@@ -24,8 +41,6 @@ pub(super) struct Pages {
     numbers: BTreeMap<u64, u32>,
     /// Pages that nothing is in.
     spare: Vec<u64>,
-    /// Whether the page source says where pages lie.
-    pub(super) placed: bool,
 }
 
 impl Pages {
@@ -34,13 +49,7 @@ impl Pages {
             PageKind::Small => SMALL,
             PageKind::Medium => MEDIUM,
         };
-        Self {
-            kind,
-            blocks: Extents::new(Some(most)),
-            numbers: BTreeMap::new(),
-            spare: Vec::new(),
-            placed: false,
-        }
+        Self { kind, blocks: Extents::new(Some(most)), numbers: BTreeMap::new(), spare: Vec::new() }
     }
 
     /// A block that is kept, as it is in the index, or one that is cut from a page.
@@ -50,12 +59,12 @@ impl Pages {
         size: usize,
         unused: usize,
         now: u64,
-        large: &mut Extents,
+        homes: &mut Homes<'_>,
         index: &impl BlockIndex,
     ) -> Option<Block> {
         match self.blocks.take_kept(size, unused) {
             Some((number, address)) => Some(self.block(number, address, size)),
-            None => self.cut(size, unused, now, large, index),
+            None => self.cut(size, unused, now, homes, index),
         }
     }
 
@@ -70,20 +79,20 @@ impl Pages {
         size: usize,
         unused: usize,
         now: u64,
-        large: &mut Extents,
+        homes: &mut Homes<'_>,
         index: &impl BlockIndex,
     ) -> Option<Block> {
         let number = match self.blocks.find(size) {
             Some(number) => number,
             None => {
-                if large.held_bytes() >= ROOMY {
-                    self.release_kept(now, large, index);
+                if homes.large.held_bytes() + homes.nest.held_bytes() >= ROOMY {
+                    self.release_kept(now, homes, index);
                 }
                 if self.blocks.find(size).is_none() {
-                    if self.placed {
-                        return None;
+                    match homes.nest.take_page(self.kind) {
+                        Some((number, address)) => self.enter(number, address, homes, index)?,
+                        None => self.add_page(homes, index)?,
                     }
-                    self.add_page(large, index)?;
                 }
                 self.blocks.find(size)?
             }
@@ -106,23 +115,23 @@ impl Pages {
         &mut self,
         number: u32,
         now: u64,
-        large: &mut Extents,
+        homes: &mut Homes<'_>,
         index: &impl BlockIndex,
     ) -> Option<Freed> {
         let kept = self.blocks.keep(number, now)?;
         if self.blocks.kept_bytes() > KEPT {
-            self.release_one_kept(now, large, index);
+            self.release_one_kept(now, homes, index);
         }
         Some(Freed { size: kept.size, unused: kept.unused })
     }
 
     /// Joins what is kept with what is free.
-    pub(super) fn release_kept(&mut self, now: u64, large: &mut Extents, index: &impl BlockIndex) {
-        while self.release_one_kept(now, large, index) {}
+    pub(super) fn release_kept(&mut self, now: u64, homes: &mut Homes<'_>, index: &impl BlockIndex) {
+        while self.release_one_kept(now, homes, index) {}
     }
 
     #[cold]
-    fn release_one_kept(&mut self, now: u64, large: &mut Extents, index: &impl BlockIndex) -> bool {
+    fn release_one_kept(&mut self, now: u64, homes: &mut Homes<'_>, index: &impl BlockIndex) -> bool {
         let Some((number, freed_at)) = self.blocks.take_any_kept() else { return false };
         if let Some((address, _)) = self.blocks.used(number) {
             index.clear_in_page(address, self.kind);
@@ -130,18 +139,18 @@ impl Pages {
         let released = self.blocks.release(number, freed_at);
         if let Some(page) = released.and_then(|released| released.whole_run) {
             self.spare.push(page);
-            if self.spare.len() > if self.placed { 0 } else { SPARE } {
-                self.release_page(page, now, large, index);
+            if self.spare.len() > SPARE {
+                self.release_page(page, now, homes, index);
             }
         }
         true
     }
 
     /// Gives back all that nobody has.
-    pub(super) fn release_spare(&mut self, now: u64, large: &mut Extents, index: &impl BlockIndex) {
-        self.release_kept(now, large, index);
+    pub(super) fn release_spare(&mut self, now: u64, homes: &mut Homes<'_>, index: &impl BlockIndex) {
+        self.release_kept(now, homes, index);
         while let Some(page) = self.spare.last().copied() {
-            self.release_page(page, now, large, index);
+            self.release_page(page, now, homes, index);
         }
     }
 
@@ -159,8 +168,9 @@ impl Pages {
         self.blocks.kept_bytes()
     }
 
+    /// How many pages are of the ranges.
     pub(super) fn pages(&self) -> usize {
-        self.numbers.len()
+        self.numbers.values().filter(|number| **number & NESTED == 0).count()
     }
 
     pub(super) fn has(&self, page: u64) -> bool {
@@ -180,7 +190,8 @@ impl Pages {
     pub(super) fn splits(&self, large: &Extents) -> Splits {
         let mut splits = self.blocks.splits();
         let spare = self.spare.iter().filter_map(|page| self.numbers.get(page));
-        let beside = spare.filter(|number| !large.is_alone(**number)).count() as u64;
+        let of_ranges = spare.filter(|number| **number & NESTED == 0);
+        let beside = of_ranges.filter(|number| !large.is_alone(**number)).count() as u64;
         splits.add(beside, beside.saturating_mul(PAGE as u64));
         splits
     }
@@ -204,22 +215,38 @@ impl Pages {
         Block { number: BlockNumber::new(tier, number), address, size }
     }
 
-    fn add_page(&mut self, large: &mut Extents, index: &impl BlockIndex) -> Option<()> {
-        let (number, address) = large.find_aligned(PAGE, PAGE as u64)?;
-        self.add_page_at(number, address, large, index)
+    fn add_page(&mut self, homes: &mut Homes<'_>, index: &impl BlockIndex) -> Option<()> {
+        let (number, address) = homes.large.find_aligned(PAGE, PAGE as u64)?;
+        self.add_page_at(number, address, homes, index)
     }
 
     /// Makes a page of what is free at an address.
-    pub(super) fn add_page_at(
+    fn add_page_at(
         &mut self,
         number: u32,
         address: u64,
-        large: &mut Extents,
+        homes: &mut Homes<'_>,
         index: &impl BlockIndex,
     ) -> Option<()> {
-        let number = large.take_at(number, address, PAGE, 0)?;
-        if !index.add_page(address, self.kind) || !self.blocks.offer_alone(address, PAGE) {
-            large.release(number, 0);
+        let number = homes.large.take_at(number, address, PAGE, 0)?;
+        self.enter(number, address, homes, index)
+    }
+
+    /// Makes a page of what has this number and nothing in it.
+    pub(super) fn enter(
+        &mut self,
+        number: u32,
+        address: u64,
+        homes: &mut Homes<'_>,
+        index: &impl BlockIndex,
+    ) -> Option<()> {
+        if !index.add_page(address, self.kind) {
+            homes.release(number, 0);
+            return None;
+        }
+        if !self.blocks.offer_alone(address, PAGE) {
+            index.remove_page(address);
+            homes.release(number, 0);
             return None;
         }
         self.numbers.insert(address, number);
@@ -227,12 +254,12 @@ impl Pages {
         Some(())
     }
 
-    fn release_page(&mut self, page: u64, now: u64, large: &mut Extents, index: &impl BlockIndex) {
+    fn release_page(&mut self, page: u64, now: u64, homes: &mut Homes<'_>, index: &impl BlockIndex) {
         self.spare.retain(|spare| *spare != page);
         self.blocks.withdraw_alone(page, PAGE);
         index.remove_page(page);
         if let Some(number) = self.numbers.remove(&page) {
-            large.release(number, now);
+            homes.release(number, now);
         }
     }
 }

@@ -41,8 +41,10 @@ pub struct Policy {
     pub(crate) room: usize,
     /// While less than this is held for each heap, nothing moves.
     pub(crate) room_of_heap: usize,
-    /// While less than this is held for each heap, of few, blocks have windows of their own.
+    /// While less than this is held for each heap, blocks have windows of their own.
     pub(crate) little: usize,
+    /// Heaps with windows of their own take from each other from so many thousandths of the most that was ever in use on.
+    pub(crate) nests: usize,
     /// And once something has become free so often: a program that only fills memory needs no windows, and its blocks stay.
     pub(crate) churn: u64,
     /// Each free pays for so many microseconds of calls that move pages.
@@ -55,6 +57,8 @@ pub struct Policy {
     pub(crate) hasty: usize,
     /// Of what a limit leaves, at most so many thousandths of the most that was ever in use, half is held before pages are moved.
     pub(crate) near: usize,
+    /// Mappings beyond which new sizes take the windows of others.
+    pub(crate) nested_mappings: usize,
     /// Mappings beyond which those that nobody needs are taken away. The driver's own limit is 524,072.
     pub(crate) most_mappings: usize,
     /// Whether pages may be mapped elsewhere at all.
@@ -75,12 +79,14 @@ impl Policy {
         room: 80 << 20,
         room_of_heap: 16 << 20,
         little: 512 << 20,
+        nests: 1750,
         churn: 256,
         credit: 25,
         patience: 8_000,
         of_one_block: 100,
         hasty: 1250,
         near: 100,
+        nested_mappings: 50_000,
         most_mappings: 100_000,
         moves: true,
     };
@@ -117,13 +123,6 @@ impl Policy {
         let each = if each < bound { each } else { bound };
         let further = each * heaps.saturating_sub(1);
         if share > little { share + further } else { little + further }
-    }
-
-    /// The largest handle for a block of this size where little is held.
-    pub(crate) const fn little_handle(&self, block: usize) -> usize {
-        let wanted = block / self.handles_per_block / 2;
-        let wanted = if wanted < PAGE { PAGE } else { wanted };
-        if wanted >= self.largest_handle { self.largest_handle } else { wanted.next_power_of_two() }
     }
 
     /// The largest handle for a block of this size while so much is held.

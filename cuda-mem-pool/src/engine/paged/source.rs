@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::backend::Backend;
 use super::ground::Ground;
-use super::habits::Windows;
+use super::habits::Habits;
 use super::haste::Haste;
 use super::heap::{Block, StreamHeap};
 use super::index::BlockIndex;
@@ -31,7 +31,11 @@ pub struct PageSource<B: Backend> {
     pub(super) limit: usize,
     /// Handles that are nowhere mapped, because the driver refused to take them back.
     pub(super) homeless: Vec<u32>,
-    pub(super) windows: Windows,
+    pub(super) habits: Habits,
+    /// Addresses that no window of a nest has had.
+    pub(super) windows: (u64, u64),
+    /// Addresses behind those of memory that was given.
+    pub(super) presents: (u64, u64),
     pub(super) haste: Haste,
 }
 
@@ -105,7 +109,9 @@ impl<B: Backend> PageSource<B> {
             most_bytes: 0,
             limit: usize::MAX,
             homeless: Vec::new(),
-            windows: Windows::default(),
+            habits: Habits::default(),
+            windows: (0, 0),
+            presents: (0, 0),
             haste: Haste::default(),
         }
     }
@@ -153,7 +159,7 @@ impl<B: Backend> PageSource<B> {
     /// Host memory that the books take, in bytes.
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
-        let books = self.ground.metadata_bytes().saturating_add(self.windows.metadata_bytes());
+        let books = self.ground.metadata_bytes().saturating_add(self.habits.metadata_bytes());
         let books = books.saturating_add(self.haste.metadata_bytes());
         size_of::<Self>().saturating_add(books)
     }
@@ -190,25 +196,13 @@ impl<B: Backend> PageSource<B> {
         if !small {
             self.see(heap, size);
         }
-        if self.holds_little(heap, mine) {
-            let bytes = if small { PAGE } else { size };
-            let opened = match self.open(heap, mine, others, bytes, load) {
-                Err(GrowError::OutOfMemory) => None,
-                opened => opened?,
-            };
-            self.set_care(heap, mine, wanted, load);
-            self.sweep()?;
-            let block = opened.and_then(|address| {
-                if small {
-                    mine.allocate_in_page(address, size, unused, index)
-                } else {
-                    mine.take(address, size, unused, index)
-                }
-            });
-            if let Some(block) = block {
-                return Ok(block);
-            }
+        if self.holds_little(heap, mine)
+            && let Some(block) = self.grow_nest(heap, mine, others, Wanted { size, unused, load }, index)?
+        {
+            return Ok(block);
         }
+        self.dissolve(heap, mine);
+        self.set_care(heap, mine, wanted, load);
         let place = if small { None } else { self.place(mine, size) };
         if let Some(place) = place.filter(|place| place.price <= cost::MAP) {
             let block = mine.allocate_at(place.number, place.address, size, unused, index);
@@ -225,12 +219,8 @@ impl<B: Backend> PageSource<B> {
         let address = assembled.ok_or(GrowError::OutOfMemory)?;
         self.set_care(heap, mine, wanted, load);
         self.sweep()?;
-        let block = if small {
-            mine.place_all(false);
-            mine.allocate(size, unused, index)
-        } else {
-            mine.take(address, size, unused, index)
-        };
+        let block =
+            if small { mine.allocate(size, unused, index) } else { mine.take(address, size, unused, index) };
         block.ok_or(GrowError::NoNumbers)
     }
 
@@ -240,7 +230,6 @@ impl<B: Backend> PageSource<B> {
         let beyond = thousandths(self.half_of_left(most), self.policy.tight - self.policy.slack);
         let tight =
             self.ground.bytes() > thousandths(most, self.policy.tight).max(self.haste.given()).max(beyond);
-        mine.place_all(self.holds_little(heap, mine));
         mine.placed = if self.holds_little(heap, mine) {
             MEDIUM + 1
         } else if tight {
@@ -320,7 +309,7 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// Takes stale mappings away whose work is done, when there are very many.
-    fn sweep(&mut self) -> Result<(), GrowError<B::Error>> {
+    pub(super) fn sweep(&mut self) -> Result<(), GrowError<B::Error>> {
         if self.ground.mappings() <= self.policy.most_mappings {
             return Ok(());
         }

@@ -34,17 +34,12 @@ impl Stock {
         stock
     }
 
-    /// As [`Stock::of`], in no order but that those for which `last` holds come last.
-    pub(super) fn shuffled(whole: &[Whole], seed: u64, last: impl Fn(u32) -> bool) -> Self {
-        let mut stock = Self::of(whole, true);
-        for (_, shelf) in &mut stock.0 {
-            shelf.sort_unstable_by_key(|whole| (!last(whole.chunk), mix(seed, whole.chunk)));
-        }
-        stock
-    }
-
     pub(super) fn remove(&mut self, chunk: u32) {
         self.0.iter_mut().for_each(|(_, shelf)| shelf.retain(|whole| whole.chunk != chunk));
+    }
+
+    pub(super) fn get(&self, chunk: u32) -> Option<Whole> {
+        self.0.iter().flat_map(|(_, shelf)| shelf).find(|whole| whole.chunk == chunk).copied()
     }
 
     pub(super) fn supply(&self) -> Supply {
@@ -79,10 +74,4 @@ impl Stock {
             at.or_else(|| self.0.iter().rposition(|(bytes, shelf)| *bytes <= room && !shelf.is_empty()))?;
         self.0.get_mut(at)?.1.pop()
     }
-}
-
-/// A number that looks like chance.
-const fn mix(seed: u64, number: u32) -> u64 {
-    let mixed = (seed ^ number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }

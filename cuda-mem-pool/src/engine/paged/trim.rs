@@ -2,6 +2,7 @@
 
 use super::backend::Backend;
 use super::heap::StreamHeap;
+use super::sizes::PAGE;
 use super::source::{GrowError, PageSource};
 
 impl<B: Backend> PageSource<B> {
@@ -19,6 +20,7 @@ impl<B: Backend> PageSource<B> {
         mine: &mut StreamHeap,
     ) -> Result<usize, GrowError<B::Error>> {
         self.round += 1;
+        self.dissolve(heap, mine);
         let free = mine.free_ranges();
         self.mark_free(heap, mine)?;
         let mut bytes = self.release_homeless()?;
@@ -38,7 +40,8 @@ impl<B: Backend> PageSource<B> {
 
     /// The bytes in handles of a heap that nothing is in and that may be moved.
     pub(crate) fn movable(&self, heap: u32, mine: &StreamHeap) -> usize {
-        self.wholly_free(heap, &mine.free_ranges()).iter().map(|whole| whole.bytes).sum()
+        let whole: usize = self.wholly_free(heap, &mine.free_ranges()).iter().map(|whole| whole.bytes).sum();
+        whole.saturating_add(self.free_leaves(mine).len().saturating_mul(PAGE))
     }
 
     /// Gives everything back, at the end: nobody has a block and the device is done. What a call refuses is tried again once,

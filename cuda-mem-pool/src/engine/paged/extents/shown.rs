@@ -49,12 +49,16 @@ impl Extents {
         self.moved.get_or_insert_default();
     }
 
+    pub(in crate::engine::paged) const fn is_watched(&self) -> bool {
+        self.moved.is_some()
+    }
+
     /// What was offered and withdrawn since this was asked last, in order.
     pub(in crate::engine::paged) fn take_moved(&mut self) -> Vec<Moved> {
         self.moved.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    pub(super) fn note(&mut self, address: u64, size: usize, here: bool) {
+    pub(in crate::engine::paged) fn note(&mut self, address: u64, size: usize, here: bool) {
         if let Some(moved) = &mut self.moved {
             moved.push(Moved { address, size, here });
         }

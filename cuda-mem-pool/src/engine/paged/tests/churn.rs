@@ -1,7 +1,8 @@
-//! Random sizes, a fixed number of blocks alive in each heap: what the benchmarks of allocators do.
+//! Random sizes, a fixed number of blocks alive in each heap: `churn` of the benchmark, with its very sizes.
 
 use std::collections::BTreeMap;
 
+use super::engines::Mt19937;
 use super::model::{Model, Others};
 use crate::engine::paged::pages::ROOMY;
 use crate::engine::paged::{Block, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size};
@@ -18,20 +19,17 @@ struct Outcome {
     /// What the page source is asked for in the last quarter, of 10,000 allocations.
     grows: u64,
     nanoseconds: f64,
+    mappings: usize,
 }
 
 /// `heaps` heaps by turns, each with sizes from 512 bytes up to `doublings` doublings, evenly over them.
-fn churn(heaps: u32, doublings: f64, rounds: usize, seed: u64) -> Outcome {
+fn churn(heaps: u32, doublings: f64, rounds: usize, seed: u32) -> Outcome {
     let mut source = PageSource::new(Model::new(0, usize::MAX), Policy::DEFAULT, 1 << 42);
-    let mut state = 88_172_645_463_325_252u64 ^ (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let mut random = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 11) as f64 / (1u64 << 53) as f64
-    };
     let sizes: Vec<Vec<usize>> = (0..heaps)
-        .map(|_| (0..1024).map(|_| (512.0 * (random() * doublings).exp2()) as usize).collect())
+        .map(|heap| {
+            let mut engine = Mt19937::new(seed * heaps + heap);
+            (0..1024).map(|_| (512.0 * (engine.canonical() * doublings).exp2()) as usize).collect()
+        })
         .collect();
     let mut all: BTreeMap<u32, StreamHeap> = (0..heaps).map(|heap| (heap, StreamHeap::new())).collect();
     let mut live: Vec<Vec<Option<Block>>> = vec![vec![None; LIVE]; heaps as usize];
@@ -46,7 +44,7 @@ fn churn(heaps: u32, doublings: f64, rounds: usize, seed: u64) -> Outcome {
         }
         for heap in 0..heaps {
             source.backend_mut().now += 1;
-            let mut mine = all.remove(&heap).unwrap();
+            let mine = all.get_mut(&heap).unwrap();
             let place = &mut live[heap as usize][round * 29 % LIVE];
             if let Some(block) = place.take() {
                 mine.free(block.number, &NoIndex).unwrap();
@@ -55,27 +53,34 @@ fn churn(heaps: u32, doublings: f64, rounds: usize, seed: u64) -> Outcome {
             let size = block_size(sizes[heap as usize][round % 1024]).unwrap();
             let block = mine.allocate(size, 0, &NoIndex).unwrap_or_else(|| {
                 grows += 1;
-                let load = Load { active, peak };
-                source
-                    .grow(heap, &mut mine, &mut Others(&mut all), Wanted { size, unused: 0, load }, &NoIndex)
-                    .unwrap()
+                let mut mine = all.remove(&heap).unwrap();
+                let wanted = Wanted { size, unused: 0, load: Load { active, peak } };
+                let block = source.grow(heap, &mut mine, &mut Others(&mut all), wanted, &NoIndex).unwrap();
+                all.insert(heap, mine);
+                block
             });
             *place = Some(block);
             active += size;
             peak = peak.max(active);
-            all.insert(heap, mine);
         }
     }
     let nanoseconds = begun.elapsed().as_nanos() as f64 / (rounds / 4 * heaps as usize) as f64;
     let last = count(source.backend());
     let calls = [calls[1], calls[2] - calls[1], calls[3] - calls[2], last - calls[3]];
     let ratio = source.most_reserved() as f64 / peak as f64;
-    Outcome { ratio, peak, calls, grows: grows * 40_000 / (rounds as u64 * u64::from(heaps)), nanoseconds }
+    Outcome {
+        ratio,
+        peak,
+        calls,
+        grows: grows * 40_000 / (rounds as u64 * u64::from(heaps)),
+        nanoseconds,
+        mappings: source.most_mappings(),
+    }
 }
 
 #[test]
 fn random_blocks_are_held_in_little_more_than_they_are() {
-    for (heaps, doublings, most) in [(1, 10.0, 1.1), (1, 16.0, 1.12), (4, 16.0, 1.14)] {
+    for (heaps, doublings, most) in [(1, 10.0, 1.1), (1, 16.0, 1.1), (4, 16.0, 1.45)] {
         let Outcome { ratio, peak, calls, .. } = churn(heaps, doublings, 8 << 10, 0);
         println!("{heaps} heaps, {doublings} doublings: held {ratio:.3}, {calls:?} calls");
         assert!(ratio <= most || peak as f64 * ratio <= ROOMY as f64, "{heaps} heaps hold {ratio}");
@@ -86,32 +91,34 @@ fn random_blocks_are_held_in_little_more_than_they_are() {
 /// What comes again and again finds its windows as it left them.
 #[test]
 fn blocks_that_come_again_need_no_more_calls() {
-    for seed in [1, 3, 4, 5] {
+    for seed in [0, 1, 3, 4] {
         let Outcome { ratio, calls, .. } = churn(1, 16.0, 64 << 10, seed);
-        assert!(ratio <= 1.13, "seed {seed} holds {ratio}");
-        assert!(calls[3] <= 16, "seed {seed} makes {calls:?} calls");
+        assert!(ratio <= 1.1, "seed {seed} holds {ratio}");
+        assert!(calls[3] <= 8, "seed {seed} makes {calls:?} calls");
     }
 }
 
-/// Many heaps would take from each other for ever; they are given memory, and hardly come for more then.
+/// Many heaps would take from each other for ever: each has what it needs itself, and hardly comes for more then.
 #[test]
 fn many_heaps_come_to_rest() {
-    let Outcome { ratio, calls, grows, .. } = churn(16, 16.0, 2 << 10, 0);
+    let Outcome { ratio, calls, grows, .. } = churn(16, 16.0, 4 << 10, 0);
     println!("held {ratio:.3}, {calls:?} calls, {grows} of 10,000 visit the source");
-    assert!(ratio <= 2.3, "held {ratio}");
-    assert!(calls[3] <= 64 && grows <= 50, "{calls:?} calls, {grows} visits");
+    assert!(ratio <= 1.65, "held {ratio}");
+    assert!(calls[3] <= 512 && grows <= 100, "{calls:?} calls, {grows} visits");
 }
 
 #[test]
 #[ignore = "prints figures for choosing the policy"]
 fn figures_of_churn() {
     let rounds = std::env::var("ROUNDS").map_or(64 << 10, |rounds| rounds.parse().unwrap());
-    for (heaps, doublings, seeds) in [(16, 10.0, 1), (1, 16.0, 8), (4, 16.0, 2), (16, 16.0, 1)] {
+    for (heaps, doublings, seeds) in
+        [(16, 10.0, 1), (1, 16.0, 16), (2, 16.0, 2), (4, 16.0, 2), (8, 16.0, 2), (16, 16.0, 1)]
+    {
         for seed in 0..seeds {
-            let Outcome { ratio, peak, calls, grows, nanoseconds } =
+            let Outcome { ratio, peak, calls, grows, nanoseconds, mappings } =
                 churn(heaps, doublings, rounds / heaps as usize, seed);
             println!(
-                "{heaps} heaps, {doublings} doublings, seed {seed}: peak {} MiB held {ratio:.4} calls {calls:?} grows {grows} ns {nanoseconds:.0}",
+                "{heaps} heaps, {doublings} doublings, seed {seed}: peak {} MiB held {ratio:.4} calls {calls:?} grows {grows} ns {nanoseconds:.0} mappings {mappings}",
                 peak >> 20
             );
         }

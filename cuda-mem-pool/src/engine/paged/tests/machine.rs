@@ -77,6 +77,17 @@ impl BlockIndex for Index {
     }
 }
 
+fn any_size(chance: &mut Chance, largest: u64) -> usize {
+    let bytes = match chance.below(10) {
+        0..3 => chance.below(16 << 10),
+        3..5 => chance.below(1 << 20),
+        5 => chance.below(64) << 20,
+        6 => chance.below(8 << 20),
+        _ => chance.below(largest << 20),
+    };
+    block_size(bytes as usize).unwrap()
+}
+
 /// One device, its page source, its heaps, and what is known of them.
 struct Machine {
     chance: Chance,
@@ -91,6 +102,8 @@ struct Machine {
     /// Pinned handles, and how often they had moved when they were pinned.
     pinned: Vec<(u32, u64)>,
     largest: u64,
+    /// The only sizes, in half of the machines: blocks find places that they had before.
+    sizes: Vec<usize>,
 }
 
 impl Machine {
@@ -107,8 +120,12 @@ impl Machine {
         // Half of them give memory soon rather than move it.
         let policy = if chance.one_in(2) { Policy { patience: 40, credit: 1, ..policy } } else { policy };
         let range = [1u64 << 30, 4 << 30, 1 << 40][chance.below(3) as usize];
+        let largest = 1 + chance.below(200);
+        let count = if chance.one_in(2) { 1 + chance.below(12) } else { 0 };
+        let sizes = (0..count).map(|_| any_size(&mut chance, largest)).collect();
         Self {
-            largest: 1 + chance.below(200),
+            largest,
+            sizes,
             source: PageSource::new(device, policy, range),
             heaps: (0..streams).map(|heap| (heap, StreamHeap::new())).collect(),
             chance,
@@ -149,13 +166,10 @@ impl Machine {
     }
 
     fn size(&mut self) -> usize {
-        let bytes = match self.chance.below(10) {
-            0..3 => self.chance.below(16 << 10),
-            3..5 => self.chance.below(1 << 20),
-            5 => self.chance.below(64) << 20,
-            _ => self.chance.below(self.largest << 20),
-        };
-        block_size(bytes as usize).unwrap()
+        if self.sizes.is_empty() || self.chance.one_in(20) {
+            return any_size(&mut self.chance, self.largest);
+        }
+        self.sizes[self.chance.below(self.sizes.len() as u64) as usize]
     }
 
     fn allocate(&mut self) {

@@ -2,6 +2,8 @@
 
 mod churn;
 mod device;
+#[path = "../../../../benches/participant/device/engines.rs"]
+mod engines;
 mod failing;
 mod machine;
 mod model;

@@ -1,7 +1,8 @@
-//! Blocks of any size up to a largest, as in RMM's random-allocation benchmark.
+//! Blocks of any size up to a largest: RMM's random-allocation benchmark, as `ci/peers/rmm_benchmarks.h` has it.
 
 use std::collections::BTreeMap;
 
+use super::engines::MinStd;
 use super::model::{Model, Others};
 use crate::engine::paged::{
     Block, GrowError, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size,
@@ -70,28 +71,25 @@ impl Program {
     fn run(&mut self, count: usize, largest: usize) -> Run {
         let begun = std::time::Instant::now();
         let (calls, microseconds) = (self.calls(), self.source.backend().microseconds());
-        let mut state = 88_172_645_463_325_252u64;
-        let mut random = |most: usize| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 11) as usize % most
-        };
-        let mut live: Vec<Block> = Vec::new();
-        let (mut made, mut grows) = (0, 0);
+        let mut engine = MinStd::new();
+        let mut live: Vec<(usize, Block)> = Vec::new();
+        let (mut made, mut grows, mut total) = (0, 0, 0);
         for _ in 0..2 * count {
-            let size = block_size(random(largest) + 1).unwrap();
-            let wants = random(100) < 73 && made < count && self.active + size < LIMIT;
-            let block = (wants || live.is_empty()).then(|| self.allocate(size, &mut grows)).flatten();
-            if let Some(block) = block {
-                live.push(block);
-                made += 1;
+            let bytes = engine.uniform(1, largest as u64) as usize;
+            let wants =
+                live.is_empty() || (engine.uniform(0, 99) < 73 && made < count && total + bytes < LIMIT);
+            let size = block_size(bytes).unwrap();
+            if let Some(block) = wants.then(|| self.allocate(size, &mut grows)).flatten() {
+                live.push((bytes, block));
+                (made, total) = (made + 1, total + bytes);
             } else if !live.is_empty() {
-                let block = live.swap_remove(random(live.len()));
+                let index = engine.uniform(0, count as u64 - 1) as usize % live.len();
+                let (bytes, block) = live.swap_remove(index);
                 self.free(block);
+                total -= bytes;
             }
         }
-        live.into_iter().for_each(|block| self.free(block));
+        live.into_iter().for_each(|(_, block)| self.free(block));
         Run {
             calls: self.calls() - calls,
             grows,
@@ -112,11 +110,11 @@ fn runs(policy: Policy, times: usize, count: usize, mib: usize) -> (Program, Vec
 /// A program that does nothing but free and allocate gets memory until it needs no calls any more.
 #[test]
 fn blocks_of_any_size_need_hardly_any_calls_in_the_end() {
-    for (mib, most) in [(64, 1.1), (256, 1.3), (1024, 1.7), (4096, 2.0)] {
+    for (mib, most) in [(64, 1.1), (256, 1.35), (1024, 1.7), (4096, 2.1)] {
         let (program, runs) = runs(Policy::DEFAULT, 3, 1000, mib);
         let held = program.source.most_reserved() as f64 / program.peak as f64;
         assert!(held <= most, "{held} held with blocks of up to {mib} MiB");
-        assert!(runs[2].calls <= 40, "{} calls with blocks of up to {mib} MiB", runs[2].calls);
+        assert!(runs[1].calls <= 8 && runs[2].calls <= 8, "{runs:?} with blocks of up to {mib} MiB");
         assert!(runs[2].grows <= 10, "the source is asked {} times", runs[2].grows);
     }
 }
@@ -135,10 +133,10 @@ fn calls_that_are_paid_for_are_no_reason_to_hold_more() {
 #[test]
 fn a_close_limit_saves_calls() {
     let patient = Policy { credit: 1 << 20, ..Policy::DEFAULT };
-    let (program, free) = runs(patient, 2, 1000, 256);
+    let (program, free) = runs(patient, 2, 1000, 64);
     let mut close = Program::new(patient, usize::MAX);
     close.source.set_limit(program.peak / 100 * 109);
-    let close_runs = [close.run(1000, 256 << 20), close.run(1000, 256 << 20)];
+    let close_runs = [close.run(1000, 64 << 20), close.run(1000, 64 << 20)];
     let held = close.source.most_reserved() as f64 / program.peak as f64;
     let (calls, before) = (close_runs[1].calls, free[1].calls);
     assert!((1.04..=1.09).contains(&held), "{held} held");
@@ -155,7 +153,7 @@ fn figures_of_random_blocks() {
         ..Policy::DEFAULT
     };
     for count in [1_000, 10_000, 100_000].into_iter().filter(|count| *count <= number("MOST", 10_000)) {
-        for mib in [1, 4, 64, 256, 1024, 4096] {
+        for mib in [1, 4, 64, 256, 1024, 4096].into_iter().filter(|mib| number("MIB", *mib) == *mib) {
             let (program, runs) = runs(policy, number("RUNS", 2), count, mib);
             let held = program.source.most_reserved() as f64 / program.peak as f64;
             for Run { calls, grows, allocations, microseconds, nanoseconds } in runs {

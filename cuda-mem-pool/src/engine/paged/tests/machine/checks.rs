@@ -1,13 +1,15 @@
 //! What holds of a machine between any two steps.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Machine;
+use crate::engine::slab::NONE;
 
 impl Machine {
-    /// Each byte of a handle is offered, or in use, at one of its mappings, and only there.
+    /// Each byte of a handle that is no leaf is offered, or in use, at one of its mappings, and only there.
     fn check_handles(&self) {
-        for (number, chunk) in self.source.ground.chunks().filter(|(_, chunk)| !chunk.maps.is_empty()) {
+        let chunks = self.source.ground.chunks();
+        for (number, chunk) in chunks.filter(|(_, chunk)| !chunk.maps.is_empty() && chunk.leaf == NONE) {
             let maps = chunk.maps.iter().map(|at| *self.source.ground.at(*at).expect("a mapping"));
             let mut parts: Vec<(usize, usize)> = maps
                 .inspect(|map| assert_eq!((map.chunk, map.bytes), (number, chunk.bytes)))
@@ -23,32 +25,33 @@ impl Machine {
         }
     }
 
-    /// What a heap has is what the mappings of its handles offer.
+    /// Each byte of a handle is in one block, or free, in the heap that has the handle, once, and at a mapping that offers it.
     fn check_places(&self) {
-        let mut had: Vec<(u64, u64, u32)> = Vec::new();
+        let ground = &self.source.ground;
+        let mut had: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
         for (stream, heap) in &self.heaps {
-            had.extend(heap.layout().iter().map(|(at, size, _)| (*at, at + *size as u64, *stream)));
-        }
-        had.sort_unstable();
-        let mut had = had.into_iter().peekable();
-        for (address, map) in self.source.ground.maps().filter(|(_, map)| !map.is_stale()) {
-            let (mut at, to) = (address + map.from as u64, address + map.to as u64);
-            let of = self.source.ground.chunk(map.chunk).expect("a handle").heap;
-            while at < to {
-                let (from, end, heap) = *had.peek().expect("what is offered is in a heap");
-                assert!(from <= at && at < end, "nobody has {at:#x}, which is offered");
-                assert_eq!(heap, of, "{at:#x} is in another heap than its handle");
-                at = end.min(to);
-                // The next mapping may go on with it.
-                if end <= to {
-                    had.next();
-                } else {
-                    let rest = had.peek_mut().expect("it");
-                    rest.0 = to;
+            for (address, size, _) in heap.layout() {
+                let (mut at, end) = (address, address + size as u64);
+                while at < end {
+                    let (start, map) = ground.covering(at).expect("a heap has what is not mapped");
+                    let (from, to) = (start + map.from as u64, start + map.to as u64);
+                    assert!((from..to).contains(&at), "a heap has {at:#x}, which no mapping offers");
+                    let of = ground.chunk(map.chunk).expect("a handle").heap;
+                    assert_eq!(of, *stream, "{at:#x} is in another heap than its handle");
+                    had.entry(map.chunk).or_default().push((at - start, to.min(end) - start));
+                    at = to.min(end);
                 }
             }
         }
-        assert_eq!(had.next(), None, "a heap has what no mapping offers");
+        for (number, chunk) in ground.chunks().filter(|(_, chunk)| !chunk.maps.is_empty()) {
+            let mut parts = had.remove(&number).unwrap_or_default();
+            parts.sort_unstable();
+            let end = parts.iter().fold(0, |end, (from, to)| {
+                assert_eq!(*from, end, "bytes of handle {number} are in a heap twice, or in none");
+                *to
+            });
+            assert_eq!(end, chunk.bytes as u64, "bytes of handle {number} are in no heap");
+        }
     }
 
     /// Every byte is in a block or free, in one heap, and the heaps' books agree with ours.
