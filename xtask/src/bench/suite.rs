@@ -80,8 +80,23 @@ pub(crate) fn size(bytes: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// Every participant has a seat; there are so many goals, each of a case, and none is met by nothing.
+    pub(crate) fn fits(suite: fn(Scale) -> Suite, goals: usize) {
+        for quick in [true, false] {
+            let scale = Scale { quick, gib: 16, available: 0 };
+            let suite = suite(scale);
+            let seated = |name: &&str| suite.programs.iter().any(|seat| seat.participants.contains(name));
+            assert!(suite.cases.iter().all(|case| case.participants.iter().all(seated)));
+            let named = |goal: &str| suite.cases.iter().any(|case| goal.starts_with(&case.name));
+            let verdicts = (suite.goals)(&Figures::default(), scale);
+            assert_eq!(verdicts.len(), goals);
+            assert!(verdicts.iter().all(|verdict| named(&verdict.goal)), "{verdicts:?}");
+            assert!(verdicts.iter().all(|verdict| verdict.verdict == "not measured"), "{verdicts:?}");
+        }
+    }
 
     #[test]
     fn sizes_read_well() {

@@ -124,16 +124,7 @@ mod tests {
 
     #[test]
     fn every_participant_has_a_seat_and_every_goal_a_case() {
-        for quick in [true, false] {
-            let suite = suite(scale(quick));
-            let seated = |name: &&str| suite.programs.iter().any(|seat| seat.participants.contains(name));
-            assert!(suite.cases.iter().all(|case| case.participants.iter().all(seated)));
-            let named = |goal: &str| suite.cases.iter().any(|case| goal.starts_with(&case.name));
-            let verdicts = goals(&Figures::default(), scale(quick));
-            assert_eq!(verdicts.len(), 7);
-            assert!(verdicts.iter().all(|verdict| named(&verdict.goal)), "{verdicts:?}");
-            assert!(verdicts.iter().all(|verdict| verdict.verdict == "not measured"), "{verdicts:?}");
-        }
+        crate::bench::suite::tests::fits(suite, 7);
     }
 
     #[test]

@@ -120,6 +120,7 @@ impl Inner {
             Err(GrowError::OutOfMemory | GrowError::Backend(Refusal::OutOfMemory)) => Ok(None),
             Err(GrowError::Backend(refusal)) => Err(refusal.into()),
             Err(GrowError::NoNumbers) => Err(anyhow!("the engine's books are full")),
+            Err(GrowError::InUse { address }) => Err(anyhow!("{address:#x} was to be mapped over a block")),
         }
     }
 
