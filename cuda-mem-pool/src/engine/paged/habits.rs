@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::backend::Backend;
 use super::heap::StreamHeap;
+use super::policy::FEW;
 use super::source::PageSource;
 
 /// How many sizes are remembered at most.
@@ -49,9 +50,10 @@ impl<B: Backend> PageSource<B> {
         trusted && is_little && mine.now() >= self.policy.churn && self.policy.moves
     }
 
-    /// While less than this is held, it is little.
+    /// While less than this is held, it is little. Until very many heaps have the windows that they need, each of them has the driver
+    /// map thousands of leaves.
     pub(super) fn little(&self) -> usize {
-        self.policy.little.saturating_mul(self.marks.len().max(1))
+        self.policy.little.saturating_mul(self.marks.len().clamp(1, FEW))
     }
 
     /// Learns whether sizes come again.

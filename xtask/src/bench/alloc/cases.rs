@@ -105,10 +105,6 @@ pub(super) fn all(quick: bool) -> Vec<Case> {
     }
     for pattern in PATTERNS {
         for threads in THREADS {
-            // As many heaps map large blocks more often than the simulator can.
-            if quick && pattern.number == 2 && threads > 8 {
-                continue;
-            }
             let request = format!("churn pattern={} threads={threads} ms={ms} warm={warm}", pattern.number);
             cases.push(case(churn(pattern, threads), CHURNERS, request, 5));
         }

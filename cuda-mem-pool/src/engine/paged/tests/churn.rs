@@ -98,13 +98,14 @@ fn blocks_that_come_again_need_no_more_calls() {
     }
 }
 
-/// Many heaps would take from each other for ever: each has what it needs itself, and hardly comes for more then.
+/// Many heaps would take from each other for ever, or map leaves until each has all its windows: they are given memory, and hardly come
+/// for more then.
 #[test]
 fn many_heaps_come_to_rest() {
     let Outcome { ratio, calls, grows, .. } = churn(16, 16.0, 4 << 10, 0);
     println!("held {ratio:.3}, {calls:?} calls, {grows} of 10,000 visit the source");
-    assert!(ratio <= 1.65, "held {ratio}");
-    assert!(calls[3] <= 512 && grows <= 100, "{calls:?} calls, {grows} visits");
+    assert!(ratio <= 2.25, "held {ratio}");
+    assert!(calls[3] <= 64 && grows <= 100, "{calls:?} calls, {grows} visits");
 }
 
 #[test]
