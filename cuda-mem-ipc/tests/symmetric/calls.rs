@@ -1,5 +1,8 @@
 //! What an allocation costs the driver.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use cuda_mem_core::Driver;
 use cuda_mem_ipc::symmetric::GroupOptions;
 use cuda_mem_sim::Sim;
@@ -36,8 +39,13 @@ fn allocate(seat: &Seat) {
     if let Some(sim) = sim {
         let misuse: Vec<_> = sim.misuse().iter().map(ToString::to_string).collect();
         assert!(misuse.is_empty(), "misused: {misuse:#?}");
-        let leaks: Vec<_> = sim.leaks().iter().map(ToString::to_string).collect();
-        assert!(leaks.is_empty(), "leaked: {leaks:#?}");
+        // What other threads may have given the legacy stream is waited for in the background, and the words' memory goes then.
+        let dropped = Instant::now();
+        while !sim.leaks().is_empty() {
+            let leaks: Vec<_> = sim.leaks().iter().map(ToString::to_string).collect();
+            assert!(dropped.elapsed() < Duration::from_secs(60), "leaked: {leaks:#?}");
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
