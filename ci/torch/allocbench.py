@@ -18,12 +18,12 @@ LINE = re.compile(r"^(\S+)\s+threads=\s*(\d+)\s+torch\s+([0-9.]+)", re.MULTILINE
 
 def build(source, folder):
     """The program as a library, so that it can be called where the allocator was enabled."""
-    from torch.utils import cpp_extension
+    from torch.utils.cpp_extension import CUDA_HOME, include_paths, library_paths
 
-    cuda = Path(cpp_extension.CUDA_HOME or "/usr/local/cuda")
+    cuda = Path(CUDA_HOME or "/usr/local/cuda")
     out = folder / "allocbench.so"
-    include = [f"-I{path}" for path in [*cpp_extension.include_paths(), cuda / "include"]]
-    library = [f"-L{path}" for path in [*cpp_extension.library_paths(), cuda / "lib64"]]
+    include = [f"-I{path}" for path in [*include_paths(), cuda / "include"]]
+    library = [f"-L{path}" for path in [*library_paths(), cuda / "lib64"]]
     flags = ["-O2", "-std=c++17", "-fPIC", "-shared"]
     names = ["-lc10_cuda", "-lc10", "-lcudart", "-lpthread"]
     subprocess.run(["c++", *flags, *include, str(source), *library, *names, "-o", str(out)], check=True)

@@ -635,23 +635,28 @@ def _rank(number, directory, work):
     dist.destroy_process_group()
 
 
+def together(rank, *arguments):
+    """Two ranks, each a process with a number. One that hangs is ended: it would be waited for when this process ends."""
+    import torch.multiprocessing as multiprocessing
+
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as directory:
+        ranks = [context.Process(target=rank, args=(number, directory, *arguments), daemon=True) for number in range(2)]
+        [process.start() for process in ranks]
+        end = time.monotonic() + 200
+        [process.join(max(0, end - time.monotonic())) for process in ranks]
+        [process.kill() for process in ranks if process.is_alive()]
+        [process.join() for process in ranks]
+        assert [process.exitcode for process in ranks] == [0, 0], [process.exitcode for process in ranks]
+
+
 def _on_two_devices(work):
     import torch
-    import torch.multiprocessing as multiprocessing
 
     if torch.cuda.device_count() < 2:
         print("skipped: there is one device")
         return
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as directory:
-        ranks = [context.Process(target=_rank, args=(number, directory, work), daemon=True) for number in range(2)]
-        [process.start() for process in ranks]
-        end = time.monotonic() + 200
-        [process.join(max(0, end - time.monotonic())) for process in ranks]
-        # One that hangs would be waited for when this process ends.
-        [process.kill() for process in ranks if process.is_alive()]
-        [process.join() for process in ranks]
-        assert [process.exitcode for process in ranks] == [0, 0], [process.exitcode for process in ranks]
+    together(_rank, work)
 
 
 def _buffers_and_signals(torch, symm_mem, dist, number):

@@ -4,13 +4,13 @@ import gc
 import glob
 import os
 import sys
-import tempfile
 import threading
 import time
 from datetime import timedelta
 
 import torch
 from programs import numbered, start
+from steps import together
 
 
 def joined(number, directory, store="store"):
@@ -41,21 +41,6 @@ def refused(wanted, work):
         assert wanted in str(error), error
         return
     raise AssertionError(f"it was not refused: {wanted}")
-
-
-def together(rank):
-    """Two ranks, with a device each. One that hangs is ended."""
-    import torch.multiprocessing as multiprocessing
-
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as directory:
-        ranks = [context.Process(target=rank, args=(number, directory), daemon=True) for number in range(2)]
-        [process.start() for process in ranks]
-        end = time.monotonic() + 200
-        [process.join(max(0, end - time.monotonic())) for process in ranks]
-        [process.kill() for process in ranks if process.is_alive()]
-        [process.join() for process in ranks]
-        assert [process.exitcode for process in ranks] == [0, 0], [process.exitcode for process in ranks]
 
 
 def use(number, directory):

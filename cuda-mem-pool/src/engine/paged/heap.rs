@@ -161,23 +161,7 @@ impl StreamHeap {
     #[inline]
     fn take_nested(&mut self, size: usize, unused: usize, index: &impl BlockIndex) -> Option<Block> {
         let (number, address) = self.nest.take(size, unused, self.now)?;
-        self.nested_block(number, address, size, index)
-    }
-
-    /// Enters a block of the nest, which was just taken.
-    #[inline]
-    pub(super) fn nested_block(
-        &mut self,
-        number: u32,
-        address: u64,
-        size: usize,
-        index: &impl BlockIndex,
-    ) -> Option<Block> {
-        if !index.set_large(address, number) {
-            self.nest.free(number, self.now);
-            return None;
-        }
-        Some(Block { number: BlockNumber::new(Tier::Large, number), address, size })
+        self.large_block(number, address, size, index)
     }
 
     /// Joins one large block that is kept with what is free.
@@ -417,8 +401,9 @@ impl StreamHeap {
         self.allocate(size, unused, index)
     }
 
+    /// Enters a large block, which was just taken.
     #[inline]
-    fn large_block(
+    pub(super) fn large_block(
         &mut self,
         number: u32,
         address: u64,
@@ -426,7 +411,11 @@ impl StreamHeap {
         index: &impl BlockIndex,
     ) -> Option<Block> {
         if !index.set_large(address, number) {
-            self.large.release(number, self.now);
+            if number & NESTED > 0 {
+                self.nest.free(number, self.now);
+            } else {
+                self.large.release(number, self.now);
+            }
             return None;
         }
         Some(Block { number: BlockNumber::new(Tier::Large, number), address, size })

@@ -77,7 +77,7 @@ impl<B: Backend> PageSource<B> {
         self.finish(heap, mine)?;
         let now = mine.now();
         let Some((number, address)) = mine.nest.use_window(window, unused, now) else { return Ok(None) };
-        mine.nested_block(number, address, size, index).map(Some).ok_or(GrowError::NoNumbers)
+        mine.large_block(number, address, size, index).map(Some).ok_or(GrowError::NoNumbers)
     }
 
     /// A page that nothing is in, for blocks of this size: its number and address. None if there is none to be had.
