@@ -60,11 +60,31 @@ impl Shared {
             return Ok(address);
         }
         let request = self.request(requested)?;
-        let slot = self.slot(stream)?;
-        if self.history.is_listening() {
-            return self.allocate_and_tell(slot, request);
+        self.obtain_or_tell(self.slot(stream)?, request)
+    }
+
+    /// As [`Shared::allocate`], for the stream of a slot.
+    #[inline]
+    pub(super) fn allocate_in(&self, slot: &StreamSlot, requested: usize) -> Result<u64> {
+        if forked() {
+            return Err(cuda_mem_core::Error::Forked.into());
         }
-        self.obtain(slot, request)
+        if self.private.is_routed()
+            && let Some(address) = self.allocate_routed(requested, &slot.stream)?
+        {
+            return Ok(address);
+        }
+        let request = self.request(requested)?;
+        self.obtain_or_tell(slot, request)
+    }
+
+    #[inline]
+    fn obtain_or_tell(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
+        if self.history.is_listening() {
+            self.allocate_and_tell(slot, request)
+        } else {
+            self.obtain(slot, request)
+        }
     }
 
     #[inline]
