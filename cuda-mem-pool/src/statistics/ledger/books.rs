@@ -8,7 +8,7 @@ use self::shares::Shares;
 use super::cells::{ACTIVE, Cells, TOKEN};
 use super::sums::{Flow, Made, Sums};
 use super::{LiveStatistics, Peaks};
-use crate::primitive::{Mutex, Ordering, lock, thread_token, wait_a_moment};
+use crate::primitive::{Mutex, Ordering, lock_soon, thread_token, wait_a_moment};
 use crate::statistics::PoolSize;
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Books {
 
     pub(super) fn add(&self) -> Arc<Cells> {
         let cells = Arc::<Cells>::default();
-        let mut state = lock(&self.state);
+        let mut state = lock_soon(&self.state);
         cells.move_to(state.shards.len());
         state.shards.push(Arc::clone(&cells));
         cells
@@ -48,7 +48,7 @@ impl Books {
     /// the shard is not active.
     #[cold]
     pub(super) fn admit(&self, cells: &Arc<Cells>, more: Sums, likely: PoolSize) {
-        let mut state = lock(&self.state);
+        let mut state = lock_soon(&self.state);
         if self.peaks == Peaks::Exact {
             state.shares.admit(cells, more, likely);
         }
@@ -59,7 +59,7 @@ impl Books {
 
     /// The shard is gone, and nobody has it.
     pub(super) fn remove(&self, cells: &Cells) {
-        let mut state = lock(&self.state);
+        let mut state = lock_soon(&self.state);
         match self.peaks {
             Peaks::Exact => state.shares.rest(),
             Peaks::Sharded => {
@@ -79,7 +79,7 @@ impl Books {
     }
 
     pub(super) fn read(&self) -> LiveStatistics {
-        let mut state = lock(&self.state);
+        let mut state = lock_soon(&self.state);
         let (now, flow) = state.freeze(self.peaks);
         let peak = match self.peaks {
             Peaks::Exact => state.shares.peak(),
@@ -90,7 +90,7 @@ impl Books {
 
     /// What there is, and the most that there was, while others count.
     pub(super) fn glance(&self) -> (Sums, Sums) {
-        let state = lock(&self.state);
+        let state = lock_soon(&self.state);
         match self.peaks {
             Peaks::Exact => state.shares.glance(),
             // Those that have risen have not all looked at it yet.
@@ -102,7 +102,7 @@ impl Books {
     }
 
     pub(super) fn reset_peak(&self) {
-        let mut state = lock(&self.state);
+        let mut state = lock_soon(&self.state);
         state.freeze(self.peaks);
         match self.peaks {
             Peaks::Exact => state.shares.reset_peak(),
@@ -114,7 +114,7 @@ impl Books {
     }
 
     pub(super) fn reset_accumulated(&self) {
-        let mut state = lock(&self.state);
+        let mut state = lock_soon(&self.state);
         let (_, flow) = state.freeze(self.peaks);
         state.base = flow;
     }

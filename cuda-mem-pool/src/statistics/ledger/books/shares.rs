@@ -8,6 +8,7 @@
 //! the one goes on alone. So a peak is only ever raised by a shard that is active alone, to what the sum then is.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::super::cells::{ACTIVE, Cells, TOKEN};
 use super::super::sums::Sums;
@@ -112,6 +113,9 @@ impl Shares {
             cells.begin();
         } else if self.is_alone() {
             // It is not any more.
+            if let Some(alone) = self.active.first() {
+                let_rise(&alone.cells);
+            }
             let alone: Vec<_> = self.active.drain(..).collect();
             for Active { cells, .. } in alone {
                 let counted = rest(&cells);
@@ -180,6 +184,26 @@ enum Effort {
     All,
     /// And of those that do, when they are done.
     Wait,
+}
+
+/// Waits a moment for one that is alone while it rises, as at the begin of a thread: else all would stop for every few blocks that
+/// it adds to the peak.
+fn let_rise(cells: &Cells) {
+    // A few blocks take as long. It is seldom looked at, because that holds it up.
+    const LOOK: Duration = Duration::from_nanos(400);
+    const LOOKS: u32 = if cfg!(all(loom, test)) { 0 } else { 32 };
+    let begin = Instant::now();
+    let mut most = cells.now();
+    for look in 1..=LOOKS {
+        while begin.elapsed() < LOOK * look {
+            std::hint::spin_loop();
+        }
+        let now = cells.now();
+        if now.fits(most) {
+            return;
+        }
+        most = most.max(now);
+    }
 }
 
 /// Lets a shard go on that was made to rest, if it counted before.
