@@ -3,7 +3,7 @@
 // Of the figures the model checker sees no more than who touches them: they would be most of what it looks at.
 use std::sync::atomic::{AtomicBool, AtomicI64};
 
-use super::sums::{Figures, Made, SIDES, Sums, zip};
+use super::sums::{Figures, Made, SIDES, Sums};
 use crate::primitive::{AtomicUsize, Exclusive, Ordering};
 use crate::statistics::PoolSize;
 
@@ -76,9 +76,6 @@ impl Cells {
     /// A limit would be passed: whether it may be.
     #[cold]
     fn rise(&self, pool: PoolSize, bytes: i64, requested: i64) -> bool {
-        if self.shift_limits(pool, bytes, requested) {
-            return true;
-        }
         if !self.bound.load(Ordering::Relaxed) {
             self.risen.store(true, Ordering::Relaxed);
             return true;
@@ -89,37 +86,6 @@ impl Cells {
         let fits = after.fits(most);
         if fits {
             self.limit(after, most, pool);
-        }
-        fits
-    }
-
-    /// Moves to the limits of one kind of pool what a block needs of what the other kind has left below its own, so that both
-    /// together stay where they were. False if that is too little, or the pool's own peak is in the way.
-    fn shift_limits(&self, pool: PoolSize, bytes: i64, requested: i64) -> bool {
-        let [small, large] = &self.pools;
-        let [_, most_small, most_large] = &self.most;
-        let (to, from, most) = match pool {
-            PoolSize::Small => (small, large, most_small),
-            PoolSize::Large => (large, small, most_large),
-        };
-        let most = to.most(most.each_ref().map(read));
-        let [to_now, from_now] = [to, from].map(PoolCells::had);
-        let wanted = zip(to_now, [1, bytes, requested], i64::wrapping_add);
-        let (mut more, mut fits) = ([0; 3], true);
-        for figure in 0..3 {
-            let limit = read(&to.limits[figure]);
-            let lacks = wanted[figure].wrapping_sub(limit).max(0);
-            let spare = read(&from.limits[figure]).wrapping_sub(from_now[figure]);
-            fits &= lacks <= spare && wanted[figure] <= most[figure];
-            // And half of the rest, for the next one.
-            let likely = lacks.wrapping_add(spare.wrapping_sub(lacks) / 2);
-            more[figure] = if lacks > 0 { likely.min(most[figure].wrapping_sub(limit)) } else { 0 };
-        }
-        if fits {
-            for ((to, from), more) in to.limits.iter().zip(&from.limits).zip(more) {
-                add(to, more);
-                add(from, more.wrapping_neg());
-            }
         }
         fits
     }
@@ -240,19 +206,6 @@ impl Cells {
 }
 
 impl PoolCells {
-    /// Blocks that somebody has, their bytes, and the bytes that were asked for.
-    fn had(&self) -> [i64; 3] {
-        [&self.blocks, &self.bytes, &self.requested].map(read)
-    }
-
-    /// The most that these may be for figures that are `most` at the most.
-    fn most(&self, most: Figures) -> [i64; 3] {
-        let [blocks, bytes, active, active_bytes, requested] = most;
-        let (active, active_bytes) =
-            (active.wrapping_sub(read(&self.pending)), active_bytes.wrapping_sub(read(&self.pending_bytes)));
-        [blocks.min(active), bytes.min(active_bytes), requested]
-    }
-
     #[inline]
     fn now(&self) -> Figures {
         let (blocks, bytes) = (read(&self.blocks), read(&self.bytes));

@@ -180,11 +180,7 @@ impl LiveStatistics {
 }
 
 #[inline]
-pub(super) fn zip<const N: usize>(
-    mut left: [i64; N],
-    right: [i64; N],
-    with: impl Fn(i64, i64) -> i64,
-) -> [i64; N] {
+fn zip<const N: usize>(mut left: [i64; N], right: [i64; N], with: impl Fn(i64, i64) -> i64) -> [i64; N] {
     for (left, right) in left.iter_mut().zip(right) {
         *left = with(*left, right);
     }
