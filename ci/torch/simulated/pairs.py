@@ -33,7 +33,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         program, environment = build_program(Path(scratch), arguments.headers, arguments.build, "pairs.cpp", FLAGS)
         # Of one device, and small: a debugger's host has few addresses.
-        environment["CUDA_MEM_SIM"] = "no-data,no-misuse,memory=2GiB"
+        environment["CUDA_MEM_SIM"] = "no-data,no-misuse,memory=1GiB"
         print("| pattern | " + " | ".join(f"{way}, {whose}" for way, whose in WAYS) + " |")
         print("|---" * (len(WAYS) + 1) + "|")
         for pattern, doublings in PATTERNS:
