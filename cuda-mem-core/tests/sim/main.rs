@@ -34,6 +34,7 @@
 mod common;
 
 mod calls;
+mod deferred;
 mod drivers;
 mod errors;
 mod fork;
@@ -43,7 +44,9 @@ mod holes_registration;
 mod holes_values;
 mod idle;
 mod imported;
+mod interrupted;
 mod nvml;
+mod panicking;
 mod registration;
 mod rig;
 mod rules;
