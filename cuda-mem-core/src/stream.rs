@@ -38,6 +38,7 @@ use crate::handle::Handle;
 
 pub use capture_past::CapturePast;
 pub use capture_point::{CaptureId, CapturePoint};
+use known::record_behind_legacy;
 pub(crate) use known::{KnownStreams, Points};
 
 /// So many waits in a row that fail, without a capture in the way, are taken for a lost context.
@@ -335,6 +336,38 @@ impl Stream {
         unsafe { call!(self.driver(), cuStreamWaitEvent(entered.raw(), event.handle(), 0)) }
     }
 
+    /// An event behind everything that it was given so far, which no capture has: [`Error::Capturing`] for `call` if it captures.
+    pub(crate) fn point(&self, call: &'static str) -> Result<Event> {
+        self.refuse_capturing(call)?;
+        let event = Event::pooled(self.context())?;
+        self.record(&event)?;
+        if self.inner.is_lent.load(Ordering::Acquire) {
+            // A capture that began before the record has the event: asked for, it would end the capture, and waited for, draw the
+            // other stream into it. Once the capture has ended the driver refuses both (seen on hardware).
+            self.refuse_capturing(call)?;
+        }
+        Ok(event)
+    }
+
+    /// As [`Stream::point`], for callers who are not expected at the stream: nor does it end a capture of a blocking stream, which
+    /// every mention of the legacy stream does.
+    pub(crate) fn point_unnoticed(&self, call: &'static str) -> Result<Event> {
+        if self.inner.kind != Kind::Legacy {
+            return self.point(call);
+        }
+        self.refuse_capturing(call)?;
+        let _bound = self.context().bind()?;
+        let event = Event::pooled(self.context())?;
+        record_behind_legacy(self.driver(), event.handle())?;
+        Ok(event)
+    }
+
+    /// Whether it has no work; None if somebody else may have it capture, so that it cannot be asked.
+    pub(crate) fn is_idle_unlent(&self) -> Result<Option<bool>> {
+        refuse_forked()?;
+        self.driver().when_idle().streams.is_idle(&self.inner)
+    }
+
     /// Has this stream's later work wait for everything that `other` has been given so far.
     ///
     /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) and
@@ -356,10 +389,8 @@ impl Stream {
         if other.driver() != self.driver() {
             return Err(Error::ForeignContext { what: "the other stream" });
         }
-        other.refuse_capturing("Stream::wait_stream")?;
         self.refuse_capturing("Stream::wait_stream")?;
-        let event = Event::pooled(other.context())?;
-        other.record(&event)?;
+        let event = other.point("Stream::wait_stream")?;
         self.wait_uncaptured(&event)
     }
 

@@ -236,7 +236,7 @@ impl Drop for Page {
         // The release waits for the streams that were told of the words. A writer that lives on may move a word back before
         // they have come to their waits, so the poison is kept up until they have.
         let mut pause = Duration::from_micros(10);
-        while let Ok(false) = self.registered.uses().are_over() {
+        while let Ok(false) = self.registered.uses_mut().are_over() {
             thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(1));
             self.let_go();

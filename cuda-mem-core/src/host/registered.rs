@@ -265,6 +265,10 @@ impl<M: HostMemory> Registered<M> {
         &self.parts.uses
     }
 
+    pub(crate) fn uses_mut(&mut self) -> &mut Uses {
+        &mut self.parts.uses
+    }
+
     /// Takes over the uses of a part of the memory, whose own owner is gone: the release waits for them too.
     pub fn absorb_uses(&self, uses: Uses) {
         self.parts.uses.absorb(uses);

@@ -163,12 +163,7 @@ impl Use {
     fn point(&self) -> Result<UsePoint> {
         let event = match &self.event {
             Some(event) => Arc::clone(event),
-            None => {
-                self.stream.refuse_capturing("recording the end of a use")?;
-                let event = Event::pooled(self.stream.context())?;
-                self.stream.record(&event)?;
-                Arc::new(event)
-            }
+            None => Arc::new(self.stream.point("recording the end of a use")?),
         };
         Ok(UsePoint { stream: self.stream.clone(), event })
     }

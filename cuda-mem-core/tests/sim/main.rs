@@ -33,6 +33,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod begun_captures;
 mod calls;
 mod deferred;
 mod drivers;
