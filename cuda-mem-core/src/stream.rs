@@ -266,9 +266,19 @@ impl Stream {
     /// From here on somebody else may have the stream capture: by its handle, or by an event of a capture.
     #[inline]
     fn lend(&self) {
-        if !self.inner.is_lent.load(Ordering::Acquire) {
+        if !self.is_lent() {
             self.lend_first();
         }
+    }
+
+    #[inline]
+    fn is_lent(&self) -> bool {
+        self.inner.is_lent.load(Ordering::Acquire)
+    }
+
+    /// Whether another thread may have it capture at any moment.
+    pub(crate) fn may_begin_to_capture(&self) -> bool {
+        matches!(self.inner.kind, Kind::Owned | Kind::Borrowed) && self.is_lent()
     }
 
     #[cold]
@@ -341,7 +351,7 @@ impl Stream {
         self.refuse_capturing(call)?;
         let event = Event::pooled(self.context())?;
         self.record(&event)?;
-        if self.inner.is_lent.load(Ordering::Acquire) {
+        if self.is_lent() {
             // A capture that began before the record has the event: asked for, it would end the capture, and waited for, draw the
             // other stream into it. Once the capture has ended the driver refuses both (seen on hardware).
             self.refuse_capturing(call)?;

@@ -17,6 +17,9 @@ use crate::event::Event;
 use crate::fork;
 use crate::stream::{Stream, until_quiet};
 
+/// What a stream that captures refuses.
+const WAITING: &str = "waiting for uses of memory";
+
 /// From so many readers on, those that are done are looked for and forgotten.
 const PRUNE_FROM: usize = 32;
 
@@ -316,7 +319,15 @@ impl Use {
     }
 
     fn synchronize(&self) -> Result<()> {
-        match &self.event {
+        let own = match &self.event {
+            // A capture that began just now would end by a wait for the stream.
+            None if self.stream.may_begin_to_capture() => match self.stream.point(WAITING) {
+                Err(error @ Error::Capturing { .. }) => return Err(error),
+                own => own.ok(),
+            },
+            _ => None,
+        };
+        match self.event.as_deref().or(own.as_ref()) {
             Some(event) => {
                 let _relaxed = Relaxed::enter(self.stream.driver()).ok();
                 until_quiet(&self.stream, || event.synchronize())
@@ -328,7 +339,7 @@ impl Use {
     fn refuse_capturing(&self) -> Result<()> {
         match &self.event {
             Some(_) => Ok(()),
-            None => self.stream.refuse_capturing("waiting for uses of memory"),
+            None => self.stream.refuse_capturing(WAITING),
         }
     }
 

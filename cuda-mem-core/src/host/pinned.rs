@@ -113,7 +113,7 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// uses that takes no driver call.
     ///
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
-    /// `cuEventSynchronize` for per-thread default streams.
+    /// `cuEventSynchronize` where an event stands for a stream ([`Uses::wait`](crate::Uses::wait)).
     ///
     /// # Capture
     ///

@@ -109,7 +109,8 @@ impl Uses {
     /// Waits until no use runs any more. Blocks the calling thread. Without uses no call is made.
     ///
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
-    /// `cuEventSynchronize` for per-thread default streams.
+    /// `cuEventSynchronize` for per-thread default streams and those that somebody else may have capture
+    /// ([`Uses::are_over`]).
     ///
     /// # Capture
     ///

@@ -47,6 +47,25 @@ fn a_look_at_uses_leaves_a_capture_that_begins_meanwhile_alone() {
     });
 }
 
+#[test]
+fn a_wait_for_uses_leaves_a_capture_that_begins_meanwhile_alone() {
+    on_interrupted(|_, context| {
+        let stream = Stream::new(context).unwrap();
+        // SAFETY: the stream outlives what is borrowed of it.
+        let lent = unsafe { Stream::borrow_raw(context, stream.as_raw()) }.unwrap();
+        for stream in [&stream, &lent] {
+            let uses = Uses::new();
+            uses.record_stream(stream).unwrap();
+            let captured = begin_to_capture(stream);
+            let waited = uses.wait();
+            let capture = captured.recv_timeout(LIMIT).unwrap();
+            assert!(matches!(waited, Err(Error::Capturing { .. })), "{waited:?}");
+            assert_eq!(capture.end().unwrap().len(), 0);
+            uses.wait().unwrap();
+        }
+    });
+}
+
 /// A capture that was there before keeps from an answer, and one that came after a use was looked at does not.
 #[test]
 fn a_use_that_was_looked_at_is_known_to_be_over_during_a_later_capture() {
