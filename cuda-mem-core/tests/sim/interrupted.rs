@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::{CUevent, CUresult, CUstream, Table};
 use cuda_mem_core::{Context, Driver, Stream};
-use cuda_mem_sim::Sim;
+use cuda_mem_sim::{Builder, Sim};
 
 use crate::common::capture::{Capture, RELAXED};
 use crate::rig::expect_clean;
@@ -74,8 +74,13 @@ unsafe extern "C" fn unregister(memory: *mut c_void) -> CUresult {
 
 /// Runs a test on a simulator of its own that does what it is told by [`meanwhile`].
 pub(crate) fn on_interrupted(test: impl FnOnce(&'static Sim, &Context)) {
+    interrupted(Sim::builder(), test);
+}
+
+/// As [`on_interrupted`], with a machine to choose.
+pub(crate) fn interrupted(builder: Builder, test: impl FnOnce(&'static Sim, &Context)) {
     let _turn = lock(&TURNS);
-    let sim: &Sim = Box::leak(Box::new(Sim::builder().record(true).build()));
+    let sim: &Sim = Box::leak(Box::new(builder.record(true).build()));
     *lock(&SIM) = Some(sim);
     let lookup = |symbol: &CStr| match symbol.to_bytes() {
         b"cuGetProcAddress_v2" => ptr::null(),
