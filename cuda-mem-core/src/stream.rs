@@ -13,6 +13,7 @@
 mod capture_past;
 mod capture_point;
 mod known;
+mod lent;
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -38,7 +39,6 @@ use crate::handle::Handle;
 
 pub use capture_past::CapturePast;
 pub use capture_point::{CaptureId, CapturePoint};
-use known::record_behind_legacy;
 pub(crate) use known::{KnownStreams, Points};
 
 /// So many waits in a row that fail, without a capture in the way, are taken for a lost context.
@@ -263,32 +263,6 @@ impl Stream {
         self.inner.raw.raw().cast::<c_void>()
     }
 
-    /// From here on somebody else may have the stream capture: by its handle, or by an event of a capture.
-    #[inline]
-    fn lend(&self) {
-        if !self.is_lent() {
-            self.lend_first();
-        }
-    }
-
-    #[inline]
-    fn is_lent(&self) -> bool {
-        self.inner.is_lent.load(Ordering::Acquire)
-    }
-
-    /// Whether another thread may have it capture at any moment.
-    pub(crate) fn may_begin_to_capture(&self) -> bool {
-        matches!(self.inner.kind, Kind::Owned | Kind::Borrowed) && self.is_lent()
-    }
-
-    #[cold]
-    fn lend_first(&self) {
-        if !fork::forked() {
-            self.driver().when_idle().streams.lend(&self.inner);
-            self.inner.is_lent.store(true, Ordering::Release);
-        }
-    }
-
     /// Says that the owner of a borrowed stream is about to destroy it though this value stays, unused from now on.
     ///
     /// It is said of this value and its clones, not of another [`Stream::borrow_raw`] of the same handle. A value that is dropped
@@ -344,38 +318,6 @@ impl Stream {
         let entered = self.enter()?;
         // SAFETY: a live event and a live stream of the same driver; no flags.
         unsafe { call!(self.driver(), cuStreamWaitEvent(entered.raw(), event.handle(), 0)) }
-    }
-
-    /// An event behind everything that it was given so far, which no capture has: [`Error::Capturing`] for `call` if it captures.
-    pub(crate) fn point(&self, call: &'static str) -> Result<Event> {
-        self.refuse_capturing(call)?;
-        let event = Event::pooled(self.context())?;
-        self.record(&event)?;
-        if self.is_lent() {
-            // A capture that began before the record has the event: asked for, it would end the capture, and waited for, draw the
-            // other stream into it. Once the capture has ended the driver refuses both (seen on hardware).
-            self.refuse_capturing(call)?;
-        }
-        Ok(event)
-    }
-
-    /// As [`Stream::point`], for callers who are not expected at the stream: nor does it end a capture of a blocking stream, which
-    /// every mention of the legacy stream does.
-    pub(crate) fn point_unnoticed(&self, call: &'static str) -> Result<Event> {
-        if self.inner.kind != Kind::Legacy {
-            return self.point(call);
-        }
-        self.refuse_capturing(call)?;
-        let _bound = self.context().bind()?;
-        let event = Event::pooled(self.context())?;
-        record_behind_legacy(self.driver(), event.handle())?;
-        Ok(event)
-    }
-
-    /// Whether it has no work; None if somebody else may have it capture, so that it cannot be asked.
-    pub(crate) fn is_idle_unlent(&self) -> Result<Option<bool>> {
-        refuse_forked()?;
-        self.driver().when_idle().streams.is_idle(&self.inner)
     }
 
     /// Has this stream's later work wait for everything that `other` has been given so far.
