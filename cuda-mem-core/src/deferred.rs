@@ -28,7 +28,7 @@ pub(crate) struct Deferred {
 
 impl Driver {
     /// Releases memory whose owner was dropped at a moment when the driver would not take it, and returns how many owners'
-    /// memory still waits.
+    /// memory still waits, or is released by another thread right now. A panic of an owner's own drop is nobody's here.
     ///
     /// That is the case while a stream that used the memory captures a graph, while only another thread can name a default
     /// stream that used it, and for what is to be dropped behind the free of an imported block. Every allocation and every release does this by
