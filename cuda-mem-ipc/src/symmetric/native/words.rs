@@ -9,16 +9,21 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, FenceLine, Result, forked};
 
 use super::CHANNELS;
 use super::message::PieceInfo;
 use super::state::{AnnouncedPiece, lock};
+use crate::LARGEST_PAGE;
 use crate::symmetric::Error;
 
 /// Bytes of a word's place, as `SharedWords` has them.
 const PLACE: usize = 64;
+
+/// The most allocations that a piece has room for.
+pub(super) const MOST: usize = 1 << 16;
 
 /// A piece, of this rank or of another one.
 #[derive(Debug)]
@@ -54,12 +59,18 @@ impl Piece {
         ranks: usize,
     ) -> Result<Self, Error> {
         let AnnouncedPiece { info, words } = announced;
-        let words = SharedWords::open(context, words)?;
-        let most = words.slots() / stride(ranks);
+        let mapping = SharedMapping::open(words)?;
+        let most = MOST.min(mapping.bytes() / PLACE / stride(ranks));
         let room = usize::try_from(info.room).ok().filter(|room| *room <= most);
         let what = "the number of allocations that words are for";
         let room = room.ok_or(Error::Invalid { rank, what, value: info.room, most: most as u64 })?;
-        Ok(Self { words, room, ranks })
+        let (what, bytes) = ("the bytes of words", mapping.bytes());
+        let most = (room * stride(ranks) * PLACE).next_multiple_of(LARGEST_PAGE);
+        // Before they are pinned: a rank may send a file that is larger than this machine's memory.
+        if bytes > most {
+            return Err(Error::Invalid { rank, what, value: bytes as u64, most: most as u64 });
+        }
+        Ok(Self { words: SharedWords::of(context, mapping)?, room, ranks })
     }
 
     /// The line of a word of an allocation.
