@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 
 
-PROGRAMS = ["late", "share_with_ours", "share_with_native", "share_pieces_with_native", "graph"]
+PROGRAMS = ["late", "share_with_ours", "share_with_native", "share_pieces_with_native", "share_pieces_beside_a_capture", "graph"]
 # Of groups.py.
 GROUPS = ["symmetric", "symmetric_made_anew", "symmetric_tried_again", "symmetric_beside_a_capture"]
 # Of steps.py, with blocks that nothing is written to.
