@@ -4,13 +4,11 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread;
-use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
 use super::FenceLine;
-use super::memory::{Memory, State, Word, poison};
+use super::memory::{Memory, State, Word, keep_poisoned, poison};
 use crate::context::Context;
 use crate::driver::{Driver, refuse_forked};
 use crate::error::{Error, Result};
@@ -244,14 +242,12 @@ impl Drop for Page {
         if fork::forked() || !self.let_go() {
             return;
         }
-        // The release waits for the streams that were told of the words. A writer that lives on may move a word back before
-        // they have come to their waits, so the poison is kept up until they have.
-        let mut pause = Duration::from_micros(10);
-        while let Ok(false) = self.registered.uses().are_over() {
-            thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(1));
+        // The release waits for the streams that were told of the words.
+        let mut uses = self.registered.take_uses();
+        keep_poisoned(&mut uses, || {
             self.let_go();
-        }
+        });
+        self.registered.absorb_uses(uses);
     }
 }
 

@@ -69,7 +69,7 @@ impl Returned {
     }
 
     /// Whether nothing that used it runs any more.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_over(&mut self) -> bool {
         // What cannot be known before a capture has ended may run; what a lost context had does not.
         let uses = self.uses.are_over();
         !matches!(uses, Ok(false) | Err(core::Error::Capturing { .. })) && self.last.is_over()
