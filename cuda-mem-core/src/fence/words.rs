@@ -87,10 +87,11 @@ impl SharedWords {
     pub fn create(context: &Context, slots: usize) -> Result<Self> {
         refuse_forked()?;
         let bytes = slots.checked_mul(SLOT).ok_or(Error::TooLarge { count: slots, size: SLOT })?;
-        Self::over(context, SharedMapping::create(bytes)?)
+        Self::of(context, SharedMapping::create(bytes)?)
     }
 
-    /// The memory behind a descriptor that another process sent.
+    /// The memory behind a descriptor that another process sent, all of it, which is pinned and so has to be there: of a process that
+    /// is not trusted, open a [`SharedMapping`], look at its size and take [`SharedWords::of`] that.
     ///
     /// # Capture
     ///
@@ -101,10 +102,20 @@ impl SharedWords {
     /// As [`SharedWords::create`], and those of [`SharedMapping::open`].
     pub fn open(context: &Context, descriptor: OwnedFd) -> Result<Self> {
         refuse_forked()?;
-        Self::over(context, SharedMapping::open(descriptor)?)
+        Self::of(context, SharedMapping::open(descriptor)?)
     }
 
-    fn over(context: &Context, mapping: SharedMapping) -> Result<Self> {
+    /// All of a mapping as words.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// As [`SharedWords::create`], but for those of [`SharedMapping::create`].
+    pub fn of(context: &Context, mapping: SharedMapping) -> Result<Self> {
+        refuse_forked()?;
         stream_mem::expect_supported(context.device())?;
         let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
         let registered = Registered::new(context, mapping.clone(), flags)?;

@@ -27,6 +27,19 @@ pub(super) struct Returned {
 }
 
 impl Returned {
+    /// One that could not be received, so that nobody has used it.
+    pub(super) fn refused(known_as: u64, release: Release) -> Self {
+        Self {
+            sequence: release.sequence,
+            known_as,
+            segment: None,
+            uses: Uses::new(),
+            last: Last::default(),
+            stream: None,
+            release: Some(release),
+        }
+    }
+
     /// Tries to give it back, and tells whether nothing is left to do.
     pub(super) fn is_sent(&mut self, link: &ImportLink) -> bool {
         let sent = link.is_over()

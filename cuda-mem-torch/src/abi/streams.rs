@@ -189,6 +189,14 @@ pub unsafe extern "C" fn cuda_mem_torch_ask_for_captures(query: cuda_mem_torch_c
     })
 }
 
+/// Waits until a device has done all that it was given. While a stream of it captures that was seen here, or the program says that this
+/// thread captures ([`cuda_mem_torch_ask_for_captures`]), it is [`CUDA_MEM_TORCH_CAPTURING`] and nothing is waited for: a wait would
+/// fail the capture.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_synchronize(device: c_int) -> c_int {
+    entry(|| quiesce(devices::device(device)?))
+}
+
 /// Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is
 /// allocated.
 ///
