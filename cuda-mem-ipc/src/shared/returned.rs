@@ -97,7 +97,8 @@ impl Returned {
         if self.uses.is_empty() && self.last.is_empty() {
             return Ok(Release { sequence, line: 0, generation: 0 });
         }
-        let own = self.stream.clone().map(|stream| self.record_on(link, &stream));
+        // Taken: once it failed, the stream may begin to capture while the background tries again.
+        let own = self.stream.take().map(|stream| self.record_on(link, &stream));
         let Point { line, generation } = match own {
             Some(Ok(point)) => point,
             // It captures, or is another thread's.
