@@ -109,8 +109,10 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         program, environment = build_program(folder, arguments.headers, arguments.build, "smoke.cpp", ["-O0", "-g1"])
-        for words in ([], ["late"]):
-            subprocess.run([str(program), *words], env=environment, check=True, timeout=300)
+        # Where there is one device alone, nobody is asked which is current.
+        for words, devices in (([], 2), (["late"], 2), (["late"], 1)):
+            chosen = environment | {"CUDA_MEM_SIM": f"devices={devices}"}
+            subprocess.run([str(program), *words], env=chosen, check=True, timeout=300)
         if arguments.python:
             (folder / CUDART).unlink()
             # The package brings its own, and there must be one.
