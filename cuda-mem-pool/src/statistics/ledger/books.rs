@@ -9,7 +9,6 @@ use super::cells::{ACTIVE, Cells, TOKEN};
 use super::sums::{Flow, Made, Sums};
 use super::{LiveStatistics, Peaks};
 use crate::primitive::{Mutex, Ordering, lock_soon, thread_token, wait_a_moment};
-use crate::statistics::PoolSize;
 
 #[derive(Debug)]
 pub(super) struct Books {
@@ -47,10 +46,10 @@ impl Books {
     /// The shard may count from now on, and has room for `more` if it is bound. Its holder is the calling thread, is armed, and
     /// the shard is not active.
     #[cold]
-    pub(super) fn admit(&self, cells: &Arc<Cells>, more: Sums, likely: PoolSize) {
+    pub(super) fn admit(&self, cells: &Arc<Cells>, more: Sums) {
         let mut state = lock_soon(&self.state);
         if self.peaks == Peaks::Exact {
-            state.shares.admit(cells, more, likely);
+            state.shares.admit(cells, more);
         }
         // Nobody else changes the word of a shard whose holder is armed. What was counted here last is seen: by the holder's
         // turn with the shard, or by the lock.

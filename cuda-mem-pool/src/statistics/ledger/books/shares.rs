@@ -14,7 +14,6 @@ use super::super::cells::{ACTIVE, Cells, TOKEN};
 use super::super::sums::Sums;
 use super::{rest, try_rest};
 use crate::primitive::Ordering;
-use crate::statistics::PoolSize;
 
 #[derive(Debug, Default)]
 pub(super) struct Shares {
@@ -38,14 +37,14 @@ struct Active {
 impl Shares {
     /// Lets a shard count, and have `more` than it has. Its holder is the calling thread, is armed, and the shard's word says that
     /// it is not active.
-    pub(super) fn admit(&mut self, cells: &Arc<Cells>, more: Sums, likely: PoolSize) {
+    pub(super) fn admit(&mut self, cells: &Arc<Cells>, more: Sums) {
         let known = self.active.iter().position(|active| Arc::ptr_eq(&active.cells, cells));
         let place = known.unwrap_or_else(|| self.join(cells));
         if self.is_alone() {
             return;
         }
         match self.share_of(place, cells.now().plus(more)) {
-            Some(share) => cells.bind(share, likely),
+            Some(share) => cells.bind(share),
             None => {
                 self.rest();
                 self.join(cells);
@@ -122,7 +121,7 @@ impl Shares {
                 let now = cells.now();
                 self.peak = self.peak.max(self.given.plus(cells.most()));
                 self.given = self.given.plus(now);
-                cells.bind(now, PoolSize::Small);
+                cells.bind(now);
                 go_on(&cells, counted);
                 self.active.push(Active { cells, share: now });
             }
@@ -169,7 +168,7 @@ impl Shares {
             let taken = unused.less(left).where_any(still);
             *share = share.less(taken);
             self.given = self.given.less(taken);
-            cells.bind(*share, PoolSize::Small);
+            cells.bind(*share);
             go_on(cells, counted);
         }
     }
