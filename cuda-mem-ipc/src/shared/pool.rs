@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex};
 use cuda_mem_pool::cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses, vmm};
 
+use super::attached::Attached;
 use super::books::Books;
 use super::buffer::SharedBuffer;
+use super::exporter::ExportLink;
 use super::last::Last;
 use super::options::{MemoryKind, SharedPoolOptions};
 use super::releases::bury;
-use super::segment::Segment;
+use super::segment::{Segment, SegmentRef};
 use super::slab::Slabs;
 use super::{expect_driver, lock, refuse_forked};
 use crate::error::Result;
@@ -20,7 +22,8 @@ const GRANULE: usize = 512;
 
 /// Memory for other processes: large segments with one handle each, cut into buffers.
 ///
-/// A peer maps a segment when it gets the first buffer of it, and from then on a hand-over needs no handle and no mapping. It
+/// A peer maps a segment when it gets the first buffer of it, or before if it is [attached](super::Exporter::attach), and from then
+/// on a hand-over needs no handle and no mapping. It
 /// always gets the whole segment: what may not be seen by everybody who gets anything of the pool belongs into another pool, or
 /// into [`isolated`](Self::allocate_isolated) buffers.
 ///
@@ -78,6 +81,7 @@ pub(super) struct Pool {
     /// The driver's pool, if segments are blocks of one.
     slabs: Option<Arc<Slabs>>,
     state: Mutex<State>,
+    attached: Attached,
 }
 
 #[derive(Debug, Default)]
@@ -136,7 +140,8 @@ impl SharedPool {
         };
         let slabs = location.map(|location| Slabs::new(context, location)).transpose()?.map(Arc::new);
         let (context, options) = (context.clone(), *options);
-        Ok(Self { pool: Arc::new(Pool { context, options, page, slabs, state: Mutex::default() }) })
+        let (state, attached) = (Mutex::default(), Attached::default());
+        Ok(Self { pool: Arc::new(Pool { context, options, page, slabs, state, attached }) })
     }
 
     /// A buffer of `bytes` bytes, for `stream` at first, which is ordered behind whoever had the memory before. What is in it is
@@ -196,6 +201,15 @@ impl SharedPool {
         unused.iter().map(|slot| slot.segment.bytes()).sum()
     }
 
+    /// Has an importer told of all segments that everybody may get buffers of: those that are there, and those to come.
+    pub(super) fn attach(&self, link: &Arc<ExportLink>) {
+        let pool = &self.pool;
+        pool.attached.add(link);
+        let shared = |slot: &Slot| (!slot.is_isolated).then(|| Arc::clone(&slot.segment));
+        let segments = lock(&pool.state).slots.iter().filter_map(shared).collect::<Vec<_>>();
+        segments.into_iter().for_each(|segment| drop(link.announce_ahead(&SegmentRef::Own(segment))));
+    }
+
     /// The bytes of all segments.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
@@ -247,6 +261,9 @@ impl Pool {
         let room = if is_isolated { segment.bytes() } else { room };
         let taken = books.take(room, |_| true);
         lock(&self.state).slots.push(Slot { segment: Arc::clone(&segment), books, is_isolated });
+        if !is_isolated {
+            self.attached.tell(&segment);
+        }
         let (offset, last) = taken.unwrap_or_default();
         Ok(Cut { segment, offset, room, last })
     }

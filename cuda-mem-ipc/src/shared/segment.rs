@@ -222,6 +222,11 @@ impl Segment {
         wire::Segment { segment: self.id, generation, bytes: self.bytes as u64, place: self.place }
     }
 
+    /// Whether it is what a peer says of it.
+    pub(super) fn is_as(&self, said: &wire::Segment) -> bool {
+        (self.bytes as u64, self.place) == (said.bytes, said.place)
+    }
+
     /// Takes over the uses of a buffer whose owner is gone: unmapping waits for them too.
     pub(super) fn absorb(&self, uses: Uses) {
         match &self.memory {
