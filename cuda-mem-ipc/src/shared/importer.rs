@@ -46,7 +46,6 @@ pub struct Importer {
 
 pub(super) struct ImportLink {
     context: Context,
-    connection: Connection,
     /// Held while a message is received and looked at, not while one is waited for.
     turn: Mutex<Turn>,
     ring: ring::Shared,
@@ -83,6 +82,8 @@ pub(super) struct ImportLink {
     is_over: AtomicBool,
     /// Nothing more comes of the exporter.
     is_exhausted: AtomicBool,
+    /// Last: from its end on the exporter, and whoever was to be told by it, take it that nothing is mapped here.
+    connection: Connection,
 }
 
 /// How far what the exporter says was heard.

@@ -328,6 +328,24 @@ fn what_is_announced_ahead_is_bounded() {
     assert_eq!(importer.mapped_ahead(), 0);
 }
 
+/// The exporter waits for it, whether it was imported, refused or never looked at.
+#[test]
+fn the_end_of_a_block_of_a_pool_that_was_announced_ahead_is_told() {
+    let world = World::new();
+    let (memory, said) = segment(&world, 0);
+    let descriptor = memory.export_posix_fd().unwrap();
+    let place = Place::DevicePool { uuid: world.context.device().uuid().unwrap(), block: [9; 64] };
+    for limit in [AheadLimit::default(), AheadLimit::NONE] {
+        let (_importer, hostile, _words, mut branch) = importer_ahead(&world, limit);
+        for segment in 0..3 {
+            let said = wire::Segment { segment, place, ..said };
+            branch.say(Message::Segment(said), &[descriptor.as_fd()]);
+            branch.say(Message::Retire { segment }, &[]);
+            assert_eq!(heard(&hostile), Message::LetGo { segment });
+        }
+    }
+}
+
 /// It is an importer that hears nothing any more, and is told of each segment with its first buffer.
 #[test]
 fn an_exporter_that_says_nothing_ahead_any_more_hands_over_as_ever() {
