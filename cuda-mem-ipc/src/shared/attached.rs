@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use super::exporter::ExportLink;
+use super::face::{Face, Means};
 use super::lock;
-use super::segment::{Segment, SegmentRef};
 
 #[derive(Debug, Default)]
 pub(super) struct Attached(Mutex<Vec<Weak<ExportLink>>>);
@@ -18,12 +18,11 @@ impl Attached {
         }
     }
 
-    /// Whoever cannot be told now is told with the first buffer.
-    pub(super) fn tell(&self, segment: &Arc<Segment>) {
+    /// Tells them of a new segment. Whoever cannot be told now is told with the first buffer.
+    pub(super) fn tell(&self, segment: &Face, means: Means<'_>) {
         let links = lock(&self.0).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
-        let segment = SegmentRef::Own(Arc::clone(segment));
         for link in links {
-            let _ = link.announce_ahead(&segment);
+            let _ = link.announce_ahead(segment, |told| told(means));
         }
     }
 }

@@ -246,7 +246,7 @@ impl Exporter {
         let share = buffer.into();
         self.link.expect_open("announcing a segment")?;
         self.link.give_keepsakes(&share.holder.keepsakes(), Duration::ZERO.into())?;
-        self.link.announce_ahead(&share.segment)
+        self.link.announce_segment_ahead(&share.segment)
     }
 
     /// How many buffers the receiver has.

@@ -15,6 +15,7 @@ mod attached;
 mod books;
 mod buffer;
 mod exporter;
+mod face;
 mod importer;
 mod keepsake;
 mod last;

@@ -12,7 +12,7 @@ use super::exporter::ExportLink;
 use super::last::Last;
 use super::options::{MemoryKind, SharedPoolOptions};
 use super::releases::bury;
-use super::segment::{Segment, SegmentRef};
+use super::segment::Segment;
 use super::slab::Slabs;
 use super::{expect_driver, lock, refuse_forked};
 use crate::error::Result;
@@ -207,7 +207,7 @@ impl SharedPool {
         pool.attached.add(link);
         let shared = |slot: &Slot| (!slot.is_isolated).then(|| Arc::clone(&slot.segment));
         let segments = lock(&pool.state).slots.iter().filter_map(shared).collect::<Vec<_>>();
-        segments.into_iter().for_each(|segment| drop(link.announce_ahead(&SegmentRef::Own(segment))));
+        segments.iter().for_each(|segment| drop(link.announce_segment_ahead(segment)));
     }
 
     /// The bytes of all segments.
@@ -254,16 +254,18 @@ impl Pool {
     fn grow(&self, room: usize, bytes: usize, is_isolated: bool) -> Result<Cut> {
         let too_large = core::Error::TooLarge { count: bytes, size: 1 };
         let bytes = bytes.max(room).checked_next_multiple_of(self.page).ok_or(too_large)?;
-        let segment =
-            Arc::new(Segment::create(&self.context, self.options.kind, self.slabs.as_ref(), bytes)?);
+        let (kind, slabs) = (self.options.kind, self.slabs.as_ref());
+        let segment = Segment::create(&self.context, kind, slabs, bytes, |face, means| {
+            if !is_isolated {
+                self.attached.tell(face, means);
+            }
+        })?;
+        let segment = Arc::new(segment);
         let mut books = Books::new(segment.bytes(), Last::default());
         // The isolated one has all of it.
         let room = if is_isolated { segment.bytes() } else { room };
         let taken = books.take(room, |_| true);
         lock(&self.state).slots.push(Slot { segment: Arc::clone(&segment), books, is_isolated });
-        if !is_isolated {
-            self.attached.tell(&segment);
-        }
         let (offset, last) = taken.unwrap_or_default();
         Ok(Cut { segment, offset, room, last })
     }

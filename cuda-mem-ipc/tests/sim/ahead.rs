@@ -147,3 +147,22 @@ fn what_is_announced_and_retired_leaves_nothing() {
     });
     assert_eq!(link.importer.mapped_ahead(), 0);
 }
+
+/// The importer hears of a segment before its exporter has mapped it.
+#[test]
+fn a_segment_that_its_exporter_cannot_map_is_forgotten() {
+    let link = Link::new(AheadLimit::default());
+    link.exporter.attach(&link.pool).unwrap();
+    let is_refused = |_| {
+        link.sim.fail_call("cuMemSetAccess", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let refused = link.pool.allocate(2 << 20, &link.stream).is_err();
+        // Otherwise it was the importer's call, which may come first.
+        link.wait_until(|link| refused || !link.sim.struck().is_empty());
+        link.sim.clear_faults();
+        refused
+    };
+    assert!((0..100).any(is_refused));
+    link.pool.trim();
+    link.wait_until(|link| link.count("cuMemUnmap") == link.count("cuMemMap"));
+    assert_eq!((link.importer.mapped_ahead(), link.pool.reserved_bytes()), (0, 0));
+}

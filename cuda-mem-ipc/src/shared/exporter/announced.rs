@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use super::ExportLink;
 use crate::error::{Error, Result};
+use crate::shared::face::{Face, Means};
 use crate::shared::options::AheadLimit;
-use crate::shared::segment::SegmentRef;
+use crate::shared::segment::Segment;
 use crate::shared::{lock, reaper, wire};
 
 /// The segments that an importer knows of.
@@ -65,7 +66,16 @@ impl ExportLink {
     }
 
     /// Tells the importer of a segment of which it has no buffer yet, and whether it knows of it. Nobody is waited for.
-    pub(in crate::shared) fn announce_ahead(self: &Arc<Self>, segment: &SegmentRef) -> Result<bool> {
+    pub(in crate::shared) fn announce_segment_ahead(self: &Arc<Self>, segment: &Segment) -> Result<bool> {
+        self.announce_ahead(segment.face(), |told| segment.with_means(told))
+    }
+
+    /// As that, by what `with_means` gives.
+    pub(in crate::shared) fn announce_ahead(
+        self: &Arc<Self>,
+        segment: &Face,
+        with_means: impl FnOnce(&dyn Fn(Means<'_>) -> Result<()>) -> Result<()>,
+    ) -> Result<bool> {
         // Its exporter may be gone, or the importer.
         if !self.out.is_open.load(Ordering::SeqCst) || self.is_closing.load(Ordering::Acquire) {
             return Ok(false);
@@ -74,35 +84,35 @@ impl ExportLink {
         if announced.0.contains_key(&segment.id()) {
             return Ok(true);
         }
-        let bytes = segment.bytes() as u64;
-        if !announced.has_room(bytes, self.ahead_limit) {
+        if !announced.has_room(segment.bytes() as u64, self.ahead_limit) {
             return Ok(false);
         }
-        let said = self.tell(segment, |message, descriptors| {
-            let (kind, payload) = message.encode();
-            self.branch.send(kind, &payload, descriptors)
+        let told = with_means(&|means| {
+            self.tell(segment, means, |message, descriptors| {
+                let (kind, payload) = message.encode();
+                self.branch.send(kind, &payload, descriptors)
+            })
         });
-        match said {
+        match told {
             Err(error) if error.is_timeout() => return Ok(false),
-            said => said?,
+            told => told?,
         }
-        announced.0.insert(segment.id(), Told::Ahead(bytes));
+        announced.0.insert(segment.id(), Told::Ahead(segment.bytes() as u64));
         Ok(true)
     }
 
-    /// Tells of a segment in some way, and is told of its end. The caller has the lock on what was announced.
+    /// Tells of a segment in some way, and will tell of its end. The caller has the lock on what was announced.
     pub(super) fn tell(
         self: &Arc<Self>,
-        segment: &SegmentRef,
+        segment: &Face,
+        means: Means<'_>,
         say: impl FnOnce(&wire::Message, &[BorrowedFd<'_>]) -> Result<()>,
     ) -> Result<()> {
-        let message = wire::Message::Segment(segment.said());
-        if let Some(slab) = segment.slab() {
+        if let Some(slab) = means.slab {
             // Before it can answer.
             lock(&self.slabs).insert(segment.id(), Arc::clone(slab));
         }
-        let said = segment.with_descriptors(|descriptors| say(&message, descriptors));
-        if let Err(error) = said {
+        if let Err(error) = say(&wire::Message::Segment(segment.said()), means.descriptors) {
             lock(&self.slabs).remove(&segment.id());
             return Err(error);
         }

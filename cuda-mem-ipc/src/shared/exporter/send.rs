@@ -63,7 +63,11 @@ impl ExportLink {
             self.latest.store(segment.id(), Ordering::Release);
             return Ok(());
         }
-        self.tell(segment, |message, descriptors| self.say(message, descriptors, Duration::ZERO))?;
+        segment.with_means(|means| {
+            self.tell(segment.face(), means, |message, descriptors| {
+                self.say(message, descriptors, Duration::ZERO)
+            })
+        })?;
         announced.used(segment.id());
         Ok(())
     }

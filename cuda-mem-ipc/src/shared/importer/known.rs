@@ -87,7 +87,7 @@ impl ImportLink {
         let key = ImportKey::new(self.context.device(), &identity(self.connection.peer(), said));
         let import = |departure| Segment::import(&self.context, said, descriptors, departure);
         let error = match IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import) {
-            Ok(segment) if segment.is_as(said) => {
+            Ok(segment) if segment.face().is_as(said) => {
                 if let Some(slab) = segment.slab() {
                     slab.tell(Arc::downgrade(self), said.segment);
                 }
