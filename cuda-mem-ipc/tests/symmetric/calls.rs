@@ -108,24 +108,10 @@ fn grow(seat: &Seat) {
 
 #[test]
 fn memory_inside_a_segment_takes_no_driver_call() {
-    fn body(first: &Channel) {
-        allocate(&Seat::of(first));
-    }
-    pair::play(test_name!(), &[("rank", body)], |cast| {
-        let crew = Crew::start(cast, 2);
-        allocate(&crew.seat);
-        crew.finish();
-    });
+    on_ranks!(2, |seat| allocate(seat));
 }
 
 #[test]
 fn a_new_segment_takes_few_driver_calls() {
-    fn body(first: &Channel) {
-        grow(&Seat::of(first));
-    }
-    pair::play(test_name!(), &[("rank", body)], |cast| {
-        let crew = Crew::start(cast, 2);
-        grow(&crew.seat);
-        crew.finish();
-    });
+    on_ranks!(2, |seat| grow(seat));
 }
