@@ -4,9 +4,9 @@ use cuda_mem_core::Stream;
 use cuda_mem_ipc::symmetric::{Error, SIGNAL_PAD_BYTES, SymmetricBackend};
 
 use crate::common::gate::Gate;
-use crate::common::pair::{self, Channel, checksum, test_name};
+use crate::common::pair::{self, checksum, test_name};
 use crate::common::pattern;
-use crate::rank::{Crew, Rank, SOON, Seat};
+use crate::rank::{Crew, Rank, SOON};
 
 const SIZES: [usize; 3] = [300_001, 0, 5 << 20];
 

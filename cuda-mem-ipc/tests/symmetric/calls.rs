@@ -7,9 +7,8 @@ use cuda_mem_core::Driver;
 use cuda_mem_ipc::symmetric::GroupOptions;
 use cuda_mem_sim::Sim;
 
-use crate::common::pair::{self, Channel, test_name};
 use crate::common::{Backend, backend, driver};
-use crate::rank::{Crew, Rank, Seat, options};
+use crate::rank::{Rank, Seat, options};
 
 const COUNT: usize = 200;
 

@@ -150,8 +150,10 @@ fn what_fits_nothing_is_not_unpinned_while_a_stream_waits_for_a_fence() {
         let held = leave_surplus(&allocator);
         // Longer than the thread waits for streams that are only busy.
         std::thread::sleep(Duration::from_millis(2500));
-        assert_eq!(allocator.stats().allocated_bytes.current, held);
+        let still = allocator.stats().allocated_bytes.current;
         line.poison();
+        // It may have pinned ahead meanwhile.
+        assert!(still >= held, "{still} of {held}");
         wait_until_less_is_held(&allocator, held);
     });
 }
