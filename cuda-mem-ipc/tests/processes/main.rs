@@ -17,4 +17,5 @@ mod lent;
 mod link;
 mod order;
 mod raw;
+mod refused;
 mod waits;
