@@ -114,10 +114,10 @@ fn a_buffer_does_not_overtake_its_segment() {
 #[test]
 fn a_segment_that_cannot_be_mapped_ahead_is_an_error_of_its_buffers_alone() {
     let link = Link::new(AheadLimit::default());
-    link.exporter.attach(&link.pool).unwrap();
-    // The exporter's is the first.
-    link.sim.fail_call(IMPORT, 2, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-    let buffer = link.pool.allocate(2 << 20, &link.stream).unwrap();
+    // Its exporter has mapped it.
+    let buffer = link.pool.allocate_isolated(1000, &link.stream).unwrap();
+    link.sim.fail_call(IMPORT, 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    assert!(link.exporter.announce(&buffer).unwrap());
     link.wait_until(|link| !link.sim.struck().is_empty());
     for _ in 0..2 {
         link.exporter.hand_over(&buffer, &link.stream, LIMIT).unwrap();
