@@ -154,6 +154,8 @@ fn a_segment_that_its_exporter_cannot_map_is_forgotten() {
     let link = Link::new(AheadLimit::default());
     link.exporter.attach(&link.pool).unwrap();
     let is_refused = |_| {
+        // So that the next one takes a new segment.
+        link.pool.trim();
         link.sim.fail_call("cuMemSetAccess", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         let refused = link.pool.allocate(2 << 20, &link.stream).is_err();
         // Otherwise it was the importer's call, which may come first.
