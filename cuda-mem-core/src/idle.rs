@@ -13,7 +13,9 @@
 use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, Weak,
+};
 use std::thread;
 use std::time::Duration;
 
@@ -75,6 +77,44 @@ impl Driver {
         if fork::forked() { 0 } else { self.when_idle().count.load(Ordering::SeqCst) }
     }
 
+    /// Calls `free`, which frees or unregisters memory, if no stream is busy, and keeps streams from being given waits for fences until
+    /// it has returned. None, and it was not called, if one is busy or captures, or if somebody is just giving one such a wait.
+    ///
+    /// For what can be freed at any time, by a thread that nobody waits for: the driver waits for all streams before it frees, and holds up
+    /// launches meanwhile. Streams that were lent ([`Driver::registrations_left`] tells which) are asked by an event, which takes a
+    /// millisecond. What is not known here is not looked at, as there.
+    ///
+    /// `free` must not have streams wait for fences, nor call what may: it would wait for itself.
+    ///
+    /// # Capture
+    ///
+    /// A stream that captures is busy, and its capture stays as it is.
+    pub fn while_idle<R>(self, free: impl FnOnce() -> R) -> Option<R> {
+        if fork::forked() {
+            return None;
+        }
+        let (waiting, points) = (self.when_idle(), self.points());
+        alone_if(|| waiting.is_idle(self, &points), free)
+    }
+
+    /// As [`Driver::while_idle`], if streams may be busy with what ends by itself: none of them waits for a fence that is not reached. The
+    /// driver then waits for their work, and holds up launches for as long.
+    ///
+    /// # Capture
+    ///
+    /// As there, but for streams that capture, which are not looked at.
+    pub fn while_nothing_is_awaited<R>(self, free: impl FnOnce() -> R) -> Option<R> {
+        alone_if(|| !self.when_idle().is_awaited(), free)
+    }
+
+    fn points(self) -> Points {
+        let points = self.when_idle().streams.points(self);
+        if !points.is_empty() {
+            thread::sleep(REACHED);
+        }
+        points
+    }
+
     /// Releases what an owner had, as soon as no stream is busy.
     pub(crate) fn release_when_idle(self, owned: impl Release + 'static) {
         self.when_idle().count.fetch_add(1, Ordering::SeqCst);
@@ -93,22 +133,15 @@ impl Driver {
     /// As [`Driver::undo_if_idle`], but for streams that were lent, which are asked too. That takes a millisecond, and longer while
     /// somebody frees or unregisters memory: not for a thread that others wait for.
     pub(crate) fn undo_if_all_are_idle(self) -> usize {
-        self.undo(|waiting| {
-            let points = waiting.streams.points(self);
-            if !points.is_empty() {
-                thread::sleep(REACHED);
-            }
-            points
-        })
+        self.undo(Self::points)
     }
 
-    fn undo(self, points: impl FnOnce(&WhenIdle) -> Points) -> usize {
+    fn undo(self, points: impl FnOnce(Self) -> Points) -> usize {
         // A push that the load misses is seen by the next one, who comes after it at the latest.
         if self.registrations_left() == 0 {
             return 0;
         }
-        let waiting = self.when_idle();
-        waiting.attempt(self, &points(waiting))
+        self.when_idle().attempt(self, &points(self))
     }
 }
 
@@ -136,11 +169,7 @@ impl WhenIdle {
 
     fn attempt(&self, driver: Driver, points: &Points) -> usize {
         let (mut done, mut refused) = (Vec::new(), Vec::new());
-        let alone = match WAITS.try_write() {
-            Ok(alone) => Some(alone),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        };
+        let alone = alone();
         if alone.is_some() {
             for _ in 0..self.count.load(Ordering::SeqCst) {
                 if !self.is_idle(driver, points) {
@@ -165,8 +194,12 @@ impl WhenIdle {
     }
 
     fn is_idle(&self, driver: Driver, points: &Points) -> bool {
+        !self.is_awaited() && self.streams.are_idle(driver, points)
+    }
+
+    fn is_awaited(&self) -> bool {
         let is_awaited = |words: &Weak<dyn Awaited>| words.upgrade().is_some_and(|words| words.is_awaited());
-        !self.lock_words().iter().any(is_awaited) && self.streams.are_idle(driver, points)
+        self.lock_words().iter().any(is_awaited)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Box<dyn Release>>> {
@@ -176,6 +209,23 @@ impl WhenIdle {
     fn lock_words(&self) -> MutexGuard<'_, Vec<Weak<dyn Awaited>>> {
         self.words.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The right to free while no stream is given a wait; none if somebody gives one, or frees, just now.
+fn alone() -> Option<RwLockWriteGuard<'static, ()>> {
+    match WAITS.try_write() {
+        Ok(alone) => Some(alone),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+fn alone_if<R>(is_so: impl FnOnce() -> bool, free: impl FnOnce() -> R) -> Option<R> {
+    if fork::forked() {
+        return None;
+    }
+    let _alone = alone()?;
+    is_so().then(free)
 }
 
 /// Has a thread try until nothing is left.

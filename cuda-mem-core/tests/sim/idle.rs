@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use cuda_mem_core::host::{RegisterFlags, Registered, SharedMapping};
 use cuda_mem_core::ipc::SharedWords;
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, Driver, Error, Stream};
+use cuda_mem_core::{Context, Driver, Error, FenceLine, Stream};
 use cuda_mem_sim::Sim;
 
+use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::interrupted::{LIMIT, begin_to_capture, meanwhile, on_interrupted, until};
 use crate::panicking::Panicking;
@@ -187,5 +188,33 @@ fn an_owner_whose_drop_panics_harms_nobody() {
             leave_words(context);
             until("the thread comes back", || context.driver().registrations_left() == 0);
         }
+    });
+}
+
+#[test]
+fn something_is_freed_while_no_stream_is_busy_or_none_waits_for_a_fence() {
+    on_simulator(|_, context| {
+        let (driver, stream) = (context.driver(), Stream::new(context).unwrap());
+        let freed = || {
+            let is_idle = driver.while_idle(|| ()).is_some();
+            (is_idle, driver.while_nothing_is_awaited(|| ()).is_some())
+        };
+        assert_eq!(freed(), (true, true));
+        let gate = Gate::before(&stream);
+        assert_eq!(freed(), (false, true));
+        gate.open();
+        stream.synchronize().unwrap();
+        let capture = Capture::begin(&stream, RELAXED);
+        assert_eq!(freed(), (false, true));
+        capture.end().unwrap();
+        let line = FenceLine::new(context).unwrap();
+        line.fence(1).unwrap().hold_up(&stream).unwrap();
+        assert_eq!(freed(), (false, false));
+        line.poison();
+        stream.synchronize().unwrap();
+        assert_eq!(freed(), (true, true));
+        // No stream is given a wait meanwhile, and nobody else frees.
+        let inside = driver.while_idle(|| std::thread::scope(|scope| scope.spawn(freed).join().unwrap()));
+        assert_eq!(inside, Some((false, false)));
     });
 }

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::{DeviceAllocation, MemoryHandle, OpenedMemory};
-use cuda_mem_ipc::shared::{Importer, SharedPool, SharedPoolOptions};
+use cuda_mem_ipc::shared::{Exporter, Importer, ReceivedBuffer, SharedBuffer, SharedPool, SharedPoolOptions};
 
 use crate::protocol::{Answer, Outcome, Request};
 use crate::side::{LEN, Side};
@@ -26,6 +26,54 @@ pub(crate) fn measure(lead: &Lead, request: &Request) -> Outcome {
             side.stream.synchronize()?;
             buffers.push(buffer);
             taken.push(mapped(side, round as u64)?);
+        }
+        Ok(taken)
+    })();
+    Ok(Answer::Figures(vec![("first", percentile(&mut lead.finish(measured)?, 50) / 1e3)]))
+}
+
+/// As [`measure`], of segments that were announced ahead, and mapped before their buffer is handed over.
+pub(crate) fn measure_announced(lead: &Lead, request: &Request) -> Outcome {
+    measure_attached(lead, request, Part::Announced, |exporter, buffer, round| {
+        let side = &lead.side;
+        side.table.spin(Word::Ready, round)?;
+        exporter.hand_over(buffer, &side.stream, LIMIT)?;
+        side.stream.synchronize()?;
+        mapped(side, round)
+    })
+}
+
+/// The same without a pause: from the call that hands over, right behind the allocation, to the other process, which waits for it.
+pub(crate) fn measure_at_once(lead: &Lead, request: &Request) -> Outcome {
+    measure_attached(lead, request, Part::AtOnce, |exporter, buffer, round| {
+        let side = &lead.side;
+        let start = now();
+        exporter.hand_over(buffer, &side.stream, LIMIT)?;
+        side.table.spin(Word::Done, round)?;
+        Ok(side.table.get(Word::Time)?.saturating_sub(start))
+    })
+}
+
+/// Each round allocates a segment of an attached pool.
+fn measure_attached(
+    lead: &Lead,
+    request: &Request,
+    part: Part,
+    round_of: impl Fn(&Exporter, &SharedBuffer, u64) -> Result<u64, Box<dyn Error>>,
+) -> Outcome {
+    let (times, bytes) = (request.number::<usize>("times")?, request.number::<usize>("bytes")?);
+    let side = &lead.side;
+    let exporter = lead.tell_importer(part, &[times as u64])?;
+    let measured = (|| {
+        let options = SharedPoolOptions { segment_bytes: bytes.max(LEN), ..SharedPoolOptions::default() };
+        let pool = SharedPool::new(&side.context, &options)?;
+        exporter.attach(&pool)?;
+        let (mut taken, mut buffers) = (Vec::new(), Vec::new());
+        for round in 1..=times {
+            let buffer = pool.allocate(bytes.max(LEN), &side.stream)?;
+            side.write(buffer.on(&side.stream)?.address(), round)?;
+            taken.push(round_of(&exporter, &buffer, round as u64)?);
+            buffers.push(buffer);
         }
         Ok(taken)
     })();
@@ -62,13 +110,45 @@ fn mapped(side: &Side, round: u64) -> Result<u64, Box<dyn Error>> {
 }
 
 pub(crate) fn play(side: &Side, importer: &Importer, times: u64) -> Result<(), Box<dyn Error>> {
+    let buffers = (1..=times).map(|round| take(side, importer, round)).collect::<Result<Vec<_>, _>>()?;
+    drop(buffers);
+    Ok(())
+}
+
+/// A round's buffer, once it may be taken, and how long that took.
+fn take(side: &Side, importer: &Importer, round: u64) -> Result<ReceivedBuffer, Box<dyn Error>> {
+    side.table.spin(Word::Go, round)?;
+    let start = now();
+    let buffer = importer.recv(LIMIT)?;
+    let address = buffer.on(&side.stream)?.address();
+    side.table.set(Word::Time, now() - start)?;
+    side.check(address, usize::try_from(round)?)?;
+    side.table.set(Word::Done, round)?;
+    Ok(buffer)
+}
+
+pub(crate) fn play_announced(side: &Side, importer: &Importer, times: u64) -> Result<(), Box<dyn Error>> {
     let mut buffers = Vec::new();
     for round in 1..=times {
-        side.table.spin(Word::Go, round)?;
-        let start = now();
+        let begin = now();
+        while importer.mapped_ahead() == 0 {
+            if u128::from(now() - begin) > LIMIT.as_nanos() {
+                return Err("no segment is mapped ahead".into());
+            }
+            std::hint::spin_loop();
+        }
+        side.table.set(Word::Ready, round)?;
+        buffers.push(take(side, importer, round)?);
+    }
+    Ok(())
+}
+
+pub(crate) fn play_at_once(side: &Side, importer: &Importer, times: u64) -> Result<(), Box<dyn Error>> {
+    let mut buffers = Vec::new();
+    for round in 1..=times {
         let buffer = importer.recv(LIMIT)?;
         let address = buffer.on(&side.stream)?.address();
-        side.table.set(Word::Time, now() - start)?;
+        side.table.set(Word::Time, now())?;
         side.check(address, usize::try_from(round)?)?;
         buffers.push(buffer);
         side.table.set(Word::Done, round)?;

@@ -40,6 +40,8 @@ fn answer(lead: &Lead, request: &Request) -> Outcome {
         ("floor", "warm") => floor::measure(lead, request),
         ("ours", "many") => many::measure(lead, request),
         ("ours", "first") => first_mapping::measure(lead, request),
+        ("announced", "first") => first_mapping::measure_announced(lead, request),
+        ("at-once", "first") => first_mapping::measure_at_once(lead, request),
         ("cuIpcOpenMemHandle", "first") => first_mapping::measure_driver(lead, request),
         ("steps", "first") => mapping_steps::measure(lead, request),
         ("ours", "leaks") => leaks::measure(lead, request),

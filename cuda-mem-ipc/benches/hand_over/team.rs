@@ -30,18 +30,22 @@ pub(crate) enum Part {
     Floor,
     Many,
     First,
+    Announced,
+    AtOnce,
     FirstOfDriver,
     Steps,
     Life,
     Count,
 }
 
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 11] = [
     Part::Begin,
     Part::Warm,
     Part::Floor,
     Part::Many,
     Part::First,
+    Part::Announced,
+    Part::AtOnce,
     Part::FirstOfDriver,
     Part::Steps,
     Part::Life,
@@ -174,6 +178,12 @@ fn play(side: &Side, message: Message) -> Result<Vec<u64>, Box<dyn Error>> {
         Some(Part::Floor) => floor::play(side, number(0)?, number(1)? > 0)?,
         Some(Part::Many) => many::play(side, &importer(message.descriptors)?, number(0)?)?,
         Some(Part::First) => first_mapping::play(side, &importer(message.descriptors)?, number(0)?)?,
+        Some(Part::Announced) => {
+            first_mapping::play_announced(side, &importer(message.descriptors)?, number(0)?)?;
+        }
+        Some(Part::AtOnce) => {
+            first_mapping::play_at_once(side, &importer(message.descriptors)?, number(0)?)?;
+        }
         Some(Part::FirstOfDriver) => first_mapping::play_driver(side, number(0)?, number(1)?)?,
         Some(Part::Steps) => return mapping_steps::play(side, &message.descriptors, number(0)?),
         Some(Part::Life) => leaks::play(side, &importer(message.descriptors)?, number(0)?)?,

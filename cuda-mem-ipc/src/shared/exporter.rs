@@ -1,29 +1,33 @@
 //! The giving end of a connection.
 
+mod announced;
 mod leases;
 mod send;
 mod serve;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::io::PipeReader;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
 
 use super::keepsake::Keepsake;
-use super::options::FenceKind;
+use super::options::{AheadLimit, FenceKind};
+use super::pool::SharedPool;
 use super::reaper;
 use super::ring::{self, Consumer, Producer};
 use super::share::Share;
 use super::slab::Slab;
-use super::wire::{self, Fence, HandOver, Offer};
+use super::wire::{self, Accept, Fence, HandOver, Offer};
 use super::words::{Point, Words};
 use super::{Heard, heard, refuse_forked, say};
 use crate::error::{Error, Result};
-use crate::transport::{Connection, Deadline, Peer};
+use crate::transport::{Branch, Connection, Deadline, Peer};
+use announced::{Announced, Retiring};
 use leases::{Lease, Leases, Out};
 
 /// Hands buffers to the process at the other end of a connection, which has an [`Importer`](super::Importer).
@@ -45,11 +49,14 @@ pub(super) struct ExportLink {
     /// How many leases there are, those that are just ending too.
     out: Arc<Out>,
     /// Segments that the importer has. The lock is held while a new one is sent, so that no buffer of it overtakes it.
-    announced: Mutex<HashSet<u64>>,
+    announced: Mutex<Announced>,
     /// One of them, which it was asked about last. It is changed under that lock.
     latest: AtomicU64,
+    /// Where it hears of segments ahead of their first buffer, and of how many.
+    branch: Branch,
+    ahead_limit: AheadLimit,
     /// Segments whose end the importer was not told of yet.
-    retiring: Mutex<Vec<u64>>,
+    retiring: Mutex<Vec<Retiring>>,
     /// What the importer has to let go of before it is freed here.
     slabs: Mutex<HashMap<u64, Arc<Slab>>>,
     ring: Mutex<Producer<ring::Shared>>,
@@ -90,10 +97,16 @@ impl Exporter {
         // Whoever has one has it of the importer.
         drop(keepsake);
         let Heard { message: answer, descriptors, .. } = heard(&connection, deadline)?;
-        if answer != wire::Message::Accept || !descriptors.is_empty() {
-            let pid = connection.peer().pid();
-            return Err(connection.breaks(Error::Protocol { pid, what: "the offer is not accepted" }));
-        }
+        let pid = connection.peer().pid();
+        let not_accepted = Error::Protocol { pid, what: "the offer is not accepted" };
+        let (accepted, branch) = match (answer, <[OwnedFd; 1]>::try_from(descriptors)) {
+            (wire::Message::Accept(accepted), Ok([descriptor])) => {
+                (accepted, Branch::sent(&connection, descriptor).map_err(|error| connection.breaks(error))?)
+            }
+            _ => return Err(connection.breaks(not_accepted)),
+        };
+        let Accept { segments, bytes } = accepted;
+        let ahead_limit = AheadLimit { segments: usize::try_from(segments).unwrap_or(usize::MAX), bytes };
         words.seal()?;
         let [ring, bed] = words.rings()?;
         let (way, ring, releases) = (ring.clone(), Mutex::new(ring.producer()), Mutex::new(bed.consumer()));
@@ -105,6 +118,8 @@ impl Exporter {
             out: Arc::new(Out { leases: AtomicUsize::new(0), is_open: AtomicBool::new(true) }),
             announced: Mutex::default(),
             latest: AtomicU64::new(send::NONE),
+            branch,
+            ahead_limit,
             retiring: Mutex::default(),
             slabs: Mutex::default(),
             ring,
@@ -163,13 +178,12 @@ impl Exporter {
     ) -> Result<u64> {
         refuse_forked()?;
         let (share, link) = (buffer.into(), &self.link);
-        if link.is_closing.load(Ordering::Acquire) {
-            return Err(Error::Closed { doing: "handing over" });
-        }
+        link.expect_open("handing over")?;
         let called = if fence == FenceKind::Word { link.call_early() } else { None };
         let deadline = deadline.into();
-        link.announce(&share.segment, deadline)?;
+        // First: who keeps nothing for the memory's owners does not have it either.
         link.give_keepsakes(&share.holder.keepsakes(), deadline)?;
+        link.announce(&share.segment, deadline)?;
         share.holder.order(stream)?;
         let (segment, offset, len) = (share.segment.id(), share.offset as u64, share.len as u64);
         let event = (fence == FenceKind::Event).then(|| link.event(stream)).transpose()?;
@@ -191,6 +205,48 @@ impl Exporter {
             return Err(error);
         }
         Ok(sequence)
+    }
+
+    /// Tells the receiver of all segments of a pool: of those that are there now, and of each new one as soon as it is there. It maps them
+    /// in the background, as many as its [`AheadLimit`] says, and their first buffers cost no mapping any more.
+    ///
+    /// **It gets all of the pool's memory by this**, but for isolated buffers, whether anything of it is handed over or not. Nobody is
+    /// waited for; what cannot be told now is told with the first buffer. Ends with the exporter or the pool.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] if the receiver is gone; [`core::Error::Forked`].
+    pub fn attach(&self, pool: &SharedPool) -> Result<()> {
+        refuse_forked()?;
+        self.link.expect_open("attaching a pool")?;
+        pool.attach(&self.link);
+        Ok(())
+    }
+
+    /// Tells the receiver of the memory that a buffer lies in, as [`attach`](Self::attach) does of a pool's: for an isolated buffer, or
+    /// a block of a caching allocator. False if it is not told ahead, because of its [`AheadLimit`] or because it has not heard
+    /// yet of what it was told before; then it is told with the first buffer.
+    ///
+    /// **It gets the whole of the memory by this**, whether the buffer is handed over or not. Nobody is waited for.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] if the receiver is gone, [`Error::Timeout`] if it takes no messages; [`Error::Core`] and [`Error::Pool`] if the
+    /// memory cannot be exported; [`core::Error::Forked`].
+    pub fn announce(&self, buffer: impl Into<Share>) -> Result<bool> {
+        refuse_forked()?;
+        let share = buffer.into();
+        self.link.expect_open("announcing a segment")?;
+        self.link.give_keepsakes(&share.holder.keepsakes(), Duration::ZERO.into())?;
+        self.link.announce_segment_ahead(&share.segment)
     }
 
     /// How many buffers the receiver has.

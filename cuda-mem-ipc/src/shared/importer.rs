@@ -1,5 +1,6 @@
 //! The receiving end of a connection.
 
+mod ahead;
 mod give_back;
 mod kept;
 mod known;
@@ -7,7 +8,7 @@ mod receive;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
@@ -15,22 +16,23 @@ use std::time::Instant;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
 
 use super::keepsake::Keepsake;
+use super::options::AheadLimit;
 use super::reaper;
 use super::received::ReceivedBuffer;
 use super::returned::Returned;
 use super::ring::{self, Consumer, Producer};
-use super::wire::{self, HandOver};
+use super::wire::{self, Accept, HandOver};
 use super::words::Words;
 use super::{Heard, heard, refuse_forked, say};
 use crate::error::{Error, Result};
-use crate::transport::{Connection, Deadline, Peer};
+use crate::transport::{Branch, Connection, Deadline, Peer};
 use kept::Kept;
 use known::Known;
 
 /// Receives buffers from the process at the other end of a connection, which has an [`Exporter`](super::Exporter).
 ///
-/// A segment is mapped once in a process, whichever connections to its exporter bring buffers of it, and stays mapped until
-/// its exporter says that it is gone, or is gone itself and all that it had sent was received, and the last buffer of it is
+/// A segment is mapped once in a process, whichever connections to its exporter bring buffers of it: when the first of them is received, or
+/// in the background before that, if it was announced ahead and is within the [`AheadLimit`]. It stays mapped until its exporter says that it is gone, or is gone itself and all that it had sent was received, and the last buffer of it is
 /// dropped. Whatever comes is checked; a message
 /// that breaks the protocol ends the connection.
 ///
@@ -44,7 +46,6 @@ pub struct Importer {
 
 pub(super) struct ImportLink {
     context: Context,
-    connection: Connection,
     /// Held while a message is received and looked at, not while one is waited for.
     turn: Mutex<Turn>,
     ring: ring::Shared,
@@ -53,6 +54,12 @@ pub(super) struct ImportLink {
     bed: ring::Shared,
     pub(super) words: Arc<Words>,
     segments: Mutex<BTreeMap<u64, Known>>,
+    /// Where segments are announced ahead of their first buffer, how many of them are mapped, and whether nothing comes there any more.
+    branch: Branch,
+    ahead_limit: AheadLimit,
+    is_deaf: AtomicBool,
+    /// Held while a message of the branch is received and looked at.
+    hearing: Mutex<()>,
     /// Releases that could not be sent at once.
     unsent: Mutex<Vec<Returned>>,
     /// Buffers that have not gone back.
@@ -75,6 +82,8 @@ pub(super) struct ImportLink {
     is_over: AtomicBool,
     /// Nothing more comes of the exporter.
     is_exhausted: AtomicBool,
+    /// Last: from its end on the exporter, and whoever was to be told by it, take it that nothing is mapped here.
+    connection: Connection,
 }
 
 /// How far what the exporter says was heard.
@@ -90,13 +99,27 @@ struct Turn {
 
 impl Importer {
     /// Makes an importer of a connection, once the exporter at the other end has made its offer. Memory is mapped for the
-    /// device of the context.
+    /// device of the context, and ahead of its first buffer as far as [`AheadLimit::default`] goes.
     ///
     /// # Errors
     ///
     /// [`Error::Protocol`] and [`Error::Wire`] if the other end is no exporter; [`core::Error::Unsupported`] if the device's streams
     /// cannot wait for words; those of [`Connection::send`] and [`Connection::recv`]; [`core::Error::Forked`].
     pub fn new(context: &Context, connection: Connection, deadline: impl Into<Deadline>) -> Result<Self> {
+        Self::with_ahead(context, connection, AheadLimit::default(), deadline)
+    }
+
+    /// As [`Importer::new`], with a limit of what is mapped ahead of its first buffer.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn with_ahead(
+        context: &Context,
+        connection: Connection,
+        ahead: AheadLimit,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Self> {
         refuse_forked()?;
         let deadline = deadline.into();
         let pid = connection.peer().pid();
@@ -111,7 +134,11 @@ impl Importer {
             return Err(connection.breaks(Error::Protocol { pid, what: "it does not begin with an offer" }));
         };
         let words = Arc::new(Words::open(context, descriptor, pid)?);
-        say(&connection, &wire::Message::Accept, &[], deadline)?;
+        let (branch, descriptor) = Branch::beside(&connection)?;
+        let accepted = Accept { segments: ahead.segments as u64, bytes: ahead.bytes };
+        say(&connection, &wire::Message::Accept(accepted), &[descriptor.as_fd()], deadline)?;
+        // Its end is the exporter's.
+        drop(descriptor);
         let [ring, bed] = words.rings()?;
         let releases = Mutex::new(bed.producer());
         let link = Arc::new(ImportLink {
@@ -123,6 +150,10 @@ impl Importer {
             bed,
             words,
             segments: Mutex::default(),
+            branch,
+            ahead_limit: ahead,
+            is_deaf: AtomicBool::new(false),
+            hearing: Mutex::default(),
             unsent: Mutex::default(),
             live: AtomicUsize::new(0),
             slabs: AtomicUsize::new(0),
@@ -142,8 +173,8 @@ impl Importer {
     }
 
     /// The next buffer, as soon as it was handed over: its bytes are there when its fence is reached, which
-    /// [`ReceivedBuffer::on`] has a stream wait for. Only the first buffer of a segment takes calls of the driver, which no
-    /// deadline interrupts.
+    /// [`ReceivedBuffer::on`] has a stream wait for. Only the first buffer of a segment takes calls of the driver, or waits for those that
+    /// are made ahead; no deadline interrupts them.
     ///
     /// # Errors
     ///
@@ -165,6 +196,13 @@ impl Importer {
             }
             has_slept = true;
         }
+    }
+
+    /// How many segments are mapped of which no buffer came yet: those that its exporter has announced ahead, as far as they are done and
+    /// within the [`AheadLimit`].
+    #[must_use]
+    pub fn mapped_ahead(&self) -> usize {
+        if core::forked() { 0 } else { self.link.mapped_ahead() }
     }
 
     /// The process at the other end.

@@ -3,7 +3,7 @@
 //! A [`SharedPool`] has memory in large segments. An [`Exporter`] hands its buffers to the [`Importer`] at the other end of a
 //! [connection](crate::transport): the receiver's stream waits for the exporter's work on the device, and no host does. What
 //! the receiver drops goes back in the same way, and its owner's streams wait for it. A segment is mapped once in a process, at its
-//! first buffer; from then on a
+//! first buffer, or in the background before that if it is [announced](Exporter::attach) ahead; from then on a
 //! hand-over is a cache line in memory of both, and a message only if the receiver sleeps.
 //!
 //! The fences are words in memory of both processes. When a process dies, whatever it was to reach is completed with poison: the
@@ -11,9 +11,11 @@
 //! protocol, step by step, and what each side may assume after each kind of death.
 
 mod arrival;
+mod attached;
 mod books;
 mod buffer;
 mod exporter;
+mod face;
 mod importer;
 mod keepsake;
 mod last;
@@ -45,7 +47,7 @@ pub use buffer::SharedBuffer;
 pub use exporter::Exporter;
 pub use importer::Importer;
 pub use lent::{Exportable, NotExportable};
-pub use options::{FenceKind, MemoryKind, SharedPoolOptions};
+pub use options::{AheadLimit, FenceKind, MemoryKind, SharedPoolOptions};
 pub use pool::SharedPool;
 pub use received::ReceivedBuffer;
 pub use share::Share;

@@ -40,6 +40,39 @@ pub enum MemoryKind {
     Host,
 }
 
+/// How much of one exporter's memory an [`Importer`](super::Importer) maps ahead, before a buffer of it comes.
+///
+/// Mapping takes no memory of this process, but calls of the driver, addresses and a descriptor for each segment, and the exporter's
+/// memory does not go back to its driver before the importer has unmapped it. What is announced beyond the limit is mapped when its
+/// first buffer comes.
+///
+/// ```
+/// use cuda_mem_ipc::shared::AheadLimit;
+///
+/// let limit = AheadLimit { segments: 4, ..AheadLimit::default() };
+/// assert_eq!((limit.segments, limit.bytes), (4, 4 << 30));
+/// assert_eq!(AheadLimit::NONE, AheadLimit { segments: 0, bytes: 0 });
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AheadLimit {
+    /// So many segments that no buffer of came yet.
+    pub segments: usize,
+    /// So many bytes of them.
+    pub bytes: u64,
+}
+
+impl AheadLimit {
+    /// Every segment is mapped when its first buffer comes.
+    pub const NONE: Self = Self { segments: 0, bytes: 0 };
+}
+
+impl Default for AheadLimit {
+    /// 64 segments of 4 GiB together: as many as a pool has of its default size. They take about 10 ms of a thread at the most.
+    fn default() -> Self {
+        Self { segments: 64, bytes: 4 << 30 }
+    }
+}
+
 /// What the receiver of a buffer waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

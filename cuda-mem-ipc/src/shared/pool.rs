@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex};
 use cuda_mem_pool::cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses, vmm};
 
+use super::attached::Attached;
 use super::books::Books;
 use super::buffer::SharedBuffer;
+use super::exporter::ExportLink;
 use super::last::Last;
 use super::options::{MemoryKind, SharedPoolOptions};
 use super::releases::bury;
@@ -20,7 +22,8 @@ const GRANULE: usize = 512;
 
 /// Memory for other processes: large segments with one handle each, cut into buffers.
 ///
-/// A peer maps a segment when it gets the first buffer of it, and from then on a hand-over needs no handle and no mapping. It
+/// A peer maps a segment when it gets the first buffer of it, or before if it is [attached](super::Exporter::attach), and from then
+/// on a hand-over needs no handle and no mapping. It
 /// always gets the whole segment: what may not be seen by everybody who gets anything of the pool belongs into another pool, or
 /// into [`isolated`](Self::allocate_isolated) buffers.
 ///
@@ -78,6 +81,7 @@ pub(super) struct Pool {
     /// The driver's pool, if segments are blocks of one.
     slabs: Option<Arc<Slabs>>,
     state: Mutex<State>,
+    attached: Attached,
 }
 
 #[derive(Debug, Default)]
@@ -136,7 +140,8 @@ impl SharedPool {
         };
         let slabs = location.map(|location| Slabs::new(context, location)).transpose()?.map(Arc::new);
         let (context, options) = (context.clone(), *options);
-        Ok(Self { pool: Arc::new(Pool { context, options, page, slabs, state: Mutex::default() }) })
+        let (state, attached) = (Mutex::default(), Attached::default());
+        Ok(Self { pool: Arc::new(Pool { context, options, page, slabs, state, attached }) })
     }
 
     /// A buffer of `bytes` bytes, for `stream` at first, which is ordered behind whoever had the memory before. What is in it is
@@ -196,6 +201,15 @@ impl SharedPool {
         unused.iter().map(|slot| slot.segment.bytes()).sum()
     }
 
+    /// Has an importer told of all segments that everybody may get buffers of: those that are there, and those to come.
+    pub(super) fn attach(&self, link: &Arc<ExportLink>) {
+        let pool = &self.pool;
+        pool.attached.add(link);
+        let shared = |slot: &Slot| (!slot.is_isolated).then(|| Arc::clone(&slot.segment));
+        let segments = lock(&pool.state).slots.iter().filter_map(shared).collect::<Vec<_>>();
+        segments.iter().for_each(|segment| drop(link.announce_segment_ahead(segment)));
+    }
+
     /// The bytes of all segments.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
@@ -240,8 +254,13 @@ impl Pool {
     fn grow(&self, room: usize, bytes: usize, is_isolated: bool) -> Result<Cut> {
         let too_large = core::Error::TooLarge { count: bytes, size: 1 };
         let bytes = bytes.max(room).checked_next_multiple_of(self.page).ok_or(too_large)?;
-        let segment =
-            Arc::new(Segment::create(&self.context, self.options.kind, self.slabs.as_ref(), bytes)?);
+        let (kind, slabs) = (self.options.kind, self.slabs.as_ref());
+        let segment = Segment::create(&self.context, kind, slabs, bytes, |face, means| {
+            if !is_isolated {
+                self.attached.tell(face, means);
+            }
+        })?;
+        let segment = Arc::new(segment);
         let mut books = Books::new(segment.bytes(), Last::default());
         // The isolated one has all of it.
         let room = if is_isolated { segment.bytes() } else { room };

@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::lock;
 use super::releases::{self, bury};
 use crate::error::{Error, Result};
-use crate::transport::{Connection, Poller};
+use crate::transport::{Branch, Connection, Poller};
 
 /// How long a peer that has closed its end may live on before what it holds is taken. Who follows the protocol holds nothing
 /// then; who is killed or calls `exec` closes a moment before the rest of it ends.
@@ -30,6 +30,14 @@ pub(super) trait Watched: Send + Sync {
     /// Takes what came, and does what was left to do. An error means that nothing will come any more. Must give no stream work: the
     /// driver may hold that up until a stream has gone on that waits for a peer.
     fn service(self: Arc<Self>) -> Result<()>;
+
+    /// Where the peer says what can be done ahead. It is for the thread, too.
+    fn branch(&self) -> Option<&Branch> {
+        None
+    }
+
+    /// Takes what came by that. Must not wait for anybody, nor give streams work.
+    fn hear(self: Arc<Self>) {}
 
     /// Whether nothing came by memory that was not taken. Nobody else reads it.
     fn may_sleep(&self) -> bool {
@@ -129,6 +137,7 @@ enum Ready {
     Bell,
     Exit(usize),
     Connection(usize),
+    Branch(usize),
     Left(usize),
 }
 
@@ -156,6 +165,11 @@ fn look_after(bell: &OwnedFd) {
             let exited = ready.contains(&Ready::Exit(index));
             let came = ready.contains(&Ready::Connection(index));
             let left = ready.contains(&Ready::Left(index));
+            if ready.contains(&Ready::Branch(index))
+                && let Some(watch) = watches.get(index)
+            {
+                Arc::clone(&watch.link).hear();
+            }
             if watches.get_mut(index).is_some_and(|watch| !watch.turn(came, exited, left)) {
                 // The last share in a connection has streams to wait for.
                 bury(watches.swap_remove(index));
@@ -186,6 +200,9 @@ fn wait(bell: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
                 poller.readable(Ready::Connection(index), connection);
             } else {
                 poller.closed(Ready::Connection(index), connection);
+            }
+            if let Some(branch) = watch.link.branch() {
+                poller.readable(Ready::Branch(index), branch);
             }
         }
         if watch.state == State::Outlived

@@ -2,8 +2,7 @@
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::Arc;
 
 use cuda_mem_pool::Uuid;
 use cuda_mem_pool::caching::Pinned;
@@ -13,29 +12,19 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::vmm::{CreateOptions, ShareableMemory};
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Uses};
 
-use super::exporter::ExportLink;
+use super::face::{Face, Means};
+use super::lent;
 use super::options::MemoryKind;
 use super::slab::{Slab, Slabs};
 use super::wire::{self, Place};
-use super::{lent, lock};
 use crate::error::{Error, Result};
 use crate::import::{Departure, Imported};
-
-/// Segments are numbered once in a process, whatever pool or connection they belong to.
-static NEXT: AtomicU64 = AtomicU64::new(0);
-
-/// Tells what runs in a process from what ran in it before `exec`.
-static PROGRAM: OnceLock<u64> = OnceLock::new();
 
 /// A large piece of memory, mapped once.
 #[derive(Debug)]
 pub(super) struct Segment {
-    id: u64,
-    bytes: usize,
-    place: Place,
+    face: Face,
     memory: Memory,
-    /// Who was told of it, and is told of its end.
-    known_by: Mutex<Vec<Weak<ExportLink>>>,
     /// Last: says that the memory is gone.
     _departure: Option<Departure>,
 }
@@ -70,36 +59,46 @@ pub(super) enum SegmentRef {
 }
 
 impl Segment {
-    /// New memory, of at least `bytes`.
+    /// New memory, of at least `bytes`. What peers need for it is told to `announce` as soon as it is there, ahead of the mapping here.
     pub(super) fn create(
         context: &Context,
         kind: MemoryKind,
         slabs: Option<&Arc<Slabs>>,
         bytes: usize,
+        announce: impl FnOnce(&Face, Means<'_>),
     ) -> Result<Self> {
         let device = context.device();
         if let Some(slabs) = slabs {
-            let slab = Slab::allocate(context, slabs, bytes)?;
+            let slab = Arc::new(Slab::allocate(context, slabs, bytes)?);
             let block = slab.export;
             let place = match kind {
                 MemoryKind::HostNumaPool(node) => Place::NodePool { node: node.cast_unsigned(), block },
                 _ => Place::DevicePool { uuid: device.uuid()?, block },
             };
-            return Ok(Self::new(bytes, place, Memory::Pooled { slab: Arc::new(slab) }, None));
+            let face = Face::new(bytes, place);
+            announce(&face, Means { descriptors: &[slab.descriptor()], slab: Some(&slab) });
+            return Ok(Self { face, memory: Memory::Pooled { slab }, _departure: None });
         }
         match kind {
-            MemoryKind::Host => Self::register(context, SharedMapping::create(bytes)?, None),
+            MemoryKind::Host => {
+                let mapping = SharedMapping::create(bytes)?;
+                let face = Face::new(mapping.bytes(), Place::Host);
+                announce(&face, Means { descriptors: &[mapping.as_fd()], slab: None });
+                Self::register(context, face, mapping, None)
+            }
             _ => {
                 let memory = ShareableMemory::create(device, bytes, &CreateOptions::supported_by(device)?)?;
-                let descriptors = vec![memory.export_posix_fd()?];
-                Self::map(context, device, Place::Device(device.uuid()?), descriptors, &[bytes], None)
+                let descriptor = memory.export_posix_fd()?;
+                let face = Face::new(bytes, Place::Device(device.uuid()?));
+                announce(&face, Means { descriptors: &[descriptor.as_fd()], slab: None });
+                Self::map(context, device, face, vec![descriptor], &[bytes], None)
             }
         }
     }
 
     /// Memory of a caching allocator, whole handles side by side.
     pub(super) fn lent(place: Place, address: CUdeviceptr, bytes: usize, pinned: Pinned) -> Self {
-        Self::new(bytes, place, Memory::Lent { pinned, address }, None)
+        Self { face: Face::new(bytes, place), memory: Memory::Lent { pinned, address }, _departure: None }
     }
 
     /// What another process says is memory, with as many descriptors as it says. `departure` is dropped when it is unmapped.
@@ -113,22 +112,23 @@ impl Segment {
             usize::try_from(*bytes).map_err(|_| core::Error::TooLarge { count: usize::MAX, size: 1 })
         };
         let bytes = size(&said.bytes)?;
+        let face = Face::new(bytes, said.place);
         let only = |mut descriptors: Vec<OwnedFd>| {
             descriptors.pop().ok_or(Error::DescriptorCount { declared: 1, received: 0 })
         };
         match &said.place {
             Place::Device(uuid) => {
                 let device = device_of(context, *uuid)?;
-                Self::map(context, device, said.place, descriptors, &[bytes], Some(departure))
+                Self::map(context, device, face, descriptors, &[bytes], Some(departure))
             }
             Place::Parts { uuid, parts } => {
                 let device = device_of(context, *uuid)?;
                 let sizes = parts.sizes().iter().map(size).collect::<Result<Vec<_>, _>>()?;
-                Self::map(context, device, said.place, descriptors, &sizes, Some(departure))
+                Self::map(context, device, face, descriptors, &sizes, Some(departure))
             }
             Place::DevicePool { block, .. } | Place::NodePool { block, .. } => {
                 let slab = Slab::import(context, only(descriptors)?, *block, bytes, departure)?;
-                Ok(Self::new(bytes, said.place, Memory::Pooled { slab: Arc::new(slab) }, None))
+                Ok(Self { face, memory: Memory::Pooled { slab: Arc::new(slab) }, _departure: None })
             }
             Place::Host => {
                 let descriptor = only(descriptors)?;
@@ -137,7 +137,7 @@ impl Segment {
                     let (said, found) = (said.bytes, mapping.bytes());
                     return Err(Error::WrongSize { said, found });
                 }
-                Self::register(context, mapping, Some(departure))
+                Self::register(context, face, mapping, Some(departure))
             }
         }
     }
@@ -145,7 +145,7 @@ impl Segment {
     fn map(
         context: &Context,
         device: Device,
-        place: Place,
+        face: Face,
         descriptors: Vec<OwnedFd>,
         sizes: &[usize],
         departure: Option<Departure>,
@@ -155,27 +155,31 @@ impl Segment {
         if let Some(departure) = departure {
             mapping.drop_after_unmap(departure);
         }
-        Ok(Self::new(mapping.bytes(), place, Memory::Device { mapping, descriptors }, None))
+        Ok(Self { face, memory: Memory::Device { mapping, descriptors }, _departure: None })
     }
 
-    fn register(context: &Context, mapping: SharedMapping, departure: Option<Departure>) -> Result<Self> {
+    fn register(
+        context: &Context,
+        face: Face,
+        mapping: SharedMapping,
+        departure: Option<Departure>,
+    ) -> Result<Self> {
         let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
         let registered = Registered::new(context, mapping.clone(), flags).map_err(|refused| refused.error)?;
-        let (bytes, address) = (mapping.bytes(), registered.device_address()?);
-        Ok(Self::new(bytes, Place::Host, Memory::Host { registered, mapping, address }, departure))
+        let address = registered.device_address()?;
+        Ok(Self { face, memory: Memory::Host { registered, mapping, address }, _departure: departure })
     }
 
-    fn new(bytes: usize, place: Place, memory: Memory, departure: Option<Departure>) -> Self {
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { id, bytes, place, memory, known_by: Mutex::default(), _departure: departure }
+    pub(super) fn face(&self) -> &Face {
+        &self.face
     }
 
     pub(super) fn id(&self) -> u64 {
-        self.id
+        self.face.id()
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        self.face.bytes()
     }
 
     pub(super) fn address(&self, offset: usize) -> CUdeviceptr {
@@ -188,18 +192,19 @@ impl Segment {
     }
 
     /// Gives somebody what peers map it by.
-    pub(super) fn with_descriptors<R>(&self, to: impl FnOnce(&[BorrowedFd<'_>]) -> Result<R>) -> Result<R> {
+    pub(super) fn with_means<R>(&self, to: impl FnOnce(Means<'_>) -> Result<R>) -> Result<R> {
+        let by = |descriptors: &[BorrowedFd<'_>]| to(Means { descriptors, slab: self.slab() });
         match &self.memory {
             Memory::Device { descriptors, .. } => {
-                to(&descriptors.iter().map(|one| one.as_fd()).collect::<Vec<_>>())
+                by(&descriptors.iter().map(|one| one.as_fd()).collect::<Vec<_>>())
             }
             // Once for each peer, and none is kept: there may be many.
             Memory::Lent { pinned, .. } => {
                 let exported = pinned.export_posix_fds().map_err(lent::told)?;
-                to(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>())
+                by(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>())
             }
-            Memory::Pooled { slab } => to(&[slab.descriptor()]),
-            Memory::Host { mapping, .. } => to(&[mapping.as_fd()]),
+            Memory::Pooled { slab } => by(&[slab.descriptor()]),
+            Memory::Host { mapping, .. } => by(&[mapping.as_fd()]),
         }
     }
 
@@ -216,12 +221,6 @@ impl Segment {
         if let Memory::Pooled { slab } = &self.memory { Some(slab) } else { None }
     }
 
-    /// What a peer is told of it.
-    pub(super) fn said(&self) -> wire::Segment {
-        let generation = *PROGRAM.get_or_init(|| Uuid::new_v4().as_u64_pair().0);
-        wire::Segment { segment: self.id, generation, bytes: self.bytes as u64, place: self.place }
-    }
-
     /// Takes over the uses of a buffer whose owner is gone: unmapping waits for them too.
     pub(super) fn absorb(&self, uses: Uses) {
         match &self.memory {
@@ -231,12 +230,6 @@ impl Segment {
             // The allocator knows who uses its blocks.
             Memory::Lent { .. } => {}
         }
-    }
-
-    pub(super) fn is_known_by(&self, link: Weak<ExportLink>) {
-        let mut known_by = lock(&self.known_by);
-        known_by.retain(|link| link.strong_count() > 0);
-        known_by.push(link);
     }
 }
 
@@ -251,17 +244,6 @@ fn device_of(context: &Context, uuid: [u8; 16]) -> Result<Device> {
         }
     }
     Err(Error::NoSuchDevice { uuid: Uuid::from_bytes(uuid) })
-}
-
-impl Drop for Segment {
-    fn drop(&mut self) {
-        if core::forked() {
-            return;
-        }
-        for link in lock(&self.known_by).drain(..).filter_map(|link| link.upgrade()) {
-            link.retire(self.id);
-        }
-    }
 }
 
 impl Deref for SegmentRef {

@@ -8,7 +8,7 @@ pub use place::{MOST_HANDLES, Parts, Place, Segment};
 
 /// The memory where fences are, and what the importer has those keep that it hands memory on to: two descriptors. Kind 16.
 pub const OFFER: u16 = FIRST_KIND;
-/// The importer has it. Kind 17.
+/// The importer has it, and sends what it hears by of segments ahead of their first buffer: a descriptor. Kind 17.
 pub const ACCEPT: u16 = FIRST_KIND + 1;
 /// A segment, the descriptors of which travel with it. Kind 18.
 pub const SEGMENT: u16 = FIRST_KIND + 2;
@@ -66,7 +66,7 @@ pub enum Message {
     /// [`OFFER`].
     Offer(Offer),
     /// [`ACCEPT`].
-    Accept,
+    Accept(Accept),
     /// [`SEGMENT`].
     Segment(Segment),
     /// [`HAND_OVER`].
@@ -99,9 +99,18 @@ pub struct Offer {
 
 impl Offer {
     /// The version that is spoken here.
-    pub const VERSION: u32 = 4;
+    pub const VERSION: u32 = 5;
     /// What is offered here.
     pub const OURS: Self = Self { version: Self::VERSION };
+}
+
+/// The answer of an importer: how much it imports ahead. Nothing of it is promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accept {
+    /// So many segments that no buffer of came yet.
+    pub segments: u64,
+    /// So many bytes of them.
+    pub bytes: u64,
 }
 
 /// A buffer that is handed over.
@@ -179,7 +188,7 @@ impl Message {
         let mut fields = Fields { rest: payload, len: payload.len() };
         let message = match kind {
             OFFER => Self::Offer(fields.offer()?),
-            ACCEPT => Self::Accept,
+            ACCEPT => Self::Accept(Accept { segments: fields.number()?, bytes: fields.number()? }),
             SEGMENT => Self::Segment(fields.segment()?),
             HAND_OVER => Self::HandOver(fields.hand_over()?),
             RELEASE => Self::Release(fields.release()?),
@@ -204,7 +213,11 @@ impl Message {
                 put(&LINES.to_le_bytes());
                 OFFER
             }
-            Self::Accept => ACCEPT,
+            Self::Accept(Accept { segments, bytes }) => {
+                put(&segments.to_le_bytes());
+                put(&bytes.to_le_bytes());
+                ACCEPT
+            }
             Self::Segment(segment) => {
                 segment.put(put);
                 SEGMENT

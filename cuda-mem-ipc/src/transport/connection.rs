@@ -226,7 +226,7 @@ impl AsFd for Connection {
 }
 
 /// A frame's refusal as that of an argument.
-fn refused(error: FrameError) -> Error {
+pub(super) fn refused(error: FrameError) -> Error {
     match error {
         FrameError::Payload { bytes } => Error::PayloadTooLong { bytes, most: MAX_PAYLOAD },
         FrameError::Descriptors { count } => {

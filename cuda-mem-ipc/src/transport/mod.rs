@@ -13,6 +13,7 @@
 //! the trust model.
 
 mod address;
+mod branch;
 mod channel;
 mod connection;
 mod deadline;
@@ -28,6 +29,7 @@ mod socket;
 mod system;
 
 pub use address::{Address, MAX_NAME};
+pub(crate) use branch::Branch;
 pub use connection::{Connection, FIRST_KIND, Message};
 pub use deadline::Deadline;
 pub use frame::{

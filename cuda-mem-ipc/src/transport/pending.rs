@@ -88,13 +88,7 @@ impl Pending {
     ///
     /// [`Error::NotAnEnd`] if it is another kind of descriptor.
     pub fn inherited(socket: OwnedFd) -> Result<Self> {
-        let domain = sockopt::socket_domain(&socket);
-        let kind = sockopt::socket_type(&socket);
-        if (domain, kind) != (Ok(AddressFamily::UNIX), Ok(SocketType::SEQPACKET))
-            || sockopt::socket_acceptconn(&socket) != Ok(false)
-        {
-            return Err(Error::NotAnEnd);
-        }
+        expect_end(&socket)?;
         fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(Error::system("fcntl(F_SETFD)"))?;
         Ok(Self::new(socket, End::Known))
     }
@@ -144,6 +138,18 @@ impl AsFd for Pending {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Asks a descriptor whether it is a socket of the transport's kind, which no other kind of file is made to do anything by.
+pub(super) fn expect_end(descriptor: &OwnedFd) -> Result<()> {
+    let domain = sockopt::socket_domain(descriptor);
+    let kind = sockopt::socket_type(descriptor);
+    if (domain, kind) != (Ok(AddressFamily::UNIX), Ok(SocketType::SEQPACKET))
+        || sockopt::socket_acceptconn(descriptor) != Ok(false)
+    {
+        return Err(Error::NotAnEnd);
+    }
+    Ok(())
 }
 
 fn say_hello(channel: &Channel, peer: &Peer, deadline: Deadline) -> Result<()> {

@@ -8,26 +8,35 @@ use cuda_mem_core::host::SharedMapping;
 use cuda_mem_core::ipc::{SharedWords, poison_word};
 use cuda_mem_ipc::Error;
 use cuda_mem_ipc::shared::wire::{
-    self, FIRST_OF_RELEASES, FIRST_OF_RING, Fence, HandOver, LINES, Message, Offer, Parts, Place,
+    self, Accept, FIRST_OF_RELEASES, FIRST_OF_RING, Fence, HandOver, LINES, Message, Offer, Parts, Place,
     RING_ENTRIES, Release, SLOTS,
 };
-use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
+use cuda_mem_ipc::shared::{AheadLimit, Exporter, Importer, SharedPool, SharedPoolOptions};
 use cuda_mem_ipc::transport::Connection;
 
 use crate::common::World;
 use crate::link::{LIMIT, SHORT, eventually};
-use crate::raw::{both_ends, heard, offer, say, segment};
+use crate::raw::{Branch, accept, accepted, both_ends, heard, offer, say, segment};
 
 /// A message, and the descriptors that travel with it.
 type Said<'m> = (Message, &'m [BorrowedFd<'m>]);
 
 /// An importer, and an exporter that says anything.
 pub(crate) fn importer(world: &World) -> (Importer, Connection, SharedWords) {
+    let (importer, hostile, words, _branch) = importer_ahead(world, AheadLimit::default());
+    (importer, hostile, words)
+}
+
+/// The same, and where it hears of segments ahead.
+pub(crate) fn importer_ahead(
+    world: &World,
+    limit: AheadLimit,
+) -> (Importer, Connection, SharedWords, Branch) {
     let (here, there) = both_ends();
     let words = offer(world, &there);
-    let importer = Importer::new(&world.context, here, LIMIT).unwrap();
-    assert_eq!(heard(&there), Message::Accept);
-    (importer, there, words)
+    let importer = Importer::with_ahead(&world.context, here, limit, LIMIT).unwrap();
+    let branch = accepted(&there);
+    (importer, there, words, branch)
 }
 
 const WORD: Fence = Fence::Word { line: 0, generation: 1 };
@@ -216,7 +225,7 @@ fn what_is_no_offer_is_refused() {
         ("too small", offer, &[small.as_fd(), null.as_fd()]),
         ("three", offer, &[words.as_fd(), null.as_fd(), null.as_fd()]),
         ("no file in memory", offer, &[null.as_fd(), null.as_fd()]),
-        ("another message", Message::Accept, &[]),
+        ("another message", Message::Ring, &[]),
     ];
     for (what, message, descriptors) in cases {
         let (here, there) = both_ends();
@@ -233,7 +242,7 @@ pub(crate) fn exporter(world: &World, pool: &SharedPool) -> (Exporter, Connectio
         let exporter = scope.spawn(|| Exporter::new(&world.context, here, LIMIT).unwrap());
         let mut offer = there.recv(LIMIT).unwrap();
         let words = SharedWords::open(&world.context, offer.descriptors.remove(0)).unwrap();
-        say(&there, Message::Accept, &[]);
+        let _branch = accept(&there, 0);
         (exporter.join().unwrap(), words)
     });
     let (exporter, words) = exporter;
@@ -242,6 +251,139 @@ pub(crate) fn exporter(world: &World, pool: &SharedPool) -> (Exporter, Connectio
     assert_eq!(exporter.hand_over(&buffer, &stream, LIMIT).unwrap(), 0);
     assert!(matches!(heard(&there), Message::Segment(_)));
     (exporter, there, words)
+}
+
+#[test]
+fn what_no_exporter_says_ahead_ends_the_connection() {
+    let world = World::new();
+    let (memory, said) = segment(&world, 0);
+    let descriptor = memory.export_posix_fd().unwrap();
+    let one = descriptor.as_fd();
+    let known: Said<'_> = (Message::Segment(said), &[one]);
+    let retired: Said<'_> = (Message::Retire { segment: 0 }, &[]);
+    let release = Message::Release(Release { sequence: 0, line: 0, generation: 0 });
+    let cases: [(&str, &[Said<'_>]); 11] = [
+        ("a segment twice", &[known, known]),
+        ("a segment without memory", &[(known.0, &[])]),
+        ("a segment with two memories", &[(known.0, &[one, one])]),
+        ("the end of what never was", &[retired]),
+        ("the end of a segment twice", &[known, retired, retired]),
+        ("an end with a descriptor", &[known, (retired.0, &[one])]),
+        ("a buffer", &[known, (part(0, 1), &[])]),
+        ("a release", &[(release, &[])]),
+        ("a call", &[(Message::Ring, &[])]),
+        ("an offer", &[(Message::Offer(Offer::OURS), &[one, one])]),
+        ("something to keep", &[(Message::Keep, &[one])]),
+    ];
+    for (what, messages) in cases {
+        let (importer, hostile, _words, mut branch) = importer_ahead(&world, AheadLimit::default());
+        messages.iter().for_each(|(message, descriptors)| branch.say(*message, descriptors));
+        // Whether anybody receives or not.
+        assert!(hostile.recv(LIMIT).unwrap_err().is_gone(), "{what}");
+        assert!(matches!(importer.recv(LIMIT), Err(Error::Broken)), "{what}");
+        eventually(what, || importer.mapped_ahead() == 0);
+    }
+    for (what, number, payload) in [("no message", 0, &b"no segment"[..]), ("not the next", 3, &[])] {
+        let (_importer, hostile, _words, mut branch) = importer_ahead(&world, AheadLimit::default());
+        branch.next = number;
+        branch.send(wire::SEGMENT, payload, &[]);
+        assert!(hostile.recv(LIMIT).unwrap_err().is_gone(), "{what}");
+    }
+    // What is announced ahead is known to whoever receives, and otherwise as before.
+    for message in [Message::Retire { segment: 1 }, part(said.bytes, 1)] {
+        let (importer, hostile, _words, mut branch) = importer_ahead(&world, AheadLimit::default());
+        branch.say(known.0, known.1);
+        say(&hostile, message, &[]);
+        assert!(matches!(importer.recv(LIMIT), Err(Error::Protocol { .. })), "{message:?}");
+    }
+    assert_eq!(world.driver.release_failures(), 0);
+}
+
+#[test]
+fn what_is_announced_ahead_is_bounded() {
+    let world = World::new();
+    let (memory, said) = segment(&world, 0);
+    let descriptor = memory.export_posix_fd().unwrap();
+    let limit = AheadLimit { segments: 3, bytes: 2 * said.bytes };
+    let (importer, hostile, _words, mut branch) = importer_ahead(&world, limit);
+    let mut announce =
+        |segment| branch.say(Message::Segment(wire::Segment { segment, ..said }), &[descriptor.as_fd()]);
+    (0..6).for_each(&mut announce);
+    eventually("two are mapped", || importer.mapped_ahead() == 2);
+    // The last, which is beyond: it is mapped when its buffer comes.
+    let last = HandOver { sequence: 7, segment: 5, offset: 0, len: said.bytes, fence: WORD };
+    say(&hostile, Message::HandOver(last), &[]);
+    let buffer = importer.recv(LIMIT).unwrap();
+    std::thread::sleep(SHORT);
+    assert_eq!((importer.mapped_ahead(), buffer.len() as u64), (2, said.bytes));
+    // One that announces without an end, however many are mapped.
+    let (importer, hostile, _words, mut branch) = importer_ahead(&world, AheadLimit::NONE);
+    for segment in 0..5000 {
+        let said = Message::Segment(wire::Segment { segment, ..said });
+        if !branch.try_say(said, &[descriptor.as_fd()]) {
+            break;
+        }
+    }
+    assert!(hostile.recv(LIMIT).unwrap_err().is_gone());
+    assert_eq!(importer.mapped_ahead(), 0);
+}
+
+/// The exporter waits for it, whether it was imported, refused or never looked at.
+#[test]
+fn the_end_of_a_block_of_a_pool_that_was_announced_ahead_is_told() {
+    let world = World::new();
+    let (memory, said) = segment(&world, 0);
+    let descriptor = memory.export_posix_fd().unwrap();
+    let place = Place::DevicePool { uuid: world.context.device().uuid().unwrap(), block: [9; 64] };
+    for limit in [AheadLimit::default(), AheadLimit::NONE] {
+        let (_importer, hostile, _words, mut branch) = importer_ahead(&world, limit);
+        for segment in 0..3 {
+            let said = wire::Segment { segment, place, ..said };
+            branch.say(Message::Segment(said), &[descriptor.as_fd()]);
+            branch.say(Message::Retire { segment }, &[]);
+            assert_eq!(heard(&hostile), Message::LetGo { segment });
+        }
+    }
+}
+
+/// It is an importer that hears nothing any more, and is told of each segment with its first buffer.
+#[test]
+fn an_exporter_that_says_nothing_ahead_any_more_hands_over_as_ever() {
+    let world = World::new();
+    let (memory, said) = segment(&world, 0);
+    let descriptor = memory.export_posix_fd().unwrap();
+    let (importer, hostile, _words, mut branch) = importer_ahead(&world, AheadLimit::default());
+    branch.say(Message::Segment(said), &[descriptor.as_fd()]);
+    drop(branch);
+    say(&hostile, part(0, said.bytes), &[]);
+    assert_eq!(importer.recv(LIMIT).unwrap().len() as u64, said.bytes);
+    say(&hostile, Message::Segment(wire::Segment { segment: 1, ..said }), &[descriptor.as_fd()]);
+    let other = HandOver { sequence: 8, segment: 1, offset: 0, len: 1, fence: WORD };
+    say(&hostile, Message::HandOver(other), &[]);
+    assert_eq!(importer.recv(LIMIT).unwrap().sequence(), 8);
+}
+
+#[test]
+fn what_is_no_answer_to_an_offer_is_refused() {
+    let world = World::new();
+    let null = File::open("/dev/null").unwrap();
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let stream = std::os::unix::net::UnixStream::pair().unwrap().0;
+    let accept = Message::Accept(Accept { segments: 1, bytes: 1 });
+    let cases: [(&str, Message, &[BorrowedFd<'_>]); 6] = [
+        ("nowhere to hear", accept, &[]),
+        ("two places", accept, &[null.as_fd(), null.as_fd()]),
+        ("a file", accept, &[null.as_fd()]),
+        ("a pipe", accept, &[reader.as_fd()]),
+        ("another kind of socket", accept, &[stream.as_fd()]),
+        ("another message", Message::Ring, &[]),
+    ];
+    for (what, message, descriptors) in cases {
+        let (here, there) = both_ends();
+        say(&there, message, descriptors);
+        let refused = Exporter::new(&world.context, here, LIMIT);
+        assert!(matches!(refused, Err(Error::Protocol { .. } | Error::NotAnEnd)), "{what}: {refused:?}");
+    }
 }
 
 #[test]

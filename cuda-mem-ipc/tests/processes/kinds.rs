@@ -15,7 +15,7 @@ use crate::link::{
     LIMIT, SHORT, download, enqueue_upload, eventually, export_to, import_from, invite, invited, kinds,
     options, upload,
 };
-use crate::raw::{heard, offer, say};
+use crate::raw::{accept, accepted, heard, offer, say};
 
 const LEN: usize = 100_000;
 
@@ -289,9 +289,9 @@ fn tells_twice(first: &Channel) {
     // An importer for the one, an exporter for the other.
     let (mine, theirs) = (invited(first), invite(&last));
     assert!(matches!(heard(&mine), Message::Offer(_)));
-    say(&mine, Message::Accept, &[]);
+    let _branch = accept(&mine, 0);
     let _words = offer(&world, &theirs);
-    assert_eq!(heard(&theirs), Message::Accept);
+    let _ahead = accepted(&theirs);
     let told = mine.recv(LIMIT).unwrap();
     let Message::Segment(said) = Message::parse(told.kind, &told.payload).unwrap() else {
         panic!("{told:?}")

@@ -6,6 +6,7 @@
 #[path = "../../../cuda-mem-core/tests/common/mod.rs"]
 mod common;
 
+mod ahead;
 mod chain;
 mod contents;
 mod death;

@@ -1,12 +1,18 @@
 //! Ends of connections that say whatever a test wants.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 
 use cuda_mem_core::ipc::SharedWords;
 use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
-use cuda_mem_ipc::shared::wire::{Message, Offer, Place, SLOTS, Segment};
-use cuda_mem_ipc::transport::{Connection, PeerPolicy, Pending, pair};
+use cuda_mem_ipc::shared::wire::{Accept, Message, Offer, Place, SLOTS, Segment};
+use cuda_mem_ipc::transport::{Connection, Frame, PeerPolicy, Pending, pair};
+use rustix::io::IoSlice;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
+    socketpair,
+};
 
 use crate::common::World;
 use crate::link::LIMIT;
@@ -34,6 +40,53 @@ pub(crate) fn offer(world: &World, connection: &Connection) -> SharedWords {
     let (_keepers, keepsake) = std::io::pipe().unwrap();
     say(connection, Message::Offer(Offer::OURS), &[words.as_fd(), keepsake.as_fd()]);
     words
+}
+
+/// Hears an importer's answer: where it hears of segments ahead.
+pub(crate) fn accepted(connection: &Connection) -> Branch {
+    let message = connection.recv(LIMIT).unwrap();
+    assert!(matches!(Message::parse(message.kind, &message.payload), Ok(Message::Accept(_))));
+    let [socket] = <[OwnedFd; 1]>::try_from(message.descriptors).unwrap();
+    Branch { socket, next: 0 }
+}
+
+/// Answers an offer as an importer that wants to hear of so many segments ahead, and says where.
+pub(crate) fn accept(connection: &Connection, segments: u64) -> OwnedFd {
+    let (here, there) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let accepted = Accept { segments, bytes: 1 << 40 };
+    say(connection, Message::Accept(accepted), &[there.as_fd()]);
+    here
+}
+
+/// Where an exporter says what an importer may do ahead.
+pub(crate) struct Branch {
+    pub(crate) socket: OwnedFd,
+    pub(crate) next: u64,
+}
+
+impl Branch {
+    pub(crate) fn say(&mut self, message: Message, descriptors: &[BorrowedFd<'_>]) {
+        assert!(self.try_say(message, descriptors));
+    }
+
+    /// Whether somebody still hears it.
+    pub(crate) fn try_say(&mut self, message: Message, descriptors: &[BorrowedFd<'_>]) -> bool {
+        let (kind, payload) = message.encode();
+        self.send(kind, &payload, descriptors)
+    }
+
+    pub(crate) fn send(&mut self, kind: u16, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
+        let frame =
+            Frame::new(kind, self.next, payload).unwrap().with_descriptors(descriptors.len()).unwrap();
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors)));
+        self.next += 1;
+        sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).is_ok()
+    }
 }
 
 /// Memory of one page, and what an exporter says of it.

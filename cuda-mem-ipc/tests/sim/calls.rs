@@ -9,7 +9,7 @@ use cuda_mem_sim::Sim;
 use crate::other::{LIMIT, both_ends};
 
 /// The calls of this thread that something makes, in their order.
-fn calls_of<R>(sim: &Sim, what: impl FnOnce() -> R) -> (R, Vec<&'static str>) {
+pub(crate) fn calls_of<R>(sim: &Sim, what: impl FnOnce() -> R) -> (R, Vec<&'static str>) {
     // To know the thread by.
     let device = Driver::over(sim.table()).unwrap().device(0).unwrap();
     sim.log().clear();

@@ -4,6 +4,7 @@
 #[path = "../../../cuda-mem-core/tests/common/child.rs"]
 mod child;
 
+mod ahead;
 mod calling;
 mod calls;
 mod corpus;

@@ -4,9 +4,9 @@ use cuda_mem_core::Stream;
 use cuda_mem_ipc::symmetric::{Error, SIGNAL_PAD_BYTES, SymmetricBackend};
 
 use crate::common::gate::Gate;
-use crate::common::pair::{self, Channel, checksum, test_name};
+use crate::common::pair::{self, checksum, test_name};
 use crate::common::pattern;
-use crate::rank::{Crew, Rank, SOON, Seat};
+use crate::rank::{Crew, Rank, SOON};
 
 const SIZES: [usize; 3] = [300_001, 0, 5 << 20];
 
@@ -48,17 +48,10 @@ fn read_and_write(rank: &Rank) {
 
 #[test]
 fn ranks_read_and_write_each_others_buffers() {
-    fn body(first: &Channel) {
-        let rank = Seat::of(first).join();
+    on_ranks!(3, |seat| {
+        let rank = seat.join();
         read_and_write(&rank);
         rank.finish();
-    }
-    pair::play(test_name!(), &[("rank", body)], |cast| {
-        let crew = Crew::start(cast, 3);
-        let rank = crew.seat.join();
-        read_and_write(&rank);
-        rank.finish();
-        crew.finish();
     });
 }
 
@@ -94,14 +87,7 @@ fn offsets(rank: &Rank) {
 
 #[test]
 fn an_address_inside_an_allocation_has_an_offset() {
-    fn body(first: &Channel) {
-        offsets(&Seat::of(first).join());
-    }
-    pair::play(test_name!(), &[("rank", body)], |cast| {
-        let crew = Crew::start(cast, 2);
-        offsets(&crew.seat.join());
-        crew.finish();
-    });
+    on_ranks!(2, |seat| offsets(&seat.join()));
 }
 
 fn pads(rank: &Rank) {
@@ -136,14 +122,7 @@ fn pads(rank: &Rank) {
 
 #[test]
 fn signal_pads_are_apart_and_zero_also_when_they_are_used_again() {
-    fn body(first: &Channel) {
-        pads(&Seat::of(first).join());
-    }
-    pair::play(test_name!(), &[("rank", body)], |cast| {
-        let crew = Crew::start(cast, 2);
-        pads(&crew.seat.join());
-        crew.finish();
-    });
+    on_ranks!(2, |seat| pads(&seat.join()));
 }
 
 #[test]

@@ -7,9 +7,8 @@ use cuda_mem_core::Driver;
 use cuda_mem_ipc::symmetric::GroupOptions;
 use cuda_mem_sim::Sim;
 
-use crate::common::pair::{self, Channel, test_name};
 use crate::common::{Backend, backend, driver};
-use crate::rank::{Crew, Rank, Seat, options};
+use crate::rank::{Rank, Seat, options};
 
 const COUNT: usize = 200;
 
@@ -108,24 +107,10 @@ fn grow(seat: &Seat) {
 
 #[test]
 fn memory_inside_a_segment_takes_no_driver_call() {
-    fn body(first: &Channel) {
-        allocate(&Seat::of(first));
-    }
-    pair::play(test_name!(), &[("rank", body)], |cast| {
-        let crew = Crew::start(cast, 2);
-        allocate(&crew.seat);
-        crew.finish();
-    });
+    on_ranks!(2, |seat| allocate(seat));
 }
 
 #[test]
 fn a_new_segment_takes_few_driver_calls() {
-    fn body(first: &Channel) {
-        grow(&Seat::of(first));
-    }
-    pair::play(test_name!(), &[("rank", body)], |cast| {
-        let crew = Crew::start(cast, 2);
-        grow(&crew.seat);
-        crew.finish();
-    });
+    on_ranks!(2, |seat| grow(seat));
 }

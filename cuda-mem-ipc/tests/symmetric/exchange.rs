@@ -23,11 +23,7 @@ fn each_rank_hears_what_all_say_in_their_order() {
         }
         rank.finish();
     }
-    pair::play(test_name!(), &[("rank", |first| body(Seat::of(first).join()))], |cast| {
-        let crew = Crew::start(cast, 3);
-        body(crew.seat.join());
-        crew.finish();
-    });
+    on_ranks!(3, |seat| body(seat.join()));
 }
 
 /// Who heard everybody must not go on alone.

@@ -7,6 +7,26 @@
 #[path = "../../../cuda-mem-core/tests/common/mod.rs"]
 mod common;
 
+/// The test around it, of so many ranks, each a process, that do the same.
+macro_rules! on_ranks {
+    ($ranks:literal, |$seat:ident| $body:expr) => {{
+        use $crate::common::pair;
+
+        let other: pair::Body = |first| {
+            let $seat = &$crate::rank::Seat::of(first);
+            $body
+        };
+        pair::play(pair::test_name!(), &[("rank", other)], |cast| {
+            let crew = $crate::rank::Crew::start(cast, $ranks);
+            {
+                let $seat = &crew.seat;
+                $body
+            }
+            crew.finish();
+        });
+    }};
+}
+
 mod backends;
 mod buffers;
 mod calls;

@@ -27,14 +27,7 @@ fn disagree(rank: &Rank) {
 
 #[test]
 fn ranks_that_allocate_in_different_order_all_get_an_error() {
-    fn body(first: &Channel) {
-        disagree(&Seat::of(first).join());
-    }
-    pair::play(test_name!(), &[("rank", body)], |cast| {
-        let crew = Crew::start(cast, 3);
-        disagree(&crew.seat.join());
-        crew.finish();
-    });
+    on_ranks!(3, |seat| disagree(&seat.join()));
 }
 
 #[test]

@@ -72,14 +72,7 @@ fn litmus(rank: &Rank) {
 
 #[test]
 fn data_comes_before_its_flag() {
-    fn body(first: &Channel) {
-        litmus(&Seat::of(first).join());
-    }
-    pair::play(test_name!(), &[("rank", body)], |cast| {
-        let crew = Crew::start(cast, 2);
-        litmus(&crew.seat.join());
-        crew.finish();
-    });
+    on_ranks!(2, |seat| litmus(&seat.join()));
 }
 
 #[test]
@@ -139,14 +132,7 @@ fn sums(rank: &Rank) {
 
 #[test]
 fn a_barrier_is_one_for_all_ranks() {
-    fn body(first: &Channel) {
-        sums(&Seat::of(first).join());
-    }
-    pair::play(test_name!(), &[("rank", body)], |cast| {
-        let crew = Crew::start(cast, 3);
-        sums(&crew.seat.join());
-        crew.finish();
-    });
+    on_ranks!(3, |seat| sums(&seat.join()));
 }
 
 /// Signals that come out of the order in which they are waited for: of two allocations, of two channels, and of a barrier.
@@ -190,21 +176,11 @@ fn apart(rank: &Rank) {
 
 #[test]
 fn signals_of_allocations_channels_and_barriers_are_apart() {
-    fn body(first: &Channel) {
-        apart(&Seat::of(first).join());
-    }
-    pair::play(test_name!(), &[("rank", body)], |cast| {
-        let crew = Crew::start(cast, 2);
-        apart(&crew.seat.join());
-        crew.finish();
-    });
+    on_ranks!(2, |seat| apart(&seat.join()));
 }
 
 #[test]
 fn pads_that_are_used_again_count_on() {
-    fn body(first: &Channel) {
-        again(&Seat::of(first).join());
-    }
     fn again(rank: &Rank) {
         let other = 1 - rank.number();
         // More than a segment has pads, one behind the other.
@@ -230,11 +206,7 @@ fn pads_that_are_used_again_count_on() {
             rank.meet(&*first);
         }
     }
-    pair::play(test_name!(), &[("rank", body)], |cast| {
-        let crew = Crew::start(cast, 2);
-        again(&crew.seat.join());
-        crew.finish();
-    });
+    on_ranks!(2, |seat| again(&seat.join()));
 }
 
 #[test]
@@ -278,9 +250,6 @@ fn a_signal_that_memory_was_freed_before_is_not_its_successor_s() {
 
 #[test]
 fn more_allocations_than_a_piece_of_words_is_for_have_signals_of_their_own() {
-    fn body(first: &Channel) {
-        many(&Seat::of(first).join());
-    }
     fn many(rank: &Rank) {
         let other = 1 - rank.number();
         let all = (0..40).map(|_| rank.memory(100)).collect::<Vec<_>>();
@@ -301,11 +270,7 @@ fn more_allocations_than_a_piece_of_words_is_for_have_signals_of_their_own() {
         beside.synchronize().unwrap();
         rank.meet(&*all[0]);
     }
-    pair::play(test_name!(), &[("rank", body)], |cast| {
-        let crew = Crew::start(cast, 2);
-        many(&crew.seat.join());
-        crew.finish();
-    });
+    on_ranks!(2, |seat| many(&seat.join()));
 }
 
 #[test]

@@ -145,11 +145,13 @@ impl Arena {
         lock(&self.large).surplus() > 0
     }
 
-    /// Gives wholly free segments of that back. Calls the driver, which waits for all work of the context.
-    pub(super) fn give_surplus_back(&self) {
-        let taken = lock(&self.large).take_surplus();
-        // Dropped here, without the lock.
-        drop(taken);
+    /// Unpins wholly free segments of that. Calls the driver, which waits for all work of the context. What comes back is done with, and
+    /// is to be dropped by who has no lock.
+    pub(super) fn unpin_surplus(&self) -> Vec<(usize, Arc<Segment>)> {
+        let mut taken = lock(&self.large).take_surplus();
+        // Nobody else has one that is wholly free; another one's drop unpins it.
+        taken.iter_mut().filter_map(|(_, segment)| Arc::get_mut(segment)).for_each(Segment::unpin);
+        taken
     }
 
     /// Nobody asks for blocks any more: gives back what is free, and later each segment as it becomes free.

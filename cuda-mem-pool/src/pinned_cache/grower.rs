@@ -1,14 +1,20 @@
 //! The thread that works ahead: it pins memory before requests for small blocks need it, and gives back large segments that fit
-//! nothing, for which the driver waits, so that no request does.
+//! nothing, when no stream is busy: the driver waits for all of them.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::arena::Arena;
 use super::shared::Shared;
 use crate::engine::growth;
 use crate::primitive::{Condvar, Mutex, lock};
+
+/// How long it waits before it looks again whether no stream is busy.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How long it waits for that in all. A program whose streams are never idle together would hold more and more.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The hand-shake with the thread.
 #[derive(Debug, Default)]
@@ -108,16 +114,22 @@ impl Signal {
 
 fn run(signal: &Signal, shared: &Weak<Shared>) {
     let interval = shared.upgrade().and_then(|shared| shared.options().poll_interval);
+    // Since when there is something to give back that streams are in the way of.
+    let mut busy_since: Option<Instant> = None;
     loop {
-        let task = signal.next(interval);
+        let pause =
+            busy_since.map_or(interval, |_| Some(interval.map_or(PAUSE, |interval| interval.min(PAUSE))));
+        let task = signal.next(pause);
         let Some(shared) = shared.upgrade() else { return };
         match task {
-            Task::Work => {
-                grow_ahead(&shared.arena(shared.options().numa_id));
-                shared.give_surplus_back();
-            }
+            Task::Work => grow_ahead(&shared.arena(shared.options().numa_id)),
             Task::Poll => shared.poll(),
             Task::Stop => return,
+        }
+        if task == Task::Work || busy_since.is_some() {
+            let patience = busy_since.is_none_or(|since| since.elapsed() < PATIENCE);
+            let is_left = shared.is_surplus_left(patience);
+            busy_since = is_left.then(|| busy_since.unwrap_or_else(Instant::now));
         }
     }
 }

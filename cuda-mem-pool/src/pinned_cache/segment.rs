@@ -19,7 +19,7 @@ use super::arena::Arena;
 /// One piece of pinned memory of one arena.
 #[derive(Debug)]
 pub(super) struct Segment {
-    /// None only while it is dropped.
+    /// None once it is unpinned.
     memory: Option<Registered<HostMapping>>,
     start: NonNull<u8>,
     bytes: usize,
@@ -70,6 +70,24 @@ impl Segment {
             memory.absorb_uses(uses);
         }
     }
+
+    /// Unpins it, and gives its pages back. If the driver refuses, its drop tries again and tells. Calls the driver, and nothing else of
+    /// the program's.
+    pub(super) fn unpin(&mut self) {
+        let Some(memory) = self.memory.take() else { return };
+        let began = Instant::now();
+        match memory.close() {
+            Ok(mapping) => {
+                drop(mapping);
+                self.count_out(began);
+            }
+            Err(refused) => self.memory = Some(refused.owner),
+        }
+    }
+
+    fn count_out(&self, began: Instant) {
+        self.arena.shared().counters().unpinned(self.bytes, began.elapsed());
+    }
 }
 
 impl Drop for Segment {
@@ -78,8 +96,10 @@ impl Drop for Segment {
             return;
         }
         let began = Instant::now();
-        drop(self.memory.take());
-        self.arena.shared().counters().unpinned(self.bytes, began.elapsed());
+        if let Some(memory) = self.memory.take() {
+            drop(memory);
+            self.count_out(began);
+        }
     }
 }
 

@@ -179,9 +179,22 @@ impl Shared {
         }
     }
 
-    /// Gives back what every arena holds too much of.
-    pub(super) fn give_surplus_back(&self) {
-        self.arenas().iter().for_each(|arena| arena.give_surplus_back());
+    /// Gives back what every arena holds too much of, if no stream is busy, or without `patience` if none waits for a fence. Whether
+    /// something is left to be given back.
+    ///
+    /// The driver waits for all streams before it unpins, and meanwhile holds up whoever launches: a stream that waits for another
+    /// process would so hold up the thread that could let that process go on.
+    pub(super) fn is_surplus_left(&self, patience: bool) -> bool {
+        let arenas = self.arenas();
+        if !arenas.iter().any(|arena| arena.has_surplus()) {
+            return false;
+        }
+        let driver = self.context.driver();
+        let unpin = || arenas.iter().map(|arena| arena.unpin_surplus()).collect::<Vec<_>>();
+        let unpinned =
+            if patience { driver.while_idle(unpin) } else { driver.while_nothing_is_awaited(unpin) };
+        // Dropped here, where nothing is held that a hook of the program's might wait for.
+        unpinned.is_none()
     }
 
     fn arenas(&self) -> Vec<Arc<Arena>> {

@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, Stream, Transfer};
+use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, FenceLine, Stream, Transfer};
 use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions, Placement};
 use cuda_mem_pool::{MempoolId, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
 
+use crate::common::capture::{Capture, RELAXED};
 use crate::common::child;
 use crate::common::gate::Gate;
 use crate::rig::{expect_clean, log_of, on_simulator, text};
@@ -124,6 +125,52 @@ fn a_thread_of_its_own_takes_blocks_back() {
 }
 
 /// What the fault injection runs: every part of the allocator once.
+/// Blocks that are each too large for the segments before: more than 256 MiB that fits nothing.
+fn leave_surplus(allocator: &PinnedCachingAllocator) -> u64 {
+    (20..32).for_each(|size| drop(allocator.allocate(size * MIB).unwrap()));
+    allocator.stats().allocated_bytes.current
+}
+
+fn wait_until_less_is_held(allocator: &PinnedCachingAllocator, than: u64) {
+    let began = Instant::now();
+    while allocator.stats().allocated_bytes.current >= than {
+        assert!(began.elapsed() < Duration::from_secs(60), "nothing goes back");
+        std::thread::yield_now();
+    }
+}
+
+/// The driver would wait for the stream, and hold up whoever could let it go.
+#[test]
+fn what_fits_nothing_is_not_unpinned_while_a_stream_waits_for_a_fence() {
+    on_simulator(|_, context| {
+        let stream = Stream::new(context).unwrap();
+        let line = FenceLine::new(context).unwrap();
+        line.fence(1).unwrap().hold_up(&stream).unwrap();
+        let allocator = PinnedCachingAllocator::new(context);
+        let held = leave_surplus(&allocator);
+        // Longer than the thread waits for streams that are only busy.
+        std::thread::sleep(Duration::from_millis(2500));
+        let still = allocator.stats().allocated_bytes.current;
+        line.poison();
+        // It may have pinned ahead meanwhile.
+        assert!(still >= held, "{still} of {held}");
+        wait_until_less_is_held(&allocator, held);
+    });
+}
+
+/// It waits for a while, and then for no longer: the stream never gets idle, but for nobody's sake.
+#[test]
+fn what_fits_nothing_goes_back_though_some_stream_is_always_busy() {
+    on_simulator(|_, context| {
+        let stream = Stream::new(context).unwrap();
+        let capture = Capture::begin(&stream, RELAXED);
+        let allocator = PinnedCachingAllocator::new(context);
+        let held = leave_surplus(&allocator);
+        wait_until_less_is_held(&allocator, held);
+        assert_eq!(capture.end().unwrap().len(), 0);
+    });
+}
+
 fn scenario(context: &Context) -> Result<(), PinnedCacheError> {
     let allocator = allocator(context);
     let (one, two) = (Stream::new(context)?, Stream::new(context)?);

@@ -56,15 +56,24 @@ pub(crate) fn cuGraphGetNodes(
     nodes: *mut CUgraphNode,
     count: *mut usize,
 ) -> Outcome<()> {
-    let room = call.get(count.cast_const())?;
     let state = call.driver.runtime.lock();
     let graph = state.graphs.get(&graph.addr()).ok_or(INVALID_VALUE)?;
+    put_nodes(call, graph.nodes.iter().map(|node| node.handle), nodes, count)
+}
+
+fn put_nodes(
+    call: &Call<'_>,
+    handles: impl ExactSizeIterator<Item = usize>,
+    nodes: *mut CUgraphNode,
+    count: *mut usize,
+) -> Outcome<()> {
+    let (room, there) = (call.get(count.cast_const())?, handles.len());
     if nodes.is_null() {
-        return call.put(count, graph.nodes.len());
+        return call.put(count, there);
     }
-    let handles = graph.nodes.iter().map(|node| ptr::without_provenance_mut(node.handle));
+    let handles = handles.map(ptr::without_provenance_mut);
     call.put_all(nodes, handles.chain(std::iter::repeat(ptr::null_mut())).take(room))?;
-    call.put(count, graph.nodes.len().min(room))
+    call.put(count, there.min(room))
 }
 
 pub(crate) fn cuGraphNodeGetType(
@@ -85,16 +94,10 @@ pub(crate) fn cuGraphNodeGetDependencies(
     dependencies: *mut CUgraphNode,
     count: *mut usize,
 ) -> Outcome<()> {
-    let room = call.get(count.cast_const())?;
     let state = call.driver.runtime.lock();
     let mut nodes = state.graphs.values().flat_map(|graph| &graph.nodes);
     let after = &nodes.find(|known| known.handle == node.addr()).ok_or(INVALID_VALUE)?.after;
-    if dependencies.is_null() {
-        return call.put(count, after.len());
-    }
-    let handles = after.iter().map(|&handle| ptr::without_provenance_mut(handle));
-    call.put_all(dependencies, handles.chain(std::iter::repeat(ptr::null_mut())).take(room))?;
-    call.put(count, after.len().min(room))
+    put_nodes(call, after.iter().copied(), dependencies, count)
 }
 
 pub(crate) fn cuGraphInstantiateWithFlags(

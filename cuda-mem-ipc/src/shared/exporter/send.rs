@@ -1,6 +1,5 @@
 //! What an exporter says.
 
-use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +14,7 @@ use crate::shared::keepsake::{Keepsake, forget_unwanted};
 use crate::shared::ring::{Corrupt, Pushed};
 use crate::shared::segment::SegmentRef;
 use crate::shared::wire::{self, HandOver};
-use crate::shared::{lock, reaper, ring, say};
+use crate::shared::{lock, ring, say};
 use crate::transport::{Deadline, Poller};
 
 /// No segment's number.
@@ -60,22 +59,16 @@ impl ExportLink {
 
     fn try_announce(self: &Arc<Self>, segment: &SegmentRef) -> Result<()> {
         let mut announced = lock(&self.announced);
-        if announced.contains(&segment.id()) {
+        if announced.is_used(segment.id()) {
             self.latest.store(segment.id(), Ordering::Release);
             return Ok(());
         }
-        let message = wire::Message::Segment(segment.said());
-        if let Some(slab) = segment.slab() {
-            // Before it can answer.
-            lock(&self.slabs).insert(segment.id(), Arc::clone(slab));
-        }
-        let said = segment.with_descriptors(|descriptors| self.say(&message, descriptors, Duration::ZERO));
-        if let Err(error) = said {
-            lock(&self.slabs).remove(&segment.id());
-            return Err(error);
-        }
-        announced.insert(segment.id());
-        segment.is_known_by(Arc::downgrade(self));
+        segment.with_means(|means| {
+            self.tell(segment.face(), means, |message, descriptors| {
+                self.say(message, descriptors, Duration::ZERO)
+            })
+        })?;
+        announced.used(segment.id());
         Ok(())
     }
 
@@ -143,22 +136,6 @@ impl ExportLink {
                 Err(self.connection.breaks(Error::Protocol { pid, what }))
             }
         }
-    }
-
-    /// A segment of this process is gone.
-    pub(in crate::shared) fn retire(&self, segment: u64) {
-        if self.forget(&mut lock(&self.announced), segment) {
-            lock(&self.retiring).push(segment);
-            reaper::wake();
-        }
-    }
-
-    /// Whether the importer had been told of it.
-    pub(super) fn forget(&self, announced: &mut HashSet<u64>, segment: u64) -> bool {
-        if self.latest.load(Ordering::Relaxed) == segment {
-            self.latest.store(NONE, Ordering::Release);
-        }
-        announced.remove(&segment)
     }
 
     /// An event behind what `stream` was given so far, and its handle. One of a capture would be complete for the receiver at once: a

@@ -47,8 +47,7 @@ impl ExportLink {
     fn retire_all(&self) {
         let mut announced = lock(&self.announced);
         let slabs = lock(&self.slabs);
-        let retiring =
-            slabs.keys().copied().filter(|&segment| self.forget(&mut announced, segment)).collect::<Vec<_>>();
+        let retiring = slabs.keys().filter_map(|&segment| self.forget(&mut announced, segment));
         lock(&self.retiring).extend(retiring);
     }
 
@@ -121,13 +120,7 @@ impl Watched for ExportLink {
         if self.is_let_go() {
             self.retire_all();
         }
-        let mut retiring = lock(&self.retiring);
-        while let Some(&segment) = retiring.last() {
-            if self.say(&wire::Message::Retire { segment }, &[], Duration::ZERO).is_err() {
-                break;
-            }
-            retiring.pop();
-        }
+        self.say_retired();
         Ok(())
     }
 

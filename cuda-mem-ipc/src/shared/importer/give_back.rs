@@ -11,8 +11,8 @@ use crate::shared::releases;
 use crate::shared::returned::Returned;
 use crate::shared::ring::{self, Pushed};
 use crate::shared::wire::{self, Release};
-use crate::shared::{lock, say};
-use crate::transport::Connection;
+use crate::shared::{MOST_AT_A_TIME, lock, say};
+use crate::transport::{Branch, Connection};
 
 impl ImportLink {
     /// By the ring, if it has room; otherwise as a message.
@@ -121,6 +121,15 @@ impl Watched for ImportLink {
             self.let_go_of_slabs();
         }
         Ok(())
+    }
+
+    fn branch(&self) -> Option<&Branch> {
+        (!self.is_deaf.load(Ordering::Acquire)).then_some(&self.branch)
+    }
+
+    fn hear(self: Arc<Self>) {
+        // An error has ended the connection, which is noticed there.
+        let _ = self.hear_ahead(MOST_AT_A_TIME);
     }
 
     fn is_restless(&self) -> bool {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use cuda_mem_pool::cuda_mem_core as core;
 
 use super::ImportLink;
+use super::ahead::Ahead;
 use crate::error::{Error, Result};
 use crate::import::{ImportError, ImportKey, Imported, Imports};
 use crate::shared::releases::{self, bury};
@@ -19,6 +20,9 @@ use crate::transport::Peer;
 /// How many segments a peer may have this process map at a time.
 const MOST_SEGMENTS: usize = 4096;
 
+/// How many messages are taken of the branch for a segment that must be among them. More than an exporter can have to say.
+const MOST_AHEAD: usize = 2 * MOST_SEGMENTS;
+
 /// How long another connection's import or release of the same segment may take, whatever the deadline is: a segment that is
 /// refused stays refused.
 const IMPORT: Duration = Duration::from_secs(10);
@@ -28,6 +32,8 @@ static IMPORTS: OnceLock<Imports<Segment>> = OnceLock::new();
 
 /// A segment that the exporter has announced.
 pub(super) enum Known {
+    /// No buffer of it came yet.
+    Ahead(Ahead),
     Mapped(Imported<Segment>),
     /// It could not be imported, for this reason. Its buffers go back at once.
     Refused {
@@ -39,6 +45,7 @@ pub(super) enum Known {
 impl Known {
     fn is_slab(&self) -> bool {
         match self {
+            Self::Ahead(ahead) => ahead.is_slab(),
             Self::Mapped(segment) => segment.slab().is_some(),
             Self::Refused { is_slab, .. } => *is_slab,
         }
@@ -46,8 +53,15 @@ impl Known {
 }
 
 impl ImportLink {
-    /// Maps a segment, unless this process has it.
+    /// Maps a segment whose first buffer comes next, unless this process has it.
     pub(super) fn learn(self: &Arc<Self>, said: &wire::Segment, descriptors: Vec<OwnedFd>) -> Result<()> {
+        self.expect_new(said)?;
+        let known = self.import(said, descriptors);
+        self.enter(said.segment, known);
+        Ok(())
+    }
+
+    pub(super) fn expect_new(&self, said: &wire::Segment) -> Result<()> {
         let (is_known, count) = {
             let segments = lock(&self.segments);
             (segments.contains_key(&said.segment), segments.len())
@@ -58,41 +72,80 @@ impl ImportLink {
         if count >= MOST_SEGMENTS {
             return Err(self.breaks("it announces more segments than are accepted"));
         }
-        let key = ImportKey::new(self.context.device(), &identity(self.connection.peer(), said));
-        let import = |departure| Segment::import(&self.context, said, descriptors, departure);
-        let imported = IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import);
-        let known = match imported {
-            // Somebody else's import of what the peer now says has another size.
-            Ok(segment) if segment.bytes() as u64 != said.bytes => {
-                return Err(self.breaks("it announces a segment with another size than before"));
-            }
-            Ok(segment) => {
-                if let Some(slab) = segment.slab() {
-                    self.slabs.fetch_add(1, Ordering::SeqCst);
-                    slab.tell(Arc::downgrade(self), said.segment);
-                }
-                Known::Mapped(segment)
-            }
-            Err(ImportError::Failed(error)) => self.refused(error, said),
-            Err(ImportError::Timeout(_)) => self.refused(Error::ImportBusy, said),
-            Err(ImportError::Forked) => return Err(core::Error::Forked.into()),
-        };
-        lock(&self.segments).insert(said.segment, known);
         Ok(())
     }
 
-    fn refused(&self, error: Error, said: &wire::Segment) -> Known {
-        let is_slab = said.place.is_in_a_pool();
-        if is_slab {
+    pub(super) fn enter(&self, segment: u64, known: Known) {
+        if known.is_slab() {
             self.slabs.fetch_add(1, Ordering::SeqCst);
         }
-        Known::Refused { error, is_slab }
+        lock(&self.segments).insert(segment, known);
+    }
+
+    /// Maps a segment, unless this process has it. By calls of the driver, which nothing interrupts.
+    pub(super) fn import(self: &Arc<Self>, said: &wire::Segment, descriptors: Vec<OwnedFd>) -> Known {
+        let key = ImportKey::new(self.context.device(), &identity(self.connection.peer(), said));
+        let import = |departure| Segment::import(&self.context, said, descriptors, departure);
+        let error = match IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import) {
+            Ok(segment) if segment.face().is_as(said) => {
+                if let Some(slab) = segment.slab() {
+                    slab.tell(Arc::downgrade(self), said.segment);
+                }
+                return Known::Mapped(segment);
+            }
+            // Somebody else's import of what the peer now says is something else.
+            Ok(_) => self.breaks("it announces a segment otherwise than before"),
+            Err(ImportError::Failed(error)) => error,
+            Err(ImportError::Timeout(_)) => Error::ImportBusy,
+            Err(ImportError::Forked) => core::Error::Forked.into(),
+        };
+        Known::Refused { error, is_slab: said.place.is_in_a_pool() }
+    }
+
+    /// The memory of a segment of which there is a buffer, or why there is none. It is imported now if it was not ahead of that.
+    pub(super) fn memory(self: &Arc<Self>, number: u64) -> Result<Imported<Segment>> {
+        let memory = self.known(number);
+        let memory = if memory.is_none() {
+            // The branch has it, which nobody else has looked at since.
+            self.hear_ahead(MOST_AHEAD)?;
+            self.known(number)
+        } else {
+            memory
+        };
+        memory
+            .unwrap_or_else(|| Err(self.breaks("it hands over a part of a segment that it did not announce")))
+    }
+
+    fn known(self: &Arc<Self>, number: u64) -> Option<Result<Imported<Segment>>> {
+        let import = match lock(&self.segments).get(&number)? {
+            Known::Ahead(ahead) => ahead.again(),
+            Known::Mapped(segment) => return Some(Ok(segment.clone())),
+            Known::Refused { error, .. } => return Some(Err(error.clone())),
+        };
+        // Without the lock, which others need for other segments.
+        let known = import(self)?;
+        let memory = match &known {
+            Known::Mapped(segment) => Some(Ok(segment.clone())),
+            Known::Refused { error, .. } => Some(Err(error.clone())),
+            Known::Ahead(_) => None,
+        };
+        let before = lock(&self.segments).insert(number, known);
+        drop(before);
+        memory
     }
 
     /// The exporter may free a segment.
     pub(in crate::shared) fn slab_is_gone(&self, segment: u64) {
         lock(&self.let_go).push(segment);
         reaper::wake();
+    }
+
+    /// Its exporter says that a segment is gone. It may have said that it is there by the branch.
+    pub(super) fn retire(self: &Arc<Self>, segment: u64) -> Result<()> {
+        if !lock(&self.segments).contains_key(&segment) {
+            self.hear_ahead(MOST_AHEAD)?;
+        }
+        self.forget(segment)
     }
 
     pub(super) fn forget(&self, segment: u64) -> Result<()> {

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use cuda_mem_pool::cuda_mem_core::ipc::{EventHandle, OpenedEvent};
 
 use super::ImportLink;
-use super::known::Known;
 use crate::error::{Error, Result};
 use crate::shared::arrival::Arrival;
 use crate::shared::received::ReceivedBuffer;
@@ -104,7 +103,7 @@ impl ImportLink {
                 }
                 // Behind what was put into the ring before.
                 wire::Message::HandOver(said) if no_descriptor => turn.held = Some(said),
-                wire::Message::Retire { segment } if no_descriptor => self.forget(segment)?,
+                wire::Message::Retire { segment } if no_descriptor => self.retire(segment)?,
                 wire::Message::Ring if no_descriptor => {}
                 wire::Message::Keep => match <[OwnedFd; 1]>::try_from(descriptors) {
                     Ok([descriptor]) => self.keep(descriptor)?,
@@ -117,11 +116,7 @@ impl ImportLink {
     }
 
     fn receive(self: &Arc<Self>, said: HandOver) -> Result<ReceivedBuffer> {
-        let segment = match lock(&self.segments).get(&said.segment) {
-            Some(Known::Mapped(segment)) => Ok(segment.clone()),
-            Some(Known::Refused { error, .. }) => Err(error.clone()),
-            None => return Err(self.breaks("it hands over a part of a segment that it did not announce")),
-        };
+        let segment = self.memory(said.segment);
         let range = (usize::try_from(said.offset), usize::try_from(said.len));
         let (Ok(offset), Ok(len)) = range else {
             return Err(self.breaks("it hands over what lies outside of its segment"));

@@ -21,7 +21,7 @@ fn message() -> impl Strategy<Value = Message> {
     let hand_over = (any::<u64>(), any::<u64>(), part, prop_oneof![word, event]);
     prop_oneof![
         Just(Message::Offer(Offer::OURS)),
-        Just(Message::Accept),
+        any::<(u64, u64)>().prop_map(|(segments, bytes)| Message::Accept(Accept { segments, bytes })),
         Just(Message::Ring),
         Just(Message::Keep),
         segment.prop_map(|(segment, generation, bytes, place)| {

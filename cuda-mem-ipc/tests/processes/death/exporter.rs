@@ -12,7 +12,7 @@ use super::{End, LEN, die_at, end, ready, stay, time_until};
 use crate::common::gate::Gate;
 use crate::common::pair::{self, Cast, Channel, test_name};
 use crate::common::{World, death_rounds, pattern};
-use crate::link::{LIMIT, download, enqueue_download, enqueue_upload, invite, invited, upload};
+use crate::link::{LIMIT, download, enqueue_download, enqueue_upload, eventually, invite, invited, upload};
 use crate::raw;
 
 /// Where the exporter dies: behind the step of this name.
@@ -20,6 +20,10 @@ use crate::raw;
 enum Step {
     Offered,
     Accepted,
+    /// The importer may be mapping a segment of which it gets no buffer.
+    AnnouncedAhead,
+    /// It has.
+    MappedAhead,
     /// The segment is there, and no buffer of it.
     Announced,
     /// Its work is not done, and the buffer not received.
@@ -32,9 +36,11 @@ enum Step {
     Returned,
 }
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 10] = [
     Step::Offered,
     Step::Accepted,
+    Step::AnnouncedAhead,
+    Step::MappedAhead,
     Step::Announced,
     Step::HandedOver,
     Step::Received,
@@ -50,7 +56,7 @@ fn dying(first: &Channel) {
     if matches!(step, Step::Offered | Step::Announced) {
         let _words = raw::offer(&world, &connection);
         if step == Step::Announced {
-            assert_eq!(raw::heard(&connection), Message::Accept);
+            let _branch = raw::accepted(&connection);
             let (memory, said) = raw::segment(&world, 0);
             let descriptor = memory.export_posix_fd().unwrap();
             raw::say(&connection, Message::Segment(said), &[descriptor.as_fd()]);
@@ -64,6 +70,10 @@ fn dying(first: &Channel) {
     let stream = world.new_stream();
     let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
     let buffer = pool.allocate(LEN, &stream).unwrap();
+    if matches!(step, Step::AnnouncedAhead | Step::MappedAhead) {
+        exporter.attach(&pool).unwrap();
+        stay(first);
+    }
     upload(&stream, buffer.as_raw(), &pattern(LEN, 1));
     let source = DeviceBuffer::from_slice(&stream, &pattern(LEN, 2)).unwrap();
     stream.synchronize().unwrap();
@@ -86,8 +96,14 @@ fn round(cast: Cast, world: &World, step: Step, how: End) -> Duration {
     let victim = cast.start("exporter");
     victim.send_words(&[step as u64]);
     let importer = Importer::new(&world.context, invite(&victim), LIMIT).unwrap();
-    if matches!(step, Step::Offered | Step::Accepted | Step::Announced) {
+    if matches!(
+        step,
+        Step::Offered | Step::Accepted | Step::AnnouncedAhead | Step::MappedAhead | Step::Announced
+    ) {
         ready(&victim);
+        if step == Step::MappedAhead {
+            eventually("it is mapped", || importer.mapped_ahead() == 1);
+        }
         let _heir = end(victim, how);
         return time_until("it is known to be gone", || importer.recv(LIMIT).unwrap_err().is_gone());
     }
@@ -212,7 +228,7 @@ fn what_an_exporter_had_sent_before_it_was_killed_is_received() {
 #[test]
 fn an_exporter_that_becomes_another_program_leaves_its_importers_sane() {
     pair::play_alone(test_name!(), &[("exporter", dying)], |cast| {
-        for step in [Step::Received, Step::Waiting, Step::Ready] {
+        for step in [Step::MappedAhead, Step::Received, Step::Waiting, Step::Ready] {
             die_at("exporter", step, End::Replaced, 1, |world, step, how| round(cast, world, step, how));
         }
     });

@@ -19,6 +19,10 @@ use crate::link::{
 enum Step {
     Offered,
     Accepted,
+    /// It may be mapping a segment of which it gets no buffer.
+    AnnouncedAhead,
+    /// It has.
+    MappedAhead,
     HandedOver,
     Received,
     /// Its stream waits for the exporter's.
@@ -28,9 +32,11 @@ enum Step {
     Returned,
 }
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 9] = [
     Step::Offered,
     Step::Accepted,
+    Step::AnnouncedAhead,
+    Step::MappedAhead,
     Step::HandedOver,
     Step::Received,
     Step::Waiting,
@@ -46,7 +52,10 @@ fn dying(first: &Channel) {
         stay(first);
     }
     let importer = Importer::new(&world.context, connection, LIMIT).unwrap();
-    if matches!(step, Step::Accepted | Step::HandedOver) {
+    if step == Step::MappedAhead {
+        eventually("it is mapped", || importer.mapped_ahead() == 1);
+    }
+    if matches!(step, Step::Accepted | Step::AnnouncedAhead | Step::MappedAhead | Step::HandedOver) {
         stay(first);
     }
     let buffer = importer.recv(LIMIT).unwrap();
@@ -99,7 +108,9 @@ fn round(cast: Cast, world: &World, step: Step, how: End) -> Duration {
     if is_held {
         gate.hold(&stream);
     }
-    if step != Step::Accepted {
+    if matches!(step, Step::AnnouncedAhead | Step::MappedAhead) {
+        assert!(exporter.announce(&buffer).unwrap());
+    } else if step != Step::Accepted {
         enqueue_upload(&stream, buffer.on(&stream).unwrap().address(), &source);
         exporter.hand_over(buffer.range(0..LEN).unwrap(), &stream, LIMIT).unwrap();
     }
@@ -157,7 +168,7 @@ fn an_importer_that_exits_without_a_word_takes_nothing_with_it() {
 #[test]
 fn an_importer_that_becomes_another_program_takes_nothing_with_it() {
     pair::play_alone(test_name!(), &[("importer", dying)], |cast| {
-        for step in [Step::HandedOver, Step::Waiting, Step::Released] {
+        for step in [Step::MappedAhead, Step::HandedOver, Step::Waiting, Step::Released] {
             die_at("importer", step, End::Replaced, 1, |world, step, how| round(cast, world, step, how));
         }
     });

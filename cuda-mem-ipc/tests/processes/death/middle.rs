@@ -37,14 +37,18 @@ fn unfinished_middle(first: &Channel) {
 }
 
 fn hand_on(first: &Channel, world: &World, stream: &Stream) {
+    let (importer, exporter) = both(first, world);
+    exporter.hand_over(&importer.recv(LIMIT).unwrap(), stream, LIMIT).unwrap();
+    stay(first);
+}
+
+fn both(first: &Channel, world: &World) -> (Importer, Exporter) {
     let importer = import_from(world, first);
     let (here, there) = connected().unwrap();
     first.send(b"for the last", &[there.as_fd()]);
     drop(there);
     let connection = here.complete(&PeerPolicy::default(), LIMIT).unwrap();
-    let exporter = Exporter::new(&world.context, connection, LIMIT).unwrap();
-    exporter.hand_over(&importer.recv(LIMIT).unwrap(), stream, LIMIT).unwrap();
-    stay(first);
+    (importer, Exporter::new(&world.context, connection, LIMIT).unwrap())
 }
 
 /// Reads what it gets when it is told to, and gives it back before that if it is told so first.
@@ -83,6 +87,28 @@ fn waiting_last(first: &Channel) {
     assert!(matches!(buffer.is_ready(), Err(Error::PeerDied { .. })));
     first.send(b"went on", &[]);
     assert_eq!(first.receive().bytes, b"end");
+}
+
+/// Tells the last of what it gets, and hands nothing on.
+fn announcing_middle(first: &Channel) {
+    let world = World::new();
+    let (importer, exporter) = both(first, &world);
+    let buffer = importer.recv(LIMIT).unwrap();
+    assert!(exporter.announce(&buffer).unwrap());
+    stay(first);
+}
+
+/// Has it mapped, and calls nothing.
+fn mapping_last(first: &Channel) {
+    let world = World::new();
+    let importer = Importer::new(&world.context, invited(first), LIMIT).unwrap();
+    eventually("it is mapped", || importer.mapped_ahead() == 1);
+    first.send(b"enqueued", &[]);
+    assert_eq!(first.receive().bytes, b"drop");
+    drop(importer);
+    first.send(b"dropped", &[]);
+    assert_eq!(first.receive().bytes, b"end");
+    assert_eq!(world.driver.release_failures(), 0);
 }
 
 struct Chain {
@@ -213,6 +239,19 @@ fn the_stream_of_the_last_does_not_wait_for_the_dead() {
         chain.middle.kill();
         chain.last.send(b"killed", &[]);
         assert_eq!(chain.last.receive().bytes, b"went on");
+        chain.end();
+    });
+}
+
+/// It has the memory mapped, and no buffer of it.
+#[test]
+fn what_the_last_has_mapped_ahead_is_not_used_again() {
+    for_each_kind_with(test_name!(), announcing_middle, mapping_last, |_, mut chain| {
+        chain.middle.kill();
+        thread::sleep(OVERDUE);
+        assert_eq!(chain.exporter.leases(), 1, "the last has it mapped");
+        chain.drop_last_buffer();
+        eventually("it comes back", || chain.exporter.leases() == 0);
         chain.end();
     });
 }

@@ -1,0 +1,159 @@
+//! Segments that are announced ahead of their first buffer, and mapped in the background.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use cuda_mem_pool::cuda_mem_core::forked;
+
+use super::ImportLink;
+use super::known::Known;
+use crate::error::{Error, Result};
+use crate::shared::{lock, releases, wire};
+use crate::transport::Message;
+
+/// A segment of which no buffer came yet. Dropped, it waits for an import that is under way.
+pub(super) struct Ahead(Arc<Segment>);
+
+struct Segment {
+    link: Weak<ImportLink>,
+    said: wire::Segment,
+    /// Whether it is mapped before its first buffer comes: there may be too many.
+    is_early: bool,
+    /// Held while it is imported, by a thread or by the receiver of its first buffer: whoever comes second waits.
+    state: Mutex<State>,
+}
+
+enum State {
+    Announced(Vec<OwnedFd>),
+    Known(Known),
+    /// It is its taker's, or nobody's any more.
+    Gone,
+}
+
+impl Segment {
+    /// Imports it, unless somebody has.
+    fn imported(&self, link: &Arc<ImportLink>) -> MutexGuard<'_, State> {
+        let mut state = lock(&self.state);
+        if let State::Announced(descriptors) = &mut *state {
+            let descriptors = std::mem::take(descriptors);
+            *state = State::Known(link.import(&self.said, descriptors));
+        }
+        state
+    }
+}
+
+impl Ahead {
+    pub(super) fn is_slab(&self) -> bool {
+        self.0.said.place.is_in_a_pool()
+    }
+
+    /// Another handle for who is about to wait for it.
+    pub(super) fn again(&self) -> impl FnOnce(&Arc<ImportLink>) -> Option<Known> + use<> {
+        let segment = Arc::clone(&self.0);
+        move |link| {
+            let state = std::mem::replace(&mut *segment.imported(link), State::Gone);
+            if let State::Known(known) = state { Some(known) } else { None }
+        }
+    }
+
+    fn is_mapped(&self) -> bool {
+        // One that is being imported is locked.
+        self.0.state.try_lock().is_ok_and(|state| matches!(*state, State::Known(Known::Mapped(_))))
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        if forked() {
+            // Before the lock: what is imported is the parent's.
+            return;
+        }
+        let segment = &self.0;
+        let state = std::mem::replace(&mut *lock(&segment.state), State::Gone);
+        let was_not_imported = matches!(state, State::Announced(_) | State::Known(Known::Refused { .. }));
+        // What was imported says so itself.
+        if was_not_imported
+            && self.is_slab()
+            && let Some(link) = segment.link.upgrade()
+        {
+            link.slab_is_gone(segment.said.segment);
+        }
+    }
+}
+
+impl ImportLink {
+    /// Takes what was announced, at most so many messages. No more comes by the branch when the peer has closed it.
+    pub(super) fn hear_ahead(self: &Arc<Self>, most: usize) -> Result<()> {
+        // One after the other: whoever looks for a segment finds what another thread has just received.
+        let _hearing = lock(&self.hearing);
+        for _ in 0..most {
+            if self.is_deaf.load(Ordering::Acquire) {
+                break;
+            }
+            let learnt = match self.branch.recv() {
+                Err(error) if error.is_timeout() => break,
+                Err(error) if error.is_gone() => {
+                    self.is_deaf.store(true, Ordering::Release);
+                    break;
+                }
+                Err(error) => Err(self.connection.breaks(error)),
+                Ok(message) => self.learn_ahead(message),
+            };
+            if let Err(error) = learnt {
+                self.is_deaf.store(true, Ordering::Release);
+                return Err(self.branch.breaks(error));
+            }
+        }
+        Ok(())
+    }
+
+    fn learn_ahead(self: &Arc<Self>, message: Message) -> Result<()> {
+        let Message { kind, payload, descriptors, .. } = message;
+        let pid = self.connection.peer().pid();
+        let parsed = wire::Message::parse(kind, &payload);
+        match parsed.map_err(|source| self.connection.breaks(Error::Wire { pid, source }))? {
+            wire::Message::Segment(said) if descriptors.len() == said.descriptors() => {
+                self.expect_new(&said)?;
+                self.enter(said.segment, Known::Ahead(self.ahead(said, descriptors)));
+                Ok(())
+            }
+            wire::Message::Retire { segment } if descriptors.is_empty() => self.forget(segment),
+            _ => Err(self.breaks("an exporter does not say that ahead")),
+        }
+    }
+
+    fn ahead(self: &Arc<Self>, said: wire::Segment, descriptors: Vec<OwnedFd>) -> Ahead {
+        // An importer that is at its end, or its exporter, needs none.
+        let is_wanted = self.is_open.load(Ordering::SeqCst) && !self.is_over();
+        let is_early = is_wanted && self.has_room_for(said.bytes);
+        let (link, state) = (Arc::downgrade(self), Mutex::new(State::Announced(descriptors)));
+        let segment = Arc::new(Segment { link, said, is_early, state });
+        if is_early {
+            let segment = Arc::clone(&segment);
+            releases::queue([move || {
+                if let Some(link) = segment.link.upgrade() {
+                    drop(segment.imported(&link));
+                }
+            }]);
+        }
+        Ahead(segment)
+    }
+
+    fn has_room_for(&self, bytes: u64) -> bool {
+        let segments = lock(&self.segments);
+        let early = segments.values().filter_map(|known| match known {
+            Known::Ahead(Ahead(segment)) if segment.is_early => Some(segment.said.bytes),
+            _ => None,
+        });
+        let (count, all) =
+            early.fold((0, bytes), |(count, all), bytes| (count + 1, bytes.saturating_add(all)));
+        count < self.ahead_limit.segments && all <= self.ahead_limit.bytes
+    }
+
+    /// How many segments are mapped of which no buffer came.
+    pub(super) fn mapped_ahead(&self) -> usize {
+        let segments = lock(&self.segments);
+        segments.values().filter(|known| matches!(known, Known::Ahead(ahead) if ahead.is_mapped())).count()
+    }
+}

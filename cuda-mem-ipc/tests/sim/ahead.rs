@@ -1,0 +1,170 @@
+//! What the first buffer of a segment costs that was announced ahead, and who does what for it.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Context, Driver, Stream};
+use cuda_mem_ipc::Error;
+use cuda_mem_ipc::shared::{AheadLimit, Exporter, Importer, MemoryKind, SharedPool, SharedPoolOptions};
+use cuda_mem_sim::Sim;
+
+use crate::calls::calls_of;
+use crate::other::{LIMIT, both_ends};
+
+const IMPORT: &str = "cuMemImportFromShareableHandle";
+
+/// A driver, both ends of a connection that take so much ahead, and a pool whose segments have one buffer each.
+struct Link {
+    sim: Arc<Sim>,
+    exporter: Exporter,
+    importer: Importer,
+    pool: SharedPool,
+    stream: Stream,
+}
+
+impl Link {
+    fn new(limit: AheadLimit) -> Self {
+        let sim = Arc::new(Sim::builder().build());
+        let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+        let (exporter, importer) = ends(&context, limit);
+        let options = SharedPoolOptions { kind: MemoryKind::Device, segment_bytes: 2 << 20 };
+        let pool = SharedPool::new(&context, &options).unwrap();
+        let stream = Stream::new(&context).unwrap();
+        sim.record(true);
+        Self { sim, exporter, importer, pool, stream }
+    }
+
+    /// How often a function was called by anybody.
+    fn count(&self, function: &str) -> usize {
+        self.sim.log().records().iter().filter(|record| record.function == function).count()
+    }
+
+    fn wait_until(&self, is_so: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        while !is_so(self) {
+            assert!(start.elapsed() < LIMIT);
+            thread::yield_now();
+        }
+    }
+}
+
+fn ends(context: &Context, limit: AheadLimit) -> (Exporter, Importer) {
+    let (here, there) = both_ends();
+    let theirs = context.clone();
+    let importer = thread::spawn(move || Importer::with_ahead(&theirs, there, limit, LIMIT).unwrap());
+    (Exporter::new(context, here, LIMIT).unwrap(), importer.join().unwrap())
+}
+
+#[test]
+fn the_first_buffer_of_a_segment_announced_ahead_costs_no_call() {
+    let link = Link::new(AheadLimit::default());
+    link.exporter.attach(&link.pool).unwrap();
+    let buffer = link.pool.allocate(2 << 20, &link.stream).unwrap();
+    link.wait_until(|link| link.importer.mapped_ahead() == 1);
+    link.exporter.hand_over(&buffer, &link.stream, LIMIT).unwrap();
+    let (received, receiving) = calls_of(&link.sim, || link.importer.recv(LIMIT).unwrap());
+    assert!(receiving.is_empty(), "{receiving:?}");
+    drop(received);
+}
+
+#[test]
+fn a_buffer_that_comes_while_its_segment_is_mapped_waits_for_that() {
+    let link = Link::new(AheadLimit::default());
+    link.exporter.attach(&link.pool).unwrap();
+    // Long enough that the buffer is there first, whoever is slow.
+    link.sim.delay(IMPORT, Duration::from_millis(200));
+    let buffer = link.pool.allocate(2 << 20, &link.stream).unwrap();
+    link.wait_until(|link| link.count("cuMemAddressReserve") == 2);
+    link.exporter.hand_over(&buffer, &link.stream, LIMIT).unwrap();
+    let received = link.importer.recv(LIMIT).unwrap();
+    assert_ne!(received.as_raw(), buffer.as_raw());
+    assert_eq!(link.count(IMPORT), 2, "the exporter's own, and one");
+    assert_eq!(link.count("cuMemAddressReserve"), 2);
+}
+
+/// An importer that takes nothing ahead is told of each segment with its first buffer.
+#[test]
+fn nothing_is_mapped_ahead_beyond_the_limit() {
+    for limit in [AheadLimit::NONE, AheadLimit { segments: 1, bytes: 1 << 20 }] {
+        let link = Link::new(limit);
+        link.exporter.attach(&link.pool).unwrap();
+        let buffer = link.pool.allocate(2 << 20, &link.stream).unwrap();
+        assert!(!link.exporter.announce(&buffer).unwrap());
+        link.exporter.hand_over(&buffer, &link.stream, LIMIT).unwrap();
+        let (_received, receiving) = calls_of(&link.sim, || link.importer.recv(LIMIT).unwrap());
+        assert!(receiving.contains(&IMPORT), "{receiving:?}");
+    }
+}
+
+/// The buffer follows at once, by the ring or by a message, so that nobody has heard of the segment yet.
+#[test]
+fn a_buffer_does_not_overtake_its_segment() {
+    let link = Link::new(AheadLimit::default());
+    link.exporter.attach(&link.pool).unwrap();
+    for _ in 0..100 {
+        let buffer = link.pool.allocate(2 << 20, &link.stream).unwrap();
+        link.exporter.hand_over(&buffer, &link.stream, LIMIT).unwrap();
+        drop((link.importer.recv(LIMIT).unwrap(), buffer));
+        link.pool.trim();
+    }
+}
+
+#[test]
+fn a_segment_that_cannot_be_mapped_ahead_is_an_error_of_its_buffers_alone() {
+    let link = Link::new(AheadLimit::default());
+    // Its exporter has mapped it.
+    let buffer = link.pool.allocate_isolated(1000, &link.stream).unwrap();
+    link.sim.fail_call(IMPORT, 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    assert!(link.exporter.announce(&buffer).unwrap());
+    link.wait_until(|link| !link.sim.struck().is_empty());
+    for _ in 0..2 {
+        link.exporter.hand_over(&buffer, &link.stream, LIMIT).unwrap();
+        assert!(matches!(link.importer.recv(LIMIT), Err(Error::Core(_))));
+    }
+    link.wait_until(|link| link.exporter.leases() == 0);
+    let next = link.pool.allocate_isolated(1000, &link.stream).unwrap();
+    assert!(link.exporter.announce(&next).unwrap());
+    link.wait_until(|link| link.importer.mapped_ahead() == 1);
+    link.exporter.hand_over(&next, &link.stream, LIMIT).unwrap();
+    drop(link.importer.recv(LIMIT).unwrap());
+}
+
+/// Segments come and go, and no buffer of them ever comes: the importer is not asked to receive anything.
+#[test]
+fn what_is_announced_and_retired_leaves_nothing() {
+    let link = Link::new(AheadLimit { segments: 3, ..AheadLimit::default() });
+    link.exporter.attach(&link.pool).unwrap();
+    for _ in 0..50 {
+        let buffers = [(); 5].map(|()| link.pool.allocate(2 << 20, &link.stream).unwrap());
+        drop(buffers);
+        assert_eq!(link.pool.trim(), 10 << 20);
+    }
+    link.wait_until(|link| {
+        let calls = |function| link.count(function);
+        calls("cuMemUnmap") == calls("cuMemMap") && calls("cuMemAddressFree") == calls("cuMemAddressReserve")
+    });
+    assert_eq!(link.importer.mapped_ahead(), 0);
+}
+
+/// The importer hears of a segment before its exporter has mapped it.
+#[test]
+fn a_segment_that_its_exporter_cannot_map_is_forgotten() {
+    let link = Link::new(AheadLimit::default());
+    link.exporter.attach(&link.pool).unwrap();
+    let is_refused = |_| {
+        // So that the next one takes a new segment.
+        link.pool.trim();
+        link.sim.fail_call("cuMemSetAccess", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let refused = link.pool.allocate(2 << 20, &link.stream).is_err();
+        // Otherwise it was the importer's call, which may come first.
+        link.wait_until(|link| refused || !link.sim.struck().is_empty());
+        link.sim.clear_faults();
+        refused
+    };
+    assert!((0..100).any(is_refused));
+    link.pool.trim();
+    link.wait_until(|link| link.count("cuMemUnmap") == link.count("cuMemMap"));
+    assert_eq!((link.importer.mapped_ahead(), link.pool.reserved_bytes()), (0, 0));
+}
