@@ -62,7 +62,7 @@ impl<B: Backend> PageSource<B> {
                     let kind = Kind::Mapped { chunk, head: bytes, tail: bytes, twin };
                     slots.push(Slot { address, bytes, kind });
                 } else if map.is_stale() {
-                    if self.is_done(map.heap, map.left_at)? {
+                    if !self.keeps_place(address, &map) && self.is_done(map.heap, map.left_at)? {
                         push_gap(&mut slots, address, end, 1);
                     } else {
                         let kind = Kind::Mapped { chunk, head: 0, tail: 0, twin };
