@@ -8,7 +8,8 @@ those that are not installed can be in a folder of PYTHONPATH.
 
 Ways: `native`; `expandable`, which is native with `expandable_segments:True`; `ours`; and `plain`, which is native, the pool tests'
 compiled allocator replaced by our plain functions. Each class runs in a process of its own, and in a fresh one after a test
-that ended it. Ends with 1 if a test that passes natively does not pass with ours, and does not fail with expandable segments too.
+that ended it. Ends with 1 if a test that passes natively does not pass with ours, and does not fail with expandable segments too; and if
+none passes natively, for then nothing was compared.
 """
 
 import argparse
@@ -200,6 +201,8 @@ def main():
     source, ways = arguments.pytorch_src.resolve(), arguments.ways.split(",")
     if unknown := [way for way in ways if way not in WAYS]:
         stop(f"no such way: {', '.join(unknown)}; accepted: {', '.join(WAYS)}")
+    if "native" not in ways:
+        stop("the way native is missing: the others are compared with it")
     for file in (CUDA, PROCESSES):
         if not (source / file).is_file():
             stop(f"{source} has no {file}: give a folder of PyTorch's source")
@@ -245,6 +248,8 @@ def main():
         print(f"{digest}  {file}")
     table(rows, ways)
     worse = [row for way in ways if way in ("ours", "plain") for row in differences(rows, way)]
+    if not any(row.get("native", {}).get("outcome") == "passed" for row in rows):
+        stop("no test passed natively: nothing was compared")
     sys.exit(1 if worse else 0)
 
 

@@ -1,7 +1,8 @@
 """Everything about PyTorch that needs a GPU, in one call: `python3 ci/torch/run_all.py --wheel target/wheel/*.whl`.
 
 Installs the wheel into an environment of its own over the machine's packages, without a network; runs each step of `steps.py` in a
-process; then minutes of mixed work, the workloads by turns with the native allocator, and its C++ benchmark. Each step prints `ok` or `failed` with the reason; the last line counts.
+process; then minutes of mixed work, the workloads by turns with the native allocator, and its C++ benchmark. Each step prints `ok` or
+`failed` with the reason; the last line counts.
 """
 
 import argparse
@@ -14,6 +15,8 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+# Programs of their own, which print tables.
+COMPARED = ["mixed", "workloads", "allocbench"]
 
 
 class Results:
@@ -112,12 +115,14 @@ def main():
     parser.add_argument("--long-limit", type=int, default=3600, help="seconds that each of the programs which compare may take")
     arguments = parser.parse_args()
     results = Results()
+    steps = subprocess.run([sys.executable, str(HERE / "steps.py"), "--list"], capture_output=True, text=True, check=True).stdout.split()
+    if unknown := set(arguments.only or []) - {*steps, *COMPARED}:
+        parser.error(f"no such step: {', '.join(sorted(unknown))}; accepted: {', '.join([*steps, *COMPARED])}")
     wanted = lambda name: not arguments.only or name in arguments.only
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "environment"
         python = install(results, arguments.wheel.resolve(), folder)
-        listed = subprocess.run([sys.executable, str(HERE / "steps.py"), "--list"], capture_output=True, text=True, check=True)
-        for step in filter(wanted, listed.stdout.split()):
+        for step in filter(wanted, steps):
             command = [str(python), str(HERE / "steps.py"), step]
             results.run(step, command, environment_of(folder, step == "by_variable"), arguments.limit)
         beside(results, python, folder, arguments)

@@ -4,8 +4,10 @@
 //! allocation and each later release of the driver tries again.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::driver::Driver;
 use crate::error::{Error, Result};
@@ -19,14 +21,14 @@ pub(crate) trait Release: Send {
 /// What waits, of one driver.
 #[derive(Default)]
 pub(crate) struct Deferred {
-    /// How many wait, so that the usual case costs one load.
+    /// How many wait or are being released, so that the usual case costs one load.
     count: AtomicUsize,
     waiting: Mutex<Vec<Box<dyn Release>>>,
 }
 
 impl Driver {
     /// Releases memory whose owner was dropped at a moment when the driver would not take it, and returns how many owners'
-    /// memory still waits.
+    /// memory still waits, or is released by another thread right now. A panic of an owner's own drop is nobody's here.
     ///
     /// That is the case while a stream that used the memory captures a graph, while only another thread can name a default
     /// stream that used it, and for what is to be dropped behind the free of an imported block. Every allocation and every release does this by
@@ -55,38 +57,53 @@ impl Driver {
 
     /// Leaks what the driver refuses to take: whatever is behind it may still be in use.
     pub(crate) fn give_up<O>(self, owned: O, error: &Error) {
-        let _ = std::mem::ManuallyDrop::new(owned);
+        let _ = ManuallyDrop::new(owned);
         self.report_release_failure(error);
     }
 }
 
 impl Deferred {
     fn push(&self, owned: Box<dyn Release>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push(owned);
-        self.count.store(waiting.len(), Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.lock().push(owned);
     }
 
     fn reclaim(&self, driver: Driver) -> usize {
-        // A push that this load misses is seen by the next one: nothing is lost but a moment.
-        if self.count.load(Ordering::Relaxed) == 0 {
+        // A push that this load misses is seen by the next one: nothing is lost but a moment. What another thread has released is
+        // wholly released.
+        if self.count.load(Ordering::Acquire) == 0 {
             return 0;
         }
-        let taken = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        let taken = std::mem::take(&mut *self.lock());
         // Without the lock: a release that fails runs the program's hook, which may drop owners of its own.
-        let mut still = Vec::new();
+        let (mut still, mut ended) = (Vec::new(), 0);
         for mut owned in taken {
-            match driver.attempt(|| owned.release()) {
-                Ok(()) => {}
-                Err(Error::Capturing { .. } | Error::WrongThread | Error::Timeout(_)) => still.push(owned),
-                Err(error) => driver.give_up(owned, &error),
+            match quietly(|| driver.attempt(|| owned.release())) {
+                Some(Err(Error::Capturing { .. } | Error::WrongThread | Error::Timeout(_))) => {
+                    still.push(owned);
+                    continue;
+                }
+                Some(Err(error)) => driver.give_up(owned, &error),
+                Some(Ok(())) | None => {
+                    quietly(|| drop(owned));
+                }
             }
+            ended += 1;
         }
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.append(&mut still);
-        self.count.store(waiting.len(), Ordering::Relaxed);
-        waiting.len()
+        self.lock().append(&mut still);
+        self.count.fetch_sub(ended, Ordering::AcqRel).saturating_sub(ended)
     }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Box<dyn Release>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Calls what may drop owners of somebody else's, found wherever their time has come: a panic of theirs would be that of whoever
+/// happens to be there. None if there was one.
+pub(crate) fn quietly<R>(body: impl FnOnce() -> R) -> Option<R> {
+    // The payload's own drop might panic again.
+    catch_unwind(AssertUnwindSafe(body)).map_err(ManuallyDrop::new).ok()
 }
 
 impl fmt::Debug for Deferred {

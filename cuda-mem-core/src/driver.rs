@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use cuda_mem_sys::{CUcontext, CUresult, Table};
 
 use crate::constants::Constants;
-use crate::deferred::Deferred;
+use crate::deferred::{Deferred, quietly};
 use crate::device::Device;
 use crate::error::{DriverError, Error, Result, call};
 use crate::fork;
@@ -270,17 +270,14 @@ impl Driver {
         }
         self.state.release_failures.fetch_add(1, Ordering::Relaxed);
         let hook = self.state.on_release_failure.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let tell = std::panic::AssertUnwindSafe(|| {
+        // Of a panic nobody is left to be told: the hook's documentation forbids it.
+        quietly(|| {
             #[cfg(feature = "tracing")]
             tracing::warn!(%error, "a release failed");
             if let Some(hook) = hook {
                 hook(error);
             }
         });
-        if let Err(panic) = std::panic::catch_unwind(tell) {
-            // Nobody is left to tell: the hook's documentation forbids it. The payload's own drop might panic again.
-            let _ = std::mem::ManuallyDrop::new(panic);
-        }
     }
 
     /// What waits to be released.

@@ -11,15 +11,13 @@
 //! of streams that were destroyed.
 
 use std::fmt;
-use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use crate::deferred::Release;
+use crate::deferred::{Release, quietly};
 use crate::driver::{self, Driver};
 use crate::error::Error;
 use crate::fork;
@@ -159,7 +157,9 @@ impl WhenIdle {
         drop(alone);
         // Alone no longer: a hook of the program's may have streams wait for words, and so may a drop.
         let ended = done.len().saturating_add(refused.len());
-        done.into_iter().for_each(drop_quietly);
+        for owned in done {
+            quietly(|| drop(owned));
+        }
         refused.into_iter().for_each(|(owned, error)| driver.give_up(owned, &error));
         self.count.fetch_sub(ended, Ordering::SeqCst).saturating_sub(ended)
     }
@@ -203,15 +203,6 @@ fn try_until_nothing_is_left() {
             *is_trying = false;
             return;
         }
-    }
-}
-
-/// The memory's owner is somebody else's, and is dropped wherever it is found that no stream is busy: its panic would be that
-/// of whoever happens to be there.
-fn drop_quietly(owned: Box<dyn Release>) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(owned))) {
-        // The payload's own drop might panic again.
-        let _ = ManuallyDrop::new(panic);
     }
 }
 

@@ -13,6 +13,7 @@
 mod capture_past;
 mod capture_point;
 mod known;
+mod lent;
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -262,22 +263,6 @@ impl Stream {
         self.inner.raw.raw().cast::<c_void>()
     }
 
-    /// From here on somebody else may have the stream capture: by its handle, or by an event of a capture.
-    #[inline]
-    fn lend(&self) {
-        if !self.inner.is_lent.load(Ordering::Acquire) {
-            self.lend_first();
-        }
-    }
-
-    #[cold]
-    fn lend_first(&self) {
-        if !fork::forked() {
-            self.driver().when_idle().streams.lend(&self.inner);
-            self.inner.is_lent.store(true, Ordering::Release);
-        }
-    }
-
     /// Says that the owner of a borrowed stream is about to destroy it though this value stays, unused from now on.
     ///
     /// It is said of this value and its clones, not of another [`Stream::borrow_raw`] of the same handle. A value that is dropped
@@ -356,10 +341,8 @@ impl Stream {
         if other.driver() != self.driver() {
             return Err(Error::ForeignContext { what: "the other stream" });
         }
-        other.refuse_capturing("Stream::wait_stream")?;
         self.refuse_capturing("Stream::wait_stream")?;
-        let event = Event::pooled(other.context())?;
-        other.record(&event)?;
+        let event = other.point("Stream::wait_stream")?;
         self.wait_uncaptured(&event)
     }
 

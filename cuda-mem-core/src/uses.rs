@@ -17,6 +17,9 @@ use crate::event::Event;
 use crate::fork;
 use crate::stream::{Stream, until_quiet};
 
+/// What a stream that captures refuses.
+const WAITING: &str = "waiting for uses of memory";
+
 /// From so many readers on, those that are done are looked for and forgotten.
 const PRUNE_FROM: usize = 32;
 
@@ -53,7 +56,8 @@ pub(crate) struct Entries {
 #[derive(Debug, Clone)]
 struct Use {
     stream: Stream,
-    /// A point after the use, for a per-thread default stream, which no other thread can name.
+    /// A point after the use: for a per-thread default stream, which no other thread can name, and for one that was asked about
+    /// though somebody else may have it capture.
     event: Option<Arc<Event>>,
     /// How many uses have begun and not ended: their work may be enqueued yet.
     open: usize,
@@ -150,36 +154,39 @@ impl Uses {
         synchronize_all(&entries)
     }
 
-    /// Whether no use runs any more. The host waits for nothing. Work that a stream was given after its use counts too; see
-    /// [`Uses::points`] for what does not.
+    /// Whether no use runs any more. The host waits for nothing.
     ///
-    /// Wraps [`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or `cuEventQuery` for per-thread
-    /// default streams.
+    /// Wraps [`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), for which work counts that a
+    /// stream was given after its use. A stream that somebody else may have capture
+    /// ([`Stream::borrow_raw`](crate::Stream::borrow_raw), [`Stream::legacy`](crate::Stream::legacy),
+    /// [`Stream::as_raw`](crate::Stream::as_raw), [`Stream::wait`](crate::Stream::wait)) is asked by an event, `cuEventQuery`,
+    /// which is recorded behind its use by the first call: of an idle one that may say so some microseconds later.
     ///
     /// # Capture
     ///
-    /// [`Error::Capturing`] if that cannot be known before one of the streams ends its capture.
+    /// Leaves captures alone, also one that begins meanwhile. [`Error::Capturing`] if that cannot be known before one of the streams
+    /// ends its capture.
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`]; [`Error::Driver`], also for work that failed; [`Error::Forked`].
-    pub fn are_over(&self) -> Result<bool> {
+    /// [`Error::Capturing`]; [`Error::WrongThread`] for a per-thread stream whose use was never ended; [`Error::Driver`], also for
+    /// work that failed; [`Error::Forked`].
+    pub fn are_over(&mut self) -> Result<bool> {
         self.all(Use::is_over)
     }
 
     /// As [`Uses::are_over`], where a use that was lost with its context is over too.
-    pub(crate) fn are_over_or_lost(&self) -> Result<bool> {
+    pub(crate) fn are_over_or_lost(&mut self) -> Result<bool> {
         self.all(|entry| match entry.is_over() {
             Err(Error::Driver(error)) if error.context_is_lost() => Ok(true),
             answer => answer,
         })
     }
 
-    fn all(&self, is_over: impl Fn(&Use) -> Result<bool>) -> Result<bool> {
+    fn all(&mut self, is_over: impl Fn(&mut Use) -> Result<bool>) -> Result<bool> {
         refuse_forked()?;
-        // Asked outside the lock, as in `synchronize`.
-        let entries = self.lock().iter().cloned().collect::<Vec<_>>();
-        for entry in &entries {
+        let entries = self.entries.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for entry in entries.writer.iter_mut().chain(&mut entries.readers) {
             if !is_over(entry)? {
                 return Ok(false);
             }
@@ -232,9 +239,8 @@ impl Entries {
         if self.readers.len() < PRUNE_FROM {
             return Vec::new();
         }
-        let (done, kept) = self.readers.drain(..).partition(|entry| entry.open == 0 && entry.is_done());
-        self.readers = kept;
-        done
+        let is_done = |entry: &mut Use| entry.open == 0 && entry.is_over().unwrap_or(false);
+        self.readers.extract_if(.., is_done).collect()
     }
 
     /// Enters `stream`, which is ordered behind the uses that `access` conflicts with. Returns what need not be remembered
@@ -313,7 +319,15 @@ impl Use {
     }
 
     fn synchronize(&self) -> Result<()> {
-        match &self.event {
+        let own = match &self.event {
+            // A capture that began just now would end by a wait for the stream.
+            None if self.stream.may_begin_to_capture() => match self.stream.point(WAITING) {
+                Err(error @ Error::Capturing { .. }) => return Err(error),
+                own => own.ok(),
+            },
+            _ => None,
+        };
+        match self.event.as_deref().or(own.as_ref()) {
             Some(event) => {
                 let _relaxed = Relaxed::enter(self.stream.driver()).ok();
                 until_quiet(&self.stream, || event.synchronize())
@@ -325,20 +339,20 @@ impl Use {
     fn refuse_capturing(&self) -> Result<()> {
         match &self.event {
             Some(_) => Ok(()),
-            None => self.stream.refuse_capturing("waiting for uses of memory"),
+            None => self.stream.refuse_capturing(WAITING),
         }
     }
 
-    fn is_over(&self) -> Result<bool> {
-        self.refuse_capturing()?;
-        match &self.event {
-            Some(event) => event.is_complete(),
-            None => self.stream.is_idle(),
+    /// For a use that is not open. Asked for its work, a stream that has begun to capture would lose the capture: one that
+    /// somebody else may have capture is asked by an event.
+    fn is_over(&mut self) -> Result<bool> {
+        if self.event.is_none() {
+            if let Some(is_idle) = self.stream.is_idle_unlent()? {
+                return Ok(is_idle);
+            }
+            self.event =
+                Some(Arc::new(self.stream.point_unnoticed("looking for the end of uses of memory")?));
         }
-    }
-
-    /// Whether it is known to have ended.
-    fn is_done(&self) -> bool {
-        self.is_over().unwrap_or(false)
+        self.event.as_ref().map_or(Ok(true), |event| event.is_complete())
     }
 }

@@ -30,3 +30,6 @@ pub mod transport;
 pub use cuda_mem_pool;
 pub use error::{Error, Result};
 pub use import::{Departure, ImportError, ImportKey, Imported, Imports};
+
+/// Bytes of the largest page that systems have: what is shared is a whole number of pages.
+const LARGEST_PAGE: usize = 1 << 16;

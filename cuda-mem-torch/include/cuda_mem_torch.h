@@ -1049,6 +1049,13 @@ int cuda_mem_torch_reset_accumulated_stats(int device);
 int cuda_mem_torch_ask_for_captures(cuda_mem_torch_capture_query query);
 
 /*
+ Waits until a device has done all that it was given. While a stream of it captures that was seen here, or the program says that this
+ thread captures ([`cuda_mem_torch_ask_for_captures`]), it is [`CUDA_MEM_TORCH_CAPTURING`] and nothing is waited for: a wait would
+ fail the capture.
+ */
+int cuda_mem_torch_synchronize(int device);
+
+/*
  Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is
  allocated.
 

@@ -197,8 +197,8 @@ pub(crate) fn cargo(words: &str) -> Command {
 /// `wrapper` is what else is put in front of an executable.
 pub(crate) fn limit_tests<'c>(command: &'c mut Command, seconds: u32, wrapper: &str) -> &'c mut Command {
     let runner = format!("CARGO_TARGET_{}_UNKNOWN_LINUX_GNU_RUNNER", std::env::consts::ARCH.to_uppercase());
-    // In a process group of its own, so that what a test started ends with it: a child that outlived it would keep our end of
-    // its output open for ever. Ctrl-C does not reach that group, so it is told to end when cargo does.
+    // In a process group of its own, so that what a test started ends with it. Ctrl-C does not reach that group, so it is told to
+    // end when cargo does.
     let limit = format!("setpriv --pdeathsig TERM timeout --kill-after=10 {seconds} {wrapper}");
     command.env(runner, limit.trim_end())
 }
@@ -233,6 +233,7 @@ mod tests {
         hang.args(["-c", &format!("{runner} sh -c '{script}'")]);
         let (status, said) = shown(limit_tests(&mut hang, 1, "")).unwrap();
         assert_eq!(status.code(), Some(124));
+        assert!(said.parse::<u32>().is_ok(), "{said}");
         // It has been killed, which takes as long as it takes.
         let killed = Instant::now();
         while is_running(&said) {

@@ -81,8 +81,11 @@ def use(number, directory):
     gc.collect()
     # Without a process group: joined and left by hand.
     cuda_mem_torch.symmetric.join("alone", 0, 1, f"{directory}/alone-{number}")
+    theirs = symm_mem.get_mem_pool(device)
     cuda_mem_torch.symmetric.leave("alone")
+    assert symm_mem.get_mem_pool(device) is theirs, "it has nothing of that group"
     refused('no group is called "alone"', lambda: cuda_mem_torch.symmetric.leave("alone"))
+    del theirs
     dist.barrier()
     dist.destroy_process_group()
 

@@ -4,6 +4,7 @@ none. Copies run for real, so bytes can be compared."""
 import ctypes
 import gc
 import sys
+import threading
 
 import torch
 
@@ -127,6 +128,26 @@ def receive_pieces(queue, back):
     gc.collect()
 
 
+def receive_beside_a_capture(queue, back):
+    """The other process of the one below."""
+    from cuda_mem_torch import _sharing
+
+    received = [queue.get()]
+    captured, source, target = torch.cuda.CUDAGraph(), block(64), block(64)
+    with torch.cuda.graph(captured):
+        target.copy_(source)
+        # Of a thread that knows nothing of the capture.
+        other = threading.Thread(target=received.pop)
+        other.start()
+        other.join()
+        left = len(_sharing._leaving)
+    source.copy_(numbered())
+    captured.replay()
+    torch.cuda.synchronize()
+    _sharing._close_leaving()
+    back.put((left, len(_sharing._leaving), start(target)))
+
+
 def kind_of_handle(tensor):
     """Not by PyTorch's own function, which counts a receiver."""
     from cuda_mem_torch import _library
@@ -192,6 +213,29 @@ def share_pieces_with_native():
     assert torch.cuda.memory_reserved() == 4 * MIB, torch.cuda.memory_reserved()
 
 
+def share_pieces_beside_a_capture():
+    """A thread that lets go of such a block while another one captures leaves the capture alone, and the block to its receiver."""
+    import cuda_mem_torch
+    import torch.multiprocessing as multiprocessing
+
+    cuda_mem_torch.enable()
+    small, below = block(1000), block(3 * MIB)
+    tensor, above = block(9 * MIB), block(3 * MIB)
+    assert kind_of_handle(tensor) == b"m"
+    context = multiprocessing.get_context("spawn")
+    queue, back = context.Queue(), context.Queue()
+    process = context.Process(target=receive_beside_a_capture, args=(queue, back))
+    process.start()
+    queue.put(tensor)
+    assert back.get(timeout=100) == (1, 0, numbered().tolist())
+    process.join(100)
+    assert process.exitcode == 0, process.exitcode
+    del small, below, tensor, above
+    gc.collect()
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() == 0
+
+
 def graph():
     """Memory of a graph on two streams, one of which was never seen before the capture."""
     import cuda_mem_torch
@@ -218,7 +262,7 @@ def graph():
     assert all(segment["segment_pool_id"] == (0, 0) for segment in torch.cuda.memory_snapshot())
 
 
-PROGRAMS = [late, share_with_ours, share_with_native, share_pieces_with_native, graph]
+PROGRAMS = [late, share_with_ours, share_with_native, share_pieces_with_native, share_pieces_beside_a_capture, graph]
 
 if __name__ == "__main__":
     {program.__name__: program for program in PROGRAMS}[sys.argv[1]]()

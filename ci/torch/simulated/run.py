@@ -7,6 +7,7 @@ With `--python`, an interpreter that has PyTorch 2.11 and the wheel, also what w
 
 import argparse
 import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -15,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 
 
-PROGRAMS = ["late", "share_with_ours", "share_with_native", "share_pieces_with_native", "graph"]
+PROGRAMS = ["late", "share_with_ours", "share_with_native", "share_pieces_with_native", "share_pieces_beside_a_capture", "graph"]
 # Of groups.py.
 GROUPS = ["symmetric", "symmetric_made_anew", "symmetric_tried_again", "symmetric_beside_a_capture"]
 # Of steps.py, with blocks that nothing is written to.
@@ -38,6 +39,29 @@ def run_pytorch(python, folder, environment):
         for name in names:
             subprocess.run([python, str(folder / script), name], env=environment, check=True, timeout=300, cwd=folder)
             print(f"ok {name}", flush=True)
+    follow_the_guide(python, folder, environment)
+
+
+def follow_the_guide(python, folder, environment):
+    """The leak of docs/pytorch.md is found as it says, and mended."""
+    guide = (ROOT / "docs/pytorch.md").read_text()
+    program, printed = re.search(r"```python\n(# leak.py\n.*?)```.*?```text\n(.*?)```", guide, re.DOTALL).groups()
+    mended, active, reserved = re.search(r"With `(.*?)` (\d+) MiB are active and (\d+) reserved", guide).groups()
+    place = re.search(r"`(leak\.py:\d+)`", guide)[1]
+
+    def run(text):
+        (folder / "leak.py").write_text(text)
+        done = subprocess.run(
+            [python, str(folder / "leak.py")], env=environment, check=True, timeout=300, cwd=folder, capture_output=True, text=True
+        )
+        return done.stdout
+
+    assert run(program) == printed, run(program)
+    assert place in (folder / "leak.html").read_text(), place
+    assert program.count("batch[:100]") == 1
+    found = run(program.replace("batch[:100]", mended))
+    assert found == f"active {active} MiB\nreserved {reserved} MiB\n", found
+    print("ok guide", flush=True)
 
 
 def main():

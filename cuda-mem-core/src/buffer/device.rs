@@ -205,7 +205,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// Waits until no recorded use of the memory runs any more, its allocation included. Blocks the calling thread.
     ///
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
-    /// `cuEventSynchronize` for per-thread default streams.
+    /// `cuEventSynchronize` where an event stands for a stream ([`Uses::wait`](crate::Uses::wait)).
     ///
     /// # Capture
     ///

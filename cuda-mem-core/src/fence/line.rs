@@ -181,14 +181,19 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        if let Memory::Own(own) = &self.memory
-            && !fork::forked()
-        {
-            // Streams may still wait for a fence that nobody will reach now: let them go, so that the words' own drop, which
-            // waits for those streams, ends. Who goes with shared words does so for all lines at once.
-            self.memory.poison();
+        if fork::forked() || matches!(self.memory, Memory::Shared { .. }) {
+            return;
+        }
+        // Streams may still wait for a fence that nobody will reach now: let them go, so that the words' own drop, which
+        // waits for those streams, ends. Who goes with shared words does so for all lines at once.
+        self.memory.poison();
+        let driver = self.memory.driver();
+        if let Memory::Own(own) = &mut self.memory {
             // So that it is dropped here, and not by a thread that is looking whether it is awaited.
-            self.memory.driver().when_idle().forget(own);
+            driver.when_idle().forget(own);
+            if let Some(own) = Arc::get_mut(own) {
+                own.let_go();
+            }
         }
     }
 }

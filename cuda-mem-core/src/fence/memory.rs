@@ -10,6 +10,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
@@ -19,7 +21,7 @@ use crate::error::Result;
 use crate::host::{HostMemory, PinnedBuffer};
 use crate::idle::Awaited;
 use crate::stream::{Stream, StreamId};
-use crate::uses::OpenUse;
+use crate::uses::{OpenUse, Uses};
 
 /// What completes every generation of a line: as a signed number it is ahead of all that are given out.
 pub(super) const POISON: u64 = i64::MAX as u64;
@@ -97,6 +99,20 @@ impl Own {
         // SAFETY: aligned, initialised, and alive as long as `self`; host and device only ever access it atomically, 64 bits at a
         // time.
         unsafe { AtomicU64::from_ptr(word.cast_mut()) }
+    }
+}
+
+impl Own {
+    /// Lets those go who wait, where nobody else has the words any more.
+    pub(super) fn let_go(&mut self) {
+        let issued = self.state.issued.get_mut().unwrap_or_else(PoisonError::into_inner).generation;
+        if self.state.awaited.load(Ordering::SeqCst) <= issued {
+            // What their writers come to themselves, poisoned or not.
+            return;
+        }
+        let mut uses = self.words.take_uses();
+        keep_poisoned(&mut uses, || poison(self.word(Word::Generation), self.word(Word::Flag)));
+        self.words.absorb_uses(uses);
     }
 }
 
@@ -184,6 +200,17 @@ impl Memory {
 /// As the device compares: the difference as a signed number.
 fn has_come_to(word: &AtomicU64, generation: u64) -> bool {
     word.load(Ordering::SeqCst).wrapping_sub(generation).cast_signed() >= 0
+}
+
+/// Poisons words until none of their uses runs any more: a writer that lives on may move a word back before a stream has come to its
+/// wait. Ends sooner if one of the streams captures, which nobody can wait for.
+pub(super) fn keep_poisoned(uses: &mut Uses, poison: impl Fn()) {
+    let mut pause = Duration::from_micros(10);
+    while let Ok(false) = uses.are_over() {
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(1));
+        poison();
+    }
 }
 
 /// Writes poison to the two words of a line.

@@ -70,10 +70,7 @@ impl Fence {
     ///
     /// [`Error::Driver`], [`Error::WrongThread`], [`Error::Forked`].
     pub fn record(stream: &Stream) -> Result<Self> {
-        stream.refuse_capturing("Fence::record")?;
-        let event = Event::pooled(stream.context())?;
-        stream.record(&event)?;
-        Ok(Self { kind: Kind::Event(event) })
+        Ok(Self { kind: Kind::Event(stream.point("Fence::record")?) })
     }
 
     /// Has `stream`'s later work wait for the fence. The host waits for nothing.

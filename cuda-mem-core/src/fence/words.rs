@@ -4,13 +4,11 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread;
-use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
 use super::FenceLine;
-use super::memory::{Memory, State, Word, poison};
+use super::memory::{Memory, State, Word, keep_poisoned, poison};
 use crate::context::Context;
 use crate::driver::{Driver, refuse_forked};
 use crate::error::{Error, Result};
@@ -89,10 +87,11 @@ impl SharedWords {
     pub fn create(context: &Context, slots: usize) -> Result<Self> {
         refuse_forked()?;
         let bytes = slots.checked_mul(SLOT).ok_or(Error::TooLarge { count: slots, size: SLOT })?;
-        Self::over(context, SharedMapping::create(bytes)?)
+        Self::of(context, SharedMapping::create(bytes)?)
     }
 
-    /// The memory behind a descriptor that another process sent.
+    /// The memory behind a descriptor that another process sent, all of it, which is pinned and so has to be there: of a process that
+    /// is not trusted, open a [`SharedMapping`], look at its size and take [`SharedWords::of`] that.
     ///
     /// # Capture
     ///
@@ -103,10 +102,20 @@ impl SharedWords {
     /// As [`SharedWords::create`], and those of [`SharedMapping::open`].
     pub fn open(context: &Context, descriptor: OwnedFd) -> Result<Self> {
         refuse_forked()?;
-        Self::over(context, SharedMapping::open(descriptor)?)
+        Self::of(context, SharedMapping::open(descriptor)?)
     }
 
-    fn over(context: &Context, mapping: SharedMapping) -> Result<Self> {
+    /// All of a mapping as words.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// As [`SharedWords::create`], but for those of [`SharedMapping::create`].
+    pub fn of(context: &Context, mapping: SharedMapping) -> Result<Self> {
+        refuse_forked()?;
         stream_mem::expect_supported(context.device())?;
         let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
         let registered = Registered::new(context, mapping.clone(), flags)?;
@@ -233,14 +242,12 @@ impl Drop for Page {
         if fork::forked() || !self.let_go() {
             return;
         }
-        // The release waits for the streams that were told of the words. A writer that lives on may move a word back before
-        // they have come to their waits, so the poison is kept up until they have.
-        let mut pause = Duration::from_micros(10);
-        while let Ok(false) = self.registered.uses().are_over() {
-            thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(1));
+        // The release waits for the streams that were told of the words.
+        let mut uses = self.registered.take_uses();
+        keep_poisoned(&mut uses, || {
             self.let_go();
-        }
+        });
+        self.registered.absorb_uses(uses);
     }
 }
 

@@ -113,7 +113,7 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// uses that takes no driver call.
     ///
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
-    /// `cuEventSynchronize` for per-thread default streams.
+    /// `cuEventSynchronize` where an event stands for a stream ([`Uses::wait`](crate::Uses::wait)).
     ///
     /// # Capture
     ///
@@ -187,6 +187,11 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// Enters `stream` as a user of words that every party accesses atomically, and which therefore needs no order.
     pub(crate) fn note<'b>(&'b self, stream: &'b Stream) -> Result<OpenUse<'b>> {
         self.block.uses.note(stream)
+    }
+
+    /// Its uses, for whoever waits for them and gives them back.
+    pub(crate) fn take_uses(&mut self) -> Uses {
+        std::mem::take(&mut self.block.uses)
     }
 
     /// Takes over the uses of a part of the memory, whose own owner is gone: the release waits for them too.

@@ -99,6 +99,15 @@ impl KnownStreams {
         ask()
     }
 
+    /// Whether a stream has no work; None if it was lent, or is not here.
+    pub(super) fn is_idle(&self, stream: &Inner) -> Result<Option<bool>> {
+        let _relaxed = Relaxed::enter(stream.context.driver())?;
+        match self.lock().get(&place(stream)) {
+            Some(Entry { known, is_lent: false }) => known.is_idle().map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// A point behind what each stream was given that was lent. The driver makes the record wait while somebody frees or
     /// unregisters memory: not for a thread that others wait for.
     pub(crate) fn points(&self, driver: Driver) -> Points {
@@ -131,14 +140,11 @@ impl KnownStreams {
 }
 
 impl Known {
-    /// For a stream that was never lent, under the list's lock.
+    /// For a stream that was never lent, under the list's lock: it cannot capture, and is not drawn into a capture either, because
+    /// what it is made to wait for is [`Stream::point`](super::Stream::point)'s.
     fn is_idle(&self) -> Result<bool> {
         let driver = self.context.driver();
         let _bound = self.context.bind()?;
-        // It may have been drawn into a capture that began just when it was ordered behind a stream which was lent.
-        if is_capturing(driver, self.raw.raw())? {
-            return Ok(false);
-        }
         // SAFETY: a stream that exists: it is in the list.
         unsafe { query!(driver, cuStreamQuery(self.raw.raw())) }
     }
@@ -183,7 +189,7 @@ impl Points {
 
 /// Records `event` behind all work of the current context's legacy stream, which is not named: beside a blocking stream's
 /// capture that would end the capture. A blocking stream of our own waits for it.
-fn record_behind_legacy(driver: Driver, event: CUevent) -> Result<()> {
+pub(super) fn record_behind_legacy(driver: Driver, event: CUevent) -> Result<()> {
     let mut blocking: CUstream = ptr::null_mut();
     let flags = CUstream_flags::CU_STREAM_DEFAULT.0;
     // SAFETY: one handle to write; a context is current.

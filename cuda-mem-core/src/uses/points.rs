@@ -109,7 +109,8 @@ impl Uses {
     /// Waits until no use runs any more. Blocks the calling thread. Without uses no call is made.
     ///
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
-    /// `cuEventSynchronize` for per-thread default streams.
+    /// `cuEventSynchronize` for per-thread default streams and those that somebody else may have capture
+    /// ([`Uses::are_over`]).
     ///
     /// # Capture
     ///
@@ -163,12 +164,7 @@ impl Use {
     fn point(&self) -> Result<UsePoint> {
         let event = match &self.event {
             Some(event) => Arc::clone(event),
-            None => {
-                self.stream.refuse_capturing("recording the end of a use")?;
-                let event = Event::pooled(self.stream.context())?;
-                self.stream.record(&event)?;
-                Arc::new(event)
-            }
+            None => Arc::new(self.stream.point("recording the end of a use")?),
         };
         Ok(UsePoint { stream: self.stream.clone(), event })
     }

@@ -135,6 +135,29 @@ fn a_line_that_goes_away_lets_its_waiters_go() {
     });
 }
 
+/// The writer moves the word back before the other stream has come to its wait, for a fence that was never recorded.
+#[test]
+fn a_line_that_goes_away_lets_its_waiters_go_for_good() {
+    let world = World::new();
+    let (writer, waiting) = (world.new_stream(), world.new_stream());
+    let (of_writer, of_waiting) = (Gate::before(&writer), Gate::before(&waiting));
+    let line = FenceLine::new(&world.context).unwrap();
+    line.record(&writer).unwrap();
+    line.fence(2).unwrap().hold_up(&waiting).unwrap();
+    let (gone, dropped) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(line);
+        gone.send(()).unwrap();
+    });
+    // So that the poison comes first.
+    std::thread::sleep(SOON);
+    of_writer.open();
+    writer.synchronize().unwrap();
+    of_waiting.open();
+    dropped.recv_timeout(Duration::from_secs(60)).expect("nobody waits for the fence any more");
+    assert!(waiting.is_idle().unwrap());
+}
+
 #[test]
 fn poison_holds_against_a_writer_that_lives_on() {
     let world = World::new();

@@ -1,91 +1,20 @@
 //! What is unregistered only while no stream is busy, at moments that only a simulator can choose.
 
-use std::ffi::CStr;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cuda_mem_core::host::{HostMemory, RegisterFlags, Registered, SharedMapping};
+use cuda_mem_core::host::{RegisterFlags, Registered, SharedMapping};
 use cuda_mem_core::ipc::SharedWords;
-use cuda_mem_core::sys::{CUevent, CUresult, CUstream, Table};
+use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, Error, Stream};
 use cuda_mem_sim::Sim;
 
-use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
-use crate::rig::{expect_clean, on_simulator};
-
-/// Far longer than anything here needs.
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// Only one test at a time has something done in the middle of a call.
-static TURNS: Mutex<()> = Mutex::new(());
-
-/// The simulator of the test whose turn it is.
-static SIM: Mutex<Option<&'static Sim>> = Mutex::new(None);
-
-/// What is to be done once, before the driver is asked about a stream or has one record an event, or unregisters memory.
-static MEANWHILE: Mutex<Option<Meanwhile>> = Mutex::new(None);
-
-type Meanwhile = Box<dyn FnOnce() + Send>;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn meanwhile() -> &'static Table {
-    let todo = lock(&MEANWHILE).take();
-    if let Some(todo) = todo {
-        todo();
-    }
-    lock(&SIM).expect("a simulator").table()
-}
-
-unsafe extern "C" fn query(stream: CUstream) -> CUresult {
-    // SAFETY: the caller's stream.
-    unsafe { meanwhile().cuStreamQuery().expect("cuStreamQuery")(stream) }
-}
-
-unsafe extern "C" fn record(event: CUevent, stream: CUstream) -> CUresult {
-    // SAFETY: the caller's event and stream.
-    unsafe { meanwhile().cuEventRecord().expect("cuEventRecord")(event, stream) }
-}
-
-unsafe extern "C" fn unregister(memory: *mut std::ffi::c_void) -> CUresult {
-    // SAFETY: the caller's memory.
-    unsafe { meanwhile().cuMemHostUnregister().expect("cuMemHostUnregister")(memory) }
-}
-
-/// Runs a test on a simulator of its own that does what `MEANWHILE` says.
-fn on_interrupted(test: impl FnOnce(&'static Sim, &Context)) {
-    let _turn = lock(&TURNS);
-    let sim: &Sim = Box::leak(Box::new(Sim::builder().record(true).build()));
-    *lock(&SIM) = Some(sim);
-    let lookup = |symbol: &CStr| match symbol.to_bytes() {
-        b"cuGetProcAddress_v2" => ptr::null(),
-        b"cuStreamQuery" => query as *const _,
-        b"cuEventRecord" => record as *const _,
-        b"cuMemHostUnregister" => unregister as *const _,
-        _ => sim.symbol(symbol),
-    };
-    // SAFETY: the addresses are those of functions that have the types of the names they are given for.
-    let table = unsafe { Table::from_lookup(lookup) }.unwrap();
-    let driver = Driver::over(Box::leak(Box::new(table))).unwrap();
-    let context = driver.device(0).unwrap().primary_context().unwrap();
-    test(sim, &context);
-    until("all is undone", || driver.registrations_left() == 0);
-    drop(context);
-    expect_clean(sim);
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < LIMIT, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
+use crate::interrupted::{LIMIT, begin_to_capture, meanwhile, on_interrupted, until};
+use crate::panicking::Panicking;
+use crate::rig::on_simulator;
 
 fn leave_words(context: &Context) {
     drop(SharedWords::create(context, 1).unwrap());
@@ -98,11 +27,7 @@ fn a_capture_that_begins_while_streams_are_asked_goes_on() {
         let stream = Stream::new(context).unwrap();
         // SAFETY: the stream outlives what is borrowed of it.
         let lent = unsafe { Stream::borrow_raw(context, stream.as_raw()) }.unwrap();
-        let (begun, captured) = std::sync::mpsc::channel();
-        *lock(&MEANWHILE) = Some(Box::new({
-            let stream = lent.clone();
-            move || begun.send(Capture::begin(&stream, RELAXED)).unwrap()
-        }));
+        let captured = begin_to_capture(&lent);
         leave_words(context);
         let capture = captured.recv_timeout(LIMIT).unwrap();
         let asked = || sim.log().count("cuStreamIsCapturing");
@@ -125,11 +50,7 @@ fn a_blocking_stream_s_capture_that_begins_while_the_legacy_stream_is_asked_goes
         assert_eq!(made.unwrap(), CUresult::CUDA_SUCCESS);
         // SAFETY: destroyed when nobody has it any more.
         let blocking = unsafe { Stream::borrow_raw(context, raw.cast()) }.unwrap();
-        let (begun, captured) = std::sync::mpsc::channel();
-        *lock(&MEANWHILE) = Some(Box::new({
-            let stream = blocking.clone();
-            move || begun.send(Capture::begin(&stream, RELAXED)).unwrap()
-        }));
+        let captured = begin_to_capture(&blocking);
         // What is asked now is the legacy stream alone.
         blocking.disown();
         leave_words(context);
@@ -193,11 +114,11 @@ fn what_is_left_goes_when_its_memory_is_registered_in_another_way() {
         assert!(!stream.as_raw().is_null());
         let (came, thread) = std::sync::mpsc::channel();
         let (go, on) = std::sync::mpsc::channel::<()>();
-        *lock(&MEANWHILE) = Some(Box::new(move || {
+        meanwhile(move || {
             came.send(()).unwrap();
             // Gone on as well if the test has failed.
             let _ = on.recv_timeout(LIMIT);
-        }));
+        });
         leave_words(held_up);
         thread.recv_timeout(LIMIT).unwrap();
         on_simulator(|_, context| {
@@ -240,41 +161,10 @@ fn what_a_driver_leaves_that_is_made_meanwhile_is_not_forgotten() {
             made.send((driver, sim)).unwrap();
         };
         // Before the first event; the second time it is the registration.
-        *lock(&MEANWHILE) = Some(Box::new(|| *lock(&MEANWHILE) = Some(Box::new(make))));
+        meanwhile(|| meanwhile(make));
         let (driver, _sim) = late.recv_timeout(LIMIT).unwrap();
         until("what was left is undone", || driver.registrations_left() == 0);
     });
-}
-
-/// An owner of memory that others have, whose drop panics.
-struct Panicking(SharedMapping);
-
-static DROPPED: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: the mapping's memory, which stays where it is until this is dropped.
-unsafe impl HostMemory for Panicking {
-    fn as_ptr(&self) -> *const u8 {
-        self.0.as_ptr()
-    }
-
-    fn byte_len(&self) -> usize {
-        self.0.byte_len()
-    }
-
-    fn is_writable(&self) -> bool {
-        true
-    }
-
-    fn is_shared(&self) -> bool {
-        true
-    }
-}
-
-impl Drop for Panicking {
-    fn drop(&mut self) {
-        DROPPED.fetch_add(1, Ordering::SeqCst);
-        panic!("a drop that panics");
-    }
 }
 
 /// It is dropped by whoever finds no stream busy: here, and in the thread that tries again.
@@ -286,14 +176,14 @@ fn an_owner_whose_drop_panics_harms_nobody() {
             if is_lent {
                 assert!(!stream.as_raw().is_null());
             }
-            let before = DROPPED.load(Ordering::SeqCst);
+            let dropped = Arc::new(AtomicUsize::new(0));
             for _ in 0..2 {
-                let memory = Panicking(SharedMapping::create(4096).unwrap());
+                let memory = Panicking::new(SharedMapping::create(4096).unwrap(), &dropped);
                 drop(Registered::new(context, memory, RegisterFlags::PORTABLE).unwrap());
-                assert!(is_lent || DROPPED.load(Ordering::SeqCst) > before);
+                assert!(is_lent || dropped.load(Ordering::SeqCst) > 0);
             }
             until("both are undone", || context.driver().registrations_left() == 0);
-            assert_eq!(DROPPED.load(Ordering::SeqCst), before + 2);
+            assert_eq!(dropped.load(Ordering::SeqCst), 2);
             leave_words(context);
             until("the thread comes back", || context.driver().registrations_left() == 0);
         }

@@ -33,7 +33,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod begun_captures;
 mod calls;
+mod deferred;
 mod drivers;
 mod errors;
 mod fork;
@@ -43,7 +45,9 @@ mod holes_registration;
 mod holes_values;
 mod idle;
 mod imported;
+mod interrupted;
 mod nvml;
+mod panicking;
 mod registration;
 mod rig;
 mod rules;

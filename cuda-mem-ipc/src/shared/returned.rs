@@ -27,6 +27,19 @@ pub(super) struct Returned {
 }
 
 impl Returned {
+    /// One that could not be received, so that nobody has used it.
+    pub(super) fn refused(known_as: u64, release: Release) -> Self {
+        Self {
+            sequence: release.sequence,
+            known_as,
+            segment: None,
+            uses: Uses::new(),
+            last: Last::default(),
+            stream: None,
+            release: Some(release),
+        }
+    }
+
     /// Tries to give it back, and tells whether nothing is left to do.
     pub(super) fn is_sent(&mut self, link: &ImportLink) -> bool {
         let sent = link.is_over()
@@ -56,7 +69,7 @@ impl Returned {
     }
 
     /// Whether nothing that used it runs any more.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_over(&mut self) -> bool {
         // What cannot be known before a capture has ended may run; what a lost context had does not.
         let uses = self.uses.are_over();
         !matches!(uses, Ok(false) | Err(core::Error::Capturing { .. })) && self.last.is_over()
@@ -84,7 +97,8 @@ impl Returned {
         if self.uses.is_empty() && self.last.is_empty() {
             return Ok(Release { sequence, line: 0, generation: 0 });
         }
-        let own = self.stream.clone().map(|stream| self.record_on(link, &stream));
+        // Taken: once it failed, the stream may begin to capture while the background tries again.
+        let own = self.stream.take().map(|stream| self.record_on(link, &stream));
         let Point { line, generation } = match own {
             Some(Ok(point)) => point,
             // It captures, or is another thread's.

@@ -37,7 +37,7 @@ pub const RING_ENTRIES: u64 = 128;
 /// The slot of 64 bytes where the ring begins, behind both sides' lines.
 pub const FIRST_OF_RING: usize = 2 * LINES as usize;
 
-/// The slot where the ring of releases begins: behind a ring's three numbers are its entries.
+/// The slot where the ring of releases begins: behind three slots of a ring's numbers are its entries.
 pub const FIRST_OF_RELEASES: usize = FIRST_OF_RING + 3 + RING_ENTRIES as usize;
 
 /// The slot whose first number is not 0 once the importer has handed on what it was handed.

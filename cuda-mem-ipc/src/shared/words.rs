@@ -5,11 +5,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream, StreamId};
 
 use super::releases::bury;
 use super::{lock, ring, wire};
+use crate::LARGEST_PAGE;
 use crate::error::{Error, Result};
 
 /// Bytes of a line's slot, as [`SharedWords`] documents.
@@ -72,11 +74,13 @@ impl Words {
 
     /// What a peer has made.
     pub(super) fn open(context: &Context, descriptor: OwnedFd, pid: u32) -> Result<Self> {
-        let words = SharedWords::open(context, descriptor)?;
-        if words.slots() < wire::SLOTS {
-            return Err(Error::Protocol { pid, what: "the memory for fences is too small" });
+        let mapping = SharedMapping::open(descriptor)?;
+        let needed = wire::SLOTS * SLOT;
+        // Before it is pinned: a peer may send a file that is larger than this machine's memory.
+        if !(needed..=needed.next_multiple_of(LARGEST_PAGE)).contains(&mapping.bytes()) {
+            return Err(Error::Protocol { pid, what: "the memory for fences has another size" });
         }
-        Self::over(words, Side::Importer, pid)
+        Self::over(SharedWords::of(context, mapping)?, Side::Importer, pid)
     }
 
     fn over(words: SharedWords, side: Side, pid: u32) -> Result<Self> {
@@ -317,5 +321,28 @@ impl ReleaseFence {
     /// Whether it need not be waited for.
     pub(super) fn is_over(&self) -> bool {
         !matches!(self.words.is_reached(self.point), Ok(false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cuda_mem_pool::cuda_mem_core::Driver;
+
+    use super::*;
+
+    #[test]
+    fn what_a_peer_sends_is_pinned_only_if_it_is_as_large_as_it_must_be() {
+        let context =
+            Driver::over(cuda_mem_sim::table()).unwrap().device(0).unwrap().primary_context().unwrap();
+        // The last one's pages would be there only when they are pinned.
+        for (bytes, is_accepted) in
+            [(1, false), (wire::SLOTS * SLOT, true), (4 * LARGEST_PAGE, false), (1 << 30, false)]
+        {
+            let mapping = SharedMapping::create(bytes).unwrap();
+            let descriptor = mapping.as_fd().try_clone_to_owned().unwrap();
+            let opened = Words::open(&context, descriptor, 1);
+            assert_eq!(opened.is_ok(), is_accepted, "{bytes}");
+            assert!(is_accepted || matches!(opened, Err(Error::Protocol { pid: 1, .. })), "{bytes}");
+        }
     }
 }

@@ -70,7 +70,6 @@ fn windows_end_before_their_memory_and_nothing_is_collective_in_a_drop() {
     on_two_ranks!(body, NEW);
 }
 
-/// Both ranks do the same, rank 1 with a fault.
 /// Rank 1 has the library's error, and rank 0 hears of it.
 fn expect_fault(error: &Error, rank: usize, call: &str) {
     let told = match error {

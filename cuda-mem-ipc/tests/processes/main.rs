@@ -16,4 +16,5 @@ mod lent;
 mod link;
 mod order;
 mod raw;
+mod refused;
 mod waits;

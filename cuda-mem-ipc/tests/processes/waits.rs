@@ -3,9 +3,10 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use cuda_mem_core::DeviceBuffer;
+use cuda_mem_core::{DeviceBuffer, Error as CoreError};
+use cuda_mem_ipc::Error;
 use cuda_mem_ipc::shared::wire::{Message, Release};
-use cuda_mem_ipc::shared::{Exportable, MemoryKind, SharedPool, SharedPoolOptions};
+use cuda_mem_ipc::shared::{Exportable, FenceKind, MemoryKind, SharedPool, SharedPoolOptions};
 use cuda_mem_pool::MemoryResource;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 
@@ -48,6 +49,27 @@ fn a_buffer_that_could_not_go_back_is_unmapped_behind_its_uses() {
     gate.open();
     assert!(target.to_vec(&stream).unwrap() == pattern(LEN, 5));
     assert_eq!(world.driver.release_failures(), 0);
+}
+
+/// Its work is done when a graph is launched, and by nothing that a receiver could wait for.
+#[test]
+fn nothing_is_handed_over_by_a_stream_that_captures() {
+    let world = World::new();
+    let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+    let (exporter, _hostile, _words) = exporter(&world, &pool);
+    let stream = world.new_stream();
+    let buffer = pool.allocate(LEN, &stream).unwrap();
+    stream.synchronize().unwrap();
+    let lent = exporter.leases();
+    for fence in [FenceKind::Word, FenceKind::Event] {
+        let capture = Capture::begin(&stream, RELAXED);
+        let refused = exporter.hand_over_with(fence, &buffer, &stream, LIMIT);
+        assert!(matches!(refused, Err(Error::Core(CoreError::Capturing { .. }))), "{fence:?}: {refused:?}");
+        assert_eq!(exporter.leases(), lent);
+        capture.end().unwrap();
+    }
+    exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
+    assert_eq!(exporter.leases(), lent + 1);
 }
 
 /// The importer takes no messages, and somebody waits for it to take one.

@@ -238,6 +238,45 @@ fn pads_that_are_used_again_count_on() {
 }
 
 #[test]
+fn a_signal_that_memory_was_freed_before_is_not_its_successor_s() {
+    fn body(first: &Channel) {
+        late(&Seat::of(first).join());
+    }
+    fn late(rank: &Rank) {
+        let other = 1 - rank.number();
+        let (between, before) = (rank.memory(100), rank.memory(100));
+        let [early, beside] = [(); 2].map(|()| Stream::new(&rank.context).unwrap());
+        if rank.number() == 0 {
+            // The streams wait, and nobody has it any more when it comes.
+            before.wait_signal(&early, other, 0, Some(LONG)).unwrap();
+            drop(before);
+            let next = rank.memory(100);
+            rank.meet(&*between);
+            next.wait_signal(&beside, other, 0, Some(LONG)).unwrap();
+            early.synchronize().unwrap();
+            rank.meet(&*between);
+            assert!(!beside.is_idle().unwrap(), "the signal was for the memory before");
+            rank.meet(&*between);
+            beside.synchronize().unwrap();
+            next.check().unwrap();
+        } else {
+            let next = rank.memory(100);
+            rank.meet(&*between);
+            before.put_signal(&rank.stream, other, 0).unwrap();
+            rank.meet(&*between);
+            rank.meet(&*between);
+            next.put_signal(&rank.stream, other, 0).unwrap();
+        }
+        rank.meet(&*between);
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        late(&crew.seat.join());
+        crew.finish();
+    });
+}
+
+#[test]
 fn more_allocations_than_a_piece_of_words_is_for_have_signals_of_their_own() {
     fn body(first: &Channel) {
         many(&Seat::of(first).join());

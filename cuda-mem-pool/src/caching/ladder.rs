@@ -4,7 +4,7 @@ use cuda_mem_core::forked;
 
 use super::allocate::{Request, grow_error};
 use super::callbacks::refuse_watchers;
-use super::shared::Shared;
+use super::shared::{Shared, wait_for};
 use super::slot::StreamSlot;
 use crate::engine::paged::PAGE;
 use crate::error::{Error, Result};
@@ -124,9 +124,7 @@ impl Shared {
             self.slots.iter().filter(is_busy).collect()
         };
         for slot in busy {
-            // Waited for, a stream that captures would lose its capture.
-            let captures = !matches!(slot.stream.is_capturing(), Ok(false));
-            waited |= !captures && slot.stream.synchronize().is_ok();
+            waited |= wait_for(&slot.stream).is_ok();
         }
         if waited {
             lock(&self.counts).num_sync_all_streams += 1;

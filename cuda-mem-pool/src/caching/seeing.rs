@@ -13,7 +13,8 @@ impl CachingAllocator {
     /// The statistics, with PyTorch's keys. Those of blocks are of one moment, and those of memory are.
     ///
     /// Memory of the default pool serves blocks of all sizes: its `segment`, which are the driver's handles, and
-    /// `reserved_bytes` count under `large_pool`; segments of private pools count under their own kind. Only `inactive_split` and
+    /// `reserved_bytes` count under the pool of the block that they were made for, and stay there; segments of private pools count
+    /// under their own kind. Only `inactive_split` and
     /// its bytes, free blocks beside others, are counted when they are asked for, so their peaks are the most that any call of
     /// this has told.
     ///

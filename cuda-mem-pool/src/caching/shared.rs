@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Stream, StreamId, forked};
+use cuda_mem_core::{Context, Stream, StreamId, Uses, forked};
 
 use super::by_heap;
 use super::callbacks::{Callbacks, refuse_watchers};
@@ -167,13 +167,10 @@ impl Shared {
     /// Waits until nothing uses the memory. Not for the whole context if that can be helped, which would fail every capture.
     /// False if a stream that uses it captures.
     fn wait(&self) -> bool {
-        let wait = |stream: &Stream| match stream.is_capturing()? {
-            true => Err(cuda_mem_core::Error::Capturing { call: "waiting for the users of memory" }),
-            false => stream.synchronize(),
-        };
         let private = self.private.streams();
         let users = self.slots.iter().map(|slot| &slot.stream).chain(&private);
-        let mut streams: Vec<_> = users.map(|stream| wait(stream).or_else(|_| wait(stream))).collect();
+        let mut streams: Vec<_> =
+            users.map(|stream| wait_for(stream).or_else(|_| wait_for(stream))).collect();
         streams.extend(self.pending.wait());
         let captures =
             |ended: &cuda_mem_core::Result<()>| matches!(ended, Err(cuda_mem_core::Error::Capturing { .. }));
@@ -187,6 +184,14 @@ impl Shared {
         }
         true
     }
+}
+
+/// Waits for all that a stream was given: not by the stream, if a capture may begin there meanwhile, which the wait would end.
+/// [`Capturing`](cuda_mem_core::Error::Capturing) if it captures.
+pub(super) fn wait_for(stream: &Stream) -> cuda_mem_core::Result<()> {
+    let uses = Uses::new();
+    uses.record_stream(stream)?;
+    uses.wait()
 }
 
 impl Drop for Shared {

@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code, reason = "unmaps memory, and keeps handles as the numbers that the page source knows")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -35,6 +35,10 @@ pub(super) struct Vmm {
     watchers: Arc<List<Watcher>>,
     calls: Calls,
     counts: Arc<Mutex<DeviceStatistics>>,
+    /// What new handles count as: whose need made them, for any of them may serve blocks of all sizes later.
+    pool: PoolSize,
+    /// Handles that count as those of small blocks.
+    small: HashSet<u64>,
     observer: Observer,
 }
 
@@ -45,9 +49,6 @@ pub(super) struct Told {
     pub(super) observer: Observer,
     pub(super) watchers: Arc<List<Watcher>>,
 }
-
-/// What handles count as: any of them may serve blocks of all sizes.
-const POOL: PoolSize = PoolSize::Large;
 
 /// How often each call was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -83,8 +84,15 @@ impl Vmm {
             watchers,
             calls: Calls::default(),
             counts,
+            pool: PoolSize::Large,
+            small: HashSet::new(),
             observer,
         })
+    }
+
+    /// What handles count as that are created from now on.
+    pub(super) fn create_for(&mut self, pool: PoolSize) {
+        self.pool = pool;
     }
 
     pub(super) fn calls(&self) -> Calls {
@@ -177,10 +185,13 @@ impl Backend for Vmm {
             },
             |memory| DriverCall::Create { memory: *memory, bytes: bytes as u64 },
         )?;
-        if made.is_some() {
+        if let Some(memory) = made {
+            if self.pool == PoolSize::Small {
+                self.small.insert(memory);
+            }
             let mut counts = lock(&self.counts);
-            counts.segment.increase(POOL, 1);
-            counts.reserved_bytes.increase(POOL, bytes as u64);
+            counts.segment.increase(self.pool, 1);
+            counts.reserved_bytes.increase(self.pool, bytes as u64);
             counts.num_device_alloc += 1;
         }
         Ok(made)
@@ -232,9 +243,10 @@ impl Backend for Vmm {
             let _ = refused.owner.into_raw();
             refused.error
         })?;
+        let pool = if self.small.remove(&memory) { PoolSize::Small } else { PoolSize::Large };
         let mut counts = lock(&self.counts);
-        counts.segment.decrease(POOL, 1);
-        counts.reserved_bytes.decrease(POOL, bytes as u64);
+        counts.segment.decrease(pool, 1);
+        counts.reserved_bytes.decrease(pool, bytes as u64);
         counts.num_device_free += 1;
         Ok(())
     }
@@ -254,7 +266,9 @@ impl Backend for Vmm {
             |()| DriverCall::Record { stream: slot.stream.id(), event: told },
         )?;
         self.calls.record += 1;
-        Ok(Some(event))
+        // A capture that began meanwhile may have the event: asked, it would end the capture, and waited for, draw another stream into
+        // it.
+        Ok((!slot.stream.is_capturing()?).then_some(event))
     }
 
     fn is_done(&mut self, mark: &Event) -> Result<bool> {

@@ -92,7 +92,7 @@ impl PinnedBlock {
     /// that takes no driver call.
     ///
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
-    /// `cuEventSynchronize` for per-thread default streams.
+    /// `cuEventSynchronize` where an event stands for a stream ([`Uses::wait`](cuda_mem_core::Uses::wait)).
     ///
     /// # Capture
     ///

@@ -519,3 +519,28 @@ fn a_recorded_run_replays_as_it_was() {
     // SAFETY: allocated above and not used.
     unsafe { allocator.free_by_address(late) }.unwrap();
 }
+
+#[test]
+fn memory_counts_under_the_pool_of_the_block_that_it_was_made_for() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let held = || {
+        let statistics = allocator.statistics();
+        let (segment, bytes) = (statistics.segment, statistics.reserved_bytes);
+        let small = (segment.small_pool.current, bytes.small_pool.current);
+        (small, (segment.large_pool.current, bytes.large_pool.current))
+    };
+    let large = allocator.allocate(30 << 20, &world.stream).unwrap();
+    let ((none, nothing), of_large) = held();
+    assert_eq!((none, nothing), (0, 0));
+    assert!(of_large.1 >= 30 << 20);
+    // Another stream's, so that it does not fit into what is there.
+    let small = allocator.allocate(512, &world.new_stream()).unwrap();
+    let (of_small, still) = held();
+    assert!(of_small.0 > 0 && of_small.1 >= 2 << 20);
+    assert_eq!(still, of_large);
+    drop((large, small));
+    world.stream.synchronize().unwrap();
+    allocator.empty_cache().unwrap();
+    assert_eq!(held(), ((0, 0), (0, 0)));
+}

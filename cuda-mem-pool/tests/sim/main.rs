@@ -6,6 +6,7 @@
 mod common;
 
 mod access;
+mod begun_captures;
 mod bench_sequences;
 mod caching;
 mod caching_model;
@@ -14,6 +15,9 @@ mod caching_pins;
 mod caching_pools;
 mod capture_reuse;
 mod faults;
+#[path = "../../../cuda-mem-core/tests/sim/interrupted.rs"]
+#[allow(dead_code, reason = "shared with another crate's tests")]
+mod interrupted;
 mod machines;
 mod pinned_cache;
 mod pinned_cache_model;

@@ -23,8 +23,11 @@ _IN_PIECES = b"\x02m"
 # Of what `rebuild_cuda_tensor` takes.
 _STORAGE_CLASS, _HANDLE = 4, 7
 
-# What nobody has any more and could not be closed because a stream captures.
-_leaving: list[Callable[[], None]] = []
+# Streams that PyTorch has of each priority.
+_STREAMS = 32
+
+# What nobody has any more and could not be closed because a stream captures; each says whether it is closed now.
+_leaving: list[Callable[[], bool]] = []
 
 
 def offer(torch: ModuleType) -> None:
@@ -100,14 +103,16 @@ class _Memory:
     def __init__(self, device: int, handle: bytes, size: int, offset: int, counter: bytes, counter_offset: int) -> None:
         import torch
 
-        # All that the end takes: it may be the interpreter's end too, when nothing can be imported any more.
-        self._is_capturing = torch._C._cuda_isCurrentStreamCapturing
-        _close_leaving(self._is_capturing)
-        base, library = ctypes.c_void_p(), _library.load()
+        library = _library.load()
+        _see_streams(torch, device)
+        _close_leaving()
+        base = ctypes.c_void_p()
         _library.check(library.cuda_mem_torch_ipc_open(device, handle, len(handle), ctypes.byref(base)))
         assert base.value is not None
+        # All that the end takes: it may be the interpreter's end too, when nothing can be imported any more.
         release = functools.partial(torch.UntypedStorage._release_ipc_counter_cuda, counter, counter_offset)
-        self._close = functools.partial(_close, library.cuda_mem_torch_ipc_close, base.value, release)
+        captures = torch._C._cuda_isCurrentStreamCapturing
+        self._close = functools.partial(_close, library, device, base.value, captures, release)
         self._process = os.getpid()
         self.__cuda_array_interface__ = {
             "shape": (size,),
@@ -121,21 +126,37 @@ class _Memory:
         # Of a forked child it is the parent's.
         if getattr(self, "_process", None) == os.getpid():
             _leaving.append(self._close)
-            _close_leaving(self._is_capturing)
+            _close_leaving()
 
 
-def _close_leaving(is_capturing: Callable[[], bool]) -> None:
-    # A close waits for the device, which would end the capture.
-    while _leaving and not is_capturing():
+@functools.cache
+def _see_streams(torch: ModuleType, device: int) -> None:
+    """Shows the library PyTorch's streams, so that it knows when one of them captures, whichever thread has it do so. They are few and
+    live for ever, and handing each out once leaves the turn where it was."""
+    see, (least, greatest) = _library.load().cuda_mem_torch_see_stream, torch.cuda.Stream.priority_range()
+    see(device, torch.cuda.current_stream(device).cuda_stream)
+    for priority in range(least, greatest - 1, -1):
+        for _ in range(_STREAMS):
+            see(device, torch.cuda.Stream(device, priority).cuda_stream)
+
+
+def _close_leaving() -> None:
+    for _ in range(len(_leaving)):
         try:
             close = _leaving.pop()
         except IndexError:  # Another thread was faster.
             return
-        close()
+        if not close():
+            _leaving.insert(0, close)
 
 
-def _close(close: Callable[[int], int], address: int, release: Callable[[], None]) -> None:
-    code = close(address)
-    if code not in (_library.OK, _library.FORKED):
+def _close(
+    library: ctypes.CDLL, device: int, address: int, captures: Callable[[], bool], release: Callable[[], None]
+) -> bool:
+    # The wait would end a capture, and the other process may use the memory behind it alone.
+    if captures() or library.cuda_mem_torch_synchronize(device) == _library.CAPTURING:
+        return False
+    if library.cuda_mem_torch_ipc_close(address) not in (_library.OK, _library.FORKED):
         warnings.warn(f"memory of another process stays mapped: {_library.last_error()}", stacklevel=2)
     release()
+    return True

@@ -73,19 +73,19 @@ def join(name: str, rank: int, world_size: int, directory: str, device: int | No
 
 
 def leave(name: str = EVERYBODY) -> None:
-    """Leaves a group that :func:`join` or the backend has joined; every rank does. Nothing is allocated for it any more, PyTorch's own
-    pool of symmetric memory lets go of what it keeps, and the group ends with its last tensor.
+    """Leaves a group that :func:`join` or the backend has joined; every rank does. Nothing is allocated for it any more, and it ends with
+    its last tensor. PyTorch's own pool of symmetric memory lets go of what it keeps, if the backend had joined the group.
 
     After ``dist.destroy_process_group()``: a process group that is made anew is another group, also under the same name."""
     torch = _torch.load()
     if _register.cache_info().currsize:
-        pools = getattr(sys.modules.get("torch.distributed._symmetric_memory"), "_symm_mem_pools", {})
-        pools.clear()
         text = ctypes.create_string_buffer(_shim.TEXT)
         code = _register(torch).cuda_mem_torch_symmetric_leave(name.encode(), text, _shim.TEXT)
         if code == _FAILED:
             raise CudaMemError(text.value.decode(errors="replace"))
         if code == _library.OK:
+            # What they keep may be of this group.
+            getattr(sys.modules.get("torch.distributed._symmetric_memory"), "_symm_mem_pools", {}).clear()
             return
     leave = _library.load().cuda_mem_torch_symm_leave
     leave.argtypes = [ctypes.c_char_p]

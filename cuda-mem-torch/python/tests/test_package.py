@@ -91,31 +91,52 @@ class Sharing(unittest.TestCase):
             self.assertEqual(self.offered(handle), ("cls", 1, 2, 3, "storage", 5, 6, handle, 8))
 
     def test_what_goes_beside_a_capture_is_closed_behind_it(self):
-        capturing, closed = [True], []
-        _sharing._leaving.append(lambda: closed.append(1))
-        _sharing._close_leaving(lambda: capturing[0])
-        self.assertEqual(closed, [])
-        capturing[0] = False
-        _sharing._close_leaving(lambda: capturing[0])
-        self.assertEqual((closed, _sharing._leaving), ([1], []))
+        capturing, closed = [True, True], []
+
+        def close(number):
+            if not capturing[number]:
+                closed.append(number)
+            return not capturing[number]
+
+        _sharing._leaving += [lambda: close(0), lambda: close(1)]
+        _sharing._close_leaving()
+        self.assertEqual((closed, len(_sharing._leaving)), ([], 2))
+        # One device's capture keeps nothing of another's.
+        for number in (1, 0):
+            capturing[number] = False
+            _sharing._close_leaving()
+            self.assertEqual((closed[-1], len(_sharing._leaving)), (number, number))
 
     def test_a_forked_child_closes_nothing_of_its_parents(self):
         for process, closes in ((os.getpid(), 1), (os.getpid() + 1, 0)):
-            memory, close = _sharing._Memory.__new__(_sharing._Memory), mock.Mock()
-            memory._close, memory._is_capturing, memory._process = close, lambda: False, process
+            memory, close = _sharing._Memory.__new__(_sharing._Memory), mock.Mock(return_value=True)
+            memory._close, memory._process = close, process
             del memory
             self.assertEqual(close.call_count, closes)
         # One that was never opened.
         _sharing._Memory.__new__(_sharing._Memory).__del__()
 
+    def closed(self, captures=False, waited=_library.OK, code=_library.OK):
+        """What an end of a use says, and what it called."""
+        library, calls = mock.Mock(), mock.Mock()
+        library.cuda_mem_torch_synchronize = calls.synchronize
+        library.cuda_mem_torch_ipc_close = calls.close
+        calls.synchronize.return_value, calls.close.return_value = waited, code
+        with warnings.catch_warnings(record=True) as found, mock.patch.object(_library, "last_error", lambda: "why"):
+            warnings.simplefilter("always")
+            closed = _sharing._close(library, 1, 7, lambda: captures, calls.release)
+        told = ["stays mapped: why" in str(warning.message) for warning in found]
+        return closed, [call[0] for call in calls.mock_calls], told
+
+    def test_the_other_process_is_told_behind_a_wait(self):
+        everything = ["synchronize", "close", "release"]
+        self.assertEqual(self.closed(), (True, everything, []))
+        self.assertEqual(self.closed(captures=True), (False, [], []))
+        self.assertEqual(self.closed(waited=_library.CAPTURING), (False, ["synchronize"], []))
+        self.assertEqual(self.closed(waited=_library.FORKED, code=_library.FORKED), (True, everything, []))
+
     def test_a_use_that_could_not_be_closed_is_told_and_counted_down(self):
-        for code, told in ((_library.OK, False), (_library.FORKED, False), (5, True)):
-            released = mock.Mock()
-            with warnings.catch_warnings(record=True) as found, mock.patch.object(_library, "last_error", lambda: "why"):
-                warnings.simplefilter("always")
-                _sharing._close(lambda address: code, 7, released)
-            released.assert_called_once_with()
-            self.assertEqual(["stays mapped: why" in str(warning.message) for warning in found], [True] * told)
+        self.assertEqual(self.closed(waited=5, code=5), (True, ["synchronize", "close", "release"], [True]))
 
 
 class Settings(unittest.TestCase):

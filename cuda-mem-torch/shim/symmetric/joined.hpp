@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -71,8 +72,11 @@ class Joined {
     const std::string tried = key("tried/" + std::to_string(rank_));
     int64_t attempt = 0;
     std::string directory;
+    // Gone again whatever fails from here on.
+    std::optional<Meeting> meeting;
     if (rank_ == 0) {
       directory = Meeting::directory();
+      meeting.emplace(directory);
       attempt = store.add(key("attempts"), 1);
       store.set(place(attempt), directory);
     } else {
@@ -82,8 +86,8 @@ class Joined {
         ++attempt;
       }
       store.add(tried, attempt - before);
+      meeting.emplace(directory);
     }
-    const Meeting meeting(directory);
     // What mkdtemp chose tells this group from an earlier one of the name.
     name_ = asked_ + "." + directory.substr(directory.size() - 6);
     const int code = cuda_mem_torch_symm_join(

@@ -70,7 +70,7 @@ pub use snapshot::*;
 pub use stats::*;
 pub use streams::{
     cuda_mem_torch_ask_for_captures, cuda_mem_torch_capture_query, cuda_mem_torch_forget_stream,
-    cuda_mem_torch_see_stream,
+    cuda_mem_torch_see_stream, cuda_mem_torch_synchronize,
 };
 pub use symm::*;
 

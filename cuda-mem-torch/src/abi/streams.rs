@@ -143,6 +143,10 @@ pub(super) fn device_of(raw: *mut c_void) -> Result<&'static Device, Failure> {
 
 /// Waits until a device has done all that it was given. Beside a capture the driver would refuse that and fail the capture, so
 /// nothing is waited for while a stream captures that was seen here, or one that the program says the thread captures on.
+///
+/// Another thread's capture on a stream that was never seen fails. The relaxed capture mode does not help: this wait ends every
+/// capture of the context, whatever the mode (docs/driver-codes.md). Frees wait for the device as well, and may be called beside
+/// captures in that mode, but they hold up whoever launches meanwhile, and a stream may wait for a signal that only a launch sends.
 pub(super) fn quiesce(device: &'static Device) -> Result<(), Failure> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut streams = known.iter().flat_map(|known| &known.by_handle);
@@ -183,6 +187,14 @@ pub unsafe extern "C" fn cuda_mem_torch_ask_for_captures(query: cuda_mem_torch_c
         *QUERY.lock().unwrap_or_else(PoisonError::into_inner) = query;
         Ok(())
     })
+}
+
+/// Waits until a device has done all that it was given. While a stream of it captures that was seen here, or the program says that this
+/// thread captures ([`cuda_mem_torch_ask_for_captures`]), it is [`CUDA_MEM_TORCH_CAPTURING`] and nothing is waited for: a wait would
+/// fail the capture.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_synchronize(device: c_int) -> c_int {
+    entry(|| quiesce(devices::device(device)?))
 }
 
 /// Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is

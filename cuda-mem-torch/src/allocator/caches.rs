@@ -20,6 +20,8 @@ pub(crate) struct Caches {
     options: CachingOptions,
     devices: RwLock<Vec<Arc<PerDevice>>>,
     enabled: AtomicBool,
+    /// Whether blocks that streams used may serve their capture again.
+    pub(super) reuse: AtomicBool,
     pub(super) uncached: Uncached,
     pub(super) listeners: Listeners,
     pub(crate) exports: Exports,
@@ -42,6 +44,7 @@ impl Caches {
             options,
             devices: RwLock::default(),
             enabled: AtomicBool::new(true),
+            reuse: AtomicBool::new(false),
             uncached: Uncached::default(),
             listeners: Listeners::default(),
             exports: Exports::default(),
@@ -55,6 +58,7 @@ impl Caches {
         for ordinal in devices.len()..device_count {
             let context = self.driver.device(ordinal)?.primary_context()?;
             let cache = CachingAllocator::new(&context, &self.options)?;
+            self.apply_reuse(&cache)?;
             self.listeners.attach_all(&cache);
             devices.push(Arc::new(PerDevice { context, cache, default_stream: OnceLock::new() }));
         }

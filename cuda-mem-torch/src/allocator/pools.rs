@@ -2,22 +2,25 @@
 //!
 //! # Safety
 //!
-//! Relies on a pool giving each segment back once, when nothing uses it; and on whoever restores a pool, by the contract of
-//! [`set_checkpoint_pool_state`](super::CudaAllocator::set_checkpoint_pool_state).
+//! Relies on a pool giving each segment back once, when nothing uses it; on whoever restores a pool, by the contract of
+//! [`set_checkpoint_pool_state`](super::CudaAllocator::set_checkpoint_pool_state); and on whoever lets blocks serve their capture again, by
+//! that of [`set_graph_capture_record_stream_reuse`](super::NativeAllocator::set_graph_capture_record_stream_reuse).
 
 #![allow(unsafe_code, reason = "is a resource, and makes owners of what a checkpoint brings back")]
 
 use std::alloc::Layout;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use cuda_mem_ipc::cuda_mem_pool::caching::CachingAllocator;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, MemorySource, Stream};
 use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 
-use super::caches::Caches;
-use super::{AllocatorState, CheckpointDelta, CudaAllocator, DataPtr, RawDeleter};
+use super::caches::{Caches, refuse_forked};
+use super::{AllocatorState, CheckpointDelta, CudaAllocator, DataPtr, NativeAllocator, RawDeleter};
 use crate::error::{Error, Result};
 
 impl Caches {
@@ -101,6 +104,35 @@ impl Caches {
         }
         owner.cache.enable_peer_access(device)?;
         Ok(reaching.context.enable_peer_access(&owner.context)?)
+    }
+
+    /// Lets blocks of a device serve their capture again, or not, as was said last.
+    pub(super) fn apply_reuse(&self, cache: &CachingAllocator) -> Result<()> {
+        // SAFETY: the promise of who set it.
+        Ok(unsafe { cache.set_graph_capture_record_stream_reuse(self.reuse.load(Ordering::SeqCst)) }?)
+    }
+}
+
+impl NativeAllocator {
+    /// Whether blocks of private pools that other streams used during a capture may serve that capture again before it has ended:
+    /// PyTorch's `graph_capture_record_stream_reuse`. They may not at first.
+    ///
+    /// [`CachingAllocator`]'s [setter](CachingAllocator::set_graph_capture_record_stream_reuse) says which blocks may, and when. It
+    /// holds for all devices, those that are yet to be initialised too, and for the private pools of a
+    /// [`PluggableAllocator`](crate::PluggableAllocator) whose [`native`](CudaAllocator::native) one this is.
+    ///
+    /// # Errors
+    ///
+    /// `Forked` in [`Error::Core`].
+    ///
+    /// # Safety
+    ///
+    /// As [`CachingAllocator::set_graph_capture_record_stream_reuse`].
+    pub unsafe fn set_graph_capture_record_stream_reuse(&self, reuse: bool) -> Result<()> {
+        refuse_forked()?;
+        // Before the devices are looked at: one that is initialised meanwhile sees it, or is among them.
+        self.caches.reuse.store(reuse, Ordering::SeqCst);
+        self.caches.all()?.iter().try_for_each(|device| self.caches.apply_reuse(&device.cache))
     }
 }
 

@@ -147,3 +147,17 @@ fn a_handle_says_what_is_wrong_with_it() {
     let (code, text) = open(&[2, b'e', 1]);
     assert!(code == CUDA_MEM_TORCH_INVALID_ARGUMENT && text.contains("not 3"), "{code}: {text}");
 }
+
+#[test]
+fn a_wait_for_a_device_leaves_a_capture_alone() {
+    let _turn = turn();
+    let stream = new_stream();
+    // SAFETY: a stream of the device.
+    succeed(unsafe { cuda_mem_torch_see_stream(0, stream.as_raw()) });
+    assert_eq!(waits(|| succeed(cuda_mem_torch_synchronize(0))), 1);
+    begin_capture(stream);
+    assert_eq!(waits(|| assert_eq!(cuda_mem_torch_synchronize(0), CUDA_MEM_TORCH_CAPTURING)), 0);
+    end_capture(stream);
+    assert_eq!(waits(|| succeed(cuda_mem_torch_synchronize(0))), 1);
+    assert_eq!(cuda_mem_torch_synchronize(99), CUDA_MEM_TORCH_INVALID_ARGUMENT);
+}

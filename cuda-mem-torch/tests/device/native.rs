@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use cuda_mem_core::{Event, Stream};
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::history::{HistoryOptions, TraceTracker};
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::snapshot::{Action, TraceEntry};
@@ -10,6 +11,7 @@ use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::{self, MempoolId};
 use cuda_mem_torch::{CudaAllocator, Error, NativeAllocator};
 
 use crate::common::World;
+use crate::common::capture::{Capture, GLOBAL};
 use crate::program::{MIB, free};
 
 pub(crate) fn native(world: &World) -> NativeAllocator {
@@ -38,7 +40,7 @@ fn blocks_come_go_and_are_known_by_their_address() {
     let world = World::new();
     let (allocator, device) = (native(&world), world.context.device());
     for device in world.driver.devices().unwrap() {
-        let stream = cuda_mem_core::Stream::new(&device.primary_context().unwrap()).unwrap();
+        let stream = Stream::new(&device.primary_context().unwrap()).unwrap();
         let block = allocator.raw_alloc_with_stream(3 * MIB, &stream).unwrap();
         let (base, bytes) = allocator.base_allocation(block).unwrap();
         assert!(base <= block && block + 3 * MIB as u64 <= base + bytes as u64);
@@ -190,4 +192,53 @@ fn a_forked_child_is_told_so() {
     });
     // The child's drop did nothing; this process has dropped it by now.
     assert_eq!(allocator.device_stats(device).unwrap().allocation.all.current, 0);
+}
+
+/// Whether a block that a side stream used serves its capture again once that stream is joined.
+fn comes_back(world: &World, allocator: &NativeAllocator) -> bool {
+    let (device, id) = (world.context.device(), MempoolId::for_graph());
+    let (stream, side) = (world.new_stream(), world.new_stream());
+    let join = |from: &Stream, to: &Stream| {
+        let event = Event::new(&world.context).unwrap();
+        from.record(&event).unwrap();
+        to.wait(&event).unwrap();
+    };
+    allocator.begin_allocate_to_pool(device, id, Filter::this_thread()).unwrap();
+    let capture = Capture::begin(&stream, GLOBAL);
+    let block = allocator.malloc(MIB, device, &stream).unwrap();
+    join(&stream, &side);
+    // SAFETY: the memory is the pool's until after the capture, which nobody launches.
+    unsafe { cuda_mem_core::copy::memset_async(&side, block, 1, MIB) }.unwrap();
+    allocator.record_stream(block, &side).unwrap();
+    free(allocator, block);
+    let early = allocator.malloc(MIB, device, &stream).unwrap();
+    assert_ne!(early, block, "nobody was joined");
+    join(&side, &stream);
+    let late = allocator.malloc(MIB, device, &stream).unwrap();
+    capture.end().expect("to ask leaves a capture alone");
+    allocator.end_allocate_to_pool(device, id).unwrap();
+    [early, late].into_iter().for_each(|block| free(allocator, block));
+    allocator.release_pool(device, id).unwrap();
+    late == block
+}
+
+#[test]
+fn blocks_serve_their_capture_again_on_devices_that_are_there_and_on_those_to_come() {
+    let world = World::new();
+    for is_early in [true, false] {
+        let allocator = NativeAllocator::new(world.driver);
+        // SAFETY: the captures are this thread's, and nobody changes their graphs.
+        let set = |reuse| unsafe { allocator.set_graph_capture_record_stream_reuse(reuse) }.unwrap();
+        if is_early {
+            set(true);
+        }
+        allocator.init(1).unwrap();
+        if !is_early {
+            assert!(!comes_back(&world, &allocator), "it was not asked for");
+            set(true);
+        }
+        assert!(comes_back(&world, &allocator), "{is_early}");
+        set(false);
+        assert!(!comes_back(&world, &allocator), "it is asked for no more");
+    }
 }

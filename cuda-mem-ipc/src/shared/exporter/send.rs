@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cuda_mem_pool::cuda_mem_core::Stream;
 use cuda_mem_pool::cuda_mem_core::ipc::InterprocessEvent;
+use cuda_mem_pool::cuda_mem_core::{self as core, Stream};
 
 use super::ExportLink;
 use crate::error::{Error, Result};
@@ -161,11 +161,23 @@ impl ExportLink {
         announced.remove(&segment)
     }
 
-    /// An event behind what `stream` was given so far, and its handle.
+    /// An event behind what `stream` was given so far, and its handle. One of a capture would be complete for the receiver at once: a
+    /// graph's work comes later.
     pub(super) fn event(&self, stream: &Stream) -> Result<(InterprocessEvent, [u8; 64])> {
+        refuse_capturing(stream)?;
         let event = InterprocessEvent::new(&self.context)?;
         stream.record(event.event())?;
+        // Another thread may have begun one before the record.
+        refuse_capturing(stream)?;
         let handle = *event.handle()?.as_bytes();
         Ok((event, handle))
+    }
+}
+
+fn refuse_capturing(stream: &Stream) -> Result<()> {
+    if stream.is_capturing()? {
+        Err(core::Error::Capturing { call: "Exporter::hand_over" }.into())
+    } else {
+        Ok(())
     }
 }

@@ -113,9 +113,9 @@ fn bury_kept(kept: &mut Kept) {
 struct Last(Kept);
 
 impl Last {
-    fn is_over(&self) -> bool {
-        let Kept { returned, recorded, .. } = &self.0;
-        returned.iter().all(Returned::is_over) && recorded.as_ref().is_none_or(Recorded::is_reached)
+    fn is_over(&mut self) -> bool {
+        let Kept { returned, recorded, .. } = &mut self.0;
+        returned.iter_mut().all(Returned::is_over) && recorded.as_ref().is_none_or(Recorded::is_reached)
     }
 }
 

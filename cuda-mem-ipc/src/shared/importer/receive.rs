@@ -12,6 +12,7 @@ use super::known::Known;
 use crate::error::{Error, Result};
 use crate::shared::arrival::Arrival;
 use crate::shared::received::ReceivedBuffer;
+use crate::shared::returned::Returned;
 use crate::shared::wire::{self, Fence, HandOver, Release};
 use crate::shared::words::Point;
 use crate::shared::{Heard, MOST_AT_A_TIME, heard, lock, ring, say};
@@ -138,8 +139,11 @@ impl ImportLink {
             }
             Err(error) => {
                 let release = Release { sequence: said.sequence, line: 0, generation: 0 };
-                // Nobody is there to be told if it fails.
-                let _ = say(&self.connection, &wire::Message::Release(release), &[], Duration::ZERO);
+                if say(&self.connection, &wire::Message::Release(release), &[], Duration::ZERO).is_err() {
+                    // Nobody is there to be told, or its queue is full: then it hears of it later.
+                    self.live.fetch_add(1, Ordering::SeqCst);
+                    self.give_back(Returned::refused(said.segment, release));
+                }
                 Err(error)
             }
         }

@@ -75,7 +75,7 @@ impl Retired {
         if let Some(points) = &self.points {
             return all(points, UsePoint::is_reached);
         }
-        if all(&self.uses, Uses::are_over)? {
+        if all(&mut self.uses, Uses::are_over)? {
             return Ok(true);
         }
         let points = self.uses.iter_mut().map(Uses::points).collect::<Result<Vec<_>, _>>()?;
@@ -85,7 +85,10 @@ impl Retired {
 }
 
 /// Whether all are so, up to the first that is not.
-fn all<T>(of: &[T], is_so: impl Fn(&T) -> Result<bool, CoreError>) -> Result<bool, CoreError> {
+fn all<T>(
+    of: impl IntoIterator<Item = T>,
+    is_so: impl Fn(T) -> Result<bool, CoreError>,
+) -> Result<bool, CoreError> {
     for one in of {
         if !is_so(one)? {
             return Ok(false);

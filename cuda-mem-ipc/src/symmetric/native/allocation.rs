@@ -1,6 +1,6 @@
 //! One allocation, of this rank and as it lies on the others.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Uses, forked};
@@ -21,8 +21,6 @@ pub(super) struct Allocation {
     pub(super) uses: Uses,
     /// The same allocation on each rank, once all have been looked at; none for this one.
     pub(super) remotes: OnceLock<Vec<Option<Remote>>>,
-    /// The last signal that was waited for, by word; zero beyond its end.
-    pub(super) waited: Mutex<Vec<u64>>,
 }
 
 /// Where another rank has it.
@@ -55,12 +53,11 @@ impl Allocation {
     pub(super) fn new(
         segment: Arc<OwnSegment>,
         block: Block,
-        (words, counts): (Words, Vec<u64>),
+        words: Words,
         size: usize,
         sequence: u64,
     ) -> Self {
-        let (uses, remotes, waited) = (Uses::new(), OnceLock::new(), Mutex::new(counts));
-        Self { segment, block, words, size, sequence, uses, remotes, waited }
+        Self { segment, block, words, size, sequence, uses: Uses::new(), remotes: OnceLock::new() }
     }
 
     pub(super) fn address(&self) -> CUdeviceptr {

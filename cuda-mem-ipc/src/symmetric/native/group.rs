@@ -224,8 +224,7 @@ impl Inner {
         // The order of allocations is the order of this lock.
         let mut own = lock(&self.own);
         let words = self.take_words()?;
-        // Words that were used before go on counting.
-        let counts = words.counts()?;
+        words.go_on()?;
         let found = own.segments.iter().find_map(|segment| {
             let block = segment.take(len)?;
             Some((Arc::clone(segment), block))
@@ -241,7 +240,7 @@ impl Inner {
                 (segment, block)
             }
         };
-        let allocation = Allocation::new(segment, block, (words, counts), size, own.next);
+        let allocation = Allocation::new(segment, block, words, size, own.next);
         self.state.directory.publish(self.state.rank, allocation.entry())?;
         own.next += 1;
         let address = allocation.address();

@@ -179,17 +179,20 @@ fn segments_that_cannot_be_are_refused_and_break_the_group() {
 fn words_that_cannot_be_are_refused_and_break_the_group() {
     // In a group of two, 33 words of 64 bytes an allocation.
     let room = |bytes: u64| bytes / (33 * 64);
-    for (info, culprit) in [
-        (PieceInfo { number: 1, room: 4 }, 1),
-        (PieceInfo { number: 0, room: room(64 << 10) + 1 }, 1),
-        (PieceInfo { number: 0, room: u64::MAX }, 1),
+    for (info, bytes, culprit) in [
+        (PieceInfo { number: 1, room: 4 }, 64 << 10, 1),
+        (PieceInfo { number: 0, room: room(64 << 10) + 1 }, 64 << 10, 1),
+        (PieceInfo { number: 0, room: u64::MAX }, 64 << 10, 1),
+        // Larger than what is said of it, and than any: it would be pinned.
+        (PieceInfo { number: 0, room: 4 }, 128 << 10, 1),
+        (PieceInfo { number: 0, room: room(1 << 30) }, 1 << 30, 1),
         // Whose memory is none.
-        (PieceInfo { number: 0, room: 4 }, 0),
+        (PieceInfo { number: 0, room: 4 }, 64 << 10, 0),
     ] {
         let pair = Pair::new();
         let address = pair.alloc();
         let (words, file) =
-            (SharedMapping::create(64 << 10).unwrap(), std::fs::File::open("/dev/null").unwrap());
+            (SharedMapping::create(bytes).unwrap(), std::fs::File::open("/dev/null").unwrap());
         let (segment, export) = OwnSegment::create(
             &pair.bad.inner.context,
             &Stream::new(&pair.bad.inner.context).unwrap(),

@@ -10,7 +10,7 @@ use cuda_mem_pool::cuda_mem_core::Context;
 use super::directory::{Directory, MAX_RANKS};
 use super::message::{self, Hello};
 use super::state::State;
-use super::{Group, GroupOptions};
+use super::{Group, GroupOptions, words};
 use crate::error::Error as TransportError;
 use crate::symmetric::{Error, Result, Why};
 use crate::transport::{Address, Connection, Deadline, Listener};
@@ -84,7 +84,7 @@ impl<'j> Joining<'j> {
         };
         check("the number of ranks", ranks, 1..=MAX_RANKS)?;
         check("the rank", rank, 0..=ranks - 1)?;
-        check("the number of allocations of a segment", options.segment_allocations, 1..=1 << 16)?;
+        check("the number of allocations of a segment", options.segment_allocations, 1..=words::MOST)?;
         Ok(Self { name, rank, ranks, options, deadline: Deadline::after(options.timeout) })
     }
 

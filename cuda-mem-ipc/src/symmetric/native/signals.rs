@@ -33,7 +33,7 @@ impl NativeMemory {
         timeout: Option<Duration>,
     ) -> Result<()> {
         self.begin("wait_signal", stream, from, channel)?;
-        let mut waited = lock(&self.allocation.waited);
+        let mut waited = lock(&self.allocation.words.waited);
         self.wait(&mut waited, stream, from, Operation::Signal, channel, timeout)
     }
 
@@ -44,7 +44,7 @@ impl NativeMemory {
             return Err(Error::Left { rank });
         }
         // Threads that meet on one channel do so one after the other, with the same order on all of its words.
-        let mut waited = lock(&self.allocation.waited);
+        let mut waited = lock(&self.allocation.words.waited);
         // All signals first: a stream that waits holds up more than itself.
         let mut has_begun = false;
         let puts = others().try_for_each(|to| {

@@ -3,22 +3,27 @@
 //! They are apart from the segments, so that a new segment takes no host memory: registering some takes far longer than the device
 //! memory does.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
-use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, FenceLine, Result};
+use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, FenceLine, Result, forked};
 
 use super::CHANNELS;
 use super::message::PieceInfo;
 use super::state::{AnnouncedPiece, lock};
+use crate::LARGEST_PAGE;
 use crate::symmetric::Error;
 
 /// Bytes of a word's place, as `SharedWords` has them.
 const PLACE: usize = 64;
+
+/// The most allocations that a piece has room for.
+pub(super) const MOST: usize = 1 << 16;
 
 /// A piece, of this rank or of another one.
 #[derive(Debug)]
@@ -54,12 +59,18 @@ impl Piece {
         ranks: usize,
     ) -> Result<Self, Error> {
         let AnnouncedPiece { info, words } = announced;
-        let words = SharedWords::open(context, words)?;
-        let most = words.slots() / stride(ranks);
+        let mapping = SharedMapping::open(words)?;
+        let most = MOST.min(mapping.bytes() / PLACE / stride(ranks));
         let room = usize::try_from(info.room).ok().filter(|room| *room <= most);
         let what = "the number of allocations that words are for";
         let room = room.ok_or(Error::Invalid { rank, what, value: info.room, most: most as u64 })?;
-        Ok(Self { words, room, ranks })
+        let (what, bytes) = ("the bytes of words", mapping.bytes());
+        let most = (room * stride(ranks) * PLACE).next_multiple_of(LARGEST_PAGE);
+        // Before they are pinned: a rank may send a file that is larger than this machine's memory.
+        if bytes > most {
+            return Err(Error::Invalid { rank, what, value: bytes as u64, most: most as u64 });
+        }
+        Ok(Self { words: SharedWords::of(context, mapping)?, room, ranks })
     }
 
     /// The line of a word of an allocation.
@@ -107,8 +118,8 @@ pub(super) struct OwnWords {
 #[derive(Debug, Default)]
 struct Inner {
     pieces: Vec<Arc<Piece>>,
-    /// Those that allocations had and gave back.
-    free: BTreeSet<(usize, usize)>,
+    /// Those that allocations had and gave back, and which signal of each of their words was waited for last.
+    free: BTreeMap<(usize, usize), Vec<u64>>,
     /// Of the last piece, those that no allocation has had.
     fresh: Range<usize>,
 }
@@ -119,6 +130,8 @@ pub(super) struct Words {
     pub(super) piece: Arc<Piece>,
     number: usize,
     pub(super) index: usize,
+    /// The last signal that was waited for, by word; zero beyond its end.
+    pub(super) waited: Mutex<Vec<u64>>,
     of: Arc<OwnWords>,
 }
 
@@ -127,12 +140,12 @@ impl OwnWords {
     pub(super) fn take(self: &Arc<Self>) -> Option<Words> {
         let mut inner = lock(&self.inner);
         let last = inner.pieces.len().wrapping_sub(1);
-        let (number, index) = match inner.free.pop_first() {
-            Some(place) => place,
-            None => (last, inner.fresh.next()?),
+        let ((number, index), waited) = match inner.free.pop_first() {
+            Some(freed) => freed,
+            None => ((last, inner.fresh.next()?), Vec::new()),
         };
         let piece = Arc::clone(inner.pieces.get(number)?);
-        Some(Words { piece, number, index, of: Arc::clone(self) })
+        Some(Words { piece, number, index, waited: Mutex::new(waited), of: Arc::clone(self) })
     }
 
     /// A new piece, and what the other ranks are told of it. It counts once it is [added](Self::add).
@@ -161,9 +174,16 @@ impl OwnWords {
 }
 
 impl Words {
-    /// What each has come to; nothing if all are zero.
-    pub(super) fn counts(&self) -> Result<Vec<u64>> {
-        self.piece.counts(self.index)
+    /// Has an allocation go on where each word has come to, or will have: a stream may wait yet for what the allocation before was
+    /// signalled.
+    pub(super) fn go_on(&self) -> Result<()> {
+        let counts = self.piece.counts(self.index)?;
+        let mut waited = lock(&self.waited);
+        if waited.len() < counts.len() {
+            waited.resize(counts.len(), 0);
+        }
+        waited.iter_mut().zip(counts).for_each(|(waited, count)| *waited = count.max(*waited));
+        Ok(())
     }
 
     /// As one number, for the directory.
@@ -179,6 +199,9 @@ pub(super) fn of_place(place: u64) -> (u64, u64) {
 
 impl Drop for Words {
     fn drop(&mut self) {
-        lock(&self.of.inner).free.insert((self.number, self.index));
+        if !forked() {
+            let waited = std::mem::take(&mut *lock(&self.waited));
+            lock(&self.of.inner).free.insert((self.number, self.index), waited);
+        }
     }
 }

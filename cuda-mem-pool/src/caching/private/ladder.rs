@@ -7,7 +7,7 @@ use cuda_mem_core::Stream;
 use super::allocate::{Found, Routed, refused};
 use super::reclaim::{Leaving, Patience};
 use crate::caching::pending::Pending;
-use crate::caching::shared::Shared;
+use crate::caching::shared::{Shared, wait_for};
 use crate::error::Result;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
@@ -77,10 +77,8 @@ impl Shared {
     fn wait_for_streams(&self) {
         lock(&self.counts).num_sync_all_streams += 1;
         for slot in self.slots.iter() {
-            if !slot.stream.is_capturing().unwrap_or(true) {
-                // Whatever it fails with, the events tell what is done.
-                let _ = slot.stream.synchronize();
-            }
+            // Whatever it fails with, the events tell what is done.
+            let _ = wait_for(&slot.stream);
         }
         self.poll();
     }

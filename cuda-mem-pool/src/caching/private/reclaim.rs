@@ -7,7 +7,7 @@ use cuda_mem_core::Stream;
 
 use super::State;
 use super::allocate::pool_of;
-use crate::caching::shared::Shared;
+use crate::caching::shared::{Shared, wait_for};
 use crate::error::Result;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
@@ -90,12 +90,9 @@ impl Shared {
 
     /// Whether a stream runs nothing. Of one that captures nothing can be asked.
     fn is_quiet(stream: &Stream, patience: Patience) -> bool {
-        if stream.is_capturing().unwrap_or(true) {
-            return false;
-        }
         match patience {
-            Patience::None => stream.is_idle().unwrap_or(false),
-            Patience::Wait => stream.synchronize().is_ok(),
+            Patience::None => matches!(stream.is_capturing(), Ok(false)) && stream.is_idle().unwrap_or(false),
+            Patience::Wait => wait_for(stream).is_ok(),
         }
     }
 

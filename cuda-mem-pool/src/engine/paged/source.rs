@@ -200,7 +200,9 @@ impl<B: Backend> PageSource<B> {
         if !small {
             self.see(heap, size);
         }
-        if self.holds_little(heap, mine)
+        // One that is not little itself would take thousands of leaves.
+        if size <= self.little()
+            && self.holds_little(heap, mine)
             && let Some(block) = self.grow_nest(heap, mine, others, Wanted { size, unused, load }, index)?
         {
             return Ok(block);

@@ -98,6 +98,26 @@ fn blocks_that_come_again_need_no_more_calls() {
     }
 }
 
+/// One that holds little yet gets its first large block of few handles.
+#[test]
+fn a_block_that_is_not_little_has_no_window_of_leaves() {
+    let mut source = PageSource::new(Model::new(0, usize::MAX), Policy::DEFAULT, 1 << 42);
+    let mut heap = StreamHeap::new();
+    let mut allocate = |heap: &mut StreamHeap, size| {
+        heap.allocate(size, 0, &NoIndex).unwrap_or_else(|| {
+            let wanted = Wanted { size, unused: 0, load: Load { active: 0, peak: 4 << 20 } };
+            source.grow(0, heap, &mut Others(&mut BTreeMap::new()), wanted, &NoIndex).unwrap()
+        })
+    };
+    for _ in 0..=Policy::DEFAULT.churn {
+        let block = allocate(&mut heap, 4 << 20);
+        heap.free(block.number, &NoIndex).unwrap();
+    }
+    allocate(&mut heap, 8 << 30);
+    let creates = source.backend().creates;
+    assert!(creates <= 300, "{creates} handles");
+}
+
 /// Many heaps would take from each other for ever, or map leaves until each has all its windows: they are given memory, and hardly come
 /// for more then.
 #[test]

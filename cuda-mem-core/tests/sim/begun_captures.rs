@@ -1,0 +1,115 @@
+//! Captures that begin in another thread between two calls: once a stream was said to capture nothing.
+
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Context, Error, Fence, Stream, Uses};
+
+use crate::common::capture::{Capture, RELAXED};
+use crate::interrupted::{LIMIT, begin_to_capture, on_interrupted, until};
+
+/// A stream, one that others have, and the context's legacy stream beside a blocking one that begins to capture.
+fn on_each(test: impl Fn(&Stream, &Stream)) {
+    on_interrupted(|sim, context| {
+        let stream = Stream::new(context).unwrap();
+        // SAFETY: the stream outlives what is borrowed of it.
+        let lent = unsafe { Stream::borrow_raw(context, stream.as_raw()) }.unwrap();
+        test(&stream, &stream);
+        test(&lent, &lent);
+        let blocking = blocking(sim, context);
+        test(&Stream::legacy(context).unwrap(), &blocking);
+        let raw = blocking.as_raw();
+        drop(blocking);
+        // SAFETY: made below, destroyed once, when nobody has it any more.
+        assert_eq!(unsafe { sim.table().cuStreamDestroy().unwrap()(raw.cast()) }, CUresult::CUDA_SUCCESS);
+    });
+}
+
+fn blocking(sim: &cuda_mem_sim::Sim, context: &Context) -> Stream {
+    let mut raw = std::ptr::null_mut();
+    // SAFETY: one handle to write; the context is current.
+    let made = context.with_current(|| unsafe { sim.table().cuStreamCreate().unwrap()(&mut raw, 0) });
+    assert_eq!(made.unwrap(), CUresult::CUDA_SUCCESS);
+    // SAFETY: destroyed when nobody has it any more.
+    unsafe { Stream::borrow_raw(context, raw.cast()) }.unwrap()
+}
+
+/// Who looks whether memory is in use is nobody whom the stream's owner knows of.
+#[test]
+fn a_look_at_uses_leaves_a_capture_that_begins_meanwhile_alone() {
+    on_each(|used, captures| {
+        let mut uses = Uses::new();
+        uses.record_stream(used).unwrap();
+        let captured = begin_to_capture(captures);
+        let answer = uses.are_over();
+        let capture = captured.recv_timeout(LIMIT).unwrap();
+        assert!(matches!(answer, Ok(_) | Err(Error::Capturing { .. })), "{answer:?}");
+        assert_eq!(capture.end().unwrap().len(), 0);
+        until("the use is over", || uses.are_over().unwrap());
+    });
+}
+
+#[test]
+fn a_wait_for_uses_leaves_a_capture_that_begins_meanwhile_alone() {
+    on_interrupted(|_, context| {
+        let stream = Stream::new(context).unwrap();
+        // SAFETY: the stream outlives what is borrowed of it.
+        let lent = unsafe { Stream::borrow_raw(context, stream.as_raw()) }.unwrap();
+        for stream in [&stream, &lent] {
+            let uses = Uses::new();
+            uses.record_stream(stream).unwrap();
+            let captured = begin_to_capture(stream);
+            let waited = uses.wait();
+            let capture = captured.recv_timeout(LIMIT).unwrap();
+            assert!(matches!(waited, Err(Error::Capturing { .. })), "{waited:?}");
+            assert_eq!(capture.end().unwrap().len(), 0);
+            uses.wait().unwrap();
+        }
+    });
+}
+
+/// A capture that was there before keeps from an answer, and one that came after a use was looked at does not.
+#[test]
+fn a_use_that_was_looked_at_is_known_to_be_over_during_a_later_capture() {
+    on_each(|used, captures| {
+        let (mut seen, mut unseen) = (Uses::new(), Uses::new());
+        seen.record_stream(used).unwrap();
+        unseen.record_stream(used).unwrap();
+        until("the use is over", || seen.are_over().unwrap());
+        let capture = Capture::begin(captures, RELAXED);
+        assert!(seen.are_over().unwrap());
+        assert!(matches!(unseen.are_over(), Err(Error::Capturing { .. })));
+        assert_eq!(capture.end().unwrap().len(), 0);
+        // It was used again: what was known is known no more.
+        seen.record_stream(used).unwrap();
+        let capture = Capture::begin(captures, RELAXED);
+        assert!(matches!(seen.are_over(), Err(Error::Capturing { .. })));
+        assert_eq!(capture.end().unwrap().len(), 0);
+    });
+}
+
+#[test]
+fn a_stream_is_not_drawn_into_a_capture_that_begins_while_it_is_ordered() {
+    on_interrupted(|_, context| {
+        let (stream, later) = (Stream::new(context).unwrap(), Stream::new(context).unwrap());
+        assert!(!stream.as_raw().is_null());
+        let captured = begin_to_capture(&stream);
+        let ordered = later.wait_stream(&stream);
+        let capture = captured.recv_timeout(LIMIT).unwrap();
+        assert!(matches!(ordered, Err(Error::Capturing { .. })), "{ordered:?}");
+        assert!(!later.is_capturing().unwrap());
+        assert_eq!(capture.end().unwrap().len(), 0);
+    });
+}
+
+#[test]
+fn a_fence_is_of_no_capture_that_begins_while_it_is_recorded() {
+    on_interrupted(|_, context| {
+        let stream = Stream::new(context).unwrap();
+        assert!(!stream.as_raw().is_null());
+        let captured = begin_to_capture(&stream);
+        let fence = Fence::record(&stream);
+        let capture = captured.recv_timeout(LIMIT).unwrap();
+        // A fence of a capture would end it when it is asked.
+        assert!(matches!(fence.map(|fence| fence.is_complete()), Err(Error::Capturing { .. })));
+        assert_eq!(capture.end().unwrap().len(), 0);
+    });
+}

@@ -1,0 +1,54 @@
+//! What waits to be released, and who releases it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+
+use cuda_mem_core::Stream;
+use cuda_mem_core::host::{RegisterFlags, Registered};
+
+use crate::common::capture::{Capture, RELAXED};
+use crate::interrupted::{LIMIT, meanwhile, on_interrupted};
+use crate::panicking::Panicking;
+use crate::rig::on_simulator;
+
+/// Whoever comes next finds what was put off, and has nothing to do with its owners.
+#[test]
+fn an_owner_whose_drop_panics_keeps_nobody_else_waiting() {
+    on_simulator(|sim, context| {
+        let driver = context.driver();
+        let stream = Stream::new(context).unwrap();
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let owned = |_| {
+            let memory = Panicking::new(vec![0u8; 100], &dropped);
+            let registered = Registered::new(context, memory, RegisterFlags::MAPPED).unwrap();
+            drop(registered.on(&stream).unwrap());
+            registered
+        };
+        let all = [0, 1, 2].map(owned);
+        let capture = Capture::begin(&stream, RELAXED);
+        drop(all);
+        assert_eq!((driver.reclaim(), dropped.load(Ordering::SeqCst)), (3, 0));
+        capture.end().unwrap();
+        assert_eq!((driver.reclaim(), dropped.load(Ordering::SeqCst)), (0, 3));
+        assert_eq!(sim.log().count("cuMemHostUnregister"), 3);
+    });
+}
+
+/// Who is told that nothing waits may destroy streams.
+#[test]
+fn what_a_thread_releases_right_now_still_waits_for_the_others() {
+    on_interrupted(|_, context| {
+        let driver = context.driver();
+        let stream = Stream::new(context).unwrap();
+        let registered = Registered::new(context, vec![0u8; 100], RegisterFlags::MAPPED).unwrap();
+        drop(registered.on(&stream).unwrap());
+        let capture = Capture::begin(&stream, RELAXED);
+        drop(registered);
+        capture.end().unwrap();
+        let (tell, told) = channel();
+        meanwhile(move || tell.send(driver.reclaim()).unwrap());
+        assert_eq!(driver.reclaim(), 0);
+        assert_eq!(told.recv_timeout(LIMIT).unwrap(), 1);
+    });
+}
