@@ -80,6 +80,7 @@ pub struct StreamId(u64);
 
 impl StreamId {
     /// The number that `cuStreamGetId` gives.
+    #[inline]
     #[must_use]
     pub fn as_raw(self) -> u64 {
         self.0

@@ -41,6 +41,24 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// As [`lock`], of something that nobody has for long: who sleeps meanwhile comes back late, and more so the one behind it.
+pub(crate) fn lock_soon<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    #[cfg(not(all(loom, test)))]
+    {
+        // Most are through within the first few; the rest are for a holder that does not run.
+        const TRIES: u32 = 200;
+        let mut tries = 0;
+        for _ in 0..TRIES {
+            match mutex.try_lock() {
+                Ok(guard) => return guard,
+                Err(std::sync::TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Err(std::sync::TryLockError::WouldBlock) => wait_a_moment(&mut tries),
+            }
+        }
+    }
+    lock(mutex)
+}
+
 /// Lets another thread go on.
 pub(crate) fn yield_now() {
     #[cfg(all(loom, test))]

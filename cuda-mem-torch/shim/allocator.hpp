@@ -63,9 +63,13 @@ class Native {
   /// Allocations that go to a pool of its own.
   void begin(DeviceIndex device, const MempoolId_t& id, std::function<bool(cudaStream_t)> filter);
   void end(DeviceIndex device, const MempoolId_t& id);
-  bool takes(DeviceIndex device, cudaStream_t stream) const;
+  bool takes(DeviceIndex device, cudaStream_t stream) const {
+    return C10_UNLIKELY(routed_.load(std::memory_order_relaxed) != 0) && has_route(device, stream);
+  }
 
  private:
+  bool has_route(DeviceIndex device, cudaStream_t stream) const;
+
   struct Route {
     DeviceIndex device;
     MempoolId_t id;
@@ -173,11 +177,17 @@ class Allocator final : public native::CUDAAllocator {
   }
 
  private:
+  /// The current device. Where there is one alone nobody is asked.
+  DeviceIndex current_device() const {
+    return C10_LIKELY(one_device_.load(std::memory_order_relaxed)) ? DeviceIndex{0} : ask_for_current_device();
+  }
+  static DeviceIndex ask_for_current_device();
   void* obtain(size_t bytes, DeviceIndex device, cudaStream_t stream);
   bool is_native_pool(DeviceIndex device, const MempoolId_t& id);
 
   Native native_;
   std::atomic<int> device_count_{0};
+  std::atomic<bool> one_device_{false};
   std::atomic<size_t> pool_uses_{0};
   std::mutex init_mutex_;
   std::mutex annotations_mutex_;

@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <array>
 #include <limits>
@@ -54,22 +55,6 @@ int64_t allocated_bytes(DeviceIndex device) {
   return stats.allocated_bytes.all.current;
 }
 
-/// As `delete_block`, told to the profiler.
-int delete_reported(void* pointer) {
-  const int device = cuda_mem_torch_device_of(pointer);
-  if (device < 0) {
-    return cuda_mem_torch_delete(pointer);
-  }
-  const auto index = static_cast<DeviceIndex>(device);
-  const int64_t before = allocated_bytes(index);
-  const int code = cuda_mem_torch_delete(pointer);
-  if (code == CUDA_MEM_TORCH_OK) {
-    // What others allocated meanwhile is in it too: the library does not tell of single blocks.
-    report(pointer, allocated_bytes(index) - before, index);
-  }
-  return code;
-}
-
 /// PyTorch's callbacks for memory that libraries keep, such as what other processes are done with.
 bool free_memory_callbacks(void* /*data*/, size_t /*requested*/) {
   bool freed = false;
@@ -83,18 +68,43 @@ bool free_memory_callbacks(void* /*data*/, size_t /*requested*/) {
   return freed;
 }
 
-} // namespace
+/// Whether PyTorch's sanitizer or profiler may want to be told of blocks.
+inline bool is_watched() {
+  return C10_UNLIKELY(c10::impl::GPUTrace::get_trace() != nullptr) ||
+      C10_UNLIKELY(c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr);
+}
 
-void delete_block(void* pointer) {
-  if (pointer == nullptr) {
-    return;
+[[gnu::cold]] void tell_allocated(void* pointer, size_t bytes, DeviceIndex device) {
+  if (const c10::impl::PyInterpreter* interpreter = c10::impl::GPUTrace::get_trace(); interpreter != nullptr) {
+    (*interpreter)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
   }
-  if (const c10::impl::PyInterpreter* interpreter = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(interpreter != nullptr)) {
+  if (c10::memoryProfilingEnabled()) {
+    report(pointer, static_cast<int64_t>(bytes), device);
+  }
+}
+
+/// Frees a block and tells of it.
+[[gnu::cold]] int delete_watched(void* pointer) {
+  if (const c10::impl::PyInterpreter* interpreter = c10::impl::GPUTrace::get_trace(); interpreter != nullptr) {
     (*interpreter)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
   }
-  const int code = C10_UNLIKELY(c10::memoryProfilingEnabled()) ? delete_reported(pointer) : cuda_mem_torch_delete(pointer);
+  const int device = c10::memoryProfilingEnabled() ? cuda_mem_torch_device_of(pointer) : -1;
+  if (device < 0) {
+    return cuda_mem_torch_delete(pointer);
+  }
+  const auto index = static_cast<DeviceIndex>(device);
+  const int64_t before = allocated_bytes(index);
+  const int code = cuda_mem_torch_delete(pointer);
+  if (code == CUDA_MEM_TORCH_OK) {
+    // What others allocated meanwhile is in it too: the library does not tell of single blocks.
+    report(pointer, allocated_bytes(index) - before, index);
+  }
+  return code;
+}
+
+/// What is done about a block that the library did not take.
+[[gnu::cold]] void keep_deleting(void* pointer, int code) {
   switch (code) {
-    case CUDA_MEM_TORCH_OK:
     // A forked child destroys what it inherited: it is the parent's.
     case CUDA_MEM_TORCH_FORKED:
       return;
@@ -110,41 +120,61 @@ void delete_block(void* pointer) {
   }
 }
 
-void* Allocator::obtain(size_t bytes, DeviceIndex device, cudaStream_t stream) {
-  if (C10_UNLIKELY(native_.takes(device, stream))) {
+/// Throws why there is no block.
+[[noreturn, gnu::cold]] void refuse(int code, size_t bytes, DeviceIndex device) {
+  if (code == CUDA_MEM_TORCH_OUT_OF_MEMORY && c10::memoryProfilingEnabled()) {
+    const std::string message = cuda_mem_torch_last_error();
+    cuda_mem_torch_device_stats stats{};
+    if (cuda_mem_torch_stats(device, &stats) == CUDA_MEM_TORCH_OK) {
+      c10::reportOutOfMemoryToProfiler(
+          static_cast<int64_t>(bytes),
+          static_cast<size_t>(stats.allocated_bytes.all.current),
+          static_cast<size_t>(stats.reserved_bytes.all.current),
+          c10::Device(c10::kCUDA, device));
+    }
+    TORCH_CHECK_WITH(OutOfMemoryError, false, message);
+  }
+  check(code, device);
+  TORCH_CHECK(false, "cuda-mem: no memory and no reason");
+}
+
+} // namespace
+
+void delete_block(void* pointer) {
+  if (pointer == nullptr) {
+    return;
+  }
+  const int code = is_watched() ? delete_watched(pointer) : cuda_mem_torch_delete(pointer);
+  if (C10_UNLIKELY(code != CUDA_MEM_TORCH_OK)) {
+    keep_deleting(pointer, code);
+  }
+}
+
+inline void* Allocator::obtain(size_t bytes, DeviceIndex device, cudaStream_t stream) {
+  if (native_.takes(device, stream)) {
     return native_->raw_alloc_with_stream(bytes, stream);
   }
   void* pointer = nullptr;
   const int code = cuda_mem_torch_malloc(device, bytes, stream, &pointer);
   if (C10_UNLIKELY(code != CUDA_MEM_TORCH_OK)) {
-    if (code == CUDA_MEM_TORCH_OUT_OF_MEMORY && c10::memoryProfilingEnabled()) {
-      const std::string message = cuda_mem_torch_last_error();
-      cuda_mem_torch_device_stats stats{};
-      if (cuda_mem_torch_stats(device, &stats) == CUDA_MEM_TORCH_OK) {
-        c10::reportOutOfMemoryToProfiler(
-            static_cast<int64_t>(bytes),
-            static_cast<size_t>(stats.allocated_bytes.all.current),
-            static_cast<size_t>(stats.reserved_bytes.all.current),
-            c10::Device(c10::kCUDA, device));
-      }
-      TORCH_CHECK_WITH(OutOfMemoryError, false, message);
-    }
-    check(code, device);
+    refuse(code, bytes, device);
   }
-  if (const c10::impl::PyInterpreter* interpreter = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(interpreter != nullptr)) {
-    (*interpreter)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
-  }
-  if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-    report(pointer, static_cast<int64_t>(bytes), device);
+  if (is_watched()) {
+    tell_allocated(pointer, bytes, device);
   }
   return pointer;
+}
+
+DeviceIndex Allocator::ask_for_current_device() {
+  DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return device;
 }
 
 c10::DataPtr Allocator::allocate(size_t bytes) {
   TORCH_CHECK_WITH(
       OutOfMemoryError, bytes < one_exabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
-  DeviceIndex device = 0;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  const DeviceIndex device = current_device();
   void* pointer = nullptr;
   if (bytes != 0) {
     pointer = obtain(bytes, device, c10::cuda::getCurrentCUDAStream(device));
@@ -164,8 +194,7 @@ void* Allocator::raw_alloc(size_t bytes) {
   if (bytes == 0) {
     return nullptr;
   }
-  DeviceIndex device = 0;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  const DeviceIndex device = current_device();
   return obtain(bytes, device, c10::cuda::getCurrentCUDAStream(device));
 }
 
@@ -173,9 +202,7 @@ void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   if (bytes == 0) {
     return nullptr;
   }
-  DeviceIndex device = 0;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-  return obtain(bytes, device, stream);
+  return obtain(bytes, current_device(), stream);
 }
 
 void Allocator::raw_delete(void* pointer) {
@@ -191,6 +218,8 @@ void Allocator::init(int device_count) {
   if (device_count > device_count_.load()) {
     device_count_.store(device_count);
   }
+  // All that there are, also those that are not initialised.
+  one_device_.store(c10::cuda::device_count() == 1);
   if (!first || device_count == 0) {
     return;
   }

@@ -38,10 +38,7 @@ void Native::end(DeviceIndex device, const MempoolId_t& id) {
   }
 }
 
-bool Native::takes(DeviceIndex device, cudaStream_t stream) const {
-  if (C10_LIKELY(routed_.load(std::memory_order_relaxed) == 0)) {
-    return false;
-  }
+bool Native::has_route(DeviceIndex device, cudaStream_t stream) const {
   std::vector<std::shared_ptr<std::function<bool(cudaStream_t)>>> filters;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

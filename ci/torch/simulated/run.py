@@ -14,7 +14,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-
+CUDART = "libcudart.so.13"
 
 PROGRAMS = ["late", "share_with_ours", "share_with_native", "share_pieces_with_native", "share_pieces_beside_a_capture", "graph"]
 # Of groups.py.
@@ -64,49 +64,60 @@ def follow_the_guide(python, folder, environment):
     print("ok guide", flush=True)
 
 
+def compile_runtime(path, headers, *sources):
+    """CUDA's runtime, played."""
+    cuda = headers.resolve() / "nvidia/cu13/include"
+    subprocess.run(
+        ["cc", "-std=gnu11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{path.name}",
+         f"-Wl,--version-script={HERE / 'exports.map'}", "-isystem", str(cuda), "-o", str(path),
+         *(str(HERE / source) for source in sources), "-ldl"],
+        check=True,
+    )
+
+
+def build_program(folder, headers, build, source, flags):
+    """A program with the shim in it, and what it needs to run."""
+    headers, build = headers.resolve(), build.resolve()
+    torch, cuda, crate = headers / "torch", headers / "nvidia/cu13", ROOT / "cuda-mem-torch"
+    (folder / "libcuda.so.1").symlink_to(build / "libcuda_mem_sim.so")
+    (folder / "libcuda_mem_torch.so").symlink_to(build / "libcuda_mem_torch.so")
+    compile_runtime(folder / CUDART, headers, "cudart.c", "refused.c")
+    includes = [torch / "include", torch / "include/torch/csrc/api/include", cuda / "include"]
+    words = [word for include in includes for word in ("-isystem", str(include))]
+    shim = [str(path) for path in sorted((crate / "shim").glob("*.cpp"))]
+    program = folder / "program"
+    subprocess.run(
+        ["c++", "-std=c++17", *flags, "-Wall", "-Wextra", "-Werror", "-DUSE_CUDA", *words, "-I", str(crate / "include"),
+         "-I", str(crate / "shim"), "-o", str(program), str(HERE / source), *shim, f"-L{torch / 'lib'}", f"-L{folder}",
+         "-lcuda_mem_torch", "-lc10", "-lc10_cuda", str(folder / CUDART), "-Wl,--allow-shlib-undefined"],
+        check=True,
+    )
+    environment = os.environ | {
+        "LD_LIBRARY_PATH": f"{folder}:{torch / 'lib'}",
+        "CUDA_MEM_DRIVER": str(folder / "libcuda.so.1"),
+        "CUDA_MEM_SIM": "devices=2",
+    }
+    return program, environment
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--headers", type=Path, default=ROOT / "target/wheel/torch-2.11.0")
     parser.add_argument("--build", type=Path, default=ROOT / "target/debug", help="where cargo built the two libraries")
     parser.add_argument("--python", help="an interpreter with PyTorch 2.11 and the wheel")
     arguments = parser.parse_args()
-    headers, build = arguments.headers.resolve(), arguments.build.resolve()
-    torch, cuda, crate = headers / "torch", headers / "nvidia/cu13", ROOT / "cuda-mem-torch"
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        (folder / "libcuda.so.1").symlink_to(build / "libcuda_mem_sim.so")
-        (folder / "libcuda_mem_torch.so").symlink_to(build / "libcuda_mem_torch.so")
-        cudart = folder / "libcudart.so.13"
-        compile_runtime = lambda path, *sources: subprocess.run(
-            ["cc", "-std=gnu11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{path.name}",
-             f"-Wl,--version-script={HERE / 'exports.map'}", "-isystem", str(cuda / "include"), "-o", str(path),
-             *(str(HERE / source) for source in sources), "-ldl"],
-            check=True,
-        )
-        compile_runtime(cudart, "cudart.c", "refused.c")
-        includes = [torch / "include", torch / "include/torch/csrc/api/include", cuda / "include"]
-        words = [word for include in includes for word in ("-isystem", str(include))]
-        shim = [str(path) for path in sorted((crate / "shim").glob("*.cpp"))]
-        program = folder / "smoke"
-        subprocess.run(
-            ["c++", "-std=c++17", "-O0", "-g1", "-Wall", "-Wextra", "-Werror", "-DUSE_CUDA", *words, "-I", str(crate / "include"),
-             "-I", str(crate / "shim"), "-o", str(program), str(HERE / "smoke.cpp"), *shim, f"-L{torch / 'lib'}", f"-L{folder}",
-             "-lcuda_mem_torch", "-lc10", "-lc10_cuda", str(cudart), "-Wl,--allow-shlib-undefined"],
-            check=True,
-        )
-        path = f"{folder}:{torch / 'lib'}"
-        environment = os.environ | {
-            "LD_LIBRARY_PATH": path,
-            "CUDA_MEM_DRIVER": str(folder / "libcuda.so.1"),
-            "CUDA_MEM_SIM": "devices=2",
-        }
-        for words in ([], ["late"]):
-            subprocess.run([str(program), *words], env=environment, check=True, timeout=300)
+        program, environment = build_program(folder, arguments.headers, arguments.build, "smoke.cpp", ["-O0", "-g1"])
+        # Where there is one device alone, nobody is asked which is current.
+        for words, devices in (([], 2), (["late"], 2), (["late"], 1)):
+            chosen = environment | {"CUDA_MEM_SIM": f"devices={devices}"}
+            subprocess.run([str(program), *words], env=chosen, check=True, timeout=300)
         if arguments.python:
-            cudart.unlink()
+            (folder / CUDART).unlink()
             # The package brings its own, and there must be one.
             (folder / "libcuda_mem_torch.so").unlink()
-            compile_runtime(folder / "libcudart-played.so", "cudart.c")
+            compile_runtime(folder / "libcudart-played.so", arguments.headers, "cudart.c")
             run_pytorch(arguments.python, folder, environment)
     print("well")
 

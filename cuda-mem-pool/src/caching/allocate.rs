@@ -5,7 +5,7 @@ use cuda_mem_core::{Stream, forked};
 use super::callbacks::refuse_watchers;
 use super::shared::{OtherHeaps, Shared};
 use super::slot::StreamSlot;
-use crate::engine::paged::{GrowError, Load, MEDIUM, Policy, StreamHeap, Wanted, block_size};
+use crate::engine::paged::{BlockNumber, GrowError, Load, MEDIUM, Policy, StreamHeap, Wanted, block_size};
 use crate::error::{Error, Result};
 use crate::statistics::{PoolSize, ShardGuard};
 
@@ -44,7 +44,8 @@ impl Shared {
     #[inline]
     pub(super) fn request(&self, requested: usize) -> Result<Request> {
         let rounded = self.rounding.round(requested);
-        let size = block_size(rounded).ok_or(Error::TooLarge { bytes: requested })?;
+        // An error that is made and thrown away costs more than all of this.
+        let Some(size) = block_size(rounded) else { return Err(Error::TooLarge { bytes: requested }) };
         Ok(Request { requested, size })
     }
 
@@ -60,14 +61,34 @@ impl Shared {
             return Ok(address);
         }
         let request = self.request(requested)?;
-        let slot = self.slot(stream)?;
-        if self.history.is_listening() {
-            return self.allocate_and_tell(slot, request);
+        self.obtain_or_tell(self.slot(stream)?, request)
+    }
+
+    /// As [`Shared::allocate`], for the stream of a slot.
+    #[inline]
+    pub(super) fn allocate_in(&self, slot: &StreamSlot, requested: usize) -> Result<u64> {
+        if forked() {
+            return Err(cuda_mem_core::Error::Forked.into());
         }
-        self.obtain(slot, request)
+        if self.private.is_routed()
+            && let Some(address) = self.allocate_routed(requested, &slot.stream)?
+        {
+            return Ok(address);
+        }
+        let request = self.request(requested)?;
+        self.obtain_or_tell(slot, request)
     }
 
     #[inline]
+    fn obtain_or_tell(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
+        if self.history.is_listening() {
+            self.allocate_and_tell(slot, request)
+        } else {
+            self.obtain(slot, request)
+        }
+    }
+
+    #[inline(always)]
     pub(super) fn obtain(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
         // A block that has waited goes before others of its size.
         if slot.waiting.may_have(request.size) {
@@ -75,12 +96,7 @@ impl Shared {
         }
         let block = match slot.heap.try_with(|heap, guard| self.take_free(slot, heap, guard, request)) {
             Some(block) => block,
-            None => {
-                // It may be this thread that has it, in a watcher. Whoever else has it is through in a moment: nobody calls the
-                // driver with it but to get more for it.
-                refuse_watchers()?;
-                slot.heap.with(|heap, guard| self.take_free(slot, heap, guard, request))
-            }
+            None => self.wait_and_take_free(slot, request)?,
         };
         match block {
             Some(address) => Ok(address),
@@ -89,7 +105,8 @@ impl Shared {
     }
 
     /// A block out of what the heap has free; its address.
-    #[inline]
+    // Inlined but for what a kept block does not need: calls and registers that are saved for them are a good part of the time.
+    #[inline(always)]
     fn take_free(
         &self,
         slot: &StreamSlot,
@@ -101,7 +118,6 @@ impl Shared {
             self.drain(slot, heap, guard);
         }
         let Request { requested, size } = request;
-        // On its own, so that it stays in registers.
         if let Some(address) = heap.take_kept(size, request.unused()) {
             guard.allocate(pool_of(size), size, requested);
             return Some(address);
@@ -109,6 +125,15 @@ impl Shared {
         self.cut_free(slot, heap, guard, request)
     }
 
+    #[cold]
+    fn wait_and_take_free(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
+        // It may be this thread that has it, in a watcher. Whoever else has it is through in a moment: nobody calls the driver with
+        // it but to get more for it.
+        refuse_watchers()?;
+        Ok(slot.heap.with(|heap, guard| self.take_free(slot, heap, guard, request)))
+    }
+
+    #[inline(never)]
     fn cut_free(
         &self,
         slot: &StreamSlot,
@@ -116,7 +141,7 @@ impl Shared {
         guard: &mut ShardGuard<'_>,
         request: Request,
     ) -> Option<u64> {
-        let block = heap.allocate(request.size, request.unused(), &self.index(slot.number))?;
+        let block = heap.cut(request.size, request.unused(), &self.index(slot.number))?;
         guard.allocate(pool_of(block.size), block.size, request.requested);
         Some(block.address)
     }
@@ -125,7 +150,8 @@ impl Shared {
     #[cold]
     pub(super) fn drain(&self, slot: &StreamSlot, heap: &mut StreamHeap, guard: &mut ShardGuard<'_>) {
         slot.remote.drain(|number| {
-            self.put_back(slot, heap, guard, number);
+            let (tier, record) = BlockNumber(number).parts();
+            self.put_back(slot, heap, guard, tier, record);
         });
     }
 

@@ -4,11 +4,11 @@ use cuda_mem_core::{Stream, Uses, forked};
 
 use super::allocate::pool_of;
 use super::callbacks::refuse_watchers;
-use super::index::number_of;
+use super::index::{number_of, tier_of};
 use super::pending::{Freed, Waiting};
 use super::shared::Shared;
 use super::slot::StreamSlot;
-use crate::engine::paged::{BlockNumber, StreamHeap};
+use crate::engine::paged::{BlockNumber, StreamHeap, Tier};
 use crate::error::{Error, Result};
 use crate::primitive::lock;
 use crate::snapshot::Action;
@@ -22,44 +22,59 @@ impl Shared {
             return Err(cuda_mem_core::Error::Forked.into());
         }
         let Some(found) = self.map.find(address) else { return self.free_private(address, stream) };
-        let slot = self.slots.get(found.owner).ok_or(Error::UnknownAddress { address })?;
-        let number = number_of(found);
+        let Some(slot) = self.slots.get(found.owner) else { return Err(Error::UnknownAddress { address }) };
         let elsewhere = stream.filter(|stream| stream.id() != slot.stream.id());
         if elsewhere.is_some() || !self.pending.is_empty() {
             let uses = self.pending.take_uses(address).map(|used| used.uses);
             if elsewhere.is_some() || uses.is_some() {
-                return self.free_behind(slot, address, number, uses.unwrap_or_default(), elsewhere);
+                return self.free_behind(
+                    slot,
+                    address,
+                    number_of(found),
+                    uses.unwrap_or_default(),
+                    elsewhere,
+                );
             }
         }
         // By who frees it, before anybody else may have it.
         if self.history.is_listening() {
-            self.tell_freed(slot, address, number);
+            self.tell_freed(slot, address, number_of(found));
         }
-        let taken = match slot.heap.try_with(|heap, guard| self.put_back(slot, heap, guard, number.0)) {
+        let (tier, record) = (tier_of(found), found.record);
+        let taken = match slot.heap.try_with(|heap, guard| self.put_back(slot, heap, guard, tier, record)) {
             Some(taken) => taken,
-            None if slot.remote.push(number.0).is_ok() => true,
-            None => {
-                refuse_watchers()?;
-                slot.heap.with(|heap, guard| {
-                    self.drain(slot, heap, guard);
-                    self.put_back(slot, heap, guard, number.0)
-                })
-            }
+            None => self.leave(slot, number_of(found))?,
         };
         // A block that is kept for the next one of its size is still found by its address.
         if taken { Ok(()) } else { Err(Error::UnknownAddress { address }) }
     }
 
+    /// Leaves a block to whoever has the heap, or puts it back after him; whether somebody had it, as far as that is known.
+    #[inline(never)]
+    fn leave(&self, slot: &StreamSlot, number: BlockNumber) -> Result<bool> {
+        if slot.remote.push(number.0).is_ok() {
+            return Ok(true);
+        }
+        refuse_watchers()?;
+        Ok(slot.heap.with(|heap, guard| {
+            self.drain(slot, heap, guard);
+            let (tier, record) = number.parts();
+            self.put_back(slot, heap, guard, tier, record)
+        }))
+    }
+
     /// Gives a block back to its heap and counts it; whether somebody had it.
-    #[inline]
+    // Inlined, as `take_free`.
+    #[inline(always)]
     pub(super) fn put_back(
         &self,
         slot: &StreamSlot,
         heap: &mut StreamHeap,
         guard: &mut ShardGuard<'_>,
-        number: u32,
+        tier: Tier,
+        record: u32,
     ) -> bool {
-        let Some(freed) = heap.free(BlockNumber(number), &self.index(slot.number)) else { return false };
+        let Some(freed) = heap.free_in(tier, record, &self.index(slot.number)) else { return false };
         let requested = freed.size - freed.unused;
         guard.free(pool_of(freed.size), freed.size, requested);
         true

@@ -45,10 +45,15 @@ impl BlockIndex for HeapIndex<'_> {
 /// The number that a found block has in its heap.
 #[inline]
 pub(super) fn number_of(found: Found) -> BlockNumber {
-    let tier = match found.kind {
+    BlockNumber::new(tier_of(found), found.record)
+}
+
+/// Where a found block lives.
+#[inline]
+pub(super) const fn tier_of(found: Found) -> Tier {
+    match found.kind {
         None => Tier::Large,
         Some(PageKind::Medium) => Tier::Medium,
         Some(PageKind::Small) => Tier::Small,
-    };
-    BlockNumber::new(tier, found.record)
+    }
 }

@@ -93,9 +93,9 @@ impl RemoteFrees {
         !self.pending.load(Ordering::Relaxed)
     }
 
-    /// Host memory that this takes.
+    /// Host memory that this takes beside itself.
     pub(super) fn metadata_bytes(&self) -> usize {
-        lock(&self.rings).len() * size_of::<Ring>() + size_of::<Self>()
+        lock(&self.rings).len() * size_of::<Ring>()
     }
 
     #[inline]

@@ -152,10 +152,13 @@ impl Shared {
                     guard.disarm();
                     heap.metadata_bytes()
                 });
-                heap + slot.remote.metadata_bytes() + size_of::<StreamSlot>()
+                // The heap counts itself.
+                heap + slot.remote.metadata_bytes() + size_of::<StreamSlot>() - size_of::<StreamHeap>()
             })
             .sum();
-        size_of::<Self>()
+        // The page source counts itself too.
+        size_of::<Self>() - size_of::<PageSource<Vmm>>()
+            + size_of::<Slots>()
             + self.map.metadata_bytes()
             + lock(&self.source).metadata_bytes()
             + heaps

@@ -9,7 +9,8 @@ pub(super) struct SizeSet(AtomicU64);
 impl SizeSet {
     #[inline]
     pub(super) fn may_have(&self, size: usize) -> bool {
-        self.0.load(Ordering::Relaxed) & bit(size) != 0
+        let bits = self.0.load(Ordering::Relaxed);
+        bits != 0 && bits & bit(size) != 0
     }
 
     pub(super) fn add(&self, size: usize) {

@@ -21,6 +21,7 @@ pub(crate) const STEPS: usize = 1 << STEPS_LOG2;
 pub(crate) const GROUPS: usize = group_of(MAX / GRANULE) + 1;
 
 /// How many classes there are.
+#[cfg(test)]
 pub(crate) const COUNT: usize = GROUPS * STEPS;
 
 /// The group of sizes of this many granules, at least one step's worth.

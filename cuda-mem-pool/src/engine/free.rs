@@ -3,7 +3,7 @@
 //!
 //! The links lie in the records, never in the memory: pinned pages may be a device's to write.
 
-use super::classes::{self, COUNT, GROUPS, STEPS};
+use super::classes::{self, GROUPS, STEPS};
 use super::slab::{NONE, Slab};
 
 /// A record that free lists can hold.
@@ -42,11 +42,15 @@ pub(super) struct FreeLists {
 const _: () = assert!(GROUPS <= 64 && STEPS == 32);
 
 impl FreeLists {
-    /// The host memory that the lists take beside the records.
-    pub(super) const BYTES: usize = COUNT * size_of::<u32>() + size_of::<Self>();
+    /// For blocks of up to `most` bytes.
+    pub(super) fn new(most: usize) -> Self {
+        let lists = classes::floor(most) + 1;
+        Self { groups: 0, lists: [0; GROUPS], heads: vec![NONE; lists].into_boxed_slice() }
+    }
 
-    pub(super) fn new() -> Self {
-        Self { groups: 0, lists: [0; GROUPS], heads: vec![NONE; COUNT].into_boxed_slice() }
+    /// The host memory that the lists take beside themselves and the records.
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.heads)
     }
 
     /// Enters a block, whose record says that it is free.
@@ -65,16 +69,17 @@ impl FreeLists {
     /// Takes a block out.
     pub(super) fn remove<R: Listed>(&mut self, blocks: &mut Slab<R>, number: u32) {
         let Some(record) = blocks.get(number) else { return };
-        let class = classes::floor(record.size());
-        let Links { before, after } = record.links();
+        let (size, Links { before, after }) = (record.size(), record.links());
         if let Some(after) = blocks.get_mut(after) {
             after.links_mut().before = before;
         }
-        match blocks.get_mut(before) {
-            Some(before) => before.links_mut().after = after,
-            None => self.heads[class] = after,
+        if let Some(before) = blocks.get_mut(before) {
+            before.links_mut().after = after;
+            return;
         }
-        if self.heads[class] == NONE {
+        let class = classes::floor(size);
+        self.heads[class] = after;
+        if after == NONE {
             let group = class / STEPS;
             self.lists[group] &= !(1 << (class % STEPS));
             if self.lists[group] == 0 {

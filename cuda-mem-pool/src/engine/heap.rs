@@ -1,6 +1,6 @@
 //! Segments and the blocks they are cut into.
 
-use super::classes::GRANULE;
+use super::classes::{self, GRANULE};
 use super::free::{FreeLists, Links, Listed};
 use super::growth;
 use super::slab::{NONE, Slab};
@@ -72,7 +72,7 @@ impl<S> Heap<S> {
         Self {
             segments: Slab::new(),
             blocks: Slab::new(),
-            free: FreeLists::new(),
+            free: FreeLists::new(classes::MAX),
             free_bytes: 0,
             bytes: 0,
             most_used: 0,

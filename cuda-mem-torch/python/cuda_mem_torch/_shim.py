@@ -51,7 +51,7 @@ def compile_command(
     part: Part, compiler: str, target: Path, torch_include: Path, cuda_includes: list[Path], torch_lib: Path, cudart: str
 ) -> list[str]:
     """How a part is compiled and linked against an installed PyTorch."""
-    words = [compiler, "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-DUSE_CUDA", "-DUSE_C10D", "-o", str(target)]
+    words = [compiler, "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-shared", "-DNDEBUG", "-DUSE_CUDA", "-DUSE_C10D", "-o", str(target)]
     words += [str(source) for source in part.sources(SOURCES)]
     for folder in [torch_include, torch_include / "torch/csrc/api/include", *cuda_includes]:
         words += ["-isystem", str(folder)]

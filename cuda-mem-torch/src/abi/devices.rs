@@ -46,6 +46,10 @@ pub(super) struct Setup {
 static DEVICES: [OnceLock<Device>; MOST] = [const { OnceLock::new() }; MOST];
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 static COUNT: AtomicI32 = AtomicI32::new(0);
+/// The device that was used, as long as there is one alone.
+static ONLY: AtomicI32 = AtomicI32::new(NONE);
+const NONE: c_int = -1;
+const SEVERAL: c_int = -2;
 static SETUP: Mutex<Option<Setup>> = Mutex::new(None);
 
 /// Has the functions for C work on a driver other than the system's; whether they do. Only before any of them has used one.
@@ -93,6 +97,9 @@ fn make(ordinal: c_int) -> Result<&'static Device, Failure> {
     for listeners in &setup.listeners {
         listeners.attach(ordinal, &caching);
     }
+    // Before anybody can have memory of it.
+    let only = if ONLY.load(Ordering::Relaxed) == NONE { ordinal } else { SEVERAL };
+    ONLY.store(only, Ordering::Relaxed);
     let device = place.get_or_init(|| Device { ordinal, context, caching });
     // Seen before anything captures, if that can be.
     let _ = streams::stream(device, std::ptr::null_mut());
@@ -147,6 +154,12 @@ pub(super) fn fraction(ordinal: c_int) -> Result<f64, Failure> {
 #[inline]
 pub(super) fn made(ordinal: c_int) -> Option<&'static Device> {
     DEVICES.get(usize::try_from(ordinal).ok()?)?.get()
+}
+
+/// The device that was used, if there is no other: most programs have one for each process.
+#[inline]
+pub(super) fn only() -> Option<&'static Device> {
+    made(ONLY.load(Ordering::Relaxed))
 }
 
 /// All devices that were used.

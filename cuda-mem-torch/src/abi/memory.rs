@@ -15,11 +15,10 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::copy::{memcpy_async, memcpy_peer
 use super::devices::{self, Device, device};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
 use super::pointers::{pointer, write};
-use super::streams::stream;
-use super::{ipc, out_of_memory, uncached};
+use super::{ipc, out_of_memory, streams, uncached};
 
 thread_local! {
-    /// Where the thread found the last block that it freed.
+    /// Where the thread found the last block that it asked for, of several devices.
     static LAST: Cell<c_int> = const { Cell::new(0) };
 }
 
@@ -41,24 +40,36 @@ pub unsafe extern "C" fn cuda_mem_torch_malloc(
         if address.is_null() {
             return Err(Failure::argument("address is null"));
         }
-        let found = obtain(device, bytes, stream)?;
+        let found = match streams::allocator(device, stream) {
+            Some(allocator) if bytes != 0 => {
+                let found = allocator.allocate_by_address(bytes);
+                found.map_err(|error| failure(device, bytes, error))
+            }
+            _ => look_up_and_allocate(device, bytes, stream),
+        };
         // SAFETY: the caller's promise.
-        unsafe { write(address, pointer(found), "address") }
+        unsafe { write(address, pointer(found?), "address") }
     })
 }
 
-#[inline]
-fn obtain(ordinal: c_int, bytes: usize, raw: *mut c_void) -> Result<u64, Failure> {
+#[cold]
+fn look_up_and_allocate(ordinal: c_int, bytes: usize, raw: *mut c_void) -> Result<u64, Failure> {
     let device = device(ordinal)?;
     if bytes == 0 {
         return Ok(0);
     }
-    let stream = stream(device, raw)?;
-    if !uncached::is_caching() {
+    let Some(allocator) = streams::find_allocator(device, raw)? else {
         return uncached::allocate(device, bytes);
+    };
+    allocator.allocate_by_address(bytes).map_err(|error| failure(ordinal, bytes, error))
+}
+
+#[cold]
+fn failure(ordinal: c_int, bytes: usize, error: Error) -> Failure {
+    match device(ordinal) {
+        Ok(device) => out_of_memory::failure(device, bytes, error),
+        Err(failure) => failure,
     }
-    let found = device.caching.allocate_by_address(bytes, stream);
-    found.map_err(|error| out_of_memory::failure(device, bytes, error))
 }
 
 /// Takes a block back, ordered on the stream that it was allocated for. Null is nothing.
@@ -91,18 +102,32 @@ pub unsafe extern "C" fn cuda_mem_torch_delete(address: *mut c_void) -> c_int {
     if ours { code } else { CUDA_MEM_TORCH_NOT_OURS }
 }
 
-/// Asks the devices for a block, the last one that had one first.
+/// Asks the devices for a block.
+#[inline]
 fn search<R>(mut ask: impl FnMut(&'static Device) -> Result<R, Error>) -> Result<Option<R>, Failure> {
+    match devices::only() {
+        Some(device) => answered(ask(device)),
+        None => search_all(ask),
+    }
+}
+
+#[inline]
+fn answered<R>(answer: Result<R, Error>) -> Result<Option<R>, Failure> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(Error::UnknownAddress { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Asks the device first that had the last one.
+fn search_all<R>(mut ask: impl FnMut(&'static Device) -> Result<R, Error>) -> Result<Option<R>, Failure> {
     let last = LAST.try_with(Cell::get).unwrap_or(0);
     let others = devices::all().filter(|device| device.ordinal != last);
     for device in devices::made(last).into_iter().chain(others) {
-        match ask(device) {
-            Ok(found) => {
-                let _ = LAST.try_with(|last| last.set(device.ordinal));
-                return Ok(Some(found));
-            }
-            Err(Error::UnknownAddress { .. }) => {}
-            Err(error) => return Err(error.into()),
+        if let Some(found) = answered(ask(device))? {
+            let _ = LAST.try_with(|last| last.set(device.ordinal));
+            return Ok(Some(found));
         }
     }
     Ok(None)
@@ -149,7 +174,7 @@ pub unsafe extern "C" fn cuda_mem_torch_record_stream(
         if uncached::record(address, user) {
             return Ok(());
         }
-        let stream = super::streams::stream(user, stream)?;
+        let stream = streams::stream(user, stream)?;
         block(address, |device| device.caching.record_stream(address, stream))
     })
 }
@@ -245,7 +270,7 @@ pub unsafe extern "C" fn cuda_mem_torch_memcpy_async(
     p2p: bool,
 ) -> c_int {
     entry(|| {
-        let stream = super::streams::stream(device(stream_device)?, stream)?;
+        let stream = streams::stream(device(stream_device)?, stream)?;
         let (target, source) = (target.expose_provenance() as u64, source.expose_provenance() as u64);
         if p2p || target_device == source_device {
             // SAFETY: the caller's promise.

@@ -14,11 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
+use cuda_mem_ipc::cuda_mem_pool::caching::StreamAllocator;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{CUresult, MissingFunction};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream};
 
 use super::devices::{self, Device};
 use super::error::{CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_UNSUPPORTED, Failure, entry};
+use super::uncached;
 
 /// A stream of a device. The default stream of each thread has the same handle in all of them.
 type Key = (c_int, usize, Option<ThreadId>);
@@ -37,44 +39,87 @@ struct Known {
     by_id: HashMap<(c_int, u64), usize>,
 }
 
+/// What a thread looked up last.
 #[derive(Clone, Copy)]
 struct Recent {
-    forgotten: u64,
-    device: c_int,
+    turn: u64,
     raw: usize,
+    device: c_int,
     stream: Option<&'static Stream>,
+    /// Once the thread has allocated on it.
+    allocator: Option<StreamAllocator<'static>>,
 }
 
-const NONE: Recent = Recent { forgotten: 0, device: -1, raw: 0, stream: None };
+const NONE: Recent = Recent { turn: 0, raw: 0, device: -1, stream: None, allocator: None };
 
 /// Never freed: whoever looks one up need not count.
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 static QUERY: Mutex<cuda_mem_torch_capture_query> = Mutex::new(None);
-/// How often a stream was said to have ended.
-static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
+/// Goes on when what threads remember holds no more: a stream was said to have ended, or caching was turned on or off.
+static TURN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static RECENT: [Cell<Recent>; REMEMBERED] = const { [const { Cell::new(NONE) }; REMEMBERED] };
 }
 
-/// The stream behind a handle of a device.
+/// Handles are addresses of structures, so their lowest bits say little.
 #[inline]
+fn place(raw: usize) -> usize {
+    (raw >> 5 ^ raw >> 9) % REMEMBERED
+}
+
+#[inline]
+fn recall(device: c_int, raw: *mut c_void) -> Option<Recent> {
+    let (raw, turn) = (raw.addr(), TURN.load(Ordering::Relaxed));
+    let look = |recent: &[Cell<Recent>; REMEMBERED]| {
+        let recent = recent[place(raw)].get();
+        (recent.raw == raw && recent.device == device && recent.turn == turn).then_some(recent)
+    };
+    RECENT.try_with(look).ok()?
+}
+
+fn remember(recent: Recent) {
+    // A thread at its end remembers nothing.
+    let _ = RECENT.try_with(|all| all[place(recent.raw)].set(recent));
+}
+
+/// The allocator for a stream that this thread has allocated on: all that is asked before most allocations.
+#[inline]
+pub(super) fn allocator(device: c_int, raw: *mut c_void) -> Option<StreamAllocator<'static>> {
+    recall(device, raw)?.allocator
+}
+
+/// As [`allocator`], looked up; none while caching is off.
+pub(super) fn find_allocator(
+    device: &'static Device,
+    raw: *mut c_void,
+) -> Result<Option<StreamAllocator<'static>>, Failure> {
+    // Acquire, here and below: what made it go on is seen after this.
+    let turn = TURN.load(Ordering::Acquire);
+    if !uncached::is_caching() {
+        return Ok(None);
+    }
+    let stream = stream(device, raw)?;
+    let allocator = device.caching.of_stream(stream)?;
+    let (device, raw) = (device.ordinal, raw.addr());
+    remember(Recent { turn, raw, device, stream: Some(stream), allocator: Some(allocator) });
+    Ok(Some(allocator))
+}
+
+/// The stream behind a handle of a device.
 pub(super) fn stream(device: &'static Device, raw: *mut c_void) -> Result<&'static Stream, Failure> {
-    let (ordinal, raw) = (device.ordinal, raw.addr());
-    let forgotten = FORGOTTEN.load(Ordering::Relaxed);
-    // Handles are addresses of structures, so their lowest bits say little.
-    let place = (raw >> 5 ^ raw >> 9) % REMEMBERED;
-    let recent = RECENT.try_with(|recent| recent[place].get()).unwrap_or(NONE);
-    if let Some(stream) = recent.stream
-        && (recent.forgotten, recent.device, recent.raw) == (forgotten, ordinal, raw)
-    {
+    if let Some(stream) = recall(device.ordinal, raw).and_then(|recent| recent.stream) {
         return Ok(stream);
     }
-    let stream = find(device, raw)?;
-    let now = Recent { forgotten, device: ordinal, raw, stream: Some(stream) };
-    // A thread at its end remembers nothing.
-    let _ = RECENT.try_with(|recent| recent[place].set(now));
+    let turn = TURN.load(Ordering::Acquire);
+    let stream = find(device, raw.addr())?;
+    remember(Recent { turn, raw: raw.addr(), device: device.ordinal, stream: Some(stream), allocator: None });
     Ok(stream)
+}
+
+/// Has all threads look up again what they remember.
+pub(super) fn forget_all() {
+    TURN.fetch_add(1, Ordering::Release);
 }
 
 #[cold]
@@ -226,7 +271,7 @@ pub unsafe extern "C" fn cuda_mem_torch_forget_stream(device: c_int, stream: *mu
             }
             stays
         });
-        FORGOTTEN.fetch_add(1, Ordering::Relaxed);
+        forget_all();
         Ok(())
     })
 }

@@ -34,6 +34,7 @@ pub(super) fn is_caching() -> bool {
 
 pub(super) fn set_caching(caching: bool) {
     OFF.store(!caching, Ordering::Relaxed);
+    streams::forget_all();
 }
 
 pub(super) fn allocate(device: &'static Device, bytes: usize) -> Result<u64, Failure> {
@@ -46,10 +47,13 @@ pub(super) fn allocate(device: &'static Device, bytes: usize) -> Result<u64, Fai
 }
 
 /// Frees a block that was made here, once the devices that use it have done all that they were given; whether there is one.
+#[inline]
 pub(super) fn free(address: u64) -> Result<bool, Failure> {
-    if COUNT.load(Ordering::Acquire) == 0 {
-        return Ok(false);
-    }
+    if COUNT.load(Ordering::Acquire) == 0 { Ok(false) } else { free_of_these(address) }
+}
+
+#[cold]
+fn free_of_these(address: u64) -> Result<bool, Failure> {
     // While it is in the books it is whole: a wait that fails, because a stream captures, leaves it there.
     let Some(devices) = look(address, |block| block.devices.clone()) else { return Ok(false) };
     devices.into_iter().try_for_each(streams::quiesce)?;

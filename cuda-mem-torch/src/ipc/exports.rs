@@ -46,10 +46,15 @@ impl Exports {
     #[inline]
     pub(crate) fn end(&self, address: CUdeviceptr) {
         if self.count.load(Ordering::Relaxed) != 0 {
-            let ended = lock(&self.shared).remove(&address);
-            if ended.is_some() {
-                self.count.fetch_sub(1, Ordering::Relaxed);
-            }
+            self.end_of_these(address);
+        }
+    }
+
+    #[cold]
+    fn end_of_these(&self, address: CUdeviceptr) {
+        let ended = lock(&self.shared).remove(&address);
+        if ended.is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

@@ -133,6 +133,43 @@ fn caching_can_be_switched_off() {
 }
 
 #[test]
+fn what_another_thread_changes_ends_what_a_thread_remembers() {
+    let _turn = turn();
+    let stream = new_stream();
+    let asked = || calls(|| delete(allocate(MIB, stream.as_raw())));
+    asked();
+    assert!(asked().is_empty(), "the block is kept, and the stream is known");
+    std::thread::scope(|scope| scope.spawn(|| cuda_mem_torch_enable(false)).join()).unwrap();
+    let uncached = asked();
+    assert!(uncached.iter().any(|call| call.starts_with("cuMemAlloc")), "{uncached:?}");
+    std::thread::scope(|scope| scope.spawn(|| cuda_mem_torch_enable(true)).join()).unwrap();
+    assert!(asked().is_empty(), "as before");
+    // SAFETY: no work is given to it any more.
+    let forget = || unsafe { cuda_mem_torch_forget_stream(0, stream.as_raw()) };
+    std::thread::scope(|scope| scope.spawn(move || succeed(forget())).join()).unwrap();
+    let looked_up = asked();
+    assert!(looked_up.contains(&"cuStreamGetId"), "{looked_up:?}");
+    assert!(asked().is_empty());
+}
+
+#[test]
+fn blocks_are_found_on_whichever_device_they_are() {
+    let _turn = turn();
+    let here = allocate(MIB, null_mut());
+    let mut there = null_mut();
+    // SAFETY: the default stream and a place.
+    succeed(unsafe { cuda_mem_torch_malloc(1, MIB, null_mut(), &mut there) });
+    assert_eq!([here, there].map(|block| cuda_mem_torch_device_of(block)), [0, 1]);
+    let told = [here.expose_provenance(), there.expose_provenance()];
+    std::thread::spawn(move || told.map(|block| delete(std::ptr::with_exposed_provenance_mut(block))))
+        .join()
+        .unwrap();
+    assert_eq!([here, there].map(|block| cuda_mem_torch_device_of(block)), [-1, -1]);
+    assert_eq!(allocate(MIB, null_mut()), here);
+    delete(here);
+}
+
+#[test]
 fn the_fraction_limits() {
     let _turn = turn();
     empty_cache(NO_POOL);

@@ -20,7 +20,7 @@ use crate::engine::paged::PageKind;
 use crate::primitive::{AtomicU32, Ordering};
 use leaves::Leaves;
 use regions::Regions;
-use slot::{Content, Entry, Slot, place_in_window};
+use slot::{Content, Entry, place_in_window};
 
 /// Blocks start at multiples of this many bytes.
 pub(super) const GRANULE: u64 = 512;
@@ -66,36 +66,29 @@ impl PageMap {
     }
 
     /// The block that starts at `address`. See above for what may be asked.
-    ///
-    /// A small block is found where this is inlined: its answer then stays in registers.
+    // Inlined, so that the answer stays in registers.
     #[inline(always)]
     pub(super) fn find(&self, address: u64) -> Option<Found> {
         if !address.is_multiple_of(GRANULE) {
             return None;
         }
         let slot = self.regions.slot(address)?;
-        if let Content::Page(kind @ PageKind::Small, leaf) = slot.content() {
-            let entry = Entry::load(self.entry(kind, leaf, address)?)?;
-            let owner = slot.owner.load(Ordering::Relaxed);
-            let class = Some(entry.tag());
-            return Some(Found { owner, record: entry.record(), kind: Some(kind), class });
-        }
-        self.find_larger(slot, address)
-    }
-
-    #[inline(never)]
-    fn find_larger(&self, slot: &Slot, address: u64) -> Option<Found> {
         let owner = slot.owner.load(Ordering::Relaxed);
-        let (starts_here, record, kind) = match slot.content() {
-            Content::Starts(starts) => {
-                (starts.has(address), slot.record(address).load(Ordering::Relaxed), None)
-            }
+        match slot.content() {
             Content::Page(kind, leaf) => {
                 let entry = Entry::load(self.entry(kind, leaf, address)?)?;
-                (entry.tag() == place_in_window(address), entry.record(), Some(kind))
+                let class = match kind {
+                    PageKind::Small => Some(entry.tag()),
+                    PageKind::Medium if entry.tag() == place_in_window(address) => None,
+                    PageKind::Medium => return None,
+                };
+                Some(Found { owner, record: entry.record(), kind: Some(kind), class })
             }
-        };
-        starts_here.then_some(Found { owner, record, kind, class: None })
+            Content::Starts(starts) => {
+                let record = slot.record(address).load(Ordering::Relaxed);
+                starts.has(address).then_some(Found { owner, record, kind: None, class: None })
+            }
+        }
     }
 
     /// Enters a block of more than 1 MiB.
@@ -163,17 +156,19 @@ impl PageMap {
 
     /// Takes a block of a page out; nothing if there is none at this address.
     pub(super) fn clear(&self, address: u64) {
-        if self.find(address).is_some()
-            && let Some((kind, leaf)) = self.page(address)
-            && let Some(entry) = self.entry(kind, leaf, address)
+        if let Some((kind, leaf)) = self.page(address)
+            && let Some(place) = self.entry(kind, leaf, address)
+            && let Some(entry) = Entry::load(place)
+            && address.is_multiple_of(GRANULE)
+            && (kind == PageKind::Small || entry.tag() == place_in_window(address))
         {
-            Entry::clear(entry);
+            Entry::clear(place);
         }
     }
 
-    /// Host memory that this takes.
+    /// Host memory that this takes beside itself.
     pub(super) fn metadata_bytes(&self) -> usize {
-        size_of::<Self>() + self.regions.bytes() + self.small.bytes() + self.medium.bytes()
+        self.regions.bytes() + self.small.bytes() + self.medium.bytes()
     }
 
     fn set(&self, kind: PageKind, address: u64, record: u32, tag: u8) -> Result<(), Unfit> {
@@ -186,6 +181,7 @@ impl PageMap {
         Ok(())
     }
 
+    #[inline]
     fn page(&self, address: u64) -> Option<(PageKind, u32)> {
         match self.regions.slot(address)?.content() {
             Content::Page(kind, leaf) => Some((kind, leaf)),

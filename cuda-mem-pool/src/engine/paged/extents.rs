@@ -10,7 +10,7 @@ mod shown;
 
 use self::kept::Kept;
 pub(crate) use self::shown::{Moved, Piece, Splits};
-use super::sizes::GRANULE;
+use super::sizes::{GRANULE, MAX, PAGE};
 use crate::engine::free::{FreeLists, Links, Listed};
 use crate::engine::slab::{NONE, Slab};
 
@@ -94,7 +94,7 @@ impl Extents {
     pub(super) fn new(most: Option<usize>) -> Self {
         Self {
             records: Slab::new(),
-            free: FreeLists::new(),
+            free: FreeLists::new(if most.is_some() { PAGE } else { MAX }),
             kept: Kept::new(most),
             runs: Slab::new(),
             by_start: BTreeMap::new(),
@@ -119,7 +119,7 @@ impl Extents {
 
     /// Host memory that the records take.
     pub(super) fn metadata_bytes(&self) -> usize {
-        self.records.bytes() + self.runs.bytes() + FreeLists::BYTES + self.kept.metadata_bytes()
+        self.records.bytes() + self.runs.bytes() + self.free.bytes() + self.kept.metadata_bytes()
     }
 
     /// A free extent of at least `size` bytes, about the smallest.

@@ -102,14 +102,20 @@ impl StreamHeap {
     /// sends to the page source.
     #[inline]
     pub fn allocate(&mut self, size: usize, unused: usize, index: &impl BlockIndex) -> Option<Block> {
+        match self.take_kept_block(size, unused) {
+            Some(kept) => Some(kept),
+            None => self.cut(size, unused, index),
+        }
+    }
+
+    /// As [`StreamHeap::allocate`], where no block of this size is kept.
+    #[inline]
+    pub(crate) fn cut(&mut self, size: usize, unused: usize, index: &impl BlockIndex) -> Option<Block> {
         let homes = &mut Homes { large: &mut self.large, nest: &mut self.nest };
         match Tier::of(size) {
-            Tier::Small => self.small.allocate(size, unused, self.now, homes, index),
-            Tier::Medium => self.medium.allocate(size, unused, self.now, homes, index),
+            Tier::Small => self.small.cut(size, unused, self.now, homes, index),
+            Tier::Medium => self.medium.cut(size, unused, self.now, homes, index),
             Tier::Large => {
-                if let Some((number, address)) = self.large.take_kept(size, unused) {
-                    return Some(Block { number: BlockNumber::new(Tier::Large, number), address, size });
-                }
                 let nested = self.take_nested(size, unused, index);
                 if nested.is_some() {
                     return nested;
@@ -120,6 +126,17 @@ impl StreamHeap {
                 self.allocate_anywhere(size, unused, index)
             }
         }
+    }
+
+    #[inline]
+    fn take_kept_block(&mut self, size: usize, unused: usize) -> Option<Block> {
+        let tier = Tier::of(size);
+        let (number, address) = match tier {
+            Tier::Small => self.small.take_kept(size, unused),
+            Tier::Medium => self.medium.take_kept(size, unused),
+            Tier::Large => self.large.take_kept(size, unused),
+        }?;
+        Some(Block { number: BlockNumber::new(tier, number), address, size })
     }
 
     /// A large block in the ranges, wherever it fits.
@@ -138,23 +155,39 @@ impl StreamHeap {
     /// Takes a block back. None if it is not one.
     #[inline]
     pub fn free(&mut self, number: BlockNumber, index: &impl BlockIndex) -> Option<Freed> {
-        self.now += 1;
         let (tier, number) = number.parts();
+        self.free_in(tier, number, index)
+    }
+
+    /// Takes a block of a tier back.
+    #[inline]
+    pub(crate) fn free_in(&mut self, tier: Tier, number: u32, index: &impl BlockIndex) -> Option<Freed> {
+        self.now += 1;
         let homes = &mut Homes { large: &mut self.large, nest: &mut self.nest };
         match tier {
             Tier::Small => self.small.free(number, self.now, homes, index),
             Tier::Medium => self.medium.free(number, self.now, homes, index),
-            Tier::Large if number & NESTED > 0 => {
-                let (address, ..) = self.nest.used(number)?;
-                index.clear_large(address, number);
-                self.nest.free(number, self.now)
-            }
+            Tier::Large if number & NESTED > 0 => self.free_nested(number, index),
             Tier::Large => {
                 let kept = self.large.keep(number, self.now)?;
-                while self.large.kept_bytes() > LARGE_KEPT && self.release_one_large(index) {}
+                if self.large.kept_bytes() > LARGE_KEPT {
+                    self.keep_fewer(index);
+                }
                 Some(Freed { size: kept.size, unused: kept.unused })
             }
         }
+    }
+
+    #[inline(never)]
+    fn free_nested(&mut self, number: u32, index: &impl BlockIndex) -> Option<Freed> {
+        let (address, ..) = self.nest.used(number)?;
+        index.clear_large(address, number);
+        self.nest.free(number, self.now)
+    }
+
+    #[cold]
+    fn keep_fewer(&mut self, index: &impl BlockIndex) {
+        while self.large.kept_bytes() > LARGE_KEPT && self.release_one_large(index) {}
     }
 
     /// A large block in a window that can be used as it is.
@@ -166,10 +199,8 @@ impl StreamHeap {
 
     /// Joins one large block that is kept with what is free.
     fn release_one_large(&mut self, index: &impl BlockIndex) -> bool {
-        let Some((number, freed_at)) = self.large.take_any_kept() else { return false };
-        if let Some((address, _)) = self.large.used(number) {
-            index.clear_large(address, number);
-        }
+        let Some((number, address, freed_at)) = self.large.take_any_kept() else { return false };
+        index.clear_large(address, number);
         self.large.release(number, freed_at);
         true
     }
@@ -192,11 +223,7 @@ impl StreamHeap {
     /// The address of a block of exactly `size` bytes that was freed here and kept whole, as it is in the index.
     #[inline]
     pub(crate) fn take_kept(&mut self, size: usize, unused: usize) -> Option<u64> {
-        match Tier::of(size) {
-            Tier::Small => self.small.take_kept(size, unused),
-            Tier::Medium => self.medium.take_kept(size, unused),
-            Tier::Large => self.large.take_kept(size, unused).map(|(_, address)| address),
-        }
+        self.take_kept_block(size, unused).map(|block| block.address)
     }
 
     /// As [`StreamHeap::allocate`], once all that is kept for later requests of its size may serve this one.

@@ -52,29 +52,15 @@ impl Pages {
         Self { kind, blocks: Extents::new(Some(most)), numbers: BTreeMap::new(), spare: Vec::new() }
     }
 
-    /// A block that is kept, as it is in the index, or one that is cut from a page.
+    /// A block that is kept, as it is in the index: its number and address.
     #[inline]
-    pub(super) fn allocate(
-        &mut self,
-        size: usize,
-        unused: usize,
-        now: u64,
-        homes: &mut Homes<'_>,
-        index: &impl BlockIndex,
-    ) -> Option<Block> {
-        match self.blocks.take_kept(size, unused) {
-            Some((number, address)) => Some(self.block(number, address, size)),
-            None => self.cut(size, unused, now, homes, index),
-        }
+    pub(super) fn take_kept(&mut self, size: usize, unused: usize) -> Option<(u32, u64)> {
+        self.blocks.take_kept(size, unused)
     }
 
-    #[inline]
-    pub(super) fn take_kept(&mut self, size: usize, unused: usize) -> Option<u64> {
-        self.blocks.take_kept(size, unused).map(|(_, address)| address)
-    }
-
-    /// A block of a page, of one more if need be.
-    fn cut(
+    /// A block that is cut from a page, of one more if need be.
+    #[inline(never)]
+    pub(super) fn cut(
         &mut self,
         size: usize,
         unused: usize,
@@ -130,12 +116,10 @@ impl Pages {
         while self.release_one_kept(now, homes, index) {}
     }
 
-    #[cold]
+    #[inline(never)]
     fn release_one_kept(&mut self, now: u64, homes: &mut Homes<'_>, index: &impl BlockIndex) -> bool {
-        let Some((number, freed_at)) = self.blocks.take_any_kept() else { return false };
-        if let Some((address, _)) = self.blocks.used(number) {
-            index.clear_in_page(address, self.kind);
-        }
+        let Some((number, address, freed_at)) = self.blocks.take_any_kept() else { return false };
+        index.clear_in_page(address, self.kind);
         let released = self.blocks.release(number, freed_at);
         if let Some(page) = released.and_then(|released| released.whole_run) {
             self.spare.push(page);

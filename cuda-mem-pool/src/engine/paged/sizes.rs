@@ -40,11 +40,6 @@ impl Tier {
 #[inline]
 #[must_use]
 pub const fn block_size(size: usize) -> Option<usize> {
-    if size > MAX {
-        None
-    } else if size == 0 {
-        Some(GRANULE)
-    } else {
-        Some(size.next_multiple_of(GRANULE))
-    }
+    // 0 is rounded up too.
+    if size > MAX { None } else { Some((size.saturating_sub(1) | (GRANULE - 1)) + 1) }
 }

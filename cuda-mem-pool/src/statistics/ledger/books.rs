@@ -8,8 +8,7 @@ use self::shares::Shares;
 use super::cells::{ACTIVE, Cells, TOKEN};
 use super::sums::{Flow, Made, Sums};
 use super::{LiveStatistics, Peaks};
-use crate::primitive::{Mutex, Ordering, lock, thread_token, wait_a_moment};
-use crate::statistics::PoolSize;
+use crate::primitive::{Mutex, Ordering, lock_soon, thread_token, wait_a_moment};
 
 #[derive(Debug)]
 pub(super) struct Books {
@@ -38,7 +37,7 @@ impl Books {
 
     pub(super) fn add(&self) -> Arc<Cells> {
         let cells = Arc::<Cells>::default();
-        let mut state = lock(&self.state);
+        let mut state = lock_soon(&self.state);
         cells.move_to(state.shards.len());
         state.shards.push(Arc::clone(&cells));
         cells
@@ -47,10 +46,10 @@ impl Books {
     /// The shard may count from now on, and has room for `more` if it is bound. Its holder is the calling thread, is armed, and
     /// the shard is not active.
     #[cold]
-    pub(super) fn admit(&self, cells: &Arc<Cells>, more: Sums, likely: PoolSize) {
-        let mut state = lock(&self.state);
+    pub(super) fn admit(&self, cells: &Arc<Cells>, more: Sums) {
+        let mut state = lock_soon(&self.state);
         if self.peaks == Peaks::Exact {
-            state.shares.admit(cells, more, likely);
+            state.shares.admit(cells, more);
         }
         // Nobody else changes the word of a shard whose holder is armed. What was counted here last is seen: by the holder's
         // turn with the shard, or by the lock.
@@ -59,7 +58,7 @@ impl Books {
 
     /// The shard is gone, and nobody has it.
     pub(super) fn remove(&self, cells: &Cells) {
-        let mut state = lock(&self.state);
+        let mut state = lock_soon(&self.state);
         match self.peaks {
             Peaks::Exact => state.shares.rest(),
             Peaks::Sharded => {
@@ -79,7 +78,7 @@ impl Books {
     }
 
     pub(super) fn read(&self) -> LiveStatistics {
-        let mut state = lock(&self.state);
+        let mut state = lock_soon(&self.state);
         let (now, flow) = state.freeze(self.peaks);
         let peak = match self.peaks {
             Peaks::Exact => state.shares.peak(),
@@ -90,7 +89,7 @@ impl Books {
 
     /// What there is, and the most that there was, while others count.
     pub(super) fn glance(&self) -> (Sums, Sums) {
-        let state = lock(&self.state);
+        let state = lock_soon(&self.state);
         match self.peaks {
             Peaks::Exact => state.shares.glance(),
             // Those that have risen have not all looked at it yet.
@@ -102,7 +101,7 @@ impl Books {
     }
 
     pub(super) fn reset_peak(&self) {
-        let mut state = lock(&self.state);
+        let mut state = lock_soon(&self.state);
         state.freeze(self.peaks);
         match self.peaks {
             Peaks::Exact => state.shares.reset_peak(),
@@ -114,7 +113,7 @@ impl Books {
     }
 
     pub(super) fn reset_accumulated(&self) {
-        let mut state = lock(&self.state);
+        let mut state = lock_soon(&self.state);
         let (_, flow) = state.freeze(self.peaks);
         state.base = flow;
     }

@@ -25,6 +25,8 @@ pub(super) struct Cells {
     risen: AtomicBool,
     /// No figure may rise above `most`.
     bound: AtomicBool,
+    /// Up to these numbers of blocks, bytes and requested bytes in both kinds of pools together no peak moves.
+    limits: [AtomicI64; 3],
     pools: [PoolCells; 2],
     /// The most of each figure since the last `begin`, in the order of [`Sums`]; in a shard that is bound, what each may be.
     most: [[AtomicI64; 5]; SIDES],
@@ -41,7 +43,7 @@ struct PoolCells {
     made: AtomicI64,
     made_bytes: AtomicI64,
     made_requested: AtomicI64,
-    /// Up to these numbers of blocks, bytes and requested bytes in each kind of pool no peak moves.
+    /// As those of all pools.
     limits: [AtomicI64; 3],
     pending: AtomicI64,
     pending_bytes: AtomicI64,
@@ -53,14 +55,14 @@ impl Cells {
     #[must_use]
     pub(super) fn allocate(&self, pool: PoolSize, bytes: i64, requested: i64) -> bool {
         self.figures.touch();
-        let cells = self.pool(pool);
+        let (cells, other) = self.pool_and_other(pool);
         let sum = |cell: &AtomicI64, amount: i64| read(cell).wrapping_add(amount);
         let now = [sum(&cells.blocks, 1), sum(&cells.bytes, bytes), sum(&cells.requested, requested)];
-        let [blocks_limit, bytes_limit, requested_limit] = &cells.limits;
-        let room = |limit: &AtomicI64, now: i64| read(limit).wrapping_sub(now);
-        // One test of three signs.
-        let least = room(blocks_limit, now[0]) | room(bytes_limit, now[1]) | room(requested_limit, now[2]);
-        if least < 0 && !self.rise(pool, bytes, requested) {
+        let all = [sum(&other.blocks, now[0]), sum(&other.bytes, now[1]), sum(&other.requested, now[2])];
+        // One test of six signs.
+        if (least_room(&cells.limits, now) | least_room(&self.limits, all)) < 0
+            && !self.rise(pool, bytes, requested)
+        {
             return false;
         }
         let [blocks, all_bytes, all_requested] = now;
@@ -80,12 +82,12 @@ impl Cells {
             self.risen.store(true, Ordering::Relaxed);
             return true;
         }
-        // The limits divide what may be among the kinds of pools: perhaps it is the other's part that is left.
+        // Blocks that were pending may have been over since.
         let block = Sums::of_block(pool, bytes, requested);
         let (after, most) = (self.now().plus(block), self.most());
         let fits = after.fits(most);
         if fits {
-            self.limit(after, most, pool);
+            self.limit(after, most);
         }
         fits
     }
@@ -109,9 +111,10 @@ impl Cells {
         add(&pool.pending, 1);
         add(&pool.pending_bytes, bytes);
         // It is still active: so much fewer others may be.
-        let [blocks_limit, bytes_limit, _] = &pool.limits;
-        add(blocks_limit, -1);
-        add(bytes_limit, bytes.wrapping_neg());
+        for [blocks_limit, bytes_limit, _] in [&pool.limits, &self.limits] {
+            add(blocks_limit, -1);
+            add(bytes_limit, bytes.wrapping_neg());
+        }
     }
 
     pub(super) fn complete_free(&self, pool: PoolSize, bytes: i64, requested: i64) {
@@ -139,34 +142,36 @@ impl Cells {
         for (most, now) in self.most.iter().flatten().zip(now.all()) {
             most.store(read(most).max(now), Ordering::Relaxed);
         }
-        self.limit(now, self.most(), PoolSize::Small);
+        self.limit(now, self.most());
     }
 
     /// Has the peaks start anew from what there is.
     pub(super) fn begin(&self) {
         self.bound.store(false, Ordering::Relaxed);
-        self.start_from(self.now(), PoolSize::Small);
+        self.start_from(self.now());
     }
 
-    /// Binds the figures, which are not above `most`. `likely` is the kind of pool that is likely to rise next.
-    pub(super) fn bind(&self, most: Sums, likely: PoolSize) {
+    /// Binds the figures, which are not above `most`.
+    pub(super) fn bind(&self, most: Sums) {
         self.bound.store(true, Ordering::Relaxed);
-        self.start_from(most, likely);
+        self.start_from(most);
     }
 
-    fn start_from(&self, start: Sums, likely: PoolSize) {
+    fn start_from(&self, start: Sums) {
         self.figures.touch();
         for (most, start) in self.most.iter().flatten().zip(start.all()) {
             most.store(start, Ordering::Relaxed);
         }
-        self.limit(self.now(), start, likely);
+        self.limit(self.now(), start);
     }
 
-    /// Each kind of pool may rise to its own peak, and both together by half of what is left below theirs each.
-    fn limit(&self, now: Sums, most: Sums, likely: PoolSize) {
+    /// Each kind of pool may rise to its own peak, and both together to theirs.
+    fn limit(&self, now: Sums, most: Sums) {
         self.risen.store(false, Ordering::Relaxed);
-        for (pool, limits) in self.pools.iter().zip(now.limits(most, likely)) {
-            for (cell, limit) in pool.limits.iter().zip(limits) {
+        let [small, large] = &self.pools;
+        for (cells, limits) in [&self.limits, &small.limits, &large.limits].into_iter().zip(now.limits(most))
+        {
+            for (cell, limit) in cells.iter().zip(limits) {
                 cell.store(limit, Ordering::Relaxed);
             }
         }
@@ -197,10 +202,15 @@ impl Cells {
 
     #[inline]
     fn pool(&self, pool: PoolSize) -> &PoolCells {
+        self.pool_and_other(pool).0
+    }
+
+    #[inline]
+    fn pool_and_other(&self, pool: PoolSize) -> (&PoolCells, &PoolCells) {
         let [small, large] = &self.pools;
         match pool {
-            PoolSize::Small => small,
-            PoolSize::Large => large,
+            PoolSize::Small => (small, large),
+            PoolSize::Large => (large, small),
         }
     }
 }
@@ -217,6 +227,13 @@ impl PoolCells {
             read(&self.requested),
         ]
     }
+}
+
+/// Less than nothing if one of the figures is above its limit.
+#[inline]
+fn least_room(limits: &[AtomicI64; 3], now: [i64; 3]) -> i64 {
+    let [blocks, bytes, requested] = limits.each_ref().map(read);
+    blocks.wrapping_sub(now[0]) | bytes.wrapping_sub(now[1]) | requested.wrapping_sub(now[2])
 }
 
 #[inline]

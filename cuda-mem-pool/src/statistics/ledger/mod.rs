@@ -158,10 +158,18 @@ impl Shard {
     #[inline]
     pub fn try_hold(&self) -> Option<ShardGuard<'_>> {
         let counting = ACTIVE | HELD | thread_token();
-        let mut now = self.cells.lock.load(Ordering::Relaxed);
+        // As it is left, if nobody asks for the peaks. Acquire: what the last holder did is done.
+        match self.cells.lock.compare_exchange(ACTIVE, counting, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Some(ShardGuard { shard: self, counting, _here: PhantomData }),
+            Err(now) => self.try_hold_at(now),
+        }
+    }
+
+    #[inline(never)]
+    fn try_hold_at(&self, mut now: usize) -> Option<ShardGuard<'_>> {
+        let counting = ACTIVE | HELD | thread_token();
         while now & HELD == 0 {
             let taken = now | counting & !ACTIVE;
-            // Acquire: what the last holder did is done.
             match self.cells.lock.compare_exchange(now, taken, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(ShardGuard { shard: self, counting, _here: PhantomData }),
                 Err(other) => now = other,
@@ -241,7 +249,7 @@ impl ShardGuard<'_> {
         // Acquire: what it may have is seen, if it is still active.
         let before = cells.lock.fetch_or(self.counting & TOKEN, Ordering::Acquire);
         if before & ACTIVE == 0 {
-            self.shard.books.admit(cells, Sums::default(), PoolSize::Small);
+            self.shard.books.admit(cells, Sums::default());
         }
     }
 
@@ -251,7 +259,7 @@ impl ShardGuard<'_> {
         let cells = &self.shard.cells;
         // From here on the cells stand still. Release: what was counted is seen by whoever has the books.
         cells.lock.fetch_and(!ACTIVE, Ordering::Release);
-        self.shard.books.admit(cells, Sums::of_block(pool, bytes, requested), pool);
+        self.shard.books.admit(cells, Sums::of_block(pool, bytes, requested));
     }
 }
 

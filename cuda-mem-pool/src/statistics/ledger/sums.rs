@@ -45,27 +45,19 @@ impl Sums {
         self.with(other, i64::wrapping_sub)
     }
 
-    /// What blocks, bytes and requested bytes of small blocks and of large ones may rise to, each by itself and all at once,
-    /// before one of the figures is above `most`, which none is now. What is pending stays. The kind of pool that is likely to
-    /// rise next gets what does not halve.
-    pub(super) fn limits(self, most: Self, likely: PoolSize) -> [[i64; 3]; 2] {
-        let [all_room, small_room, large_room] = most.less(self).0;
-        let half = all_room.map(|room| room / 2);
-        let rest = zip(all_room, half, i64::wrapping_sub);
-        let [_, small, large] = self.0;
-        let limits = |now: Figures, room: Figures, part: Figures| {
-            let [blocks, bytes, active, active_bytes, requested] = zip(room, part, i64::min);
-            [
+    /// What blocks, bytes and requested bytes of all pools, of small blocks and of large ones may rise to before one of the figures is
+    /// above `most`, which none is now. What is pending stays.
+    pub(super) fn limits(self, most: Self) -> [[i64; 3]; SIDES] {
+        let mut limits = [[0; 3]; SIDES];
+        for ((limits, now), room) in limits.iter_mut().zip(self.0).zip(most.less(self).0) {
+            let [blocks, bytes, active, active_bytes, requested] = room;
+            *limits = [
                 now[0].wrapping_add(blocks.min(active)),
                 now[1].wrapping_add(bytes.min(active_bytes)),
                 now[4].wrapping_add(requested),
-            ]
-        };
-        let (small_part, large_part) = match likely {
-            PoolSize::Small => (rest, half),
-            PoolSize::Large => (half, rest),
-        };
-        [limits(small, small_room, small_part), limits(large, large_room, large_part)]
+            ];
+        }
+        limits
     }
 
     /// The figures of one block that somebody has.

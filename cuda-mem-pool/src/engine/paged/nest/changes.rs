@@ -1,14 +1,12 @@
 //! How leaves and windows come and go, which the page source sees to.
 
-use super::{Leaf, Nest, PAGE, WHOLE, Window};
-use crate::engine::slab::NONE;
+use super::{Leaf, Nest, PAGE, Span, WHOLE, Window};
+use crate::engine::slab::{NONE, push};
 
 impl Nest {
     /// Adds a handle that nothing is in and that is mapped at an address.
     pub(in crate::engine::paged) fn add_leaf(&mut self, chunk: u32, home: u64, freed_at: u64) -> u32 {
         let leaf = Leaf {
-            head: 0,
-            tail: WHOLE,
             chunk,
             cut: WHOLE,
             home,
@@ -18,23 +16,22 @@ impl Nest {
             page: 0,
             kind: None,
             shown: None,
-            is_unshown: false,
         };
         self.held += PAGE;
-        let number = match self.vacant.pop() {
+        match self.vacant.pop() {
             Some(number) => {
-                if let Some(place) = self.leaves.get_mut(number as usize) {
-                    *place = leaf;
+                let at = number as usize;
+                if let (Some(place), Some(span)) = (self.leaves.get_mut(at), self.spans.get_mut(at)) {
+                    (*place, *span) = (leaf, Span::FREE);
                 }
                 number
             }
             None => {
-                self.leaves.push(leaf);
+                push(&mut self.leaves, leaf);
+                push(&mut self.spans, Span::FREE);
                 self.leaves.len() as u32 - 1
             }
-        };
-        self.mark_unshown(number);
-        number
+        }
     }
 
     /// A leaf is mapped to be a page.
@@ -57,37 +54,34 @@ impl Nest {
             unused: 0,
             is_used: false,
             list,
+            earlier: NONE,
             leaves: vec![NONE; (size + skip).div_ceil(PAGE)].into_boxed_slice(),
             taken_at: 0,
             interval: 0,
             left_at: 0,
         };
-        self.windows.push(window);
-        if let Some(idle) = self.idle.get_mut(list as usize) {
-            idle.push(number);
-        }
+        push(&mut self.windows, window);
+        self.link(number);
         number
     }
 
     /// Has an idle window be for another size, of as many pages.
     pub(in crate::engine::paged) fn give_window(&mut self, number: u32, size: usize) {
         let list = self.list(size);
-        let Some(window) = self.windows.get_mut(number as usize) else { return };
-        let before = std::mem::replace(&mut window.list, list);
-        (window.size, window.taken_at, window.interval) = (size, 0, 0);
-        if let Some(idle) = self.idle.get_mut(before as usize) {
-            idle.retain(|other| *other != number);
+        if self.take_out(number).is_none() {
+            return;
         }
-        if let Some(idle) = self.idle.get_mut(list as usize) {
-            idle.push(number);
+        if let Some(window) = self.windows.get_mut(number as usize) {
+            (window.list, window.size, window.taken_at, window.interval) = (list, size, 0, 0);
         }
+        self.link(number);
     }
 
     fn list(&mut self, size: usize) -> u32 {
         let next = self.idle.len() as u32;
         let list = *self.by_size.entry(size).or_insert(next);
         if list == next {
-            self.idle.push(Vec::new());
+            push(&mut self.idle, NONE);
         }
         list
     }
@@ -105,7 +99,6 @@ impl Nest {
         if let Some(before) = self.leaves.get_mut(number as usize) {
             before.leave(window, base);
             self.mappings -= 1;
-            self.mark_unshown(number);
         }
         if let Some(leaf) = self.leaves.get_mut(leaf as usize) {
             leaf.windows.push(window);
@@ -115,11 +108,11 @@ impl Nest {
 
     /// Takes a free leaf out of all windows: its handle, where its bytes are shown, and when it became free.
     pub(in crate::engine::paged) fn remove_leaf(&mut self, number: u32) -> Option<(u32, u64, u64)> {
-        let leaf =
-            self.leaves.get_mut(number as usize).filter(|leaf| leaf.chunk != NONE && leaf.is_free())?;
+        let span = self.spans.get_mut(number as usize).filter(|span| span.is_free())?;
+        let leaf = self.leaves.get_mut(number as usize).filter(|leaf| leaf.chunk != NONE)?;
         let found = (leaf.chunk, leaf.home, leaf.freed_at);
         // Of no window, and never free.
-        (leaf.chunk, leaf.head, leaf.tail) = (NONE, WHOLE, 0);
+        (leaf.chunk, *span) = (NONE, Span::GONE);
         if leaf.page > 0 {
             leaf.page = 0;
             self.mappings -= 1;
@@ -131,7 +124,6 @@ impl Nest {
             self.mappings -= 1;
         }
         self.spare_pages.retain(|spare| *spare != number);
-        self.unshown.retain(|other| *other != number);
         self.vacant.push(number);
         self.held -= PAGE;
         Some(found)

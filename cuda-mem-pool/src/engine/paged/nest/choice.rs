@@ -1,7 +1,6 @@
 //! Which leaves and windows the page source takes.
 
-use super::{Leaf, Nest, PAGE, WHOLE};
-use crate::engine::slab::NONE;
+use super::{Leaf, Nest, PAGE, Span, WHOLE};
 
 /// A window that was never used again is wanted later than all that were.
 const LATER: u64 = 1 << 40;
@@ -12,8 +11,7 @@ const MOST: usize = 64;
 impl Nest {
     /// Idle windows of a size, the latest first.
     pub(in crate::engine::paged) fn idle_of(&self, size: usize) -> Vec<u32> {
-        let list = self.by_size.get(&size).and_then(|list| self.idle.get(*list as usize));
-        list.map(|idle| idle.iter().rev().take(MOST).copied().collect()).unwrap_or_default()
+        self.by_size.get(&size).map(|list| self.idle(*list).take(MOST).collect()).unwrap_or_default()
     }
 
     /// The places of a window whose leaves cannot be used.
@@ -21,7 +19,7 @@ impl Nest {
         let Some(window) = self.windows.get(window as usize) else { return Vec::new() };
         let parts = window.leaves.iter().zip(window.parts()).enumerate();
         let lacks = |leaf: u32, (from, to)| {
-            !self.leaves.get(leaf as usize).is_some_and(|leaf: &Leaf| leaf.has_free(from, to))
+            !self.spans.get(leaf as usize).is_some_and(|span| span.has_free(from, to))
         };
         parts.filter(|(_, (leaf, part))| lacks(**leaf, *part)).map(|(place, _)| place).collect()
     }
@@ -29,9 +27,9 @@ impl Nest {
     /// Leaves that nothing is in and their handles, those that are wanted again last first: what a program does again and again
     /// then finds its windows as they were.
     pub(in crate::engine::paged) fn free_leaves(&self, now: u64) -> Vec<(u32, u32)> {
-        let free = self.leaves.iter().zip(0u32..).filter(|(leaf, _)| leaf.chunk != NONE && leaf.is_free());
+        let free = self.leaves_and_spans().filter(|(_, span, _)| span.is_free());
         let mut free: Vec<(bool, u64, usize, u32, u32)> = free
-            .map(|(leaf, number)| {
+            .map(|(leaf, _, number)| {
                 (leaf.page > 0, u64::MAX - self.wanted_at(leaf, now), leaf.windows.len(), number, leaf.chunk)
             })
             .collect();
@@ -59,9 +57,9 @@ impl Nest {
         bytes: usize,
         may: impl Fn(u32) -> bool,
     ) -> Option<(u32, u32)> {
-        let fits = |leaf: &Leaf| leaf.head > 0 && leaf.tail == WHOLE && PAGE - leaf.head as usize >= bytes;
-        let leaves = self.leaves.iter().zip(0u32..).filter(|(leaf, _)| fits(leaf) && may(leaf.chunk));
-        leaves.max_by_key(|(leaf, _)| leaf.head).map(|(leaf, number)| (number, leaf.chunk))
+        let fits = |span: Span| span.head > 0 && span.tail == WHOLE && PAGE - span.head as usize >= bytes;
+        let leaves = self.leaves_and_spans().filter(|(leaf, span, _)| fits(*span) && may(leaf.chunk));
+        leaves.max_by_key(|(_, span, _)| span.head).map(|(leaf, _, number)| (number, leaf.chunk))
     }
 
     /// The idle window of so many pages that was taken last: those that were not are wanted again sooner.

@@ -19,10 +19,11 @@ mod shown;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-use self::records::{Leaf, SizeHasher, Window};
+use self::records::{Leaf, SizeHasher, Span, Window};
 use super::heap::Freed;
 use super::index::PageKind;
 use super::sizes::PAGE;
+use crate::engine::slab::NONE;
 
 /// What a block of a window has in its number. Other large blocks have lower ones: there is no memory for as many.
 pub(super) const NESTED: u32 = 1 << 29;
@@ -36,18 +37,18 @@ const WHOLE: u32 = PAGE as u32;
 #[derive(Debug, Default)]
 pub(super) struct Nest {
     leaves: Vec<Leaf>,
+    /// Of each leaf.
+    spans: Vec<Span>,
     vacant: Vec<u32>,
     windows: Vec<Window>,
-    /// The windows that nothing is in, by size, the latest last.
-    idle: Vec<Vec<u32>>,
+    /// For each size the latest of the windows that nothing is in, which names the one before.
+    idle: Vec<u32>,
     by_size: HashMap<usize, u32, BuildHasherDefault<SizeHasher>>,
     /// Leaves that were pages and are free.
     spare_pages: Vec<u32>,
     held: usize,
     used: usize,
     mappings: usize,
-    /// Leaves whose bytes are at other addresses than was shown last.
-    unshown: Vec<u32>,
 }
 
 impl Nest {
@@ -58,17 +59,35 @@ impl Nest {
             return None;
         }
         let list = *self.by_size.get(&size)?;
-        let idle = self.idle.get(list as usize)?;
-        let place = (0..idle.len()).rev().take(LOOKED_AT).find(|place| self.is_free(idle[*place]))?;
-        let window = self.idle.get_mut(list as usize)?.remove(place);
-        self.put_to_use(window, unused, now)
+        let (mut later, mut number) = (NONE, *self.idle.get(list as usize)?);
+        for _ in 0..LOOKED_AT {
+            let window = self.windows.get(number as usize)?;
+            if self.is_free(window) {
+                self.unlink(list, later, window.earlier);
+                return self.put_to_use(number, unused, now);
+            }
+            (later, number) = (number, window.earlier);
+        }
+        None
+    }
+
+    /// Takes the window between two others out of the idle ones of its size.
+    #[inline]
+    fn unlink(&mut self, list: u32, later: u32, earlier: u32) {
+        match self.windows.get_mut(later as usize) {
+            Some(later) => later.earlier = earlier,
+            None => {
+                if let Some(latest) = self.idle.get_mut(list as usize) {
+                    *latest = earlier;
+                }
+            }
+        }
     }
 
     #[inline]
-    fn is_free(&self, window: u32) -> bool {
-        let Some(window) = self.windows.get(window as usize) else { return false };
+    fn is_free(&self, window: &Window) -> bool {
         let is_free = |(leaf, (from, to)): (&u32, (u32, u32))| {
-            self.leaves.get(*leaf as usize).is_some_and(|leaf| leaf.has_free(from, to))
+            self.spans.get(*leaf as usize).is_some_and(|span| span.has_free(from, to))
         };
         window.leaves.iter().zip(window.parts()).all(is_free)
     }
@@ -87,19 +106,18 @@ impl Nest {
         let window = self.windows.get(number as usize)?;
         for (at, (leaf, (from, to))) in window.leaves.iter().zip(window.parts()).enumerate() {
             let base = window.address + (at * PAGE) as u64;
-            let Some(record) = self.leaves.get_mut(*leaf as usize) else { continue };
+            let leaf = *leaf as usize;
+            let (Some(span), Some(leaf)) = (self.spans.get_mut(leaf), self.leaves.get_mut(leaf)) else {
+                continue;
+            };
+            // Of the leaf's record nothing is read: that may be far away.
             if from == 0 {
-                record.head = to;
+                span.head = to;
                 // What was shown behind a block that is gone is so no more.
-                record.cut = record.tail;
-                record.home = base;
+                (leaf.cut, leaf.home) = (span.tail, base);
             } else {
-                (record.tail, record.cut) = (from, from);
-                record.home_of_tail = base;
-            }
-            if !record.is_unshown {
-                record.is_unshown = true;
-                self.unshown.push(*leaf);
+                span.tail = from;
+                (leaf.cut, leaf.home_of_tail) = (from, base);
             }
         }
         Some((number | NESTED, window.block()))
@@ -115,21 +133,41 @@ impl Nest {
         self.used -= window.size;
         let window = self.windows.get(number as usize)?;
         for (leaf, (from, _)) in window.leaves.iter().zip(window.parts()) {
-            let Some(leaf) = self.leaves.get_mut(*leaf as usize) else { continue };
+            let leaf = *leaf as usize;
+            let (Some(span), Some(leaf)) = (self.spans.get_mut(leaf), self.leaves.get_mut(leaf)) else {
+                continue;
+            };
             if from == 0 {
-                leaf.head = 0;
+                span.head = 0;
             } else {
-                leaf.tail = WHOLE;
+                span.tail = WHOLE;
             }
             leaf.freed_at = now;
         }
-        self.idle.get_mut(window.list as usize)?.push(number);
+        self.link(number);
         Some(freed)
+    }
+
+    /// A window is the latest idle one of its size.
+    #[inline]
+    fn link(&mut self, number: u32) {
+        if let Some(window) = self.windows.get_mut(number as usize)
+            && let Some(latest) = self.idle.get_mut(window.list as usize)
+        {
+            window.earlier = std::mem::replace(latest, number);
+        }
+    }
+
+    /// The idle windows of a list, the latest first.
+    fn idle(&self, list: u32) -> impl Iterator<Item = u32> {
+        let latest = self.idle.get(list as usize).copied();
+        let earlier = |number: &u32| self.windows.get(*number as usize).map(|window| window.earlier);
+        std::iter::successors(latest, earlier).take_while(|number| *number != NONE)
     }
 
     /// A leaf that was a page before, to be one again: its number and where it is mapped as one.
     pub(super) fn take_page(&mut self, kind: PageKind) -> Option<(u32, u64)> {
-        let is_free = |leaf: &u32| self.leaves.get(*leaf as usize).is_some_and(Leaf::is_free);
+        let is_free = |leaf: &u32| self.spans.get(*leaf as usize).is_some_and(Span::is_free);
         let is_same =
             |leaf: &u32| self.leaves.get(*leaf as usize).is_some_and(|leaf| leaf.kind == Some(kind));
         let spare = &self.spare_pages;
@@ -141,17 +179,18 @@ impl Nest {
     /// Has a free leaf, which is mapped for that, be a page: its number as a block, and its address.
     fn use_as_page(&mut self, number: u32, kind: PageKind) -> Option<(u32, u64)> {
         let leaf = self.leaves.get_mut(number as usize)?;
-        (leaf.head, leaf.cut, leaf.home, leaf.kind) = (WHOLE, WHOLE, leaf.page, Some(kind));
+        (leaf.cut, leaf.home, leaf.kind) = (WHOLE, leaf.page, Some(kind));
+        self.spans.get_mut(number as usize)?.head = WHOLE;
         self.spare_pages.retain(|spare| *spare != number);
-        self.mark_unshown(number);
         Some((number | NESTED, self.leaves.get(number as usize)?.page))
     }
 
     /// Takes a page back that nothing is in.
     pub(super) fn free_page(&mut self, number: u32, now: u64) {
         let number = number & !NESTED;
-        if let Some(leaf) = self.leaves.get_mut(number as usize) {
-            (leaf.head, leaf.freed_at) = (0, now);
+        let at = number as usize;
+        if let (Some(span), Some(leaf)) = (self.spans.get_mut(at), self.leaves.get_mut(at)) {
+            (span.head, leaf.freed_at) = (0, now);
             self.spare_pages.push(number);
         }
     }
@@ -183,13 +222,27 @@ impl Nest {
 
     /// Uses a window whose leaves are free, of those that are idle.
     pub(super) fn use_window(&mut self, number: u32, unused: usize, now: u64) -> Option<(u32, u64)> {
-        if !self.is_free(number) {
+        if !self.is_free(self.windows.get(number as usize)?) {
             return None;
         }
-        let list = self.windows.get(number as usize)?.list;
-        let idle = self.idle.get_mut(list as usize)?;
-        let place = idle.iter().position(|other| *other == number)?;
-        idle.remove(place);
+        self.take_out(number)?;
         self.put_to_use(number, unused, now)
+    }
+
+    /// Takes a window out of the idle ones of its size. None if it is not one.
+    fn take_out(&mut self, number: u32) -> Option<()> {
+        let window = self.windows.get(number as usize)?;
+        let (list, earlier) = (window.list, window.earlier);
+        let mut idle = self.idle(list);
+        let mut later = NONE;
+        loop {
+            match idle.next()? {
+                other if other == number => break,
+                other => later = other,
+            }
+        }
+        drop(idle);
+        self.unlink(list, later, earlier);
+        Some(())
     }
 }

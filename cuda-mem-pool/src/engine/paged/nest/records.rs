@@ -6,12 +6,16 @@ use super::WHOLE;
 use crate::engine::paged::index::PageKind;
 use crate::engine::paged::sizes::PAGE;
 
+/// What is in use of a leaf: its bytes up to `head`, and those from `tail` on. On its own, because that is all that allocations read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    pub(super) head: u32,
+    pub(super) tail: u32,
+}
+
 /// One handle.
 #[derive(Debug)]
 pub(super) struct Leaf {
-    /// In use are its bytes up to `head`, and those from `tail` on.
-    pub(super) head: u32,
-    pub(super) tail: u32,
     /// Its number in the books of the page source; [`NONE`] if there is none at this number.
     pub(super) chunk: u32,
     /// Its bytes up to this one are shown at `home`, and the others at `home_of_tail`.
@@ -26,7 +30,6 @@ pub(super) struct Leaf {
     pub(super) kind: Option<PageKind>,
     /// What was shown last: as `cut`, `home` and `home_of_tail`. Nothing of a new one.
     pub(super) shown: Option<(u32, u64, u64)>,
-    pub(super) is_unshown: bool,
 }
 
 /// Addresses for blocks of one size.
@@ -40,6 +43,8 @@ pub(in crate::engine::paged) struct Window {
     pub(super) unused: u32,
     pub(super) is_used: bool,
     pub(super) list: u32,
+    /// While it is idle: the one of this size that was so before.
+    pub(super) earlier: u32,
     /// [`NONE`] where none is.
     pub(in crate::engine::paged) leaves: Box<[u32]>,
     /// When it was taken last, and how long before that: on the heap's count.
@@ -76,17 +81,25 @@ impl Window {
     }
 
     /// The bytes of each leaf that a block in it has: from and to.
+    #[inline]
     pub(super) fn parts(&self) -> impl Iterator<Item = (u32, u32)> {
         let end = self.size + self.skip as usize;
+        let (last, rest) = (self.leaves.len().saturating_sub(1), (end.saturating_sub(1) % PAGE + 1) as u32);
         let part = move |at: usize| {
             let from = if at == 0 { self.skip } else { 0 };
-            (from, (end - at * PAGE).min(PAGE) as u32)
+            (from, if at == last { rest } else { WHOLE })
         };
         (0..self.leaves.len()).map(part)
     }
 }
 
-impl Leaf {
+impl Span {
+    /// Nothing is in use.
+    pub(super) const FREE: Self = Self { head: 0, tail: WHOLE };
+
+    /// Of no leaf: what nothing fits in.
+    pub(super) const GONE: Self = Self { head: WHOLE, tail: 0 };
+
     /// Whether nothing is in these bytes, and what else is in it lies on the right side of them.
     #[inline]
     pub(super) const fn has_free(&self, from: u32, to: u32) -> bool {
@@ -96,7 +109,9 @@ impl Leaf {
     pub(super) const fn is_free(&self) -> bool {
         self.head == 0 && self.tail == WHOLE
     }
+}
 
+impl Leaf {
     /// It is no more mapped at a place of a window, but in use at another.
     pub(super) fn leave(&mut self, window: u32, base: u64) {
         if let Some(at) = self.windows.iter().position(|other| *other == window) {

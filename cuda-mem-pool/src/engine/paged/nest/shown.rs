@@ -1,6 +1,6 @@
 //! What a nest looks like from outside: each byte of a leaf is at one address, that of the block that has it or had it last.
 
-use super::{Leaf, Nest, WHOLE};
+use super::{Leaf, Nest, Span, WHOLE};
 use crate::engine::paged::extents::{Extents, Piece, Splits};
 use crate::engine::slab::NONE;
 
@@ -10,10 +10,10 @@ impl Leaf {
     }
 
     /// The addresses of what is free, and how much.
-    fn free_parts(&self) -> impl Iterator<Item = (u64, usize)> {
-        let middle = self.cut.clamp(self.head, self.tail);
-        let front = (self.home + u64::from(self.head), middle - self.head);
-        let back = (self.home_of_tail + u64::from(middle), self.tail - middle);
+    fn free_parts(&self, span: Span) -> impl Iterator<Item = (u64, usize)> {
+        let middle = self.cut.clamp(span.head, span.tail);
+        let front = (self.home + u64::from(span.head), middle - span.head);
+        let back = (self.home_of_tail + u64::from(middle), span.tail - middle);
         [front, back].into_iter().filter(|(_, bytes)| *bytes > 0).map(|(at, bytes)| (at, bytes as usize))
     }
 }
@@ -26,14 +26,21 @@ fn ranges((cut, home, home_of_tail): (u32, u64, u64)) -> impl Iterator<Item = (u
 }
 
 impl Nest {
-    fn there(&self) -> impl Iterator<Item = &Leaf> {
-        self.leaves.iter().filter(|leaf| leaf.chunk != NONE)
+    /// The leaves that there are, and their numbers.
+    pub(super) fn leaves_and_spans(&self) -> impl Iterator<Item = (&Leaf, Span, u32)> {
+        let leaves = self.leaves.iter().zip(self.spans.iter().copied()).zip(0u32..);
+        let leaves = leaves.map(|((leaf, span), number)| (leaf, span, number));
+        leaves.filter(|(leaf, ..)| leaf.chunk != NONE)
+    }
+
+    fn free_parts(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.leaves_and_spans().flat_map(|(leaf, span, _)| leaf.free_parts(span))
     }
 
     /// Blocks, and what is free beside them; not the pages.
     pub(in crate::engine::paged) fn pieces(&self) -> Vec<Piece> {
-        let free = self.there().flat_map(Leaf::free_parts);
-        let free = free.map(|(address, size)| Piece { address, size, requested: None, in_page: false });
+        let free =
+            self.free_parts().map(|(address, size)| Piece { address, size, requested: None, in_page: false });
         let used = self.windows.iter().filter(|window| window.is_used).map(|window| Piece {
             address: window.block(),
             size: window.size,
@@ -46,33 +53,24 @@ impl Nest {
     /// What is free of leaves that are partly in use.
     pub(in crate::engine::paged) fn splits(&self) -> Splits {
         let mut splits = Splits::default();
-        let partly = self.there().filter(|leaf| !leaf.is_free());
-        partly.flat_map(Leaf::free_parts).for_each(|(_, bytes)| splits.add(1, bytes as u64));
+        let partly = self.leaves_and_spans().filter(|(_, span, _)| !span.is_free());
+        let parts = partly.flat_map(|(leaf, span, _)| leaf.free_parts(span));
+        parts.for_each(|(_, bytes)| splits.add(1, bytes as u64));
         splits
     }
 
     /// The largest block for which there is a window that can be used as it is, or a page's bytes.
     pub(in crate::engine::paged) fn largest_free(&self) -> usize {
-        let part = self.there().flat_map(Leaf::free_parts).map(|(_, bytes)| bytes).max().unwrap_or(0);
-        let idle = self.idle.iter().flatten().filter(|window| self.is_free(**window));
-        let window = idle.filter_map(|window| self.window(*window)).map(|window| window.size).max();
+        let part = self.free_parts().map(|(_, bytes)| bytes).max().unwrap_or(0);
+        let idle = self.windows.iter().filter(|window| !window.is_used && self.is_free(window));
+        let window = idle.map(|window| window.size).max();
         part.max(window.unwrap_or(0))
-    }
-
-    pub(super) fn mark_unshown(&mut self, number: u32) {
-        if let Some(leaf) = self.leaves.get_mut(number as usize).filter(|leaf| !leaf.is_unshown) {
-            leaf.is_unshown = true;
-            self.unshown.push(number);
-        }
     }
 
     /// Notes where memory is that came to be elsewhere since this was done last.
     pub(in crate::engine::paged) fn show(&mut self, large: &mut Extents) {
-        let unshown = std::mem::take(&mut self.unshown);
         let mut came = Vec::new();
-        for number in unshown {
-            let Some(leaf) = self.leaves.get_mut(number as usize) else { continue };
-            leaf.is_unshown = false;
+        for leaf in self.leaves.iter_mut().filter(|leaf| leaf.chunk != NONE) {
             let place = leaf.place();
             if leaf.shown == Some(place) {
                 continue;
@@ -93,13 +91,12 @@ impl Nest {
 
     /// Host memory that the books take.
     pub(in crate::engine::paged) fn metadata_bytes(&self) -> usize {
-        let leaves = self.leaves.capacity() * size_of::<Leaf>();
+        let leaves = self.leaves.capacity() * size_of::<Leaf>() + self.spans.capacity() * size_of::<Span>();
         let windows = self.windows.capacity() * size_of::<super::Window>();
         let places: usize = self.windows.iter().map(|window| window.leaves.len()).sum();
-        let idle: usize = self.idle.iter().map(Vec::capacity).sum();
-        let lists =
-            self.idle.capacity() * size_of::<Vec<u32>>() + self.by_size.capacity() * 3 * size_of::<u64>();
+        // A byte for each place of a table that is up to seven eighths full.
+        let lists = self.by_size.capacity() * 8 / 7 * (size_of::<(usize, u32)>() + 1);
         // Each place is in a window and in a leaf.
-        leaves + windows + lists + (places * 2 + idle + self.unshown.capacity()) * size_of::<u32>()
+        leaves + windows + lists + (places * 2 + self.idle.capacity()) * size_of::<u32>()
     }
 }

@@ -8,12 +8,12 @@
 //! the one goes on alone. So a peak is only ever raised by a shard that is active alone, to what the sum then is.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::super::cells::{ACTIVE, Cells, TOKEN};
 use super::super::sums::Sums;
 use super::{rest, try_rest};
 use crate::primitive::Ordering;
-use crate::statistics::PoolSize;
 
 #[derive(Debug, Default)]
 pub(super) struct Shares {
@@ -37,14 +37,14 @@ struct Active {
 impl Shares {
     /// Lets a shard count, and have `more` than it has. Its holder is the calling thread, is armed, and the shard's word says that
     /// it is not active.
-    pub(super) fn admit(&mut self, cells: &Arc<Cells>, more: Sums, likely: PoolSize) {
+    pub(super) fn admit(&mut self, cells: &Arc<Cells>, more: Sums) {
         let known = self.active.iter().position(|active| Arc::ptr_eq(&active.cells, cells));
         let place = known.unwrap_or_else(|| self.join(cells));
         if self.is_alone() {
             return;
         }
         match self.share_of(place, cells.now().plus(more)) {
-            Some(share) => cells.bind(share, likely),
+            Some(share) => cells.bind(share),
             None => {
                 self.rest();
                 self.join(cells);
@@ -112,13 +112,16 @@ impl Shares {
             cells.begin();
         } else if self.is_alone() {
             // It is not any more.
+            if let Some(alone) = self.active.first() {
+                let_rise(&alone.cells);
+            }
             let alone: Vec<_> = self.active.drain(..).collect();
             for Active { cells, .. } in alone {
                 let counted = rest(&cells);
                 let now = cells.now();
                 self.peak = self.peak.max(self.given.plus(cells.most()));
                 self.given = self.given.plus(now);
-                cells.bind(now, PoolSize::Small);
+                cells.bind(now);
                 go_on(&cells, counted);
                 self.active.push(Active { cells, share: now });
             }
@@ -165,7 +168,7 @@ impl Shares {
             let taken = unused.less(left).where_any(still);
             *share = share.less(taken);
             self.given = self.given.less(taken);
-            cells.bind(*share, PoolSize::Small);
+            cells.bind(*share);
             go_on(cells, counted);
         }
     }
@@ -180,6 +183,26 @@ enum Effort {
     All,
     /// And of those that do, when they are done.
     Wait,
+}
+
+/// Waits a moment for one that is alone while it rises, as at the begin of a thread: else all would stop for every few blocks that
+/// it adds to the peak.
+fn let_rise(cells: &Cells) {
+    // A few blocks take as long. It is seldom looked at, because that holds it up.
+    const LOOK: Duration = Duration::from_nanos(400);
+    const LOOKS: u32 = if cfg!(all(loom, test)) { 0 } else { 32 };
+    let begin = Instant::now();
+    let mut most = cells.now();
+    for look in 1..=LOOKS {
+        while begin.elapsed() < LOOK * look {
+            std::hint::spin_loop();
+        }
+        let now = cells.now();
+        if now.fits(most) {
+            return;
+        }
+        most = most.max(now);
+    }
 }
 
 /// Lets a shard go on that was made to rest, if it counted before.

@@ -1,0 +1,76 @@
+//! Allocations for one stream, whose heap is looked up once.
+
+use std::fmt;
+
+use cuda_mem_core::Stream;
+use cuda_mem_core::sys::CUdeviceptr;
+
+use super::allocator::CachingAllocator;
+use super::shared::Shared;
+use super::slot::StreamSlot;
+use crate::error::Result;
+
+/// An allocator for work of one stream: for whoever allocates on the same few streams all the time, and remembers this.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+/// let on_stream = allocator.of_stream(&stream)?;
+/// let address = on_stream.allocate_by_address(1000)?;
+/// // SAFETY: nothing uses it.
+/// unsafe { allocator.free_by_address(address) }?;
+/// assert_eq!(on_stream.allocate_by_address(900)?, address);
+/// # unsafe { allocator.free_by_address(address) }?;
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct StreamAllocator<'a> {
+    shared: &'a Shared,
+    slot: &'a StreamSlot,
+}
+
+impl CachingAllocator {
+    /// This allocator for work of a stream.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Core`](crate::Error::Core) if it is a stream of another context;
+    /// [`Error::TooManyStreams`](crate::Error::TooManyStreams).
+    pub fn of_stream(&self, stream: &Stream) -> Result<StreamAllocator<'_>> {
+        let shared = self.shared();
+        Ok(StreamAllocator { shared, slot: shared.slot(stream)? })
+    }
+}
+
+impl<'a> StreamAllocator<'a> {
+    /// As [`CachingAllocator::allocate_by_address`] for the stream.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline]
+    pub fn allocate_by_address(&self, bytes: usize) -> Result<CUdeviceptr> {
+        self.shared.allocate_in(self.slot, bytes)
+    }
+
+    /// The stream.
+    #[must_use]
+    pub fn stream(&self) -> &'a Stream {
+        &self.slot.stream
+    }
+}
+
+impl fmt::Debug for StreamAllocator<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamAllocator").field("stream", self.stream()).finish_non_exhaustive()
+    }
+}
