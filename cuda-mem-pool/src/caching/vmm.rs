@@ -138,6 +138,18 @@ impl Vmm {
         Ok(((address - start) as usize, range))
     }
 
+    /// Maps memory that nobody is let in to.
+    fn map_alone(&mut self, address: CUdeviceptr, bytes: usize, memory: u64) -> Result<()> {
+        let (offset, range) = self.range(address)?;
+        let handle = self.handle(memory, bytes);
+        self.observer.watch(
+            || range.map(offset, &handle),
+            |()| DriverCall::Map { address, memory, bytes: bytes as u64 },
+        )?;
+        self.calls.map += 1;
+        Ok(())
+    }
+
     /// The handle of a number, not to be given back here.
     fn handle(&self, memory: u64, bytes: usize) -> ManuallyDrop<PhysicalMemory> {
         // SAFETY: numbers come from `create`, which took them out of their owner, with their size; never dropped, it is
@@ -186,18 +198,26 @@ impl Backend for Vmm {
     }
 
     fn map(&mut self, address: u64, bytes: usize, memory: u64) -> Result<()> {
-        let (offset, range) = self.range(address)?;
-        let handle = self.handle(memory, bytes);
-        self.observer.watch(
-            || range.map(offset, &handle),
-            |()| DriverCall::Map { address, memory, bytes: bytes as u64 },
-        )?;
-        self.calls.map += 1;
-        if let Err(error) = self.set_access(address, bytes) {
-            self.unmap(address, bytes)?;
-            return Err(error);
+        self.map_row(address, &[(bytes, memory)]).1
+    }
+
+    fn map_row(&mut self, address: u64, row: &[(usize, u64)]) -> (usize, Result<()>) {
+        let (mut mapped, mut end, mut outcome) = (0, address, Ok(()));
+        for (bytes, memory) in row {
+            outcome = self.map_alone(end, *bytes, *memory);
+            if outcome.is_err() {
+                break;
+            }
+            (mapped, end) = (mapped + 1, end + *bytes as u64);
         }
-        Ok(())
+        let bytes = (end - address) as usize;
+        if mapped > 0
+            && let Err(error) = self.set_access(address, bytes)
+        {
+            let unmapped = self.unmap(address, bytes);
+            return (0, unmapped.and(Err(error)));
+        }
+        (mapped, outcome)
     }
 
     fn unmap(&mut self, address: u64, bytes: usize) -> Result<()> {

@@ -120,26 +120,41 @@ impl<B: Backend> PageSource<B> {
         build: &mut Build,
         mine: &mut StreamHeap,
         others: &mut impl Heaps,
-        mut address: u64,
+        address: u64,
         bytes: u64,
         room: u64,
     ) -> Result<(), GrowError<B::Error>> {
-        let (end, room_end) = (address + bytes, address + room);
-        let allowed = self.allowed(build.size, build.load);
-        let over = |source: &Self, left: u64| source.ground.bytes().saturating_add(left as usize) > allowed;
-        while address < end {
-            let left = (end - address) as usize;
-            let is_over = over(self, left as u64);
-            let chunk = self.memory(build, others, left, (room_end - address) as usize, is_over)?;
-            let Some(bytes) = self.ground.chunk(chunk).map(|chunk| chunk.bytes) else {
-                return Err(GrowError::NoNumbers);
-            };
-            self.move_to(build.heap, mine, chunk, address)?;
+        let mut row = Vec::new();
+        let gathered = self.gather(build, others, bytes as usize, room as usize, &mut row);
+        // What there is stays in the heap, even if it was not enough.
+        let bytes = self.move_all_to(build.heap, mine, &row, address)?;
+        if bytes > 0 {
             build.begin(address);
-            build.got += bytes as u64;
-            address += bytes as u64;
+            build.got += bytes;
         }
+        gathered?;
         self.give(build.size, build.load);
+        Ok(())
+    }
+
+    /// Handles of `bytes` together, and of no more than there is `room` for.
+    fn gather(
+        &mut self,
+        build: &mut Build,
+        others: &mut impl Heaps,
+        bytes: usize,
+        room: usize,
+        row: &mut Vec<u32>,
+    ) -> Result<(), GrowError<B::Error>> {
+        let allowed = self.allowed(build.size, build.load);
+        let mut got = 0;
+        while got < bytes {
+            let left = bytes - got;
+            let is_over = self.ground.bytes().saturating_add(left) > allowed;
+            let chunk = self.memory(build, others, left, room - got, is_over)?;
+            got += self.ground.chunk(chunk).map(|chunk| chunk.bytes).ok_or(GrowError::NoNumbers)?;
+            row.push(chunk);
+        }
         Ok(())
     }
 

@@ -31,7 +31,24 @@ pub trait Backend {
     /// Those of the driver or of the model.
     fn map(&mut self, address: u64, bytes: usize, memory: u64) -> Result<(), Self::Error>;
 
-    /// Takes the memory away from an address. What used it there is done.
+    /// As [`Backend::map`], of several pieces of memory, each with its bytes and number, one behind the other: a driver needs one call
+    /// to let the device in, whatever there is. How many are mapped, from the first on, and why not all.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver or of the model.
+    fn map_row(&mut self, address: u64, row: &[(usize, u64)]) -> (usize, Result<(), Self::Error>) {
+        let mut end = address;
+        for (done, (bytes, memory)) in row.iter().enumerate() {
+            if let Err(error) = self.map(end, *bytes, *memory) {
+                return (done, Err(error));
+            }
+            end += *bytes as u64;
+        }
+        (row.len(), Ok(()))
+    }
+
+    /// Takes the memory away from addresses: of one mapping, or of several, one behind the other. What used them there is done.
     ///
     /// # Errors
     ///

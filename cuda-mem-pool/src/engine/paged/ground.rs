@@ -36,6 +36,9 @@ pub(super) struct Chunk {
     pub(super) maps: Vec<u64>,
     /// Where it was mapped, or brought to use again, last.
     pub(super) home: u64,
+    /// Where it belongs, and is again once nothing is in it: its first place in the line, where its neighbours are as they were.
+    /// 0 if it has none.
+    pub(super) place: u64,
     /// Its number as a leaf of its heap's nest, or [`NONE`]. A leaf is in use, or free, at all of its mappings that are not stale.
     pub(super) leaf: u32,
     /// While there are any it stays where it is.
@@ -107,8 +110,18 @@ impl Ground {
     pub(super) fn add(&mut self, memory: u64, bytes: usize, heap: u32) -> Option<u32> {
         self.made += 1;
         let id = self.made;
-        let chunk =
-            Chunk { id, memory, bytes, heap, maps: Vec::new(), home: 0, leaf: NONE, pins: 0, generation: 0 };
+        let chunk = Chunk {
+            id,
+            memory,
+            bytes,
+            heap,
+            maps: Vec::new(),
+            home: 0,
+            place: 0,
+            leaf: NONE,
+            pins: 0,
+            generation: 0,
+        };
         let number = self.chunks.insert(chunk).ok()?;
         self.bytes = self.bytes.saturating_add(bytes);
         Some(number)
@@ -155,6 +168,9 @@ impl Ground {
         let Some(map) = self.maps.remove(&address) else { return };
         if let Some(chunk) = self.chunks.get_mut(map.chunk) {
             chunk.maps.retain(|other| *other != address);
+            if chunk.place == address {
+                chunk.place = 0;
+            }
         }
     }
 
@@ -185,6 +201,11 @@ impl Ground {
         if let Some(chunk) = self.chunks.get_mut(map.chunk) {
             chunk.home = address;
         }
+    }
+
+    /// Whether a handle belongs at this mapping of it.
+    pub(super) fn is_place(&self, address: u64, map: &Map) -> bool {
+        self.chunk(map.chunk).is_some_and(|chunk| chunk.place == address)
     }
 
     /// The mappings in the order of their addresses.

@@ -26,6 +26,11 @@ pub(super) struct Haste {
 }
 
 impl Haste {
+    /// Microseconds of driver calls that nothing has paid for.
+    pub(super) const fn owed(&self) -> u64 {
+        self.debt
+    }
+
     /// So much may be held because it was given.
     pub(super) const fn given(&self) -> usize {
         self.given

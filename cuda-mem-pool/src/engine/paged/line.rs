@@ -62,11 +62,13 @@ impl<B: Backend> PageSource<B> {
                     let kind = Kind::Mapped { chunk, head: bytes, tail: bytes, twin };
                     slots.push(Slot { address, bytes, kind });
                 } else if map.is_stale() {
-                    if self.is_done(map.heap, map.left_at)? {
+                    let slot = Slot { address, bytes, kind: Kind::Mapped { chunk, head: 0, tail: 0, twin } };
+                    if self.keeps_place(address, &map) {
+                        slots.push(slot);
+                    } else if self.is_done(map.heap, map.left_at)? {
                         push_gap(&mut slots, address, end, 1);
                     } else {
-                        let kind = Kind::Mapped { chunk, head: 0, tail: 0, twin };
-                        slots.push(Slot { address, bytes, kind });
+                        slots.push(slot);
                     }
                 } else {
                     let (mut head, mut tail) = (0, 0);

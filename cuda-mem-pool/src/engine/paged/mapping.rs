@@ -23,6 +23,7 @@ impl<B: Backend> PageSource<B> {
         self.announce(chunk, 0);
         self.leave(heap, mine, chunk);
         self.ground.settle(address, heap);
+        self.settle_in(chunk, address);
         mine.offer(address, bytes).ok_or(GrowError::NoNumbers)
     }
 
@@ -34,25 +35,47 @@ impl<B: Backend> PageSource<B> {
         chunk: u32,
         address: u64,
     ) -> Result<(), GrowError<B::Error>> {
-        let found = self.ground.chunk(chunk);
-        let Some((memory, bytes, is_new)) =
-            found.map(|chunk| (chunk.memory, chunk.bytes, chunk.maps.is_empty()))
-        else {
-            return Err(GrowError::NoNumbers);
+        self.move_all_to(heap, mine, &[chunk], address).map(|_| ())
+    }
+
+    /// As [`PageSource::move_to`], of several, one behind the other, with one call that lets the device in. The bytes of all.
+    pub(super) fn move_all_to(
+        &mut self,
+        heap: u32,
+        mine: &mut StreamHeap,
+        row: &[u32],
+        address: u64,
+    ) -> Result<u64, GrowError<B::Error>> {
+        let mut pieces = Vec::with_capacity(row.len());
+        let mut total = 0;
+        for chunk in row {
+            let Some(record) = self.ground.chunk(*chunk) else { return Err(GrowError::NoNumbers) };
+            pieces.push((record.bytes, record.memory));
+            total += record.bytes;
+            if !record.maps.is_empty() {
+                self.charge(cost::MAP);
+            }
+            self.announce(*chunk, 0);
+        }
+        let (mapped, mut outcome) = match self.clear(address, total) {
+            Ok(()) => {
+                let (mapped, outcome) = self.backend.map_row(address, &pieces);
+                (mapped, outcome.map_err(GrowError::from))
+            }
+            Err(error) => (0, Err(error)),
         };
-        if !is_new {
-            self.charge(cost::MAP);
+        let mut at = address;
+        for (chunk, (bytes, _)) in row.iter().zip(&pieces).take(mapped) {
+            self.leave(heap, mine, *chunk);
+            self.ground.map(at, *chunk, 0, *bytes);
+            self.settle_in(*chunk, at);
+            if mine.offer(at, *bytes).is_none() {
+                outcome = Err(GrowError::NoNumbers);
+            }
+            at += *bytes as u64;
         }
-        self.announce(chunk, 0);
-        let mapped =
-            self.clear(address, bytes).and_then(|()| Ok(self.backend.map(address, bytes, memory)?));
-        if let Err(error) = mapped {
-            self.shelter(heap, mine, chunk);
-            return Err(error);
-        }
-        self.leave(heap, mine, chunk);
-        self.ground.map(address, chunk, 0, bytes);
-        mine.offer(address, bytes).ok_or(GrowError::NoNumbers)
+        row.iter().skip(mapped).for_each(|chunk| self.shelter(heap, mine, *chunk));
+        outcome.map(|()| total as u64)
     }
 
     /// Maps a handle whose last bytes are free a second time, and offers those at the new address alone.
@@ -134,10 +157,14 @@ impl<B: Backend> PageSource<B> {
         let stale = found.map(|(start, map)| {
             if map.is_stale() { Ok((start, map.bytes)) } else { Err(GrowError::InUse { address: start }) }
         });
-        for (start, bytes) in stale.collect::<Result<Vec<_>, _>>()? {
-            self.backend.unmap(start, bytes)?;
-            self.ground.unmap(start);
-            self.charge(cost::UNMAP);
+        let stale = stale.collect::<Result<Vec<_>, _>>()?;
+        for row in stale.chunk_by(|(start, bytes), (next, _)| start + *bytes as u64 == *next) {
+            let Some((first, _)) = row.first() else { continue };
+            self.backend.unmap(*first, row.iter().map(|(_, bytes)| bytes).sum())?;
+            for (start, _) in row {
+                self.ground.unmap(*start);
+                self.charge(cost::UNMAP);
+            }
         }
         Ok(())
     }

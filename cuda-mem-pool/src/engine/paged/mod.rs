@@ -65,6 +65,7 @@ mod ground;
 mod habits;
 mod haste;
 mod heap;
+mod homing;
 mod index;
 mod line;
 mod mapping;

@@ -41,7 +41,8 @@ impl<B: Backend> PageSource<B> {
                 continue;
             }
             if let Some(chunk) = self.ground.chunk_mut(whole.chunk) {
-                chunk.heap = heap;
+                // Between another heap's handles it would be no use.
+                (chunk.heap, chunk.place) = (heap, 0);
             }
             return Ok(Some(whole.chunk));
         }
@@ -73,6 +74,7 @@ impl<B: Backend> PageSource<B> {
         let home = record.maps.iter().find(|at| **at == record.home).or(record.maps.last());
         if let Some(address) = home.copied() {
             self.ground.settle(address, heap);
+            self.settle_in(chunk, address);
             let now = mine.tick();
             mine.large.offer(address, bytes, now);
         } else if self.backend.release(memory, bytes).is_ok() {

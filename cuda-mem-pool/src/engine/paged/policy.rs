@@ -43,7 +43,8 @@ pub struct Policy {
     pub(crate) room_of_heap: usize,
     /// While less than this is held for each heap, blocks have windows of their own.
     pub(crate) little: usize,
-    /// Heaps with windows of their own take from each other from so many thousandths of the most that was ever in use on.
+    /// Heaps with windows of their own take from each other from so many thousandths of the most that was ever in use on, if they
+    /// may not hold as much otherwise. The peaks of up to four together are seldom as much; those of more, smaller ones are.
     pub(crate) nests: usize,
     /// And once something has become free so often: a program that only fills memory needs no windows, and its blocks stay.
     pub(crate) churn: u64,
@@ -57,7 +58,10 @@ pub struct Policy {
     pub(crate) hasty: usize,
     /// Of what a limit leaves, at most so many thousandths of the most that was ever in use, half is held before pages are moved.
     pub(crate) near: usize,
-    /// Mappings beyond which new sizes take the windows of others.
+    /// And three quarters as long as it leaves so many thousandths or more.
+    pub(crate) ample: usize,
+    /// Mappings beyond which new sizes take the windows of others. Each heap has a bound of its own, which comes first with less than
+    /// some sixty heaps.
     pub(crate) nested_mappings: usize,
     /// Mappings beyond which those that nobody needs are taken away. The driver's own limit is 524,072.
     pub(crate) most_mappings: usize,
@@ -69,7 +73,7 @@ impl Policy {
     /// What ships.
     pub const DEFAULT: Self = Self {
         slack: 9,
-        tight: 12,
+        tight: 9,
         handles_per_block: 8,
         price_of_waste: 20,
         placed: 4 * PAGE,
@@ -86,6 +90,7 @@ impl Policy {
         of_one_block: 100,
         hasty: 1250,
         near: 100,
+        ample: 40,
         nested_mappings: 50_000,
         most_mappings: 100_000,
         moves: true,

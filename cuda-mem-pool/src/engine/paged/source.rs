@@ -37,6 +37,8 @@ pub struct PageSource<B: Backend> {
     /// Addresses behind those of memory that was given.
     pub(super) presents: (u64, u64),
     pub(super) haste: Haste,
+    /// Handles that were moved from their place, and may be back.
+    pub(super) away: Vec<u32>,
 }
 
 /// The other heaps of the device, each of which can be had for a moment.
@@ -113,6 +115,7 @@ impl<B: Backend> PageSource<B> {
             windows: (0, 0),
             presents: (0, 0),
             haste: Haste::default(),
+            away: Vec::new(),
         }
     }
 
@@ -151,7 +154,7 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// Sets the most that may be held, in bytes; what is held already stays. Half of what a limit leaves that is close to what is
-    /// in use is used before pages are moved.
+    /// in use, or three quarters, is used before pages are moved.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
@@ -161,6 +164,7 @@ impl<B: Backend> PageSource<B> {
     pub fn metadata_bytes(&self) -> usize {
         let books = self.ground.metadata_bytes().saturating_add(self.habits.metadata_bytes());
         let books = books.saturating_add(self.haste.metadata_bytes());
+        let books = books.saturating_add(self.away.capacity().saturating_mul(size_of::<u32>()));
         size_of::<Self>().saturating_add(books)
     }
 
@@ -204,6 +208,11 @@ impl<B: Backend> PageSource<B> {
             return Ok(block);
         }
         self.dissolve(heap, mine);
+        if self.go_home(heap, mine)?
+            && let Some(block) = mine.allocate(size, unused, index)
+        {
+            return Ok(block);
+        }
         self.set_care(heap, mine, wanted, load);
         let place = if small { None } else { self.place(mine, size) };
         if let Some(place) = place.filter(|place| place.price <= cost::MAP) {
@@ -229,7 +238,7 @@ impl<B: Backend> PageSource<B> {
     /// Whether large blocks of the heap are placed by [`PageSource::place`] from now on: while more is held than should be.
     fn set_care(&self, heap: u32, mine: &mut StreamHeap, size: usize, load: Load) {
         let most = load.peak.max(load.active.saturating_add(size));
-        let beyond = thousandths(self.half_of_left(most), self.policy.tight - self.policy.slack);
+        let beyond = thousandths(self.share_of_left(most), self.policy.tight - self.policy.slack);
         let tight =
             self.ground.bytes() > thousandths(most, self.policy.tight).max(self.haste.given()).max(beyond);
         mine.placed = if self.holds_little(heap, mine) {
@@ -243,15 +252,21 @@ impl<B: Backend> PageSource<B> {
 
     /// What may be held for the most that will have been in use.
     pub(super) fn allowed(&self, size: usize, load: Load) -> usize {
-        let left = self.half_of_left(load.peak.max(load.active.saturating_add(size)));
+        let left = self.share_of_left(load.peak.max(load.active.saturating_add(size)));
         self.slack(size, load).max(self.given(size, load)).max(left).min(self.limit)
     }
 
-    /// Half way from the most that was in use to a limit that is close to it: nobody else has a use for that little, and the other
-    /// half is for what cannot be moved. 0 if no limit is close.
-    fn half_of_left(&self, most: usize) -> usize {
-        let is_close = self.limit <= most.saturating_add(most / 1000 * self.policy.near);
-        if is_close { most.saturating_add(self.limit.saturating_sub(most) / 2) } else { 0 }
+    /// Three quarters of the way from the most that was in use to a limit that is close to it, half of it if that leaves little:
+    /// nobody else has a use for that, and the rest is for what cannot be moved. 0 if no limit is close.
+    fn share_of_left(&self, most: usize) -> usize {
+        let left = self.limit.saturating_sub(most);
+        if self.limit > most.saturating_add(most / 1000 * self.policy.near) {
+            0
+        } else if left >= most / 1000 * self.policy.ample {
+            most.saturating_add(left / 4 * 3)
+        } else {
+            most.saturating_add(left / 2)
+        }
     }
 
     /// As [`PageSource::allowed`], without a limit and for a program that has time.
@@ -318,7 +333,7 @@ impl<B: Backend> PageSource<B> {
         let stale: Vec<(u64, usize, u32, u64)> = self
             .ground
             .maps()
-            .filter(|(_, map)| map.is_stale())
+            .filter(|(address, map)| map.is_stale() && !self.ground.is_place(*address, map))
             .map(|(address, map)| (address, map.bytes, map.heap, map.left_at))
             .collect();
         let too_many = self.ground.mappings() - self.policy.most_mappings / 2;

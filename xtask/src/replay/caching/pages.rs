@@ -36,8 +36,18 @@ impl Backend for Pages {
     }
 
     fn map(&mut self, address: u64, bytes: usize, memory: u64) -> Result<(), Refusal> {
-        self.model.map(address, memory)?;
-        self.model.set_access(address, bytes as u64)
+        self.map_row(address, &[(bytes, memory)]).1
+    }
+
+    fn map_row(&mut self, address: u64, row: &[(usize, u64)]) -> (usize, Result<(), Refusal>) {
+        let mut end = address;
+        for (done, (bytes, memory)) in row.iter().enumerate() {
+            if let Err(refusal) = self.model.map(end, *memory) {
+                return (done, Err(refusal));
+            }
+            end += *bytes as u64;
+        }
+        (row.len(), if row.is_empty() { Ok(()) } else { self.model.set_access(address, end - address) })
     }
 
     fn unmap(&mut self, address: u64, bytes: usize) -> Result<(), Refusal> {

@@ -200,10 +200,16 @@ impl Backend for Device {
 
     fn unmap(&mut self, address: u64, bytes: usize) -> Result<(), &'static str> {
         self.call()?;
-        let mapping = self.mapped.remove(&address).expect("a mapping");
-        assert_eq!(mapping.bytes, bytes);
-        let busy = mapping.uses.iter().find(|(stream, count)| self.queues[**stream as usize].done < **count);
-        assert_eq!(busy, None, "unmapped while work uses it");
+        let end = address + bytes as u64;
+        let mut next = address;
+        while next < end {
+            let mapping = self.mapped.remove(&next).expect("a mapping");
+            next += mapping.bytes as u64;
+            let busy =
+                mapping.uses.iter().find(|(stream, count)| self.queues[**stream as usize].done < **count);
+            assert_eq!(busy, None, "unmapped while work uses it");
+        }
+        assert_eq!(next, end, "half a mapping");
         Ok(())
     }
 

@@ -5,6 +5,7 @@ mod device;
 #[path = "../../../../benches/participant/device/engines.rs"]
 mod engines;
 mod failing;
+mod homing;
 mod machine;
 mod model;
 mod random;

@@ -18,6 +18,9 @@ pub(super) struct Model {
     pub(super) creates: u64,
     pub(super) maps: u64,
     pub(super) unmaps: u64,
+    /// Calls that let the device in, and calls that take memory away, each for one mapping or for several.
+    accesses: u64,
+    unmap_calls: u64,
     pub(super) marks: u64,
     pub(super) waits: u64,
 }
@@ -36,6 +39,8 @@ impl Model {
             creates: 0,
             maps: 0,
             unmaps: 0,
+            accesses: 0,
+            unmap_calls: 0,
             marks: 0,
             waits: 0,
         }
@@ -44,6 +49,11 @@ impl Model {
     /// Microseconds that a driver would have taken.
     pub(super) fn microseconds(&self) -> u64 {
         self.creates * 7 + self.maps * 21 + self.unmaps * 13
+    }
+
+    /// The calls that a driver would have had.
+    pub(super) fn calls(&self) -> u64 {
+        self.creates + self.maps + self.accesses + self.unmap_calls
     }
 
     /// Handle and offset behind an address.
@@ -82,13 +92,33 @@ impl Backend for Model {
         let before = self.mapped.range(..address + bytes as u64).next_back();
         assert!(before.is_none_or(|(start, (bytes, _))| start + *bytes as u64 <= address), "mapped twice");
         self.maps += 1;
+        self.accesses += 1;
         self.mapped.insert(address, (bytes, memory));
         Ok(())
     }
 
+    fn map_row(&mut self, address: u64, row: &[(usize, u64)]) -> (usize, Result<(), &'static str>) {
+        let accesses = self.accesses + 1;
+        let mut end = address;
+        for (done, (bytes, memory)) in row.iter().enumerate() {
+            if let Err(error) = self.map(end, *bytes, *memory) {
+                return (done, Err(error));
+            }
+            end += *bytes as u64;
+        }
+        self.accesses = accesses;
+        (row.len(), Ok(()))
+    }
+
     fn unmap(&mut self, address: u64, bytes: usize) -> Result<(), &'static str> {
-        self.unmaps += 1;
-        assert_eq!(self.mapped.remove(&address).map(|(bytes, _)| bytes), Some(bytes));
+        self.unmap_calls += 1;
+        let end = address + bytes as u64;
+        let mut next = address;
+        while next < end {
+            self.unmaps += 1;
+            next += self.mapped.remove(&next).expect("a mapping").0 as u64;
+        }
+        assert_eq!(next, end, "half a mapping");
         Ok(())
     }
 

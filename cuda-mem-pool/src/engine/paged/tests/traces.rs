@@ -8,14 +8,14 @@ use crate::engine::paged::{
     Block, GrowError, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size,
 };
 
-struct Figures {
-    ratio: f64,
+pub(super) struct Figures {
+    pub(super) ratio: f64,
     share: f64,
-    line: String,
-    peak: usize,
-    ooms: u64,
+    pub(super) line: String,
+    pub(super) peak: usize,
+    pub(super) ooms: u64,
     /// Driver calls after the first third of the trace, for ten thousand allocations.
-    late_calls: f64,
+    pub(super) late_calls: f64,
 }
 
 fn text(name: &str) -> String {
@@ -27,15 +27,15 @@ fn text(name: &str) -> String {
 }
 
 /// What a program did, in order.
-enum Event {
+pub(super) enum Event {
     Allocate { id: u32, size: usize, stream: u32 },
     Free(u32),
 }
 
-struct Trace {
-    name: String,
-    wall: f64,
-    events: Vec<Event>,
+pub(super) struct Trace {
+    pub(super) name: String,
+    pub(super) wall: f64,
+    pub(super) events: Vec<Event>,
 }
 
 impl Trace {
@@ -63,7 +63,7 @@ impl Trace {
         Self { name: name.to_owned(), wall, events }
     }
 
-    fn replay(&self, lag: u64, policy: Policy, capacity: usize, check: bool) -> Figures {
+    pub(super) fn replay(&self, lag: u64, policy: Policy, capacity: usize, check: bool) -> Figures {
         let mut source = PageSource::new(Model::new(lag, capacity), policy, 4 << 40);
         source.set_limit(capacity);
         let mut heaps: BTreeMap<u32, StreamHeap> = BTreeMap::new();
@@ -74,11 +74,10 @@ impl Trace {
         let mut slowest = std::time::Duration::ZERO;
         let (mut count, mut grows) = (0u64, 0u64);
         let mut early = (0, 0);
-        let calls = |model: &Model| model.creates + 2 * model.maps + model.unmaps;
         for (at, event) in self.events.iter().enumerate() {
             source.backend_mut().now += 1;
             if at == self.events.len() / 3 {
-                early = (count, calls(source.backend()));
+                early = (count, source.backend().calls());
             }
             match *event {
                 Event::Allocate { id, size, stream } => {
@@ -129,7 +128,7 @@ impl Trace {
         let ratio = source.most_reserved() as f64 / peak as f64;
         let share = model.microseconds() as f64 / 1e6 / self.wall;
         let late = (count - early.0) as f64 / 1e4;
-        let late_calls = (calls(model) - early.1) as f64 / late;
+        let late_calls = (model.calls() - early.1) as f64 / late;
         let line = format!(
             "{:24} lag {lag:4} ratio {ratio:.4} share {:.3}% create {} map {} unmap {} marks {} waits {} most {} grows {grows} ooms {ooms} late calls {late_calls:.0} ns/op {:.0} slowest {:.0}us meta {}",
             self.name,
