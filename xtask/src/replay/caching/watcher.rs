@@ -1,6 +1,6 @@
 //! Hears of the calls of the driver that the allocator makes: the books, the log and the peaks come from here.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,8 @@ pub(super) struct Watcher {
 #[derive(Debug, Default)]
 struct Seen {
     reserved: u64,
-    mappings: HashSet<u64>,
+    /// Their first addresses.
+    mappings: BTreeSet<u64>,
     peaks: Peaks,
     /// The log's next event when an event of the driver was recorded, by its handle.
     recorded: HashMap<u64, u64>,
@@ -71,13 +72,17 @@ impl Watcher {
                 (Kind::Map, cost::MAP, Some(Call::Map { address, handle: memory, bytes }))
             }
             DriverCall::SetAccess { address, bytes } => {
-                (Kind::Access, cost::ACCESS, Some(Call::Access { address, bytes }))
+                let handles = seen.mappings.range(address..address + bytes).count() as u64;
+                (Kind::Access, cost::ACCESS * handles, Some(Call::Access { address, bytes }))
             }
             DriverCall::Unmap { address, bytes } => {
-                seen.mappings.remove(&address);
+                let gone = seen.mappings.range(address..address + bytes).copied().collect::<Vec<_>>();
+                gone.iter().for_each(|start| {
+                    seen.mappings.remove(start);
+                });
                 // It is known by now what the device has done.
                 self.device.tell_done()?;
-                (Kind::Unmap, cost::UNMAP, Some(Call::Unmap { address, bytes }))
+                (Kind::Unmap, cost::UNMAP * gone.len() as u64, Some(Call::Unmap { address, bytes }))
             }
             DriverCall::Release { memory, bytes } => {
                 seen.reserved = seen.reserved.saturating_sub(bytes);
