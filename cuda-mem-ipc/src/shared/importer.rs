@@ -68,6 +68,9 @@ pub(super) struct ImportLink {
     slabs: AtomicUsize,
     let_go: Mutex<Vec<u64>>,
     is_reclaiming: Arc<AtomicBool>,
+    /// The importer is gone and so is what it had of the segments; their exporter may not have heard of it. Changes with
+    /// [`segments`](Self::segments) alone.
+    has_let_go: AtomicBool,
     /// Whether a thread gives back what could not be before.
     is_settling: AtomicBool,
     /// The exporter sleeps, and could not be woken.
@@ -159,6 +162,7 @@ impl Importer {
             slabs: AtomicUsize::new(0),
             let_go: Mutex::default(),
             is_reclaiming: Arc::default(),
+            has_let_go: AtomicBool::new(false),
             is_settling: AtomicBool::new(false),
             is_to_wake: AtomicBool::new(false),
             stream: OnceLock::new(),

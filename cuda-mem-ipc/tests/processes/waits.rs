@@ -6,7 +6,9 @@ use std::time::Duration;
 use cuda_mem_core::{DeviceBuffer, Error as CoreError};
 use cuda_mem_ipc::Error;
 use cuda_mem_ipc::shared::wire::{Message, Release};
-use cuda_mem_ipc::shared::{Exportable, FenceKind, MemoryKind, SharedPool, SharedPoolOptions};
+use cuda_mem_ipc::shared::{
+    Exportable, Exporter, FenceKind, Importer, MemoryKind, SharedPool, SharedPoolOptions,
+};
 use cuda_mem_pool::MemoryResource;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 
@@ -15,7 +17,7 @@ use crate::common::gate::Gate;
 use crate::common::{World, pattern};
 use crate::hostile::{exporter, importer, part, write};
 use crate::link::{LIMIT, SHORT, enqueue_download, eventually, options, upload};
-use crate::raw::{say, segment};
+use crate::raw::{both_ends, say, segment};
 
 const LEN: usize = 100_000;
 
@@ -70,6 +72,45 @@ fn nothing_is_handed_over_by_a_stream_that_captures() {
     }
     exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
     assert_eq!(exporter.leases(), lent + 1);
+}
+
+/// An importer that ends has let go of all that it knew, and hears of segments that end after it as long as its last release is not
+/// reached.
+#[test]
+fn segments_may_end_while_an_importer_does() {
+    let world = World::new();
+    let (here, there) = both_ends();
+    let theirs = world.context.clone();
+    let importer = std::thread::spawn(move || Importer::new(&theirs, there, LIMIT).unwrap());
+    let exporter = Exporter::new(&world.context, here, LIMIT).unwrap();
+    let importer = importer.join().unwrap();
+    let stream = world.new_stream();
+    let blocks = SharedPool::new(&world.context, &options(MemoryKind::DevicePool, 2 << 20)).unwrap();
+    let buffer = blocks.allocate(2 << 20, &stream).unwrap();
+    exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
+    let pool = SharedPool::new(&world.context, &options(MemoryKind::Device, 2 << 20)).unwrap();
+    exporter.attach(&pool).unwrap();
+    let unused = pool.allocate(LEN, &stream).unwrap();
+    let received = importer.recv(LIMIT).unwrap();
+    eventually("it is mapped ahead", || importer.mapped_ahead() == 1);
+    let (user, target) = (world.new_stream(), DeviceBuffer::zeroed(&stream, LEN).unwrap());
+    stream.synchronize().unwrap();
+    let gate = Gate::before(&user);
+    enqueue_download(&user, received.on(&user).unwrap().address(), &target);
+    drop((received, importer));
+    eventually("it was given back", || exporter.leases() == 0);
+    let (next, address) = (world.new_stream(), buffer.as_raw());
+    drop(buffer);
+    let again = blocks.allocate(2 << 20, &next).unwrap();
+    assert_eq!(again.on(&next).unwrap().address(), address);
+    drop(unused);
+    assert!(pool.trim() > 0);
+    // Longer than an end is waited for that is no death.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!next.is_idle().unwrap(), "the importer's work is not over");
+    gate.open();
+    next.synchronize().unwrap();
+    user.synchronize().unwrap();
 }
 
 /// The importer takes no messages, and somebody waits for it to take one.

@@ -33,14 +33,14 @@ pub enum DriverCall {
         /// How large it is.
         bytes: u64,
     },
-    /// `cuMemSetAccess` over a mapping.
+    /// `cuMemSetAccess` over a mapping, or several one behind the other.
     SetAccess {
         /// Where.
         address: u64,
         /// How large it is.
         bytes: u64,
     },
-    /// `cuMemUnmap` of a whole mapping.
+    /// `cuMemUnmap` of a whole mapping, or of several one behind the other.
     Unmap {
         /// Where.
         address: u64,

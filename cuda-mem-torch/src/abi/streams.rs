@@ -96,10 +96,11 @@ pub(super) fn find_allocator(
 ) -> Result<Option<StreamAllocator<'static>>, Failure> {
     // Acquire, here and below: what made it go on is seen after this.
     let turn = TURN.load(Ordering::Acquire);
+    // Also without caching: a capture on a stream that was never seen could not be spared by whoever frees.
+    let stream = stream(device, raw)?;
     if !uncached::is_caching() {
         return Ok(None);
     }
-    let stream = stream(device, raw)?;
     let allocator = device.caching.of_stream(stream)?;
     let (device, raw) = (device.ordinal, raw.addr());
     remember(Recent { turn, raw, device, stream: Some(stream), allocator: Some(allocator) });

@@ -160,6 +160,8 @@ impl ImportLink {
                     reaper::wake();
                 }
             }
+            // They were let go of before their exporter heard of it.
+            None if self.has_let_go.load(Ordering::SeqCst) => {}
             None => return Err(self.breaks("it retires a segment that it did not announce")),
         }
         Ok(())
@@ -195,7 +197,11 @@ impl ImportLink {
     pub(super) fn let_go_of_slabs(&self) {
         if self.is_let_go() {
             // The exporter need not say that they are used no more.
-            let segments = std::mem::take(&mut *lock(&self.segments));
+            let segments = {
+                let mut segments = lock(&self.segments);
+                self.has_let_go.store(true, Ordering::SeqCst);
+                std::mem::take(&mut *segments)
+            };
             let refused = |(segment, known): (&u64, &Known)| {
                 matches!(known, Known::Refused { is_slab: true, .. }).then_some(*segment)
             };

@@ -6,7 +6,8 @@ use crate::primitive::{AtomicU32, AtomicUsize, Mutex, Ordering, lock};
 
 /// A leaf's number: that of its chunk above, its place in the chunk below.
 const PLACE_BITS: u32 = 23;
-const CHUNKS: usize = 96;
+/// As many as leave two bits of a number to others.
+const CHUNKS: usize = 128;
 
 /// A chunk has an eighth of the leaves that there are, but not less than 4 KiB.
 const SHARE: usize = 8;

@@ -24,7 +24,7 @@ fn a_reader_sees_what_was_entered_for_what_it_was_handed() {
         let other_heap = thread::spawn({
             let map = Arc::clone(&map);
             move || {
-                for region in 1..3 {
+                for region in 1..4 {
                     map.set_large(region * 2 * SLOT, 2, region as u32).unwrap();
                 }
                 map.find(2 * SLOT)

@@ -84,7 +84,8 @@ impl Regions {
     }
 
     fn table(&self) -> Option<&Table> {
-        self.tables.get(self.current.load(Ordering::Relaxed))?.get()
+        // What is said to be current is there.
+        self.tables.get(self.current.load(Ordering::Acquire))?.get()
     }
 
     #[inline(never)]
@@ -110,7 +111,7 @@ impl Regions {
                 let all: Vec<Known> = table.entries.iter().filter_map(|entry| entry.get().cloned()).collect();
                 let next = self.current.load(Ordering::Relaxed) + 1;
                 self.add_table(next, &all);
-                self.current.store(next, Ordering::Relaxed);
+                self.current.store(next, Ordering::Release);
             }
             Some(_) => {}
         }

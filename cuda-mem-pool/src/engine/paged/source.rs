@@ -238,7 +238,8 @@ impl<B: Backend> PageSource<B> {
     /// Whether large blocks of the heap are placed by [`PageSource::place`] from now on: while more is held than should be.
     fn set_care(&self, heap: u32, mine: &mut StreamHeap, size: usize, load: Load) {
         let most = load.peak.max(load.active.saturating_add(size));
-        let beyond = thousandths(self.share_of_left(most), self.policy.tight - self.policy.slack);
+        let beyond =
+            thousandths(self.share_of_left(most), self.policy.tight.saturating_sub(self.policy.slack));
         let tight =
             self.ground.bytes() > thousandths(most, self.policy.tight).max(self.haste.given()).max(beyond);
         mine.placed = if self.holds_little(heap, mine) {
@@ -309,7 +310,9 @@ impl<B: Backend> PageSource<B> {
     pub(super) fn add_range(&mut self, size: usize) -> Result<(), GrowError<B::Error>> {
         let bytes = self.range.max((size as u64).saturating_mul(2).next_multiple_of(1 << 30));
         let address = self.backend.reserve(bytes)?;
-        self.ground.add_range(address, bytes);
+        // Its last page stays empty: a row of handles never goes on in the next range, which may lie right behind this one. One call
+        // takes one range.
+        self.ground.add_range(address, bytes.saturating_sub(PAGE as u64));
         Ok(())
     }
 

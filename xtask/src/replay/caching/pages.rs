@@ -47,7 +47,14 @@ impl Backend for Pages {
             }
             end += *bytes as u64;
         }
-        (row.len(), if row.is_empty() { Ok(()) } else { self.model.set_access(address, end - address) })
+        if row.is_empty() {
+            return (0, Ok(()));
+        }
+        match self.model.set_access(address, end - address) {
+            Ok(()) => (row.len(), Ok(())),
+            // What nobody can reach is not mapped.
+            Err(refusal) => (0, self.model.unmap(address, end - address).and(Err(refusal))),
+        }
     }
 
     fn unmap(&mut self, address: u64, bytes: usize) -> Result<(), Refusal> {
