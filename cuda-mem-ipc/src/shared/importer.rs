@@ -57,6 +57,7 @@ pub(super) struct ImportLink {
     /// Where segments are announced ahead of their first buffer, how many of them are mapped, and whether nothing comes there any more.
     branch: Branch,
     ahead_limit: AheadLimit,
+    early: Arc<AtomicUsize>,
     is_deaf: AtomicBool,
     /// Held while a message of the branch is received and looked at.
     hearing: Mutex<()>,
@@ -155,6 +156,7 @@ impl Importer {
             segments: Mutex::default(),
             branch,
             ahead_limit: ahead,
+            early: Arc::default(),
             is_deaf: AtomicBool::new(false),
             hearing: Mutex::default(),
             unsent: Mutex::default(),

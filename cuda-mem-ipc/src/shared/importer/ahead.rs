@@ -1,7 +1,7 @@
 //! Segments that are announced ahead of their first buffer, and mapped in the background.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use cuda_mem_pool::cuda_mem_core::forked;
@@ -18,10 +18,26 @@ pub(super) struct Ahead(Arc<Segment>);
 struct Segment {
     link: Weak<ImportLink>,
     said: wire::Segment,
-    /// Whether it is mapped before its first buffer comes: there may be too many.
-    is_early: bool,
+    /// Its place among those that are mapped before their first buffer comes; none if there were too many.
+    early: Option<Early>,
     /// Held while it is imported, by a thread or by the receiver of its first buffer: whoever comes second waits.
     state: Mutex<State>,
+}
+
+/// One of so many. One that was retired counts for as long as its mapping is under way or about to be.
+struct Early(Arc<AtomicUsize>);
+
+impl Early {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Early {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 enum State {
@@ -126,9 +142,10 @@ impl ImportLink {
     fn ahead(self: &Arc<Self>, said: wire::Segment, descriptors: Vec<OwnedFd>) -> Ahead {
         // An importer that is at its end, or its exporter, needs none.
         let is_wanted = self.is_open.load(Ordering::SeqCst) && !self.is_over();
-        let is_early = is_wanted && self.has_room_for(said.bytes);
+        let early = (is_wanted && self.has_room_for(said.bytes)).then(|| Early::new(&self.early));
+        let is_early = early.is_some();
         let (link, state) = (Arc::downgrade(self), Mutex::new(State::Announced(descriptors)));
-        let segment = Arc::new(Segment { link, said, is_early, state });
+        let segment = Arc::new(Segment { link, said, early, state });
         if is_early {
             let segment = Arc::clone(&segment);
             releases::queue([move || {
@@ -143,12 +160,11 @@ impl ImportLink {
     fn has_room_for(&self, bytes: u64) -> bool {
         let segments = lock(&self.segments);
         let early = segments.values().filter_map(|known| match known {
-            Known::Ahead(Ahead(segment)) if segment.is_early => Some(segment.said.bytes),
+            Known::Ahead(Ahead(segment)) if segment.early.is_some() => Some(segment.said.bytes),
             _ => None,
         });
-        let (count, all) =
-            early.fold((0, bytes), |(count, all), bytes| (count + 1, bytes.saturating_add(all)));
-        count < self.ahead_limit.segments && all <= self.ahead_limit.bytes
+        let all = early.fold(bytes, u64::saturating_add);
+        self.early.load(Ordering::SeqCst) < self.ahead_limit.segments && all <= self.ahead_limit.bytes
     }
 
     /// How many segments are mapped of which no buffer came.
