@@ -52,6 +52,23 @@ impl Shared {
     /// A block for work of a stream; its address.
     #[inline]
     pub(super) fn allocate(&self, requested: usize, stream: &Stream) -> Result<u64> {
+        self.allocate_by(requested, stream, || self.slot(stream))
+    }
+
+    /// As [`Shared::allocate`], for the stream of a slot.
+    #[inline]
+    pub(super) fn allocate_in(&self, slot: &StreamSlot, requested: usize) -> Result<u64> {
+        self.allocate_by(requested, &slot.stream, || Ok(slot))
+    }
+
+    /// The slot is asked for only if the block is not a private pool's.
+    #[inline(always)]
+    fn allocate_by<'a>(
+        &self,
+        requested: usize,
+        stream: &Stream,
+        slot: impl FnOnce() -> Result<&'a StreamSlot>,
+    ) -> Result<u64> {
         if forked() {
             return Err(cuda_mem_core::Error::Forked.into());
         }
@@ -61,26 +78,7 @@ impl Shared {
             return Ok(address);
         }
         let request = self.request(requested)?;
-        self.obtain_or_tell(self.slot(stream)?, request)
-    }
-
-    /// As [`Shared::allocate`], for the stream of a slot.
-    #[inline]
-    pub(super) fn allocate_in(&self, slot: &StreamSlot, requested: usize) -> Result<u64> {
-        if forked() {
-            return Err(cuda_mem_core::Error::Forked.into());
-        }
-        if self.private.is_routed()
-            && let Some(address) = self.allocate_routed(requested, &slot.stream)?
-        {
-            return Ok(address);
-        }
-        let request = self.request(requested)?;
-        self.obtain_or_tell(slot, request)
-    }
-
-    #[inline]
-    fn obtain_or_tell(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
+        let slot = slot()?;
         if self.history.is_listening() {
             self.allocate_and_tell(slot, request)
         } else {
