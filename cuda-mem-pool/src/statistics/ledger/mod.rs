@@ -34,6 +34,8 @@ mod sums;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use cuda_mem_core::forked;
+
 use self::books::Books;
 use self::cells::{ACTIVE, Cells, HELD, LENT, TOKEN};
 use self::others::Others;
@@ -215,6 +217,10 @@ impl Shard {
 
 impl Drop for Shard {
     fn drop(&mut self) {
+        if forked() {
+            // All of it is the parent's, and whoever is waited for below may be no thread of this process.
+            return;
+        }
         // Whoever still has it has forgotten a guard, and will not count; or only shares with it.
         if self.try_hold().is_none() {
             self.cells.lock.fetch_and(ACTIVE, Ordering::Release);
