@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cuda_mem_core::{Context, Driver, Error as CoreError, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, CallObserver, DriverCall};
-use cuda_mem_pool::statistics::Peaks;
+use cuda_mem_pool::statistics::{PeakLedger, Peaks, PoolSize};
 use cuda_mem_pool::{Error, MemoryResource};
 use cuda_mem_sim::Sim;
 
@@ -222,6 +222,34 @@ fn a_forked_child_is_told_so_and_frees_nothing() {
         assert_eq!(allocator.statistics().active.all.current, 0);
     }
     expect_clean(&sim);
+}
+
+/// A thread that counted when the process was forked does not run in the child, where a shard ends all the same.
+#[test]
+fn a_forked_child_drops_shards_whoever_counted() {
+    let sim = Sim::builder().build();
+    // Forks are noticed from the first driver on.
+    let _driver = Driver::over(sim.table()).unwrap();
+    let ledger = PeakLedger::new(Peaks::Exact);
+    let (shard, other) = (ledger.shard(), ledger.shard());
+    let ((counts, is_counting), (go, go_on)) = (mpsc::channel(), mpsc::channel::<()>());
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut guard = other.hold();
+            guard.allocate(PoolSize::Small, 512, 512);
+            counts.send(()).unwrap();
+            go_on.recv().unwrap_err();
+        });
+        is_counting.recv().unwrap();
+        let mut shard = Some(shard);
+        child::forked(|| {
+            drop(shard.take());
+            Ok(())
+        });
+        // Who counted goes on, so that the parent's shard can end too.
+        drop(go);
+    });
+    assert_eq!(ledger.read().allocation.all.current, 1);
 }
 
 /// Stops at a large new handle until it is told to go on.

@@ -3,6 +3,8 @@
 mod shares;
 
 use std::sync::Arc;
+#[cfg(test)]
+use std::sync::atomic::AtomicUsize;
 
 use self::shares::Shares;
 use super::cells::{ACTIVE, Cells, TOKEN};
@@ -14,11 +16,15 @@ use crate::primitive::{Mutex, Ordering, lock_soon, thread_token, wait_a_moment};
 pub(super) struct Books {
     peaks: Peaks,
     state: Mutex<State>,
+    /// How often a shard was let count.
+    #[cfg(test)]
+    pub(super) asked: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    shards: Vec<Arc<Cells>>,
+    /// All that are not gone. A new list is made for each change: shards know the one that they saw.
+    shards: Arc<[Arc<Cells>]>,
     /// With [`Peaks::Exact`]: who may count.
     shares: Shares,
     /// With [`Peaks::Sharded`]: what there is in shards that are gone, and what their peaks were.
@@ -32,32 +38,40 @@ struct State {
 
 impl Books {
     pub(super) fn new(peaks: Peaks) -> Self {
-        Self { peaks, state: Mutex::new(State::default()) }
+        Self {
+            peaks,
+            state: Mutex::new(State::default()),
+            #[cfg(test)]
+            asked: AtomicUsize::new(0),
+        }
     }
 
     pub(super) fn add(&self) -> Arc<Cells> {
         let cells = Arc::<Cells>::default();
         let mut state = lock_soon(&self.state);
-        cells.move_to(state.shards.len());
-        state.shards.push(Arc::clone(&cells));
+        state.shards = state.shards.iter().chain([&cells]).cloned().collect();
         cells
     }
 
     /// The shard may count from now on, and has room for `more` if it is bound. Its holder is the calling thread, is armed, and
-    /// the shard is not active.
+    /// the shard is not active. Gives all shards.
     #[cold]
-    pub(super) fn admit(&self, cells: &Arc<Cells>, more: Sums) {
+    pub(super) fn admit(&self, cells: &Arc<Cells>, more: Sums) -> Arc<[Arc<Cells>]> {
+        #[cfg(test)]
+        self.asked.fetch_add(1, Ordering::Relaxed);
         let mut state = lock_soon(&self.state);
+        let State { shards, shares, .. } = &mut *state;
         if self.peaks == Peaks::Exact {
-            state.shares.admit(cells, more);
+            shares.admit(cells, more, shards.len());
         }
         // Nobody else changes the word of a shard whose holder is armed. What was counted here last is seen: by the holder's
         // turn with the shard, or by the lock.
         cells.lock.fetch_or(ACTIVE, Ordering::Relaxed);
+        Arc::clone(shards)
     }
 
     /// The shard is gone, and nobody has it.
-    pub(super) fn remove(&self, cells: &Cells) {
+    pub(super) fn remove(&self, cells: &Arc<Cells>) {
         let mut state = lock_soon(&self.state);
         match self.peaks {
             Peaks::Exact => state.shares.rest(),
@@ -68,13 +82,7 @@ impl Books {
             }
         }
         state.made = state.made.plus(cells.made());
-        let place = cells.place();
-        if place < state.shards.len() {
-            state.shards.swap_remove(place);
-        }
-        if let Some(moved) = state.shards.get(place) {
-            moved.move_to(place);
-        }
+        state.shards = state.shards.iter().filter(|shard| !Arc::ptr_eq(shard, cells)).cloned().collect();
     }
 
     pub(super) fn read(&self) -> LiveStatistics {
@@ -128,7 +136,7 @@ impl State {
                 self.shares.now()
             }
             Peaks::Sharded => {
-                for shard in &self.shards {
+                for shard in &*self.shards {
                     rest(shard);
                 }
                 self.sharded_now()
@@ -150,33 +158,25 @@ impl State {
 /// Has the shard count no more, and waits for its holder if that is armed. False if it did not count before: its holder, if it
 /// has one, waits for the books.
 fn rest(cells: &Cells) -> bool {
-    let mut tries = 0;
-    loop {
-        match try_rest(cells) {
-            Some(counted) => return counted,
-            // Its holder counts, and waits for nobody until that is done.
-            None => wait_a_moment(&mut tries),
-        }
-    }
-}
-
-/// As [`rest`], without waiting: None if its holder is armed.
-fn try_rest(cells: &Cells) -> Option<bool> {
     let mine = thread_token();
+    let mut tries = 0;
     // Acquire, here and below: what its holders have counted is seen.
     let mut now = cells.lock.load(Ordering::Acquire);
     while now & ACTIVE != 0 {
         let armed = now & TOKEN;
         if armed != 0 && armed != mine {
-            return None;
+            // Its holder counts, and waits for nobody until that is done.
+            wait_a_moment(&mut tries);
+            now = cells.lock.load(Ordering::Acquire);
+            continue;
         }
         match cells.lock.compare_exchange(now, now & !ACTIVE, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => {
                 cells.settle();
-                return Some(true);
+                return true;
             }
             Err(other) => now = other,
         }
     }
-    Some(false)
+    false
 }

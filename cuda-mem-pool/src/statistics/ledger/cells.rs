@@ -11,6 +11,8 @@ use crate::statistics::PoolSize;
 pub(super) const HELD: usize = 1;
 /// Whoever has the shard may count without asking anybody, as far as the limits go if it is bound.
 pub(super) const ACTIVE: usize = 2;
+/// Not its holder has it, but a thread that shares with it what both may have, and waits for nobody.
+pub(super) const LENT: usize = 4;
 /// The rest is the token of whoever has the shard and may count right now: nobody else may take `ACTIVE` away. 0: nobody.
 pub(super) const TOKEN: usize = !7;
 
@@ -28,10 +30,9 @@ pub(super) struct Cells {
     /// Up to these numbers of blocks, bytes and requested bytes in both kinds of pools together no peak moves.
     limits: [AtomicI64; 3],
     pools: [PoolCells; 2],
-    /// The most of each figure since the last `begin`, in the order of [`Sums`]; in a shard that is bound, what each may be.
+    /// The most of each figure since the last `begin`, in the order of [`Sums`]; in a shard that is bound its share, which is
+    /// what each may be.
     most: [[AtomicI64; 5]; SIDES],
-    /// Where the books have it. Changes under their lock.
-    place: AtomicUsize,
 }
 
 /// The figures of one kind of pool. What is pending counts as active, but nobody has it.
@@ -157,6 +158,21 @@ impl Cells {
         self.start_from(most);
     }
 
+    /// Shares with another shard what neither uses: each figure evenly, once this one has `more`, or as far as there is any.
+    /// Whether there is enough. Both are bound, and stay within what they may have together.
+    pub(super) fn share_with(&self, other: &Self, more: Sums) -> bool {
+        other.figures.touch();
+        let wanted = self.now().plus(more);
+        let (mine, others) = (self.most(), other.most());
+        let unused = others.less(other.now());
+        // Less than nothing where the other one has less left.
+        let moved = unused.less(mine.less(wanted)).part(2).min(unused);
+        other.bind(others.less(moved));
+        let mine = mine.plus(moved);
+        self.bind(mine);
+        wanted.fits(mine)
+    }
+
     fn start_from(&self, start: Sums) {
         self.figures.touch();
         for (most, start) in self.most.iter().flatten().zip(start.all()) {
@@ -190,14 +206,6 @@ impl Cells {
 
     pub(super) fn made(&self) -> Made {
         Made(self.pools.each_ref().map(|pool| [&pool.made, &pool.made_bytes, &pool.made_requested].map(read)))
-    }
-
-    pub(super) fn place(&self) -> usize {
-        self.place.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn move_to(&self, place: usize) {
-        self.place.store(place, Ordering::Relaxed);
     }
 
     #[inline]

@@ -3,8 +3,11 @@
 //! Each heap has a shard with counters of its own, which one thread at a time writes. A shard that is *active* may change. While
 //! one alone is, the sum over all shards is the others' sum, which stands still, and its own; so the sum was highest when its own
 //! part was, and the shard has to keep no more than its own maximum. While several are, each has a share of the peak beyond which
-//! it asks, under the ledger's lock: all shares together are no more than the peak, so the sum is not either, whatever any of
-//! them does. Shares move to where they are needed. One that finds none left is made the only active one, and raises the peak.
+//! it asks: all shares together are no more than the peak, so the sum is not either, whatever any of them does. Who asks takes
+//! another shard for a moment, if nobody has it, and has what both do not use divided anew between the two (`others.rs`), which
+//! leaves the sum of the shares as it is; so that needs neither a lock nor a word that all threads write. Only one that does not
+//! get enough from any of them asks under the ledger's lock. One for which there is not enough anywhere is made the only active one, and
+//! raises the peak.
 //! So threads that come and go below the peak count by themselves, and wait for each other only where a new peak is in sight.
 //!
 //! Whether a shard is active is a bit in the word that is its lock. Whoever takes the lock learns it with the same atomic
@@ -25,13 +28,17 @@
 
 mod books;
 mod cells;
+mod others;
 mod sums;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use cuda_mem_core::forked;
+
 use self::books::Books;
-use self::cells::{ACTIVE, Cells, HELD, TOKEN};
+use self::cells::{ACTIVE, Cells, HELD, LENT, TOKEN};
+use self::others::Others;
 use self::sums::Sums;
 use super::stat::{PoolSize, PoolStat};
 use crate::primitive::{Ordering, thread_token, wait_a_moment};
@@ -40,7 +47,7 @@ use crate::primitive::{Ordering, thread_token, wait_a_moment};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Peaks {
     /// Exact: the most that there was at any moment. Threads that count in different shards take room below the peak from each
-    /// other, under a lock, now and then while what there is is close to it; at a new peak one waits for those who count.
+    /// other, two at a time and without a lock, now and then; at a new peak one waits for those who count.
     #[default]
     Exact,
     /// The sum of what the shards had at most: never too low, and too high by what moved from one shard to another, or was at
@@ -90,6 +97,7 @@ pub struct PeakLedger {
 pub struct Shard {
     books: Arc<Books>,
     cells: Arc<Cells>,
+    others: Others,
 }
 
 /// The calling thread has the shard, and is armed: others who want to count wait until it is dropped or disarmed. So before
@@ -126,7 +134,7 @@ impl PeakLedger {
     /// A new shard, which has counted nothing.
     #[must_use]
     pub fn shard(&self) -> Shard {
-        Shard { books: Arc::clone(&self.books), cells: self.books.add() }
+        Shard { books: Arc::clone(&self.books), cells: self.books.add(), others: Others::default() }
     }
 
     /// All figures of one moment. Waits for the ledger's lock and for holders that are armed in other threads.
@@ -168,14 +176,23 @@ impl Shard {
     #[inline(never)]
     fn try_hold_at(&self, mut now: usize) -> Option<ShardGuard<'_>> {
         let counting = ACTIVE | HELD | thread_token();
-        while now & HELD == 0 {
+        let mut tries = 0;
+        loop {
+            if now & LENT != 0 {
+                // Nobody has it who uses it, and that is over at once.
+                wait_a_moment(&mut tries);
+                now = self.cells.lock.load(Ordering::Relaxed);
+                continue;
+            }
+            if now & HELD != 0 {
+                return None;
+            }
             let taken = now | counting & !ACTIVE;
             match self.cells.lock.compare_exchange(now, taken, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(ShardGuard { shard: self, counting, _here: PhantomData }),
                 Err(other) => now = other,
             }
         }
-        None
     }
 
     /// Takes the shard when nobody has it.
@@ -191,10 +208,23 @@ impl Shard {
     }
 }
 
+impl Shard {
+    /// May count from now on, and has room for `more`. Its holder is the calling thread, is armed, and may not count in it.
+    fn be_admitted(&self, more: Sums) {
+        self.others.learn(self.books.admit(&self.cells, more));
+    }
+}
+
 impl Drop for Shard {
     fn drop(&mut self) {
-        // Whoever still has it has forgotten a guard, and will not count.
-        self.cells.lock.fetch_and(ACTIVE, Ordering::Release);
+        if forked() {
+            // All of it is the parent's, and whoever is waited for below may be no thread of this process.
+            return;
+        }
+        // Whoever still has it has forgotten a guard, and will not count; or only shares with it.
+        if self.try_hold().is_none() {
+            self.cells.lock.fetch_and(ACTIVE, Ordering::Release);
+        }
         self.books.remove(&self.cells);
     }
 }
@@ -244,22 +274,28 @@ impl ShardGuard<'_> {
     }
 
     #[cold]
+    #[inline(never)]
     fn begin_counting(&mut self) {
         let cells = &self.shard.cells;
         // Acquire: what it may have is seen, if it is still active.
         let before = cells.lock.fetch_or(self.counting & TOKEN, Ordering::Acquire);
         if before & ACTIVE == 0 {
-            self.shard.books.admit(cells, Sums::default());
+            self.shard.be_admitted(Sums::default());
         }
     }
 
     /// Gets room for a block that the shard has none for.
     #[cold]
+    #[inline(never)]
     fn ask(&self, pool: PoolSize, bytes: i64, requested: i64) {
-        let cells = &self.shard.cells;
+        let Shard { cells, others, .. } = self.shard;
+        let block = Sums::of_block(pool, bytes, requested);
+        if others.share(cells, block) {
+            return;
+        }
         // From here on the cells stand still. Release: what was counted is seen by whoever has the books.
         cells.lock.fetch_and(!ACTIVE, Ordering::Release);
-        self.shard.books.admit(cells, Sums::of_block(pool, bytes, requested));
+        self.shard.be_admitted(block);
     }
 }
 

@@ -85,9 +85,10 @@ impl Sums {
         self.max(Self::default())
     }
 
-    /// Half of each figure, rounded down.
-    pub(super) fn halved(self) -> Self {
-        self.with(self, |figure, _| figure / 2)
+    /// One of so many parts of each figure.
+    pub(super) fn part(self, parts: usize) -> Self {
+        let parts = parts.max(1) as i64;
+        self.with(self, |figure, _| figure / parts)
     }
 
     /// Each figure where that of the other is more than nothing.

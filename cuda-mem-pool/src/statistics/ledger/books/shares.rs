@@ -3,8 +3,9 @@
 //! While one shard is active it may have what it likes: all others stand still, so the sum was highest when its own part was.
 //! While several are, each is *bound*: it has a share of the peak that is never less than what it has, and all shares and what
 //! the resting shards have are never more than the peak together. So the sum stays below the peak whatever each of them does
-//! with its share, and nobody has to know of the others. One that needs more gets it of what nobody has, then of what the
-//! others have and do not use. Where that is too little, the sum may be about to rise above the peak: then all others rest, and
+//! with its share, and nobody has to know of the others. Two may share what they have anew (`others.rs`), which leaves the sum of
+//! the shares as it is. One that does not get enough that way gets it here: of what nobody has, then of what any of the others
+//! has and does not use. Where that is too little, the sum may be about to rise above the peak: then all others rest, and
 //! the one goes on alone. So a peak is only ever raised by a shard that is active alone, to what the sum then is.
 
 use std::sync::Arc;
@@ -12,63 +13,58 @@ use std::time::{Duration, Instant};
 
 use super::super::cells::{ACTIVE, Cells, TOKEN};
 use super::super::sums::Sums;
-use super::{rest, try_rest};
+use super::rest;
 use crate::primitive::Ordering;
 
 #[derive(Debug, Default)]
 pub(super) struct Shares {
-    active: Vec<Active>,
-    /// What there is in shards that rest and in those that are gone, and the shares of those that are bound.
-    given: Sums,
+    /// Those that may count.
+    active: Vec<Arc<Cells>>,
+    /// What there is in shards that rest and in those that are gone.
+    resting: Sums,
+    /// All shares together, of those that are bound.
+    shared: Sums,
     /// The peaks, but for what one that is active alone has seen since it is.
     peak: Sums,
     /// Who was last asked for what it does not use.
     asked: usize,
 }
 
-/// A shard that may count.
-#[derive(Debug)]
-struct Active {
-    cells: Arc<Cells>,
-    /// What it may have; of no meaning in one that is active alone.
-    share: Sums,
-}
-
 impl Shares {
-    /// Lets a shard count, and have `more` than it has. Its holder is the calling thread, is armed, and the shard's word says that
-    /// it is not active.
-    pub(super) fn admit(&mut self, cells: &Arc<Cells>, more: Sums) {
-        let known = self.active.iter().position(|active| Arc::ptr_eq(&active.cells, cells));
-        let place = known.unwrap_or_else(|| self.join(cells));
+    /// Lets a shard count, one of so many, and have `more` than it has. Its holder is the calling thread, is armed, and the
+    /// shard's word says that it is not active.
+    pub(super) fn admit(&mut self, cells: &Arc<Cells>, more: Sums, shards: usize) {
+        let is_new = !self.active.iter().any(|active| Arc::ptr_eq(active, cells));
+        if is_new {
+            self.join(cells);
+        }
         if self.is_alone() {
             return;
         }
-        match self.share_of(place, cells.now().plus(more)) {
-            Some(share) => cells.bind(share),
-            None => {
-                self.rest();
-                self.join(cells);
-            }
+        // And some for the next time: half of what is left, or as much as for each of those that may come yet.
+        let parts = if is_new { 1 + shards.saturating_sub(self.active.len()) } else { 2 };
+        if !self.grant(cells, more, parts) {
+            self.rest();
+            self.join(cells);
         }
     }
 
     /// Has nobody count. What one that was alone has seen goes into the peak.
     pub(super) fn rest(&mut self) {
         let alone = self.is_alone();
-        for Active { cells, share } in std::mem::take(&mut self.active) {
+        for cells in std::mem::take(&mut self.active) {
             rest(&cells);
             if alone {
-                self.peak = self.peak.max(self.given.plus(cells.most()));
-                self.given = self.given.plus(cells.now());
-            } else {
-                self.given = self.given.less(share).plus(cells.now());
+                self.note_peak(&cells);
             }
+            self.resting = self.resting.plus(cells.now());
         }
+        self.shared = Sums::default();
     }
 
     /// What there is, while nobody counts.
     pub(super) fn now(&self) -> Sums {
-        self.given
+        self.resting
     }
 
     /// The most that there was, while nobody counts.
@@ -77,22 +73,17 @@ impl Shares {
     }
 
     pub(super) fn reset_peak(&mut self) {
-        self.peak = self.given;
+        self.peak = self.resting;
     }
 
     /// What there is, and the most that there was, while others count.
     pub(super) fn glance(&self) -> (Sums, Sums) {
-        let alone = self.is_alone();
-        let add = |now: Sums, active: &Active| {
-            let now = now.plus(active.cells.now());
-            if alone { now } else { now.less(active.share) }
-        };
-        let now = self.active.iter().fold(self.given, add);
-        let Some(one) = self.active.first().filter(|_| alone) else {
+        let now = self.active.iter().fold(self.resting, |now, cells| now.plus(cells.now()));
+        let Some(one) = self.active.first().filter(|_| self.is_alone()) else {
             return (now.min(self.peak), self.peak);
         };
         // It may have risen and not looked at it yet.
-        (now, self.peak.max(now).max(self.given.plus(one.cells.most())))
+        (now, self.peak.max(now).max(self.resting.plus(one.most())))
     }
 
     fn is_alone(&self) -> bool {
@@ -101,88 +92,79 @@ impl Shares {
 
     /// What nobody has of the peak.
     fn room(&self) -> Sums {
-        self.peak.less(self.given)
+        self.peak.less(self.resting).less(self.shared)
     }
 
-    /// Makes a resting shard an active one; its place among them.
-    fn join(&mut self, cells: &Arc<Cells>) -> usize {
-        let now = cells.now();
-        if self.active.is_empty() {
-            self.given = self.given.less(now);
-            cells.begin();
-        } else if self.is_alone() {
+    /// What one that was alone has seen, and has stopped.
+    fn note_peak(&mut self, cells: &Cells) {
+        self.peak = self.peak.max(self.resting.plus(cells.most()));
+    }
+
+    /// Makes a resting shard an active one.
+    fn join(&mut self, cells: &Arc<Cells>) {
+        if let [alone] = &*self.active {
             // It is not any more.
-            if let Some(alone) = self.active.first() {
-                let_rise(&alone.cells);
-            }
-            let alone: Vec<_> = self.active.drain(..).collect();
-            for Active { cells, .. } in alone {
-                let counted = rest(&cells);
-                let now = cells.now();
-                self.peak = self.peak.max(self.given.plus(cells.most()));
-                self.given = self.given.plus(now);
-                cells.bind(now);
-                go_on(&cells, counted);
-                self.active.push(Active { cells, share: now });
-            }
+            let alone = Arc::clone(alone);
+            let_rise(&alone);
+            let counted = rest(&alone);
+            self.note_peak(&alone);
+            self.bind(&alone);
+            go_on(&alone, counted);
         }
-        // What it has is given already.
-        self.active.push(Active { cells: Arc::clone(cells), share: now });
-        self.active.len() - 1
+        self.resting = self.resting.less(cells.now());
+        if self.active.is_empty() {
+            cells.begin();
+        } else {
+            self.bind(cells);
+        }
+        self.active.push(Arc::clone(cells));
     }
 
-    /// A share for one that will have `wanted`; None if there may be too little.
-    fn share_of(&mut self, place: usize, wanted: Sums) -> Option<Sums> {
-        let lacks = wanted.less(self.active.get(place)?.share).or_nothing();
-        for effort in [Effort::Half, Effort::All, Effort::Wait] {
-            self.collect(place, lacks, effort);
+    /// Has one that stands still have no more than it has.
+    fn bind(&mut self, cells: &Cells) {
+        let now = cells.now();
+        self.shared = self.shared.plus(now);
+        cells.bind(now);
+    }
+
+    /// Grants one room for `more` than it has, and a part of what is then left. False if there may be too little.
+    fn grant(&mut self, cells: &Arc<Cells>, more: Sums, parts: usize) -> bool {
+        let share = cells.most();
+        let lacks = cells.now().plus(more).less(share).or_nothing();
+        for all in [false, true] {
+            self.collect(cells, lacks, all);
         }
         let left = self.room().less(lacks);
         if !Sums::default().fits(left) {
-            return None;
+            return false;
         }
-        // And some for the next time.
-        let more = lacks.plus(left.halved().where_any(lacks));
-        self.given = self.given.plus(more);
-        let active = self.active.get_mut(place)?;
-        active.share = active.share.plus(more);
-        Some(active.share)
+        let more = lacks.plus(left.part(parts));
+        self.shared = self.shared.plus(more);
+        cells.bind(share.plus(more));
+        true
     }
 
-    /// Takes of the others what they do not use until nobody has as much as one lacks.
-    fn collect(&mut self, but: usize, lacks: Sums, effort: Effort) {
+    /// Takes of the others what they do not use, or half of it, until nobody has as much as one lacks. Waits for those that count.
+    fn collect(&mut self, but: &Arc<Cells>, lacks: Sums, all: bool) {
         for _ in 0..self.active.len() {
             let still = lacks.less(self.room()).or_nothing();
             if still == Sums::default() {
                 return;
             }
             self.asked = (self.asked + 1) % self.active.len();
-            if self.asked == but {
+            let Some(cells) = self.active.get(self.asked) else { return };
+            if Arc::ptr_eq(cells, but) {
                 continue;
             }
-            let Some(Active { cells, share }) = self.active.get_mut(self.asked) else { return };
-            let counted = if effort == Effort::Wait { Some(rest(cells)) } else { try_rest(cells) };
-            let Some(counted) = counted else { continue };
+            let counted = rest(cells);
+            let share = cells.most();
             let unused = share.less(cells.now());
-            let left = if effort == Effort::Half { unused.halved() } else { Sums::default() };
-            let taken = unused.less(left).where_any(still);
-            *share = share.less(taken);
-            self.given = self.given.less(taken);
-            cells.bind(*share);
+            let taken = unused.part(if all { 1 } else { 2 }).where_any(still);
+            self.shared = self.shared.less(taken);
+            cells.bind(share.less(taken));
             go_on(cells, counted);
         }
     }
-}
-
-/// How much is done for what one lacks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Effort {
-    /// Half of what others do not use is taken, of those that do not count right now.
-    Half,
-    /// All of it.
-    All,
-    /// And of those that do, when they are done.
-    Wait,
 }
 
 /// Waits a moment for one that is alone while it rises, as at the begin of a thread: else all would stop for every few blocks that

@@ -12,6 +12,13 @@ fn peak(ledger: &PeakLedger) -> Stat {
     ledger.read().requested_bytes.all
 }
 
+/// There were so many bytes at once, and four blocks: else their number would be what rises above its peak.
+fn leave_a_peak(shard: &Shard, bytes: usize) {
+    let sizes = [bytes, 0, 0, 0];
+    sizes.into_iter().for_each(|bytes| shard.hold().allocate(SMALL, bytes, bytes));
+    sizes.into_iter().for_each(|bytes| shard.hold().free(SMALL, bytes, bytes));
+}
+
 /// Whatever the order, all is counted and the peak is that of an order there may have been. What happened before is
 /// before.
 #[test]
@@ -147,8 +154,7 @@ fn shares_of_a_peak_do_not_raise_it() {
     loom::model(|| {
         let ledger = PeakLedger::new(Peaks::Exact);
         let (mine, other) = (ledger.shard(), ledger.shard());
-        mine.hold().allocate(SMALL, 4, 4);
-        mine.hold().free(SMALL, 4, 4);
+        leave_a_peak(&mine, 4);
         let thread = thread::spawn(move || {
             other.hold().allocate(SMALL, 2, 2);
             other.hold().free(SMALL, 2, 2);
@@ -192,8 +198,7 @@ fn one_that_is_asked_for_its_share_goes_on() {
     loom::model(|| {
         let ledger = PeakLedger::new(Peaks::Exact);
         let (mine, other) = (ledger.shard(), ledger.shard());
-        mine.hold().allocate(SMALL, 8, 8);
-        mine.hold().free(SMALL, 8, 8);
+        leave_a_peak(&mine, 8);
         // Now both have shares, and the other one most of what there is.
         other.hold().allocate(SMALL, 1, 1);
         let thread = thread::spawn(move || {
@@ -210,6 +215,108 @@ fn one_that_is_asked_for_its_share_goes_on() {
         let other = thread.join().unwrap();
         let peak = peak(&ledger);
         assert_eq!((peak.current, peak.peak, peak.allocated), (0, 8, 15));
+        drop(other);
+    });
+}
+
+/// Two that have shares: `mine` has 3 and room for 2 more, `other` 1 and room for 2, and the peak is 8.
+fn two_with_shares(ledger: &PeakLedger) -> (Shard, Shard) {
+    let (mine, other) = (ledger.shard(), ledger.shard());
+    leave_a_peak(&mine, 8);
+    other.hold().allocate(SMALL, 1, 1);
+    mine.hold().allocate(SMALL, 3, 3);
+    (mine, other)
+}
+
+/// Each asks the other one at the same time, and there is just enough.
+#[test]
+fn two_that_share_with_each_other_stay_below_the_peak() {
+    loom::model(|| {
+        let ledger = PeakLedger::new(Peaks::Exact);
+        let (mine, other) = two_with_shares(&ledger);
+        let thread = thread::spawn(move || {
+            other.hold().allocate(SMALL, 3, 3);
+            other.hold().free(SMALL, 3, 3);
+            other
+        });
+        mine.hold().allocate(SMALL, 1, 1);
+        mine.hold().free(SMALL, 4, 4);
+        mine.hold().allocate(SMALL, 4, 4);
+        let other = thread.join().unwrap();
+        let peak = peak(&ledger);
+        assert_eq!((peak.current, peak.peak, peak.allocated), (5, 8, 20));
+        drop(other);
+    });
+}
+
+/// What one shares is read as one moment, and none of it is lost.
+#[test]
+fn a_read_while_two_share_sees_what_they_have() {
+    loom::model(|| {
+        let ledger = PeakLedger::new(Peaks::Exact);
+        let (mine, other) = two_with_shares(&ledger);
+        let thread = thread::spawn(move || {
+            other.hold().allocate(SMALL, 4, 4);
+            other
+        });
+        let between = peak(&ledger);
+        assert!([4, 8].contains(&between.current) && between.peak == 8, "{between:?}");
+        let other = thread.join().unwrap();
+        mine.hold().allocate(SMALL, 1, 1);
+        assert_eq!((peak(&ledger).current, peak(&ledger).peak), (9, 9));
+        drop(other);
+    });
+}
+
+/// A shard goes while another may have it to share with it: nobody waits for ever, and what it has stays counted.
+#[test]
+fn one_may_go_while_another_shares_with_it() {
+    loom::model(|| {
+        let ledger = PeakLedger::new(Peaks::Exact);
+        let (mine, other) = two_with_shares(&ledger);
+        // All are made to rest when one goes: this one first, before the other is waited for.
+        let thread = thread::spawn(move || drop(mine));
+        other.hold().allocate(SMALL, 4, 4);
+        thread.join().unwrap();
+        other.hold().free(SMALL, 8, 8);
+        other.hold().allocate(SMALL, 8, 8);
+        let peak = peak(&ledger);
+        assert_eq!((peak.current, peak.peak), (8, 8));
+    });
+}
+
+/// Who shares with a shard does not have it: nobody who comes for it is turned away.
+#[test]
+fn a_shard_that_another_shares_with_is_nobodys() {
+    loom::model(|| {
+        let ledger = PeakLedger::new(Peaks::Exact);
+        let (mine, other) = two_with_shares(&ledger);
+        let thread = thread::spawn(move || {
+            other.hold().allocate(SMALL, 4, 4);
+            other
+        });
+        mine.try_hold().expect("nobody has it").free(SMALL, 1, 1);
+        let other = thread.join().unwrap();
+        let peak = peak(&ledger);
+        assert_eq!((peak.current, peak.peak), (7, 8));
+        drop(other);
+    });
+}
+
+/// What one has taken of another's share the other one does not have any more.
+#[test]
+fn what_two_share_is_not_there_twice() {
+    loom::model(|| {
+        let ledger = PeakLedger::new(Peaks::Exact);
+        let (mine, other) = two_with_shares(&ledger);
+        let thread = thread::spawn(move || {
+            other.hold().allocate(SMALL, 4, 4);
+            other
+        });
+        mine.hold().allocate(SMALL, 2, 2);
+        let other = thread.join().unwrap();
+        let peak = peak(&ledger);
+        assert_eq!((peak.current, peak.peak), (10, 10));
         drop(other);
     });
 }
