@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Context, Driver, Stream};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
 use cuda_mem_ipc::cuda_mem_pool::{Error, Result};
 
 /// As many devices as PyTorch can tell apart, and more than a host has.
@@ -38,14 +38,13 @@ thread_local! {
 }
 
 impl PerDevice {
-    pub(crate) fn new(driver: Driver, number: usize, options: &CachingOptions) -> Result<Self> {
-        let context = driver.device(number)?.primary_context()?;
+    pub(crate) fn new(context: Context, options: &CachingOptions) -> Result<Self> {
         let caching = CachingAllocator::new(&context, options)?;
         let ordinal = context.device().as_raw();
         Ok(Self { ordinal, context, caching, default_stream: OnceLock::new() })
     }
 
-    pub(crate) fn default_stream(&self) -> Result<Stream> {
+    pub(crate) fn default_stream(&self) -> core::Result<Stream> {
         if let Some(stream) = self.default_stream.get() {
             return Ok(stream.clone());
         }

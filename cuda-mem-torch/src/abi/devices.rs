@@ -74,7 +74,7 @@ fn make(ordinal: c_int) -> Result<&'static Device, Failure> {
     let setup = setup.get_or_insert_with(Setup::default);
     let fraction = setup.fractions[number].unwrap_or(1.0);
     let options = CachingOptions::default().with_segments(setup.options).with_memory_fraction(fraction);
-    let device = Device::new(driver()?, number, &options)?;
+    let device = Device::new(driver()?.device(number)?.primary_context()?, &options)?;
     let caching = &device.caching;
     // SAFETY: the promise of who set it.
     unsafe { caching.set_graph_capture_record_stream_reuse(setup.reuse) }?;

@@ -52,7 +52,8 @@ impl Caches {
         refuse_forked()?;
         let _making = lock(&self.making);
         for number in self.devices.all().count()..device_count {
-            let device = PerDevice::new(self.driver, number, &self.options)?;
+            let context = self.driver.device(number)?.primary_context()?;
+            let device = PerDevice::new(context, &self.options)?;
             self.apply_reuse(&device.caching)?;
             self.listeners.attach_all(&device.caching);
             self.devices.add(device).ok_or(Error::TooManyDevices { asked: device_count, most: MOST })?;
