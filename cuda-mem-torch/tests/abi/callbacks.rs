@@ -111,13 +111,14 @@ unsafe extern "C" fn see_segment(_: *mut c_void, _: *const cuda_mem_torch_segmen
 /// Has each of them be called.
 fn use_all() {
     let stream = new_stream().as_raw();
-    // SAFETY: functions that may always be called.
-    unsafe {
-        succeed(cuda_mem_torch_attach_trace_tracker(Some(track), null_mut()));
-        succeed(cuda_mem_torch_attach_oom_observer(Some(observe), null_mut()));
-        succeed(cuda_mem_torch_attach_oom_reclaimer(Some(reclaim), null_mut()));
-        succeed(cuda_mem_torch_ask_for_captures(Some(capture)));
-    }
+    // SAFETY: a function that may always be called.
+    succeed(unsafe { cuda_mem_torch_attach_trace_tracker(Some(track), null_mut()) });
+    // SAFETY: a function that may always be called.
+    succeed(unsafe { cuda_mem_torch_attach_oom_observer(Some(observe), null_mut()) });
+    // SAFETY: a function that may always be called.
+    succeed(unsafe { cuda_mem_torch_attach_oom_reclaimer(Some(reclaim), null_mut()) });
+    // SAFETY: a function that may always be called.
+    succeed(unsafe { cuda_mem_torch_ask_for_captures(Some(capture)) });
     let (gather, release, clear) = (Some(gather as _), Some(release as _), true);
     let options = cuda_mem_torch_history_options {
         max_entries: 10,
@@ -200,11 +201,8 @@ fn what_is_missing_or_unknown_is_refused() {
     for device in [-2, -1, 3, 64, c_int::MAX, c_int::MIN] {
         let mut block = null_mut();
         // SAFETY: a place.
-        assert_eq!(
-            unsafe { cuda_mem_torch_malloc(device, 512, null_mut(), &mut block) },
-            refused,
-            "{device}"
-        );
+        let code = unsafe { cuda_mem_torch_malloc(device, 512, null_mut(), &mut block) };
+        assert_eq!(code, refused, "{device}");
         assert!(block.is_null() && message().contains(&format!("the device is {device}")), "{}", message());
         assert_eq!(cuda_mem_torch_synchronize(device), refused);
         assert_eq!(cuda_mem_torch_set_memory_fraction(device, 1.0), refused);
@@ -217,32 +215,54 @@ fn what_is_missing_or_unknown_is_refused() {
     for fraction in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
         assert_eq!(cuda_mem_torch_set_memory_fraction(0, fraction), refused, "{fraction}");
     }
-    // SAFETY: nothing, or addresses that are nobody's, which are looked up and not used.
-    unsafe {
-        assert_eq!(cuda_mem_torch_malloc(0, 512, null_mut(), null_mut()), refused);
-        assert_eq!(cuda_mem_torch_stats(0, null_mut()), refused);
-        assert_eq!(cuda_mem_torch_memory_fraction(0, null_mut()), refused);
-        assert_eq!(cuda_mem_torch_cache_info(0, null_mut()), refused);
-        assert_eq!(cuda_mem_torch_snapshot(0, NO_POOL, true, null()), refused);
-        assert_eq!(cuda_mem_torch_write_snapshot(null()), refused);
-        assert_eq!(cuda_mem_torch_record_history(null()), refused);
-        assert_eq!(cuda_mem_torch_set_options(null()), refused);
-        assert_eq!(cuda_mem_torch_attach_oom_observer(None, null_mut()), refused);
-        assert_eq!(cuda_mem_torch_restore_pool(0, null(), null_mut(), None, None), refused);
-        assert_eq!(cuda_mem_torch_checkpoint_pool(0, NO_POOL, null_mut()), refused);
-        assert_eq!(cuda_mem_torch_ipc_open(0, null(), 9, null_mut()), refused);
-        assert_eq!(cuda_mem_torch_symm_check(null()), refused);
-        cuda_mem_torch_free_checkpoint(null_mut());
-        succeed(cuda_mem_torch_delete(null_mut()));
-        succeed(cuda_mem_torch_symm_close(null_mut()));
-        let (mut base, mut bytes) = (null_mut(), 0);
-        for unknown in [nowhere, std::ptr::without_provenance_mut(usize::MAX), null_mut()] {
-            let code = cuda_mem_torch_base_allocation(unknown, &mut base, &mut bytes);
-            assert_eq!(code, CUDA_MEM_TORCH_NOT_OURS);
-            assert_eq!(cuda_mem_torch_record_stream(unknown, 0, null_mut()), CUDA_MEM_TORCH_NOT_OURS);
-            assert_eq!(cuda_mem_torch_device_of(unknown), -1);
-            assert_eq!(cuda_mem_torch_ipc_close(unknown), CUDA_MEM_TORCH_NOT_OURS);
-        }
-        assert_eq!(cuda_mem_torch_delete(nowhere), CUDA_MEM_TORCH_NOT_OURS);
+    let codes = [
+        // SAFETY: nothing is passed that would be used.
+        unsafe { cuda_mem_torch_malloc(0, 512, null_mut(), null_mut()) },
+        // SAFETY: nothing is passed that would be used.
+        unsafe { cuda_mem_torch_stats(0, null_mut()) },
+        // SAFETY: nothing is passed that would be used.
+        unsafe { cuda_mem_torch_memory_fraction(0, null_mut()) },
+        // SAFETY: nothing is passed that would be used.
+        unsafe { cuda_mem_torch_cache_info(0, null_mut()) },
+        // SAFETY: nothing is passed that would be used.
+        unsafe { cuda_mem_torch_snapshot(0, NO_POOL, true, null()) },
+        // SAFETY: nothing is passed that would be used.
+        unsafe { cuda_mem_torch_write_snapshot(null()) },
+        // SAFETY: nothing is passed that would be used.
+        unsafe { cuda_mem_torch_record_history(null()) },
+        // SAFETY: nothing is passed that would be used.
+        unsafe { cuda_mem_torch_set_options(null()) },
+        // SAFETY: nothing is passed that would be used.
+        unsafe { cuda_mem_torch_attach_oom_observer(None, null_mut()) },
+        // SAFETY: nothing is passed that would be used.
+        unsafe { cuda_mem_torch_restore_pool(0, null(), null_mut(), None, None) },
+        // SAFETY: nothing is passed that would be used.
+        unsafe { cuda_mem_torch_checkpoint_pool(0, NO_POOL, null_mut()) },
+        // SAFETY: nothing is passed that would be used.
+        unsafe { cuda_mem_torch_ipc_open(0, null(), 9, null_mut()) },
+        // SAFETY: nothing is passed that would be used.
+        unsafe { cuda_mem_torch_symm_check(null()) },
+    ];
+    assert!(codes.iter().all(|code| *code == refused), "{codes:?}");
+    // SAFETY: nothing.
+    unsafe { cuda_mem_torch_free_checkpoint(null_mut()) };
+    // SAFETY: nothing.
+    succeed(unsafe { cuda_mem_torch_delete(null_mut()) });
+    // SAFETY: nothing.
+    succeed(unsafe { cuda_mem_torch_symm_close(null_mut()) });
+    let (mut base, mut bytes) = (null_mut(), 0);
+    for unknown in [nowhere, std::ptr::without_provenance_mut(usize::MAX), null_mut()] {
+        let codes = [
+            // SAFETY: places; the address is looked up and not used.
+            unsafe { cuda_mem_torch_base_allocation(unknown, &mut base, &mut bytes) },
+            // SAFETY: as above.
+            unsafe { cuda_mem_torch_record_stream(unknown, 0, null_mut()) },
+            // SAFETY: as above.
+            unsafe { cuda_mem_torch_ipc_close(unknown) },
+        ];
+        assert_eq!(codes, [CUDA_MEM_TORCH_NOT_OURS; 3]);
+        assert_eq!(cuda_mem_torch_device_of(unknown), -1);
     }
+    // SAFETY: as above.
+    assert_eq!(unsafe { cuda_mem_torch_delete(nowhere) }, CUDA_MEM_TORCH_NOT_OURS);
 }
