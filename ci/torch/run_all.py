@@ -83,7 +83,7 @@ def beside(results, python, folder, arguments):
     peers = arguments.peers
     programs = {
         "mixed": ["mixed.py", "--seconds", str(arguments.seconds)],
-        "workloads": peers and ["workloads.py", "--peers", str(peers), "--rounds", str(arguments.rounds), "--history", "both"],
+        "workloads": peers and ["workloads.py", "--peers", str(peers), "--rounds", str(arguments.rounds), "--history", "both", "--seconds", str(arguments.long_limit * 0.95)],
         "allocbench": peers and ["allocbench.py", "--peers", str(peers)],
     }
     for name, command in programs.items():

@@ -6,12 +6,14 @@ workload and not the start of Python. Before the turns one native run, which doe
 wall time; of it what comes after the model was last moved, which leaves out that the processor makes the weights; every loss that `backward` was called on, what PyTorch reserved and had active at their peaks, and what the driver
 says the device held more than before (NVML, looked at from this process every 5 ms).
 
-Ends with 1 where a run failed, where losses are equal natively and differ with ours, and where ours holds more than the bounds below.
-Time decides nothing: hosts differ more than it may.
+All workloads have a round before any has the next, and after each round there is its line and the file of `--out` anew: who ends it early has
+seen what there was. Ends with 1 where a run failed or a workload had no round, where losses are equal natively and differ with ours, and where
+ours holds more than the bounds below. Time decides nothing: hosts differ more than it may.
 """
 
 import argparse
 import ctypes
+import functools
 import io
 import json
 import os
@@ -239,49 +241,92 @@ def row_of(name, history, native, ours):
     }
 
 
-def turns(torch, device, script, name, arguments, history):
-    """Native and ours by turns; a row, or nothing where a run failed."""
-    native, ours = [], []
-    if (warm := run(torch, device, script, name, False, history, arguments.limit)).get("failed"):
-        print(f"failed   {name}: {warm['failed']}", flush=True)
+class Turns:
+    """The runs of a workload so far, natively and with ours by turns."""
+
+    def __init__(self, script, name, history):
+        self.script, self.name, self.history = script, name, history
+        self.native, self.ours, self.is_warm, self.failed = [], [], False, False
+
+    def __str__(self):
+        return f"{self.name}, history" if self.history else self.name
+
+    def run(self, again, is_ours, limit, end):
+        """One run; nothing if it failed, or the time was over before it was."""
+        left = end - time.monotonic()
+        if left <= 0:
+            return None
+        found = again(self.script, self.name, is_ours, self.history, min(limit, left))
+        if not found.get("failed"):
+            return found
+        if time.monotonic() < end:
+            self.failed = True
+            print(f"failed   {self} {'ours' if is_ours else 'native'}: {found['failed']}", flush=True)
         return None
-    began = time.monotonic()
-    for turn in range(arguments.rounds):
-        if ours and time.monotonic() - began > arguments.seconds:
-            break
-        pair = [(native, False), (ours, True)]
+
+    def round(self, number, again, limit, end):
+        """One run of each, which count if both ended in time; whether they did."""
+        self.is_warm = self.is_warm or self.run(again, False, limit, end) is not None
+        if not self.is_warm:
+            return False
+        pair = []
         # Whoever goes second finds the device as the first left it.
-        for into, is_ours in pair if turn % 2 == 0 else reversed(pair):
-            found = run(torch, device, script, name, is_ours, history, arguments.limit)
-            label = f"{name} {'ours' if is_ours else 'native'} {turn + 1}{', history' if history else ''}"
-            if found.get("failed"):
-                print(f"failed   {label}: {found['failed']}", flush=True)
-                return None
-            assert found["backend"] == ("cuda-mem" if is_ours else "native"), found["backend"]
+        for is_ours in (False, True) if number % 2 == 1 else (True, False):
+            found = self.run(again, is_ours, limit, end)
+            if found is None:
+                return False
+            whose = "cuda-mem" if is_ours else "native"
+            assert found["backend"] == whose, found["backend"]
             held, loss = found["reserved"] / found["active"], found["last_loss"]
-            print(f"ok       {label}: {found['seconds']:.3f} s, {found['steps']:.3f} of steps, held {held:.4f}, last loss {loss}", flush=True)
+            print(f"ok       {self} {whose} {number}: {found['seconds']:.3f} s, {found['steps']:.3f} of steps, held {held:.4f}, last loss {loss}", flush=True)
+            pair.append((self.ours if is_ours else self.native, found))
+        for into, found in pair:
             into.append(found)
-    return row_of(name, history, native, ours)
+        return True
+
+    def row(self):
+        return row_of(self.name, self.history, self.native, self.ours) if self.ours else None
+
+
+def take_turns(workloads, rounds, limit, seconds, again, tell):
+    """A round of every workload, then the next, so that whenever the time is over all have had about as many. `tell` is told of each."""
+    end = time.monotonic() + seconds
+    for number in range(1, rounds + 1):
+        for turns in workloads:
+            if time.monotonic() >= end:
+                return
+            if not turns.failed and turns.round(number, again, limit, end):
+                tell(turns.row())
+
+
+def line(row):
+    cells = [
+        row["workload"],
+        "on" if row["history"] else "off",
+        str(row["rounds"]),
+        f"{row['ours_seconds']:.2f}",
+        f"{row['native_seconds']:.2f}",
+        *("{:.3f} ({:.3f}–{:.3f})".format(*row[key]) for key in ("time", "time_of_steps")),
+        f"{row['native_held']:.3f}",
+        f"{row['ours_held']:.4f}",
+        f"{row['driver_beyond_native_mib']:+.0f}",
+        row["losses"],
+        f"{row['last_loss']:.9f}" if row["last_loss"] is not None else "none",
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def table(rows):
     head = ["workload", "history", "rounds", "ours s", "native s", "ours/native (95 %)", "of the steps", "held, native", "held, ours", "driver, MiB more", "losses", "last loss"]
     print(f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
-    for row in rows:
-        cells = [
-            row["workload"],
-            "on" if row["history"] else "off",
-            str(row["rounds"]),
-            f"{row['ours_seconds']:.2f}",
-            f"{row['native_seconds']:.2f}",
-            *("{:.3f} ({:.3f}–{:.3f})".format(*row[key]) for key in ("time", "time_of_steps")),
-            f"{row['native_held']:.3f}",
-            f"{row['ours_held']:.4f}",
-            f"{row['driver_beyond_native_mib']:+.0f}",
-            row["losses"],
-            f"{row['last_loss']:.9f}" if row["last_loss"] is not None else "none",
-        ]
-        print(f"| {' | '.join(cells)} |")
+    print("\n".join(line(row) for row in rows))
+
+
+def write(out, rows):
+    """All that there is, whole whenever this process ends."""
+    partial = out.with_name(out.name + ".partial")
+    partial.write_text(json.dumps(rows, indent=1))
+    partial.replace(out)
 
 
 def main():
@@ -292,8 +337,8 @@ def main():
     parser.add_argument("--history", choices=["off", "on", "both"], default="off", help="whether PyTorch records every allocation")
     parser.add_argument("--deterministic", action="store_true", help="PyTorch's deterministic algorithms: losses can be compared bit for bit, times are others")
     parser.add_argument("--limit", type=int, default=120, help="seconds a run may take")
-    parser.add_argument("--seconds", type=float, default=3600, help="after which a workload begins no further round; the table says how many it had")
-    parser.add_argument("--out", type=Path, help="the file that the table is written to as JSON")
+    parser.add_argument("--seconds", type=float, default=3600, help="after which this ends, with the rounds that were whole by then; the table says how many")
+    parser.add_argument("--out", type=Path, help="the file that the table is written to as JSON, after each round anew")
     arguments = parser.parse_args()
     # Otherwise who asks whether there is a device initialises it, and no child could use it any more.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
@@ -301,25 +346,41 @@ def main():
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     if arguments.deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    torch, device, rows, failed = imported(), Device(), [], 0
+    began = time.monotonic()
+    torch, device = imported(), Device()
     if arguments.deterministic:
         # What has no such way is warned of and stays as it is: then losses vary natively, and the table says so.
         torch.use_deterministic_algorithms(True, warn_only=True)
         warnings.filterwarnings("ignore", ".*deterministic", UserWarning)
-    for script, names in (("workloads.py", ONE_STREAM), ("workloads_streams.py", MANY_STREAMS)):
-        for name in (name for name in names if not arguments.only or name in arguments.only):
-            for history in {"off": [False], "on": [True], "both": [False, True]}[arguments.history]:
-                row = turns(torch, device, arguments.peers / script, name, arguments, history)
-                rows, failed = rows + ([row] if row else []), failed + (row is None)
+    workloads = [
+        Turns(arguments.peers / script, name, history)
+        for script, names in (("workloads.py", ONE_STREAM), ("workloads_streams.py", MANY_STREAMS))
+        for name in names
+        if not arguments.only or name in arguments.only
+        for history in {"off": [False], "on": [True], "both": [False, True]}[arguments.history]
+    ]
+
+    def rows_so_far():
+        return [row for turns in workloads if (row := turns.row())]
+
+    def tell(row):
+        print(line(row), flush=True)
+        if arguments.out:
+            write(arguments.out, rows_so_far())
+
+    again = functools.partial(run, torch, device)
+    take_turns(workloads, arguments.rounds, arguments.limit, arguments.seconds - (time.monotonic() - began), again, tell)
+    rows, failed = rows_so_far(), sum(turns.failed for turns in workloads)
     if rows:
         table(rows)
-    if arguments.out:
-        arguments.out.write_text(json.dumps(rows, indent=1))
+    not_reached = [str(turns) for turns in workloads if not turns.ours and not turns.failed]
+    if not_reached:
+        print(f"no round in {arguments.seconds:.0f} s: {'; '.join(not_reached)}")
     beyond = [(row["workload"], what) for row in rows for what in missed(row)]
     for name, what in beyond:
         print(f"missed   {name}: {what}")
-    print(f"{len(rows)} workloads compared, {failed} failed, {len(beyond)} bounds missed")
-    sys.exit(0 if rows and not failed and not beyond else 1)
+    print(f"{len(rows)} workloads compared, {failed} failed, {len(not_reached)} not reached, {len(beyond)} bounds missed")
+    sys.exit(0 if rows and not failed and not not_reached and not beyond else 1)
 
 
 if __name__ == "__main__":

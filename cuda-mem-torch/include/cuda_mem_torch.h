@@ -846,7 +846,8 @@ void cuda_mem_torch_plain_record_stream(void *address,
                                         void *stream);
 
 /*
- Makes a pool, or adds a use to it. With a `source`, which only a new pool takes, its segments come from there.
+ Makes a pool, or adds a use to it. With a `source`, which only a new pool takes, its segments come from there. Its `release` is
+ called when it is needed no more, also if this fails.
 
  # Safety
 

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+// Functions that the library is given are `noexcept`: nothing may be thrown through it.
 namespace cuda_mem {
 
 namespace native = c10::cuda::CUDACachingAllocator;
@@ -80,7 +82,7 @@ class Native {
   std::atomic<bool> late_{false};
   std::atomic<size_t> routed_{0};
   mutable std::mutex mutex_;
-  std::vector<Route> routes_;
+  std::list<Route> routes_;
 };
 
 /// Every virtual function of torch 2.11's interface. There is one, and it is never destroyed: tensors and libraries ask it until

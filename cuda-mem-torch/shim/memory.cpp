@@ -56,7 +56,7 @@ int64_t allocated_bytes(DeviceIndex device) {
 }
 
 /// PyTorch's callbacks for memory that libraries keep, such as what other processes are done with.
-bool free_memory_callbacks(void* /*data*/, size_t /*requested*/) {
+bool free_memory_callbacks(void* /*data*/, size_t /*requested*/) noexcept {
   bool freed = false;
   for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
     try {
@@ -74,12 +74,18 @@ inline bool is_watched() {
       C10_UNLIKELY(c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr);
 }
 
+/// Tells of a new block, which goes back if somebody who is told throws.
 [[gnu::cold]] void tell_allocated(void* pointer, size_t bytes, DeviceIndex device) {
-  if (const c10::impl::PyInterpreter* interpreter = c10::impl::GPUTrace::get_trace(); interpreter != nullptr) {
-    (*interpreter)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
-  }
-  if (c10::memoryProfilingEnabled()) {
-    report(pointer, static_cast<int64_t>(bytes), device);
+  try {
+    if (const c10::impl::PyInterpreter* interpreter = c10::impl::GPUTrace::get_trace(); interpreter != nullptr) {
+      (*interpreter)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+    }
+    if (c10::memoryProfilingEnabled()) {
+      report(pointer, static_cast<int64_t>(bytes), device);
+    }
+  } catch (...) {
+    cuda_mem_torch_delete(pointer);
+    throw;
   }
 }
 

@@ -21,9 +21,12 @@ bool Native::has_pool(DeviceIndex device, const MempoolId_t& id) const {
 }
 
 void Native::begin(DeviceIndex device, const MempoolId_t& id, std::function<bool(cudaStream_t)> filter) {
-  allocator_->beginAllocateToPool(device, id, filter);
+  // Made before, so that both know of it or none does.
+  std::list<Route> made;
+  made.push_back({device, id, std::make_shared<std::function<bool(cudaStream_t)>>(filter)});
+  allocator_->beginAllocateToPool(device, id, std::move(filter));
   const std::lock_guard<std::mutex> lock(mutex_);
-  routes_.push_back({device, id, std::make_shared<std::function<bool(cudaStream_t)>>(std::move(filter))});
+  routes_.splice(routes_.end(), made);
   routed_.fetch_add(1);
 }
 
@@ -67,7 +70,7 @@ struct Filter {
   std::function<bool(cudaStream_t)> accepts;
 };
 
-bool accepts(void* data, void* stream) {
+bool accepts(void* data, void* stream) noexcept {
   try {
     return static_cast<Filter*>(data)->accepts(static_cast<cudaStream_t>(stream));
   } catch (const std::exception& error) {
@@ -76,7 +79,7 @@ bool accepts(void* data, void* stream) {
   }
 }
 
-void release_filter(void* data) {
+void release_filter(void* data) noexcept {
   delete static_cast<Filter*>(data);
 }
 
@@ -86,7 +89,7 @@ struct Source {
   DeviceIndex device;
 };
 
-void* source_alloc(void* data, size_t bytes) {
+void* source_alloc(void* data, size_t bytes) noexcept {
   auto* source = static_cast<Source*>(data);
   try {
     const c10::cuda::CUDAGuard guard(source->device);
@@ -97,7 +100,7 @@ void* source_alloc(void* data, size_t bytes) {
   }
 }
 
-void source_free(void* data, void* pointer, size_t /*bytes*/) {
+void source_free(void* data, void* pointer, size_t /*bytes*/) noexcept {
   auto* source = static_cast<Source*>(data);
   try {
     const c10::cuda::CUDAGuard guard(source->device);
@@ -107,32 +110,33 @@ void source_free(void* data, void* pointer, size_t /*bytes*/) {
   }
 }
 
-void source_release(void* data) {
+void source_release(void* data) noexcept {
   delete static_cast<Source*>(data);
 }
 
 /// The layout of a pool of this allocator.
 struct State final : native::AllocatorState {
-  explicit State(cuda_mem_torch_checkpoint* checkpoint) : checkpoint(checkpoint) {}
+  State() = default;
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State() override {
     cuda_mem_torch_free_checkpoint(checkpoint);
   }
-  cuda_mem_torch_checkpoint* checkpoint;
+  cuda_mem_torch_checkpoint* checkpoint = nullptr;
 };
 
 struct Delta {
-  std::vector<void*> freed;
-  std::vector<void*> allocated;
+  DeviceIndex device;
+  native::CheckpointDelta told;
 };
 
-void note_freed(void* data, void* pointer) {
-  static_cast<Delta*>(data)->freed.push_back(pointer);
+void note_freed(void* data, void* pointer) noexcept {
+  static_cast<Delta*>(data)->told.ptrs_freed.push_back(pointer);
 }
 
-void note_allocated(void* data, void* pointer) {
-  static_cast<Delta*>(data)->allocated.push_back(pointer);
+void note_allocated(void* data, void* pointer) noexcept {
+  auto* delta = static_cast<Delta*>(data);
+  delta->told.dataptrs_allocd.emplace_back(pointer, pointer, &delete_block, c10::Device(c10::kCUDA, delta->device));
 }
 
 } // namespace
@@ -241,11 +245,11 @@ std::shared_ptr<native::AllocatorState> Allocator::getCheckpointState(DeviceInde
   if (is_native_pool(device, id)) {
     return native_->getCheckpointState(device, id);
   }
-  cuda_mem_torch_checkpoint* checkpoint = nullptr;
-  const int code = cuda_mem_torch_checkpoint_pool(device, pool_id(id), &checkpoint);
+  auto state = std::make_shared<State>();
+  const int code = cuda_mem_torch_checkpoint_pool(device, pool_id(id), &state->checkpoint);
   TORCH_CHECK(code != CUDA_MEM_TORCH_POOL, "Could not find pool of id, or it is freeable: ", cuda_mem_torch_last_error());
   check(code, device);
-  return std::make_shared<State>(checkpoint);
+  return state;
 }
 
 native::CheckpointDelta Allocator::setCheckpointPoolState(
@@ -255,14 +259,9 @@ native::CheckpointDelta Allocator::setCheckpointPoolState(
   if (ours == nullptr) {
     return native_->setCheckpointPoolState(device, std::move(state));
   }
-  Delta delta;
+  Delta delta{device, {}};
   check(cuda_mem_torch_restore_pool(device, ours->checkpoint, &delta, &note_freed, &note_allocated), device);
-  native::CheckpointDelta told;
-  told.ptrs_freed = std::move(delta.freed);
-  for (void* pointer : delta.allocated) {
-    told.dataptrs_allocd.emplace_back(pointer, pointer, &delete_block, c10::Device(c10::kCUDA, device));
-  }
-  return told;
+  return std::move(delta.told);
 }
 
 } // namespace cuda_mem

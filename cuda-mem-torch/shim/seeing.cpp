@@ -51,7 +51,7 @@ using Context = std::shared_ptr<GatheredContext>;
 
 std::atomic<native::CreateContextFn> recorder{nullptr};
 
-void* gather() {
+void* gather() noexcept {
   const auto create = recorder.load();
   if (create == nullptr) {
     return nullptr;
@@ -64,7 +64,7 @@ void* gather() {
   }
 }
 
-void release(void* context) {
+void release(void* context) noexcept {
   delete static_cast<Context*>(context);
 }
 
@@ -88,7 +88,7 @@ TraceEntry trace_entry(const cuda_mem_torch_trace_entry& from) {
   return entry;
 }
 
-void visit_segment(void* data, const cuda_mem_torch_segment* from) {
+void visit_segment(void* data, const cuda_mem_torch_segment* from) noexcept {
   SegmentInfo to;
   to.device = static_cast<DeviceIndex>(from->device);
   to.address = reinterpret_cast<size_t>(from->address);
@@ -104,7 +104,7 @@ void visit_segment(void* data, const cuda_mem_torch_segment* from) {
   static_cast<native::SnapshotInfo*>(data)->segments.push_back(std::move(to));
 }
 
-void visit_block(void* data, const cuda_mem_torch_block* from) {
+void visit_block(void* data, const cuda_mem_torch_block* from) noexcept {
   BlockInfo to;
   to.size = from->size;
   to.requested_size = from->requested_size;
@@ -114,7 +114,7 @@ void visit_block(void* data, const cuda_mem_torch_block* from) {
   static_cast<native::SnapshotInfo*>(data)->segments.back().blocks.push_back(std::move(to));
 }
 
-void visit_trace(void* data, const cuda_mem_torch_trace_entry* from) {
+void visit_trace(void* data, const cuda_mem_torch_trace_entry* from) noexcept {
   auto& traces = static_cast<native::SnapshotInfo*>(data)->device_traces;
   const auto device = static_cast<size_t>(from->device);
   if (traces.size() <= device) {
@@ -141,7 +141,7 @@ native::AllocatorConfigInfo config() {
   return info;
 }
 
-void observe(void* data, int64_t device, size_t requested, size_t total, size_t free) {
+void observe(void* data, int64_t device, size_t requested, size_t total, size_t free) noexcept {
   try {
     (*static_cast<native::OutOfMemoryObserver*>(data))(device, requested, total, free);
   } catch (const std::exception& error) {
@@ -149,7 +149,7 @@ void observe(void* data, int64_t device, size_t requested, size_t total, size_t 
   }
 }
 
-void track(void* data, const cuda_mem_torch_trace_entry* entry) {
+void track(void* data, const cuda_mem_torch_trace_entry* entry) noexcept {
   try {
     (*static_cast<native::AllocatorTraceTracker*>(data))(trace_entry(*entry));
   } catch (const std::exception& error) {
@@ -220,7 +220,7 @@ void Allocator::resetPeakStats(DeviceIndex device) {
 
 std::vector<native::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex device) {
   std::vector<native::StreamSegmentSize> sizes;
-  const auto note = [](void* data, void* stream, bool is_small, uint64_t bytes) {
+  const auto note = [](void* data, void* stream, bool is_small, uint64_t bytes) noexcept {
     static_cast<std::vector<native::StreamSegmentSize>*>(data)->emplace_back(
         static_cast<cudaStream_t>(stream), is_small, bytes);
   };

@@ -16,22 +16,25 @@ namespace cuda_mem {
 inline void see_streams(c10::DeviceIndex device) {
   constexpr int streams_in_a_pool = 32;
   const c10::cuda::CUDAGuard guard(device);
-  const auto see = [&](cudaStream_t stream) {
-    // What cannot be seen, because it captures, is refused when it allocates.
-    cuda_mem_torch_see_stream(device, stream);
-  };
+  // What cannot be seen, because it captures, is refused when it allocates.
+  const auto see = [&](cudaStream_t stream) { return cuda_mem_torch_see_stream(device, stream) == CUDA_MEM_TORCH_OK; };
   see(c10::cuda::getCurrentCUDAStream(device));
   static std::mutex mutex;
   static std::unordered_set<int> seen;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (!seen.insert(device).second) {
+  if (seen.count(device) != 0) {
     return;
   }
+  bool all = true;
   const auto [least, greatest] = c10::cuda::CUDAStream::priority_range();
   for (int priority = least; priority >= greatest; --priority) {
     for (int turn = 0; turn < streams_in_a_pool; ++turn) {
-      see(c10::cuda::getStreamFromPool(priority, device));
+      all &= see(c10::cuda::getStreamFromPool(priority, device));
     }
+  }
+  // Otherwise, as when something is thrown, the next call looks again.
+  if (all) {
+    seen.insert(device);
   }
 }
 

@@ -63,6 +63,14 @@ pub enum Error {
         /// How many there are.
         count: usize,
     },
+    /// More devices than are used in one process.
+    #[error("init was called for {asked} devices; at the most {most} are used")]
+    TooManyDevices {
+        /// What was passed.
+        asked: usize,
+        /// How many can be.
+        most: usize,
+    },
     /// Another allocator cannot take over.
     #[error(
         "the allocator {name:?} is initialised already and stays; change the allocator before the first use of CUDA memory"

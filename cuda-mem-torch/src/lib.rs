@@ -31,6 +31,7 @@
 pub mod abi;
 mod allocator;
 mod current;
+mod devices;
 pub mod dlpack;
 mod error;
 mod ipc;
@@ -38,6 +39,7 @@ mod lock;
 mod mem_pool;
 mod pluggable;
 pub mod symm;
+mod uncached;
 
 pub use allocator::{
     AllocatorState, CheckpointDelta, CudaAllocator, DataPtr, NativeAllocator, OutOfMemory,

@@ -1,4 +1,5 @@
-//! The Python package's own tests, on the library and the simulator that were built: without PyTorch, which they play.
+//! Tests in Python: of the package, on the library and the simulator that were built, without PyTorch, which they play; and of a program
+//! that compares with PyTorch.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test that cannot go on fails")]
 
 use std::fs;
@@ -80,6 +81,14 @@ fn the_package_without_pytorch() {
 fn the_wheel() {
     if has_python() {
         let script = crate_folder().join("python/tests/test_wheel.py");
+        run(Command::new("python3").arg(script).env("PYTHONDONTWRITEBYTECODE", "1"));
+    }
+}
+
+#[test]
+fn workloads_take_turns() {
+    if has_python() {
+        let script = crate_folder().join("../ci/torch/test_workloads.py");
         run(Command::new("python3").arg(script).env("PYTHONDONTWRITEBYTECODE", "1"));
     }
 }

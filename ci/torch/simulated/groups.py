@@ -236,6 +236,53 @@ def symmetric_beside_a_capture():
     dist.destroy_process_group()
 
 
+def symmetric_without_memory():
+    """Whichever allocation of the backend's own code fails, on the host, nothing stays behind of what the library had given."""
+    import ctypes
+
+    import torch.distributed as dist
+    import torch.distributed._symmetric_memory as symm_mem
+
+    import cuda_mem_torch
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    cuda_mem_torch.symmetric.register()
+    symm_mem.set_backend("CUDA_MEM")
+    device = torch.device("cuda", 0)
+    everything = ctypes.CDLL(None)
+    everything.fail_allocation.argtypes, everything.allocations_left.restype = [ctypes.c_long], ctypes.c_long
+
+    def one_that_fails(work):
+        """As many times as there are allocations; how many there were."""
+        for number in range(1000):
+            everything.fail_allocation(number)
+            try:
+                work()
+            except (MemoryError, RuntimeError) as error:
+                assert "bad_alloc" in str(error), error
+                continue
+            finally:
+                still = everything.allocations_left()
+                everything.fail_allocation(-1)
+            assert still >= 0
+            return number
+
+    # So that the group is there, and what is made once.
+    symm_mem.rendezvous(apart(device), dist.group.WORLD)
+    gc.collect()
+    cuda_mem_torch.symmetric.leave()
+    before = torch.cuda.mem_get_info(device)[0]
+    tensor = apart(device)
+    assert one_that_fails(lambda: apart(device)) >= 1
+    assert one_that_fails(lambda: symm_mem.rendezvous(tensor, dist.group.WORLD)) >= 1
+    del tensor
+    gc.collect()
+    cuda_mem_torch.symmetric.leave()
+    held = before - torch.cuda.mem_get_info(device)[0]
+    assert held == 0, held
+    dist.destroy_process_group()
+
+
 def external():
     """A stream that is not PyTorch's."""
     import ctypes
@@ -245,7 +292,7 @@ def external():
     return torch.cuda.ExternalStream(stream.value)
 
 
-PROGRAMS = [symmetric, symmetric_made_anew, symmetric_tried_again, symmetric_beside_a_capture]
+PROGRAMS = [symmetric, symmetric_made_anew, symmetric_tried_again, symmetric_beside_a_capture, symmetric_without_memory]
 
 if __name__ == "__main__":
     {program.__name__: program for program in PROGRAMS}[sys.argv[1]]()

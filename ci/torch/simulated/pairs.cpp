@@ -4,11 +4,14 @@
 #include <cuda_mem_torch.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace c10::cuda::_internal {
@@ -56,9 +59,9 @@ extern "C" __attribute__((noinline)) void pairs(
   }
 }
 
-/// `pairs (ours | native) WAY DOUBLINGS COUNT`: sizes from 512 bytes to so many times doubled.
+/// `pairs (ours | native) WAY DOUBLINGS COUNT THREADS`: sizes from 512 bytes to so many times doubled; each thread has a stream.
 int main(int count, char** words) {
-  if (count != 5) {
+  if (count != 6) {
     return 2;
   }
   c10::cuda::_internal::setHasPrimaryContext(+[](c10::DeviceIndex) { return true; });
@@ -69,23 +72,33 @@ int main(int count, char** words) {
   }
   CA::init(1);
   cudaSetDevice(0);
-  cudaStream_t stream = nullptr;
-  cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0);
   std::mt19937 random(0);
   std::vector<size_t> sizes(1024);
   for (size_t& size : sizes) {
     size = static_cast<size_t>(512 * std::pow(2.0, std::generate_canonical<double, 32>(random) * std::atoi(words[3])));
   }
-  for (const Way& way : ways) {
-    if (std::string(words[2]) == way.name) {
-      std::vector<void*> live(64);
-      pairs(way, sizes, live, stream, 4096);
-      for (void*& block : live) {
-        way.free(block);
-        block = nullptr;
-      }
-      pairs(way, sizes, live, stream, std::atoi(words[4]));
+  const Way* wanted = std::find_if(std::begin(ways), std::end(ways), [&](const Way& way) { return words[2] == std::string(way.name); });
+  if (wanted == std::end(ways)) {
+    return 2;
+  }
+  const auto work = [&] {
+    cudaSetDevice(0);
+    cudaStream_t stream = nullptr;
+    cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0);
+    std::vector<void*> live(64);
+    pairs(*wanted, sizes, live, stream, 4096);
+    for (void*& block : live) {
+      wanted->free(block);
+      block = nullptr;
     }
+    pairs(*wanted, sizes, live, stream, std::atoi(words[4]));
+  };
+  std::vector<std::thread> threads;
+  for (int number = 0; number < std::atoi(words[5]); ++number) {
+    threads.emplace_back(work);
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
   }
   std::_Exit(0);
 }

@@ -17,10 +17,10 @@ PATTERNS = [("512 B", 0), ("to 512 KiB", 10), ("to 32 MiB", 16)]
 WAYS = [("raw", "native"), ("raw", "ours"), ("tensor", "native"), ("tensor", "ours"), ("library", "ours")]
 
 
-def instructions(program, environment, whose, way, doublings, count):
-    """Of all that `pairs` does, the first round left to warm up being the same for both counts."""
+def instructions(program, environment, whose, way, doublings, count, threads):
+    """Of all that `pairs` does in all threads, the first round left to warm up being the same for both counts."""
     words = ["valgrind", "--tool=callgrind", "--toggle-collect=pairs", "--callgrind-out-file=/dev/null"]
-    words += [str(program), whose, way, str(doublings), str(count)]
+    words += [str(program), whose, way, str(doublings), str(count), str(threads)]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
     return int(re.search(r"Collected : (\d+)", done.stderr)[1])
 
@@ -29,18 +29,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--headers", type=Path, default=ROOT / "target/wheel/torch-2.11.0")
     parser.add_argument("--build", type=Path, default=ROOT / "target/bundle", help="where cargo built the two libraries")
+    parser.add_argument("--threads", type=int, default=1, help="each on a stream of its own, one after the other as Valgrind runs them")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         program, environment = build_program(Path(scratch), arguments.headers, arguments.build, "pairs.cpp", FLAGS)
         # Of one device, and small: a debugger's host has few addresses.
-        environment["CUDA_MEM_SIM"] = "no-data,no-misuse,memory=1GiB"
+        environment["CUDA_MEM_SIM"] = f"no-data,no-misuse,memory={arguments.threads}GiB"
         print("| pattern | " + " | ".join(f"{way}, {whose}" for way, whose in WAYS) + " |")
         print("|---" * (len(WAYS) + 1) + "|")
         for pattern, doublings in PATTERNS:
             counted = []
             for way, whose in WAYS:
-                few, many = (instructions(program, environment, whose, way, doublings, count) for count in (2048, 10240))
-                counted.append((many - few) / 8192)
+                few, many = (instructions(program, environment, whose, way, doublings, count, arguments.threads) for count in (2048, 10240))
+                counted.append((many - few) / 8192 / arguments.threads)
             print(f"| {pattern} | " + " | ".join(f"{count:.0f}" for count in counted) + " |", flush=True)
 
 

@@ -18,7 +18,7 @@ CUDART = "libcudart.so.13"
 
 PROGRAMS = ["late", "share_with_ours", "share_with_native", "share_pieces_with_native", "share_pieces_beside_a_capture", "graph"]
 # Of groups.py.
-GROUPS = ["symmetric", "symmetric_made_anew", "symmetric_tried_again", "symmetric_beside_a_capture"]
+GROUPS = ["symmetric", "symmetric_made_anew", "symmetric_tried_again", "symmetric_beside_a_capture", "symmetric_without_memory"]
 # Of steps.py, with blocks that nothing is written to.
 STEPS = [
     "statistics", "history", "out_of_memory", "fraction", "options", "accelerator_memory", "disabled_again", "graph_uses_memory_again",
@@ -34,7 +34,9 @@ def run_pytorch(python, folder, environment):
     (folder / "steps.py").write_text(steps.replace(filled, 'torch.empty(bytes, dtype=torch.uint8, device="cuda")'))
     for script in ("programs.py", "groups.py"):
         (folder / script).write_text((HERE / script).read_text())
-    environment = environment | {"LD_LIBRARY_PATH": str(folder), "LD_PRELOAD": str(folder / "libcudart-played.so")}
+    scarce = folder / "libscarce.so"
+    subprocess.run(["c++", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-o", str(scarce), str(HERE / "scarce.cpp"), "-ldl"], check=True)
+    environment = environment | {"LD_LIBRARY_PATH": str(folder), "LD_PRELOAD": f"{folder / 'libcudart-played.so'}:{scarce}"}
     for script, names in (("programs.py", PROGRAMS), ("groups.py", GROUPS), ("steps.py", STEPS)):
         for name in names:
             subprocess.run([python, str(folder / script), name], env=environment, check=True, timeout=300, cwd=folder)
@@ -109,9 +111,9 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         program, environment = build_program(folder, arguments.headers, arguments.build, "smoke.cpp", ["-O0", "-g1"])
-        # Where there is one device alone, nobody is asked which is current.
-        for words, devices in (([], 2), (["late"], 2), (["late"], 1)):
-            chosen = environment | {"CUDA_MEM_SIM": f"devices={devices}"}
+        # Where there is one device alone, nobody is asked which is current. The last cannot make one of PyTorch's streams at first.
+        for words, settings in (([], "devices=2"), (["late"], "devices=2"), (["late"], "devices=1"), (["seeing"], "faults=cuStreamCreateWithPriority:40:2")):
+            chosen = environment | {"CUDA_MEM_SIM": settings}
             subprocess.run([str(program), *words], env=chosen, check=True, timeout=300)
         if arguments.python:
             (folder / CUDART).unlink()

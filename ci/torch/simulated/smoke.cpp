@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +12,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -77,6 +80,38 @@ static int64_t allocated() {
   return CA::getDeviceStats(0).allocated_bytes[0].current;
 }
 
+// `operator new` fails once so many others have succeeded, in the thread that says so.
+static thread_local long allocations_left = -1;
+
+void* operator new(size_t bytes) {
+  if (allocations_left >= 0 && allocations_left-- == 0) {
+    throw std::bad_alloc();
+  }
+  void* made = std::malloc(bytes == 0 ? 1 : bytes);
+  if (made == nullptr) {
+    throw std::bad_alloc();
+  }
+  return made;
+}
+
+void operator delete(void* pointer) noexcept {
+  std::free(pointer);
+}
+
+void operator delete(void* pointer, size_t) noexcept {
+  std::free(pointer);
+}
+
+/// A profiler that fails.
+struct Failing final : c10::MemoryReportingInfoBase {
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    TORCH_CHECK(bytes < 0, "the profiler failed");
+  }
+  bool memoryProfilingEnabled() const override {
+    return true;
+  }
+};
+
 struct Mark final : c10::GatheredContext {};
 static std::shared_ptr<c10::GatheredContext> mark() {
   return std::make_shared<Mark>();
@@ -107,6 +142,10 @@ static void memory() {
   CA::raw_delete(raw);
   CA::raw_delete(streamed);
   CA::raw_delete(nullptr);
+  {
+    const c10::DebugInfoGuard profiling(c10::DebugInfoKind::PROFILER_STATE, std::make_shared<Failing>());
+    EXPECT(has(thrown([] { CA::raw_alloc(1000); }), "the profiler failed") && allocated() == 0);
+  }
   int local = 0;
   EXPECT(has(thrown([&] { CA::raw_delete(&local); }), "invalid device pointer"));
   EXPECT(has(thrown([] { CA::get()->allocate(1ULL << 60); }), "more than 1EB"));
@@ -268,6 +307,50 @@ static void settings() {
   CA::releasePool(0, id);
 }
 
+/// PyTorch could not make all of its streams when a pool was begun for the first time. The next time all of them are seen.
+static void seeing() {
+  const MempoolId_t id{0, 6000};
+  const auto every = [](cudaStream_t) { return true; };
+  EXPECT(thrown([&] { CA::beginAllocateToPool(0, id, every); }) != "nothing was thrown");
+  CA::beginAllocateToPool(0, id, every);
+  for (const int priority : {0, -1}) {
+    const auto stream = c10::cuda::getStreamFromPool(priority, 0);
+    C10_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    CA::raw_delete(CA::raw_alloc_with_stream(1 << 20, stream));
+    cudaGraph_t graph = nullptr;
+    C10_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+  }
+  CA::endAllocateToPool(0, id);
+  CA::releasePool(0, id);
+}
+
+/// A pool of the native allocator's is begun for both or for none, whichever allocation of the host's fails meanwhile.
+static void begun_without_memory(CA::CUDAAllocator* native, const MempoolId_t& id) {
+  const size_t segments = native->snapshot(id, false).segments.size();
+  for (long succeeding = 0;; ++succeeding) {
+    std::function<bool(cudaStream_t)> every = [](cudaStream_t) { return true; };
+    bool began = true;
+    allocations_left = succeeding;
+    try {
+      CA::get()->beginAllocateToPool(0, id, std::move(every));
+    } catch (const std::bad_alloc&) {
+      began = false;
+    }
+    allocations_left = -1;
+    if (began) {
+      EXPECT(succeeding > 0);
+      CA::endAllocateToPool(0, id);
+      break;
+    }
+    void* elsewhere = native->raw_alloc(1 << 20);
+    EXPECT(native->snapshot(id, false).segments.size() == segments);
+    native->raw_delete(elsewhere);
+  }
+  while (native->getPoolUseCount(0, id) > 1) {
+    CA::releasePool(0, id);
+  }
+}
+
 /// The native allocator was in use: its tensors, pools and pointers go on.
 static void late(CA::CUDAAllocator* native) {
   c10::DataPtr early = native->allocate(5 << 20);
@@ -286,6 +369,7 @@ static void late(CA::CUDAAllocator* native) {
   CA::recordStream(early, c10::cuda::getStreamFromPool(false, 0));
   CA::raw_delete(raw);
   EXPECT(CA::getPoolUseCount(0, id) == 1);
+  begun_without_memory(native, id);
   CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
   void* pooled = CA::raw_alloc(1 << 20);
   c10::DataPtr recorded = CA::get()->allocate(1 << 20);
@@ -310,6 +394,10 @@ int main(int count, char** words) {
   if (count > 1 && std::strcmp(words[1], "late") == 0) {
     native->init(c10::cuda::device_count());
     late(native);
+  } else if (count > 1 && std::strcmp(words[1], "seeing") == 0) {
+    install();
+    CA::init(c10::cuda::device_count());
+    seeing();
   } else {
     install();
     EXPECT(cuda_mem_torch_shim_state() == 1 && !CA::get()->initialized());

@@ -29,10 +29,15 @@ class Backend final : public SymmetricMemoryAllocator {
   /// Memory without a group's name is for all ranks.
   void* alloc(size_t size, int device, const std::optional<std::string>& group) override {
     auto joined = join(group.value_or(EVERYBODY), device);
+    // Its place in the books is made before, so that nothing can fail once there is memory.
+    std::map<uintptr_t, Block> made;
+    made.emplace(0, Block{size, joined, {}});
+    auto entry = made.extract(made.begin());
     void* address = nullptr;
     check(cuda_mem_torch_symm_malloc(device, size, joined->name().c_str(), &address));
+    entry.key() = reinterpret_cast<uintptr_t>(address);
     const std::lock_guard<std::mutex> lock(mutex_);
-    blocks_[reinterpret_cast<uintptr_t>(address)] = Block{size, std::move(joined), {}};
+    blocks_.insert(std::move(entry));
     return address;
   }
 
@@ -102,7 +107,7 @@ class Backend final : public SymmetricMemoryAllocator {
     }
     cuda_mem_torch_symm_handle* handle = nullptr;
     check(cuda_mem_torch_symm_rendezvous(joined->device(), address, joined->name().c_str(), &handle));
-    auto memory = c10::make_intrusive<Memory>(handle, joined->device());
+    auto memory = c10::make_intrusive<Memory>(Handle(handle), joined->device());
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = blocks_.find(begin);
     if (found != blocks_.end()) {
@@ -225,7 +230,7 @@ const c10::intrusive_ptr<Backend>& backend() {
 
 /// Whether this thread captures: on a stream that PyTorch has not made the library need not know of it. What cannot be asked
 /// counts as a capture, for it is asked again, or the process ends.
-bool captures(int device) {
+bool captures(int device) noexcept {
   if (c10d::symmetric_memory::is_finalizing()) {
     return true;
   }

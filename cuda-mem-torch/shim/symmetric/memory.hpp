@@ -6,36 +6,39 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 namespace cuda_mem {
 
+/// Closes a handle. At the end of the process the driver may have gone.
+struct Close {
+  void operator()(cuda_mem_torch_symm_handle* handle) const noexcept {
+    if (!c10d::symmetric_memory::is_finalizing()) {
+      cuda_mem_torch_symm_close(handle);
+    }
+  }
+};
+using Handle = std::unique_ptr<cuda_mem_torch_symm_handle, Close>;
+
 /// An allocation on every rank.
 class Memory final : public c10d::symmetric_memory::SymmetricMemory {
  public:
-  Memory(cuda_mem_torch_symm_handle* handle, int device) : handle_(handle), device_(device) {
-    try {
-      check(cuda_mem_torch_symm_describe(handle_, &info_, nullptr, nullptr));
-      buffers_.resize(info_.world_size);
-      pads_.resize(info_.world_size);
-      check(cuda_mem_torch_symm_describe(handle_, &info_, buffers_.data(), pads_.data()));
-      const size_t wanted = c10d::symmetric_memory::get_signal_pad_size();
-      TORCH_CHECK(
-          wanted <= info_.signal_pad_size, "cuda-mem: signal pads have ", info_.signal_pad_size, " bytes; set_signal_pad_size() asked for ",
-          wanted);
-      void* buffers = nullptr;
-      void* pads = nullptr;
-      check(cuda_mem_torch_symm_device_addresses(handle_, &buffers, &pads));
-      buffers_on_device_ = static_cast<void**>(buffers);
-      pads_on_device_ = static_cast<void**>(pads);
-    } catch (...) {
-      release();
-      throw;
-    }
-  }
-
-  ~Memory() override {
-    release();
+  Memory(Handle handle, int device) : handle_(std::move(handle)), device_(device) {
+    check(cuda_mem_torch_symm_describe(handle_.get(), &info_, nullptr, nullptr));
+    buffers_.resize(info_.world_size);
+    pads_.resize(info_.world_size);
+    check(cuda_mem_torch_symm_describe(handle_.get(), &info_, buffers_.data(), pads_.data()));
+    const size_t wanted = c10d::symmetric_memory::get_signal_pad_size();
+    TORCH_CHECK(
+        wanted <= info_.signal_pad_size, "cuda-mem: signal pads have ", info_.signal_pad_size, " bytes; set_signal_pad_size() asked for ",
+        wanted);
+    void* buffers = nullptr;
+    void* pads = nullptr;
+    check(cuda_mem_torch_symm_device_addresses(handle_.get(), &buffers, &pads));
+    buffers_on_device_ = static_cast<void**>(buffers);
+    pads_on_device_ = static_cast<void**>(pads);
   }
 
   std::vector<void*> get_buffer_ptrs() override {
@@ -76,15 +79,15 @@ class Memory final : public c10d::symmetric_memory::SymmetricMemory {
   }
 
   void barrier(int channel, size_t timeout_ms) override {
-    check(cuda_mem_torch_symm_barrier(handle_, stream(), at_least_zero(channel, "channel"), timeout_ms));
+    check(cuda_mem_torch_symm_barrier(handle_.get(), stream(), at_least_zero(channel, "channel"), timeout_ms));
   }
   /// Signals are counted: nothing is waited for, whatever the timeout.
   void put_signal(int to, int channel, size_t) override {
-    check(cuda_mem_torch_symm_put_signal(handle_, stream(), at_least_zero(to, "the rank"), at_least_zero(channel, "channel")));
+    check(cuda_mem_torch_symm_put_signal(handle_.get(), stream(), at_least_zero(to, "the rank"), at_least_zero(channel, "channel")));
   }
   void wait_signal(int from, int channel, size_t timeout_ms) override {
     check(cuda_mem_torch_symm_wait_signal(
-        handle_, stream(), at_least_zero(from, "the rank"), at_least_zero(channel, "channel"), timeout_ms));
+        handle_.get(), stream(), at_least_zero(from, "the rank"), at_least_zero(channel, "channel"), timeout_ms));
   }
 
  private:
@@ -92,14 +95,7 @@ class Memory final : public c10d::symmetric_memory::SymmetricMemory {
     return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream();
   }
 
-  /// At the end of the process the driver may have gone.
-  void release() noexcept {
-    if (!c10d::symmetric_memory::is_finalizing()) {
-      cuda_mem_torch_symm_close(handle_);
-    }
-  }
-
-  cuda_mem_torch_symm_handle* handle_;
+  Handle handle_;
   int device_;
   cuda_mem_torch_symm_info info_{};
   std::vector<void*> buffers_;

@@ -11,25 +11,18 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Context, Driver};
+use cuda_mem_ipc::cuda_mem_pool::Error;
+use cuda_mem_ipc::cuda_mem_pool::caching::CachingOptions;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
 use cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
 use cuda_mem_ipc::cuda_mem_pool::segments::Options;
 
 use super::callbacks::Listeners;
 use super::error::{Failure, entry};
 use super::streams;
-
-/// As many devices as PyTorch can tell apart, and more than a host has.
-const MOST: usize = 64;
-
-/// What there is for a device, made when it is first asked for: a context takes memory of the device.
-#[derive(Debug)]
-pub(super) struct Device {
-    pub(super) ordinal: c_int,
-    pub(super) context: Context,
-    pub(super) caching: CachingAllocator,
-}
+/// What there is for a device, made when it is first asked for.
+pub(super) use crate::devices::PerDevice as Device;
+use crate::devices::{Devices, MOST};
 
 /// What holds for every device, also those that are made later.
 #[derive(Debug)]
@@ -43,13 +36,9 @@ pub(super) struct Setup {
     pub(super) listeners: Vec<Listeners>,
 }
 
-static DEVICES: [OnceLock<Device>; MOST] = [const { OnceLock::new() }; MOST];
+static DEVICES: Devices = Devices::new();
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 static COUNT: AtomicI32 = AtomicI32::new(0);
-/// The device that was used, as long as there is one alone.
-static ONLY: AtomicI32 = AtomicI32::new(NONE);
-const NONE: c_int = -1;
-const SEVERAL: c_int = -2;
 static SETUP: Mutex<Option<Setup>> = Mutex::new(None);
 
 /// Has the functions for C work on a driver other than the system's; whether they do. Only before any of them has used one.
@@ -68,8 +57,7 @@ pub(super) fn driver() -> Result<Driver, Failure> {
 /// What there is for a device.
 #[inline]
 pub(super) fn device(ordinal: c_int) -> Result<&'static Device, Failure> {
-    let place = usize::try_from(ordinal).ok().and_then(|ordinal| DEVICES.get(ordinal));
-    match place.and_then(OnceLock::get) {
+    match DEVICES.get(ordinal) {
         Some(device) => Ok(device),
         None => make(ordinal),
     }
@@ -78,29 +66,25 @@ pub(super) fn device(ordinal: c_int) -> Result<&'static Device, Failure> {
 #[cold]
 fn make(ordinal: c_int) -> Result<&'static Device, Failure> {
     let number = number_of(ordinal)?;
-    let place = &DEVICES[number];
     // Held until it is there: what is set up meanwhile holds for it too.
     let mut setup = lock_setup();
-    if let Some(device) = place.get() {
+    if let Some(device) = DEVICES.get(ordinal) {
         return Ok(device);
     }
     let setup = setup.get_or_insert_with(Setup::default);
-    let context = driver()?.device(number)?.primary_context()?;
     let fraction = setup.fractions[number].unwrap_or(1.0);
     let options = CachingOptions::default().with_segments(setup.options).with_memory_fraction(fraction);
-    let caching = CachingAllocator::new(&context, &options)?;
+    let device = Device::new(driver()?.device(number)?.primary_context()?, &options)?;
+    let caching = &device.caching;
     // SAFETY: the promise of who set it.
     unsafe { caching.set_graph_capture_record_stream_reuse(setup.reuse) }?;
     if let Some(history) = &setup.history {
         caching.history().start(history);
     }
     for listeners in &setup.listeners {
-        listeners.attach(ordinal, &caching);
+        listeners.attach(ordinal, caching);
     }
-    // Before anybody can have memory of it.
-    let only = if ONLY.load(Ordering::Relaxed) == NONE { ordinal } else { SEVERAL };
-    ONLY.store(only, Ordering::Relaxed);
-    let device = place.get_or_init(|| Device { ordinal, context, caching });
+    let device = DEVICES.add(device).ok_or_else(|| too_high(ordinal, MOST))?;
     // Seen before anything captures, if that can be.
     let _ = streams::stream(device, std::ptr::null_mut());
     Ok(device)
@@ -110,11 +94,13 @@ fn make(ordinal: c_int) -> Result<&'static Device, Failure> {
 fn number_of(ordinal: c_int) -> Result<usize, Failure> {
     let count = driver()?.device_count()?;
     let number = usize::try_from(ordinal).ok().filter(|number| *number < count.min(MOST));
-    number.ok_or_else(|| {
-        Failure::argument(format!(
-            "the device is {ordinal}; there are {count}, numbered from 0, and at the most {MOST} are used"
-        ))
-    })
+    number.ok_or_else(|| too_high(ordinal, count))
+}
+
+fn too_high(ordinal: c_int, count: usize) -> Failure {
+    Failure::argument(format!(
+        "the device is {ordinal}; there are {count}, numbered from 0, and at the most {MOST} are used"
+    ))
 }
 
 /// What there is for a device, if it was used: who only asks makes no context.
@@ -151,20 +137,19 @@ pub(super) fn fraction(ordinal: c_int) -> Result<f64, Failure> {
 }
 
 /// What there is for a device that was used.
-#[inline]
 pub(super) fn made(ordinal: c_int) -> Option<&'static Device> {
-    DEVICES.get(usize::try_from(ordinal).ok()?)?.get()
-}
-
-/// The device that was used, if there is no other: most programs have one for each process.
-#[inline]
-pub(super) fn only() -> Option<&'static Device> {
-    made(ONLY.load(Ordering::Relaxed))
+    DEVICES.get(ordinal)
 }
 
 /// All devices that were used.
 pub(super) fn all() -> impl Iterator<Item = &'static Device> {
-    DEVICES.iter().filter_map(OnceLock::get)
+    DEVICES.all()
+}
+
+/// Asks the devices' allocators about an address, until one knows it.
+#[inline]
+pub(super) fn search<R>(ask: impl FnMut(&'static Device) -> Result<R, Error>) -> Result<Option<R>, Failure> {
+    Ok(DEVICES.search(ask)?)
 }
 
 /// Adds a device to some, once.

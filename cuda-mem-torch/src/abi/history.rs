@@ -7,7 +7,9 @@
 #![allow(unsafe_code, reason = "takes pointers and functions of C")]
 
 use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::forked;
 use cuda_mem_ipc::cuda_mem_pool::history::{self, HistoryOptions, RecordContext};
 use cuda_mem_ipc::cuda_mem_pool::snapshot::Action;
 
@@ -16,6 +18,9 @@ pub use super::contexts::{cuda_mem_torch_gather_context, cuda_mem_torch_release_
 use super::devices::{all, set_up};
 use super::error::{Failure, entry};
 use super::pointers::{read, text};
+
+/// Whether it is recorded, told without a lock: trackers may ask, while others wait for them.
+static RECORDS: AtomicBool = AtomicBool::new(false);
 
 /// Which entries are recorded, and how many.
 #[repr(C)]
@@ -65,6 +70,7 @@ pub unsafe extern "C" fn cuda_mem_torch_record_history(
         set_up(|setup| {
             all().for_each(|device| device.caching.history().start(&wanted));
             setup.history = Some(wanted.clone());
+            RECORDS.store(true, Ordering::Relaxed);
             Ok(())
         })
     })
@@ -76,6 +82,7 @@ pub extern "C" fn cuda_mem_torch_stop_history() -> c_int {
     entry(|| {
         set_up(|setup| {
             setup.history = None;
+            RECORDS.store(false, Ordering::Relaxed);
             all().for_each(|device| device.caching.history().stop());
             Ok(())
         })?;
@@ -87,12 +94,7 @@ pub extern "C" fn cuda_mem_torch_stop_history() -> c_int {
 /// Whether it is recorded.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_is_history_enabled() -> bool {
-    let mut enabled = false;
-    entry(|| {
-        enabled = set_up(|setup| Ok(setup.history.is_some()))?;
-        Ok(())
-    });
-    enabled
+    !forked() && RECORDS.load(Ordering::Relaxed)
 }
 
 /// What the calling thread says of what it does next; null is nothing.

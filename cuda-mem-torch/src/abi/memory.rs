@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code, reason = "takes addresses")]
 
-use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
@@ -16,11 +15,6 @@ use super::devices::{self, Device, device};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
 use super::pointers::{pointer, write};
 use super::{ipc, out_of_memory, streams, uncached};
-
-thread_local! {
-    /// Where the thread found the last block that it asked for, of several devices.
-    static LAST: Cell<c_int> = const { Cell::new(0) };
-}
 
 /// Memory of `bytes` bytes for work of a stream of the device, at a multiple of 512; null for no bytes.
 ///
@@ -92,7 +86,7 @@ pub unsafe extern "C" fn cuda_mem_torch_delete(address: *mut c_void) -> c_int {
         if uncached::free(address)? {
             return Ok(());
         }
-        ours = search(|device| {
+        ours = devices::search(|device| {
             // SAFETY: the caller's promise.
             unsafe { device.caching.free_by_address(address) }
         })?
@@ -102,43 +96,12 @@ pub unsafe extern "C" fn cuda_mem_torch_delete(address: *mut c_void) -> c_int {
     if ours { code } else { CUDA_MEM_TORCH_NOT_OURS }
 }
 
-/// Asks the devices for a block.
-#[inline]
-fn search<R>(mut ask: impl FnMut(&'static Device) -> Result<R, Error>) -> Result<Option<R>, Failure> {
-    match devices::only() {
-        Some(device) => answered(ask(device)),
-        None => search_all(ask),
-    }
-}
-
-#[inline]
-fn answered<R>(answer: Result<R, Error>) -> Result<Option<R>, Failure> {
-    match answer {
-        Ok(found) => Ok(Some(found)),
-        Err(Error::UnknownAddress { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Asks the device first that had the last one.
-fn search_all<R>(mut ask: impl FnMut(&'static Device) -> Result<R, Error>) -> Result<Option<R>, Failure> {
-    let last = LAST.try_with(Cell::get).unwrap_or(0);
-    let others = devices::all().filter(|device| device.ordinal != last);
-    for device in devices::made(last).into_iter().chain(others) {
-        if let Some(found) = answered(ask(device))? {
-            let _ = LAST.try_with(|last| last.set(device.ordinal));
-            return Ok(Some(found));
-        }
-    }
-    Ok(None)
-}
-
-/// As [`search`], for a block that there must be.
+/// As [`devices::search`], for a block that there must be.
 pub(super) fn block<R>(
     address: u64,
     ask: impl FnMut(&'static Device) -> Result<R, Error>,
 ) -> Result<R, Failure> {
-    search(ask)?.ok_or_else(|| Error::UnknownAddress { address }.into())
+    devices::search(ask)?.ok_or_else(|| Error::UnknownAddress { address }.into())
 }
 
 /// The device of the block that begins at an address; -1 if there is none of this library.

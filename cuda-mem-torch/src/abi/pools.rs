@@ -36,12 +36,26 @@ pub struct cuda_mem_torch_source {
     pub release: Option<unsafe extern "C" fn(data: *mut c_void)>,
 }
 
+/// What functions of the program are passed, which another one of them takes back when it goes.
+struct Owned {
+    data: Data,
+    release: Option<unsafe extern "C" fn(*mut c_void)>,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if let Some(release) = self.release {
+            // SAFETY: what was promised for the functions; this is the last call of them.
+            unsafe { release(self.data.raw()) };
+        }
+    }
+}
+
 /// A source, as the allocator has it.
 struct Source {
-    data: Data,
+    owned: Owned,
     alloc: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
     free: unsafe extern "C" fn(*mut c_void, *mut c_void, usize),
-    release: Option<unsafe extern "C" fn(*mut c_void)>,
 }
 
 impl fmt::Debug for Source {
@@ -50,20 +64,11 @@ impl fmt::Debug for Source {
     }
 }
 
-impl Drop for Source {
-    fn drop(&mut self) {
-        if let Some(release) = self.release {
-            // SAFETY: what was promised for the source; this is the last call of it.
-            unsafe { release(self.data.raw()) };
-        }
-    }
-}
-
 // SAFETY: what was promised for the source: memory belongs to its receiver until it is freed. Alignment is checked by the books.
 unsafe impl MemorySource for Source {
     unsafe fn deallocate(&self, address: u64, layout: Layout, _stream: &Stream) -> core::Result<()> {
         // SAFETY: the caller's promise, and what was promised for the source.
-        unsafe { (self.free)(self.data.raw(), pointer(address), layout.size()) };
+        unsafe { (self.free)(self.owned.data.raw(), pointer(address), layout.size()) };
         Ok(())
     }
 }
@@ -73,7 +78,7 @@ unsafe impl RawResource for Source {
     fn allocate(&self, layout: Layout, _stream: &Stream) -> PoolResult<u64> {
         let requested = layout.size();
         // SAFETY: what was promised for the source.
-        let address = unsafe { (self.alloc)(self.data.raw(), requested) };
+        let address = unsafe { (self.alloc)(self.owned.data.raw(), requested) };
         if address.is_null() {
             return Err(Error::OutOfMemory { requested, used: 0, limit: 0, source: None });
         }
@@ -87,7 +92,8 @@ impl From<cuda_mem_torch_pool_id> for MempoolId {
     }
 }
 
-/// Makes a pool, or adds a use to it. With a `source`, which only a new pool takes, its segments come from there.
+/// Makes a pool, or adds a use to it. With a `source`, which only a new pool takes, its segments come from there. Its `release` is
+/// called when it is needed no more, also if this fails.
 ///
 /// # Safety
 ///
@@ -98,17 +104,20 @@ pub unsafe extern "C" fn cuda_mem_torch_create_or_incref_pool(
     pool: cuda_mem_torch_pool_id,
     source: *const cuda_mem_torch_source,
 ) -> c_int {
+    // SAFETY: the caller's promise.
+    let source = unsafe { source.as_ref() };
+    // Before anything can fail: it is ours from here on.
+    let source = source.map(|source| {
+        let owned = Owned { data: Data::new(source.data), release: source.release };
+        (owned, source.alloc, source.free)
+    });
     entry(|| {
-        // SAFETY: the caller's promise.
-        let source = match unsafe { source.as_ref() } {
+        let source = match source {
             None => None,
-            Some(source) => {
-                let (Some(alloc), Some(free)) = (source.alloc, source.free) else {
-                    return Err(Failure::argument("a source needs alloc and free; one of them is null"));
-                };
-                let source = Source { data: Data::new(source.data), alloc, free, release: source.release };
-                Some(Arc::new(source) as Arc<dyn RawResource>)
+            Some((owned, Some(alloc), Some(free))) => {
+                Some(Arc::new(Source { owned, alloc, free }) as Arc<dyn RawResource>)
             }
+            Some(_) => return Err(Failure::argument("a source needs alloc and free; one of them is null")),
         };
         Ok(self::device(device)?.caching.create_or_incref_pool(pool.into(), source)?)
     })
@@ -135,21 +144,6 @@ pub unsafe extern "C" fn cuda_mem_torch_pool_use_count(
 /// Whether an allocation for this stream, in the calling thread, goes to the pool.
 pub type cuda_mem_torch_filter = Option<unsafe extern "C" fn(data: *mut c_void, stream: *mut c_void) -> bool>;
 
-struct CFilter {
-    data: Data,
-    accepts: unsafe extern "C" fn(*mut c_void, *mut c_void) -> bool,
-    release: Option<unsafe extern "C" fn(*mut c_void)>,
-}
-
-impl Drop for CFilter {
-    fn drop(&mut self) {
-        if let Some(release) = self.release {
-            // SAFETY: what was promised for the filter; this is the last call of it.
-            unsafe { release(self.data.raw()) };
-        }
-    }
-}
-
 /// From here on allocations that `filter` accepts go to the pool, which is made if there is none and has one use more. Of several
 /// that accept one, the last begun decides. Null accepts all. `release`, which may be null, is called when the filter is needed no
 /// more, also if this fails.
@@ -165,15 +159,18 @@ pub unsafe extern "C" fn cuda_mem_torch_begin_allocate_to_pool(
     data: *mut c_void,
     release: Option<unsafe extern "C" fn(data: *mut c_void)>,
 ) -> c_int {
+    unsafe extern "C" fn all(_: *mut c_void, _: *mut c_void) -> bool {
+        true
+    }
+    // Before anything can fail: it is ours from here on.
+    let owned = Owned { data: Data::new(data), release };
+    let filter = filter.unwrap_or(all);
     entry(|| {
-        unsafe extern "C" fn all(_: *mut c_void, _: *mut c_void) -> bool {
-            true
-        }
-        let filter = CFilter { data: Data::new(data), accepts: filter.unwrap_or(all), release };
         let accepts = move |stream: u64| {
-            let CFilter { data, accepts, .. } = &filter;
+            // The whole of it, which goes with this.
+            let owned = &owned;
             // SAFETY: what was promised for the filter.
-            unsafe { accepts(data.raw(), streams::handle_of(device, stream)) }
+            unsafe { filter(owned.data.raw(), streams::handle_of(device, stream)) }
         };
         Ok(self::device(device)?.caching.begin_allocate_to_pool(pool.into(), Filter::new(accepts))?)
     })

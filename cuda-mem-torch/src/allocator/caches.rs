@@ -1,40 +1,35 @@
 //! A caching allocator for each device.
 
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, RwLock};
 
 use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Driver, Stream, forked};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, Driver, Stream, forked};
 use cuda_mem_ipc::cuda_mem_pool::{self as pool};
 
 use super::telling::Listeners;
-use super::uncached::Uncached;
+use crate::devices::{Devices, MOST, PerDevice};
 use crate::error::{Error, Result};
 use crate::ipc::{Exports, Opened};
-use crate::lock::{read, write};
+use crate::lock::lock;
+use crate::uncached::Uncached;
 
 /// The devices' allocators, and what goes around them.
 pub(crate) struct Caches {
     driver: Driver,
     options: CachingOptions,
-    devices: RwLock<Vec<Arc<PerDevice>>>,
+    devices: Devices,
+    /// Held while devices are made, and while what holds for all of them changes.
+    pub(super) making: Mutex<()>,
     enabled: AtomicBool,
     /// Whether blocks that streams used may serve their capture again.
     pub(super) reuse: AtomicBool,
-    pub(super) uncached: Uncached,
+    /// Their allocations know themselves what uses them.
+    pub(super) uncached: Uncached<()>,
     pub(super) listeners: Listeners,
     pub(crate) exports: Exports,
     pub(crate) opened: Opened,
-}
-
-/// What there is of a device.
-#[derive(Debug)]
-pub(crate) struct PerDevice {
-    pub(crate) context: Context,
-    pub(crate) cache: CachingAllocator,
-    /// The default stream, once it was asked for.
-    default_stream: OnceLock<Stream>,
 }
 
 impl Caches {
@@ -42,10 +37,11 @@ impl Caches {
         Self {
             driver,
             options,
-            devices: RwLock::default(),
+            devices: Devices::new(),
+            making: Mutex::new(()),
             enabled: AtomicBool::new(true),
             reuse: AtomicBool::new(false),
-            uncached: Uncached::default(),
+            uncached: Uncached::new(),
             listeners: Listeners::default(),
             exports: Exports::default(),
             opened: Opened::new(),
@@ -54,36 +50,46 @@ impl Caches {
 
     pub(crate) fn init(&self, device_count: usize) -> Result<()> {
         refuse_forked()?;
-        let mut devices = write(&self.devices);
-        for ordinal in devices.len()..device_count {
-            let context = self.driver.device(ordinal)?.primary_context()?;
-            let cache = CachingAllocator::new(&context, &self.options)?;
-            self.apply_reuse(&cache)?;
-            self.listeners.attach_all(&cache);
-            devices.push(Arc::new(PerDevice { context, cache, default_stream: OnceLock::new() }));
+        let _making = lock(&self.making);
+        for number in self.devices.all().count()..device_count {
+            let context = self.driver.device(number)?.primary_context()?;
+            let device = PerDevice::new(context, &self.options)?;
+            self.apply_reuse(&device.caching)?;
+            self.listeners.attach_all(&device.caching);
+            self.devices.add(device).ok_or(Error::TooManyDevices { asked: device_count, most: MOST })?;
         }
         Ok(())
     }
 
     pub(crate) fn initialized(&self) -> bool {
-        !forked() && !read(&self.devices).is_empty()
+        !forked() && self.devices.get(0).is_some()
     }
 
     /// What there is of a device.
-    pub(crate) fn of(&self, device: Device) -> Result<Arc<PerDevice>> {
+    #[inline]
+    pub(crate) fn of(&self, device: Device) -> Result<&PerDevice> {
         refuse_forked()?;
         if device.driver() != self.driver {
             return Err(core::Error::ForeignContext { what: "the device" }.into());
         }
-        let devices = read(&self.devices);
-        let found = usize::try_from(device.as_raw()).ok().and_then(|ordinal| devices.get(ordinal));
-        found.cloned().ok_or(Error::NotInitialized { device, count: devices.len() })
+        let count = || self.devices.all().count();
+        self.devices.get(device.as_raw()).ok_or_else(|| Error::NotInitialized { device, count: count() })
     }
 
     /// All devices that are initialised.
-    pub(crate) fn all(&self) -> Result<Vec<Arc<PerDevice>>> {
+    pub(crate) fn all(&self) -> Result<impl Iterator<Item = &PerDevice>> {
         refuse_forked()?;
-        Ok(read(&self.devices).clone())
+        Ok(self.devices.all())
+    }
+
+    /// Asks each device's allocator about an address, until one knows it.
+    #[inline]
+    pub(crate) fn find<R>(
+        &self,
+        mut ask: impl FnMut(&CachingAllocator) -> pool::Result<R>,
+    ) -> Result<Option<R>> {
+        refuse_forked()?;
+        Ok(self.devices.search(|device| ask(&device.caching))?)
     }
 
     /// The current device and its default stream.
@@ -103,16 +109,6 @@ impl Caches {
 
     pub(crate) fn is_enabled(&self) -> bool {
         self.enabled.load(Ordering::Relaxed)
-    }
-}
-
-impl PerDevice {
-    fn default_stream(&self) -> Result<Stream> {
-        if let Some(stream) = self.default_stream.get() {
-            return Ok(stream.clone());
-        }
-        let stream = Stream::legacy(&self.context)?;
-        Ok(self.default_stream.get_or_init(|| stream).clone())
     }
 }
 

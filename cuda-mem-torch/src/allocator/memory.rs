@@ -6,10 +6,11 @@
 
 #![allow(unsafe_code, reason = "takes memory back by address")]
 
-use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, StreamSegmentSize};
+use cuda_mem_ipc::cuda_mem_pool::MempoolId;
+use cuda_mem_ipc::cuda_mem_pool::caching::StreamSegmentSize;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::DeviceAllocation;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, Stream};
-use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Stream};
 
 use super::caches::Caches;
 use super::data_ptr::Delete;
@@ -23,9 +24,9 @@ impl Caches {
             return Ok(0);
         }
         if !self.is_enabled() {
-            return self.uncached.allocate(&found.context, size, stream);
+            return self.allocate_uncached(&found.context, size, stream);
         }
-        Ok(found.cache.allocate_by_address(size, stream)?)
+        Ok(found.caching.allocate_by_address(size, stream)?)
     }
 
     /// # Safety
@@ -39,24 +40,21 @@ impl Caches {
         self.exports.end(address);
         // SAFETY: the caller's promise.
         let freed = self.find(|cache| unsafe { cache.free_by_address(address) })?;
-        if freed.is_none() && !self.uncached.free(address)? {
+        if freed.is_none() && !self.uncached.free(address, |()| Ok::<_, Error>(()))? {
             return Err(Error::UnknownPointer { address });
         }
         Ok(())
     }
 
-    /// Asks each device's allocator about an address, until one knows it.
-    pub(crate) fn find<R>(
-        &self,
-        mut ask: impl FnMut(&CachingAllocator) -> pool::Result<R>,
-    ) -> Result<Option<R>> {
-        for device in self.all()? {
-            match ask(&device.cache) {
-                Err(pool::Error::UnknownAddress { .. }) => {}
-                answer => return Ok(Some(answer?)),
-            }
+    /// Memory of `cuMemAlloc`. A stream that captures gets none: a graph would outlive it.
+    fn allocate_uncached(&self, context: &Context, size: usize, stream: &Stream) -> Result<CUdeviceptr> {
+        if stream.is_capturing()? {
+            return Err(core::Error::Capturing { call: "an allocation while the allocator is off" }.into());
         }
-        Ok(None)
+        let allocation = DeviceAllocation::new(context, size)?;
+        // The free waits for it.
+        drop(allocation.on(stream)?);
+        Ok(self.uncached.insert(allocation, ()))
     }
 
     pub(crate) fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
@@ -64,10 +62,11 @@ impl Caches {
             return Ok(());
         }
         let recorded = self.find(|cache| cache.record_stream(address, stream))?;
-        if recorded.is_none() && !self.uncached.record_stream(address, stream)? {
-            return Err(Error::UnknownPointer { address });
+        if recorded.is_some() {
+            return Ok(());
         }
-        Ok(())
+        let recorded = self.uncached.look(address, |block| block.allocation.on(stream).map(drop));
+        Ok(recorded.ok_or(Error::UnknownPointer { address })??)
     }
 
     pub(crate) fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
@@ -82,21 +81,21 @@ impl Caches {
     }
 
     pub(super) fn memory_fraction(&self, device: Device) -> Result<f64> {
-        Ok(self.of(device)?.cache.memory_fraction())
+        Ok(self.of(device)?.caching.memory_fraction())
     }
 
     pub(super) fn set_memory_fraction(&self, fraction: f64, device: Device) -> Result<()> {
-        Ok(self.of(device)?.cache.set_memory_fraction(fraction)?)
+        Ok(self.of(device)?.caching.set_memory_fraction(fraction)?)
     }
 
     pub(super) fn expandable_segment_sizes(&self, device: Device) -> Result<Vec<StreamSegmentSize>> {
-        Ok(self.of(device)?.cache.stream_segment_sizes()?)
+        Ok(self.of(device)?.caching.stream_segment_sizes()?)
     }
 
     pub(crate) fn empty_cache(&self, id: MempoolId) -> Result<usize> {
         let mut bytes = 0usize;
         for device in self.all()? {
-            bytes = bytes.saturating_add(device.cache.empty_pool_cache(id)?);
+            bytes = bytes.saturating_add(device.caching.empty_pool_cache(id)?);
         }
         Ok(bytes)
     }
@@ -106,7 +105,7 @@ impl Caches {
         if *largest == 0 {
             *largest = device.context.memory_info()?.free;
         }
-        *largest = (*largest).max(device.cache.largest_free_block()?);
+        *largest = (*largest).max(device.caching.largest_free_block()?);
         Ok(())
     }
 }

@@ -10,14 +10,13 @@ mod pools;
 mod sealed;
 mod telling;
 mod types;
-mod uncached;
 
 pub use api::CudaAllocator;
 pub use data_ptr::{DataPtr, RawDeleter};
 pub use native::NativeAllocator;
 pub use types::{AllocatorState, CheckpointDelta, OutOfMemory, OutOfMemoryObserver};
 
-pub(crate) use caches::{Caches, PerDevice, refuse_forked};
+pub(crate) use caches::{Caches, refuse_forked};
 pub(crate) use data_ptr::Delete;
 pub(crate) use memory::expect_stream_of;
 pub(crate) use pools::{AllocatorSource, for_core, for_pool};

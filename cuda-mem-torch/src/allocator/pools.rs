@@ -22,18 +22,19 @@ use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 use super::caches::{Caches, refuse_forked};
 use super::{AllocatorState, CheckpointDelta, CudaAllocator, DataPtr, NativeAllocator, RawDeleter};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 
 impl Caches {
     pub(crate) fn begin_allocate_to_pool(&self, device: Device, id: MempoolId, filter: Filter) -> Result<()> {
-        Ok(self.of(device)?.cache.begin_allocate_to_pool(id, filter)?)
+        Ok(self.of(device)?.caching.begin_allocate_to_pool(id, filter)?)
     }
 
     pub(crate) fn end_allocate_to_pool(&self, device: Device, id: MempoolId) -> Result<()> {
-        Ok(self.of(device)?.cache.end_allocate_to_pool(id)?)
+        Ok(self.of(device)?.caching.end_allocate_to_pool(id)?)
     }
 
     pub(crate) fn release_pool(&self, device: Device, id: MempoolId) -> Result<()> {
-        Ok(self.of(device)?.cache.release_pool(id)?)
+        Ok(self.of(device)?.caching.release_pool(id)?)
     }
 
     pub(crate) fn create_or_incref_pool(
@@ -42,19 +43,19 @@ impl Caches {
         id: MempoolId,
         source: Option<Arc<dyn RawResource>>,
     ) -> Result<()> {
-        Ok(self.of(device)?.cache.create_or_incref_pool(id, source)?)
+        Ok(self.of(device)?.caching.create_or_incref_pool(id, source)?)
     }
 
     pub(crate) fn pool_use_count(&self, device: Device, id: MempoolId) -> Result<u64> {
-        Ok(self.of(device)?.cache.pool_use_count(id))
+        Ok(self.of(device)?.caching.pool_use_count(id))
     }
 
     pub(super) fn set_use_on_oom(&self, device: Device, id: MempoolId, use_on_oom: bool) -> Result<()> {
-        Ok(self.of(device)?.cache.set_use_on_oom(id, use_on_oom)?)
+        Ok(self.of(device)?.caching.set_use_on_oom(id, use_on_oom)?)
     }
 
     pub(super) fn set_no_split(&self, device: Device, id: MempoolId) -> Result<()> {
-        Ok(self.of(device)?.cache.set_no_split(id, true)?)
+        Ok(self.of(device)?.caching.set_no_split(id, true)?)
     }
 
     pub(super) fn check_pool_live_allocations(
@@ -63,11 +64,11 @@ impl Caches {
         id: MempoolId,
         addresses: &HashSet<CUdeviceptr>,
     ) -> Result<bool> {
-        Ok(self.of(device)?.cache.check_pool_live_allocations(id, addresses)?)
+        Ok(self.of(device)?.caching.check_pool_live_allocations(id, addresses)?)
     }
 
     pub(super) fn checkpoint_state(&self, device: Device, id: MempoolId) -> Result<AllocatorState> {
-        let checkpoint = self.of(device)?.cache.checkpoint_pool(id)?;
+        let checkpoint = self.of(device)?.caching.checkpoint_pool(id)?;
         Ok(AllocatorState { device, id, checkpoint })
     }
 
@@ -85,7 +86,7 @@ impl Caches {
         }
         let found = self.of(device)?;
         // SAFETY: the caller's promise.
-        let restored = unsafe { found.cache.restore_pool(state.id, &state.checkpoint) }?;
+        let restored = unsafe { found.caching.restore_pool(state.id, &state.checkpoint) }?;
         restored.freed.iter().for_each(|block| self.exports.end(block.address()));
         let owner = |block: pool::segments::BlockId| {
             // SAFETY: allocated just now by the restore, which hands each of them to its caller.
@@ -102,14 +103,14 @@ impl Caches {
         if device == device_to_access {
             return Ok(());
         }
-        owner.cache.enable_peer_access(device)?;
+        owner.caching.enable_peer_access(device)?;
         Ok(reaching.context.enable_peer_access(&owner.context)?)
     }
 
     /// Lets blocks of a device serve their capture again, or not, as was said last.
     pub(super) fn apply_reuse(&self, cache: &CachingAllocator) -> Result<()> {
         // SAFETY: the promise of who set it.
-        Ok(unsafe { cache.set_graph_capture_record_stream_reuse(self.reuse.load(Ordering::SeqCst)) }?)
+        Ok(unsafe { cache.set_graph_capture_record_stream_reuse(self.reuse.load(Ordering::Relaxed)) }?)
     }
 }
 
@@ -130,9 +131,9 @@ impl NativeAllocator {
     /// As [`CachingAllocator::set_graph_capture_record_stream_reuse`].
     pub unsafe fn set_graph_capture_record_stream_reuse(&self, reuse: bool) -> Result<()> {
         refuse_forked()?;
-        // Before the devices are looked at: one that is initialised meanwhile sees it, or is among them.
-        self.caches.reuse.store(reuse, Ordering::SeqCst);
-        self.caches.all()?.iter().try_for_each(|device| self.caches.apply_reuse(&device.cache))
+        let _making = lock(&self.caches.making);
+        self.caches.reuse.store(reuse, Ordering::Relaxed);
+        self.caches.all()?.try_for_each(|device| self.caches.apply_reuse(&device.caching))
     }
 }
 

@@ -16,23 +16,23 @@ use crate::lock::lock;
 
 impl Caches {
     pub(crate) fn device_stats(&self, device: Device) -> Result<DeviceStatistics> {
-        Ok(self.of(device)?.cache.statistics())
+        Ok(self.of(device)?.caching.statistics())
     }
 
     pub(crate) fn reset_accumulated_stats(&self, device: Device) -> Result<()> {
-        self.of(device)?.cache.reset_accumulated_statistics();
+        self.of(device)?.caching.reset_accumulated_statistics();
         Ok(())
     }
 
     pub(crate) fn reset_peak_stats(&self, device: Device) -> Result<()> {
-        self.of(device)?.cache.reset_peak_statistics();
+        self.of(device)?.caching.reset_peak_statistics();
         Ok(())
     }
 
     pub(crate) fn snapshot(&self, id: MempoolId) -> Result<Snapshot> {
         let mut all = Snapshot::default();
         for device in self.all()? {
-            add(&mut all, device.cache.snapshot());
+            add(&mut all, device.caching.snapshot());
         }
         if id != MempoolId::NONE {
             all.segments.retain(|segment| segment.segment_pool_id == id);
@@ -42,27 +42,31 @@ impl Caches {
 
     pub(crate) fn record_history(&self, enabled: bool, options: &HistoryOptions) -> Result<()> {
         let devices = self.all()?;
+        let making = lock(&self.making);
         let before = std::mem::replace(&mut *lock(&self.listeners.history), enabled.then(|| options.clone()));
         for device in devices {
-            record(&device.cache, enabled.then_some(options));
+            record(&device.caching, enabled.then_some(options));
         }
+        drop(making);
         // With the last of it goes a closure of others.
         drop(before);
         Ok(())
     }
 
     pub(crate) fn attach_out_of_memory_observer(&self, observer: &OutOfMemoryObserver) -> Result<()> {
-        let devices = self.all()?;
+        let mut devices = self.all()?;
+        let _making = lock(&self.making);
         lock(&self.listeners.observers).push(Arc::clone(observer));
-        devices.iter().for_each(|device| observe(&device.cache, observer));
+        devices.by_ref().for_each(|device| observe(&device.caching, observer));
         Ok(())
     }
 
     pub(crate) fn attach_allocator_trace_tracker(&self, tracker: &Arc<dyn TraceTracker>) -> Result<()> {
         let devices = self.all()?;
+        let _making = lock(&self.making);
         lock(&self.listeners.trackers).push(Arc::clone(tracker));
         for device in devices {
-            device.cache.history().attach(Arc::clone(tracker));
+            device.caching.history().attach(Arc::clone(tracker));
         }
         Ok(())
     }

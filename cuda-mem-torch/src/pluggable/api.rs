@@ -20,9 +20,10 @@ use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 use super::functions::Functions;
 use super::{Inner, PluggableAllocator};
 use crate::allocator::{
-    CudaAllocator, Delete, NativeAllocator, OutOfMemoryObserver, PerDevice, RawDeleter, Sealed,
-    expect_stream_of, refuse_forked,
+    CudaAllocator, Delete, NativeAllocator, OutOfMemoryObserver, RawDeleter, Sealed, expect_stream_of,
+    refuse_forked,
 };
+use crate::devices::PerDevice;
 use crate::error::{Error, Result};
 use crate::ipc::ShareableHandle;
 use crate::lock::{lock, read};
@@ -67,7 +68,7 @@ pub unsafe fn create_custom_allocator(
 
 impl Inner {
     /// What there is of a device, which is made ready when it is first used: the program's functions need no `init`.
-    pub(super) fn ready(&self, device: Device) -> Result<Arc<PerDevice>> {
+    pub(super) fn ready(&self, device: Device) -> Result<&PerDevice> {
         match self.native.caches.of(device) {
             Err(Error::NotInitialized { .. }) => {
                 let ordinal = usize::try_from(device.as_raw()).unwrap_or(0);
@@ -111,7 +112,7 @@ impl CudaAllocator for PluggableAllocator {
         if size == 0 || !self.is_enabled() {
             return self.inner.native.caches.malloc(size, device, stream);
         }
-        let address = match ready.cache.allocate_in_pool(size, stream)? {
+        let address = match ready.caching.allocate_in_pool(size, stream)? {
             Some(address) => address,
             None => self.inner.allocate(size, device, stream)?,
         };
@@ -221,7 +222,7 @@ impl CudaAllocator for PluggableAllocator {
     }
 
     fn expandable_segment_sizes(&self, device: Device) -> Result<Vec<pool::caching::StreamSegmentSize>> {
-        Ok(self.inner.ready(device)?.cache.stream_segment_sizes()?)
+        Ok(self.inner.ready(device)?.caching.stream_segment_sizes()?)
     }
 
     fn device_stats(&self, device: Device) -> Result<DeviceStatistics> {

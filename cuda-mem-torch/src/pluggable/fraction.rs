@@ -33,7 +33,7 @@ impl Inner {
     /// Sets bytes of the fraction aside, if it has as many left. The private pools have the rest.
     pub(super) fn claim(&self, bytes: usize, device: Device) -> Result<Option<Claim<'_>>> {
         let limited = read(&self.functions).memory_fraction.is_none();
-        let (total, reserved) = (device.total_memory()?, self.ready(device)?.cache.reserved_bytes());
+        let (total, reserved) = (device.total_memory()?, self.ready(device)?.caching.reserved_bytes());
         let claimed = self.books.with(|state| {
             let of = state.of(device);
             let limit = (of.fraction * total as f64).round() as usize;
@@ -63,7 +63,7 @@ impl Inner {
     /// Leaves the private pools what is left of the fraction.
     pub(super) fn share_fraction(&self, device: Device) -> Result<()> {
         let (fraction, held) = self.books.with(|state| (state.of(device).fraction, state.of(device).held));
-        let cache = &self.ready(device)?.cache;
+        let cache = &self.ready(device)?.caching;
         let limited = fraction < 1.0 && read(&self.functions).memory_fraction.is_none();
         if !limited {
             if cache.memory_fraction() < 1.0 {

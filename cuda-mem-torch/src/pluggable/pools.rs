@@ -59,7 +59,7 @@ impl Inner {
             begin(device, id, filter);
             return Ok(());
         }
-        let cache = &self.ready(device)?.cache;
+        let cache = &self.ready(device)?.caching;
         // A pool is made with its source, or it has one: from whoever made it.
         let made = match cache.create_or_incref_pool(id, Some(self.segments())) {
             Ok(()) => true,
@@ -77,7 +77,7 @@ impl Inner {
     pub(super) fn end_allocate_to_pool(&self, device: Device, id: MempoolId) -> Result<()> {
         let functions = read(&self.functions).clone();
         if functions.begin_allocate_to_pool.is_none() {
-            self.ready(device)?.cache.end_allocate_to_pool(id)?;
+            self.ready(device)?.caching.end_allocate_to_pool(id)?;
         } else if functions.end_allocate_to_pool.is_none() {
             return Err(Error::NoPoolFunction { setter: "set_end_allocate_to_pool_fn", id });
         }
@@ -90,7 +90,7 @@ impl Inner {
     pub(super) fn release_pool(&self, device: Device, id: MempoolId) -> Result<()> {
         let functions = read(&self.functions).clone();
         if functions.begin_allocate_to_pool.is_none() {
-            self.ready(device)?.cache.release_pool(id)?;
+            self.ready(device)?.caching.release_pool(id)?;
         } else if functions.release_pool.is_none() {
             return Err(Error::NoPoolFunction { setter: "set_release_pool", id });
         }
@@ -107,7 +107,7 @@ impl Inner {
         id: MempoolId,
         source: Option<Arc<dyn RawResource>>,
     ) -> Result<()> {
-        let cache = &self.ready(device)?.cache;
+        let cache = &self.ready(device)?.caching;
         if source.is_some() {
             return Ok(cache.create_or_incref_pool(id, source)?);
         }

@@ -14,7 +14,7 @@ use crate::error::Result;
 impl Inner {
     /// The figures of the own allocations and those of the pools.
     pub(super) fn device_stats(&self, device: Device) -> Result<DeviceStatistics> {
-        let pools = self.ready(device)?.cache.statistics();
+        let pools = self.ready(device)?.caching.statistics();
         Ok(self.books.with(|state| {
             let of = state.of(device);
             let sum = sum(&of.statistics, &pools, &of.peaks);
@@ -29,7 +29,7 @@ impl Inner {
     }
 
     pub(super) fn reset_peak_stats(&self, device: Device) -> Result<()> {
-        self.ready(device)?.cache.reset_peak_statistics();
+        self.ready(device)?.caching.reset_peak_statistics();
         self.books.with(|state| {
             let of = state.of(device);
             of.statistics.reset_peak();
@@ -39,7 +39,7 @@ impl Inner {
     }
 
     pub(super) fn reset_accumulated_stats(&self, device: Device) -> Result<()> {
-        self.ready(device)?.cache.reset_accumulated_statistics();
+        self.ready(device)?.caching.reset_accumulated_statistics();
         self.books.with(|state| state.of(device).statistics.reset_accumulated());
         Ok(())
     }

@@ -317,6 +317,10 @@ fn a_stream_that_captures_must_have_been_seen() {
 
 #[test]
 fn a_forked_child_is_told_so() {
+    static RELEASED: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn count(_: *mut c_void) {
+        RELEASED.fetch_add(1, Ordering::Relaxed);
+    }
     let _turn = turn();
     let block = allocate(MIB, null_mut());
     // Everything is there already, and a child would get at it.
@@ -325,7 +329,13 @@ fn a_forked_child_is_told_so() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut stats = cuda_mem_torch_device_stats::default();
+        let source =
+            cuda_mem_torch_source { data: null_mut(), alloc: None, free: None, release: Some(count) };
         let told = [
+            // SAFETY: a source, and a function that may be called.
+            unsafe { cuda_mem_torch_create_or_incref_pool(0, NO_POOL, &source) },
+            // SAFETY: a function that may be called.
+            unsafe { cuda_mem_torch_begin_allocate_to_pool(0, NO_POOL, None, null_mut(), Some(count)) },
             // SAFETY: a place.
             unsafe { cuda_mem_torch_stats(0, &mut stats) },
             // SAFETY: the default stream.
@@ -335,7 +345,9 @@ fn a_forked_child_is_told_so() {
             cuda_mem_torch_reset_peak_stats(0),
             cuda_mem_torch_pop_compile_context(),
         ];
-        let well = told == [CUDA_MEM_TORCH_FORKED; 5] && cuda_mem_torch_device_of(block) == -1;
+        let is_told = told == [CUDA_MEM_TORCH_FORKED; 7] && cuda_mem_torch_device_of(block) == -1;
+        // What was handed over is not lost.
+        let well = is_told && RELEASED.load(Ordering::Relaxed) == 2;
         // SAFETY: the end of the child.
         unsafe { libc::_exit(i32::from(!well)) };
     }

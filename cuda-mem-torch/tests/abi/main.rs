@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 mod blocks;
+mod callbacks;
 mod history;
 mod pools;
 mod program;

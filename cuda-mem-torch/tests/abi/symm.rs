@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_int, c_void};
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use cuda_mem_torch::abi::*;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
@@ -267,6 +267,67 @@ fn a_capture_that_only_the_program_knows_of_goes_on() {
     succeed(leave(c"asked"));
     // SAFETY: none is asked from here on.
     succeed(unsafe { cuda_mem_torch_ask_for_captures(None) });
+}
+
+static JOINED_INSIDE: AtomicI32 = AtomicI32::new(-1);
+
+unsafe extern "C" fn join_inside(_: c_int) -> bool {
+    if JOINED_INSIDE.load(Ordering::Relaxed) == -1 {
+        JOINED_INSIDE.store(join(c"once"), Ordering::Relaxed);
+    }
+    false
+}
+
+#[test]
+fn a_group_that_is_about_to_go_keeps_its_name_until_it_has_gone() {
+    let _turn = turn();
+    succeed(join(c"once"));
+    // SAFETY: a function that may always be called.
+    succeed(unsafe { cuda_mem_torch_ask_for_captures(Some(join_inside)) });
+    // Asked when the group is on its way out, where another thread may join as well.
+    succeed(leave(c"once"));
+    // SAFETY: none is asked from here on.
+    succeed(unsafe { cuda_mem_torch_ask_for_captures(None) });
+    assert_eq!(JOINED_INSIDE.load(Ordering::Relaxed), CUDA_MEM_TORCH_CAPTURING, "{}", message());
+    assert!(message().contains("\"once\" has not left yet"), "{}", message());
+    succeed(join(c"once"));
+    succeed(leave(c"once"));
+}
+
+/// Threads that allocate beside one that joins and leaves: whoever has memory has the group, and the group goes with the last of it.
+#[test]
+fn memory_is_allocated_beside_a_group_that_is_left() {
+    const ROUNDS: usize = 100;
+    let _turn = turn();
+    succeed(join(c"passing"));
+    std::thread::scope(|scope| {
+        let allocate = || {
+            for _ in 0..ROUNDS {
+                match malloc(MIB) {
+                    Ok(block) => {
+                        close(rendezvous(block, None).unwrap());
+                        succeed(free(block));
+                    }
+                    Err(code) => assert_eq!(code, CUDA_MEM_TORCH_INVALID_ARGUMENT, "{}", message()),
+                }
+            }
+        };
+        let others = [scope.spawn(allocate), scope.spawn(allocate)];
+        while !others.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            succeed(leave(c"passing"));
+            loop {
+                match join(c"passing") {
+                    CUDA_MEM_TORCH_OK => break,
+                    // What is live, or on its way out.
+                    CUDA_MEM_TORCH_CAPTURING => {}
+                    code => assert!(message().contains("was left with"), "{code}: {}", message()),
+                }
+            }
+        }
+    });
+    succeed(leave(c"passing"));
+    succeed(join(c"passing"));
+    succeed(leave(c"passing"));
 }
 
 #[test]

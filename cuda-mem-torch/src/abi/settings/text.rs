@@ -1,6 +1,6 @@
 //! PyTorch's settings, as they are written in `PYTORCH_CUDA_ALLOC_CONF`.
 
-use cuda_mem_ipc::cuda_mem_pool::segments::{Options, OptionsBuilder};
+use cuda_mem_ipc::cuda_mem_pool::segments::{Options, OptionsBuilder, OptionsError};
 
 use super::super::error::Failure;
 
@@ -93,7 +93,7 @@ impl Settings {
                 Does::Refused(..) => {}
             }
         }
-        Ok(Self { options: builder.build()?, memory_fraction, reuse, notes })
+        Ok(Self { options: builder.build().map_err(not_accepted)?, memory_fraction, reuse, notes })
     }
 }
 
@@ -154,6 +154,25 @@ fn truth(key: &str, value: &str) -> Result<bool, Failure> {
 
 fn refused(key: &str, value: &str, accepted: &str) -> Failure {
     Failure::argument(format!("{key} is {value:?}; accepted: {accepted}"))
+}
+
+/// A value that does not go with the others, by the names and in the units of the settings.
+fn not_accepted(error: OptionsError) -> Failure {
+    let mib = |bytes: u64| (bytes / MIB).to_string();
+    let at_least = |least| format!("at least large_segment_size_mb, which is {}", mib(least));
+    match error {
+        OptionsError::LargeSegmentSize { bytes } => refused("large_segment_size_mb", &mib(bytes), "above 10"),
+        OptionsError::MaxSplitSize { bytes, least } => {
+            refused("max_split_size_mb", &mib(bytes), &at_least(least))
+        }
+        OptionsError::MaxNonSplitRounding { bytes, least } => {
+            refused("max_non_split_rounding_mb", &mib(bytes), &at_least(least))
+        }
+        OptionsError::GarbageCollectionThreshold { threshold } => {
+            refused("garbage_collection_threshold", &threshold.to_string(), "a number above 0 and below 1")
+        }
+        error => error.into(),
+    }
 }
 
 /// The pairs, without white space; commas within brackets part none.
@@ -219,7 +238,12 @@ mod tests {
         assert!(error("graph_capture_record_stream_reuse:1").contains("\"1\"; accepted: True, False"));
         assert!(error("expandable_segments:yes").contains("\"yes\"; accepted: True, False"));
         assert!(error("max_split_size_mb:x").contains("accepted: a number"));
-        assert!(error("max_split_size_mb:1").contains("at least"));
+        let least = "accepted: at least large_segment_size_mb, which is";
+        assert_eq!(error("max_split_size_mb:1"), format!("max_split_size_mb is \"1\"; {least} 20"));
+        let both = error("large_segment_size_mb:40,max_non_split_rounding_mb:30");
+        assert_eq!(both, format!("max_non_split_rounding_mb is \"30\"; {least} 40"));
+        assert_eq!(error("large_segment_size_mb:10"), "large_segment_size_mb is \"10\"; accepted: above 10");
+        assert!(error("garbage_collection_threshold:1").contains("above 0 and below 1"));
         assert!(error("per_process_memory_fraction:2").contains("from 0 to 1"));
         assert!(error("roundup_power2_divisions:[3:2]").contains("power of two"));
         assert!(error("roundup_power2_divisions:[4:2").contains("without a ]"));

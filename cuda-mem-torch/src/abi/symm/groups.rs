@@ -6,14 +6,14 @@ use std::sync::Mutex;
 use cuda_mem_ipc::symmetric::Error;
 
 use super::lock;
-use crate::abi::error::{CUDA_MEM_TORCH_INVALID_ARGUMENT, Failure};
+use crate::abi::error::{CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_INVALID_ARGUMENT, Failure};
 
 struct Joined {
     ordinal: c_int,
     name: String,
     /// Allocations that were not deleted.
     live: usize,
-    /// It serves nobody any more, and waits for what is live.
+    /// It serves nobody any more, and waits for what is live, then for its device.
     is_left: bool,
 }
 
@@ -27,11 +27,20 @@ pub(super) fn add(ordinal: c_int, name: &str) {
     lock(&GROUPS).push(Joined { ordinal, name: name.to_owned(), live: 0, is_left: false });
 }
 
-/// Refuses the name of a group that was left and has live memory.
+/// Refuses the name of a group that was left and is there yet.
 pub(super) fn refuse_left(name: &str) -> Result<(), Failure> {
     let groups = lock(&GROUPS);
     let Some(left) = groups.iter().find(|group| group.is_left && group.name == name) else { return Ok(()) };
     let live = left.live;
+    if live == 0 {
+        return Err(Failure::new(
+            CUDA_MEM_TORCH_CAPTURING,
+            format!(
+                "the group {name:?} has not left yet, because a stream captures a graph, or another thread is about to give it back: \
+                 join once that is over"
+            ),
+        ));
+    }
     Err(Failure::new(
         CUDA_MEM_TORCH_INVALID_ARGUMENT,
         format!(
@@ -63,7 +72,7 @@ pub(super) fn give_back(name: &str) -> Option<Ended> {
     let mut groups = lock(&GROUPS);
     let place = groups.iter().position(|group| group.name == name)?;
     groups[place].live = groups[place].live.saturating_sub(1);
-    end(&mut groups, place)
+    end(&groups, place)
 }
 
 pub(super) fn leave(name: &str) -> Result<Option<Ended>, Failure> {
@@ -72,14 +81,18 @@ pub(super) fn leave(name: &str) -> Result<Option<Ended>, Failure> {
         return Err(unknown(name, &groups));
     };
     groups[place].is_left = true;
-    Ok(end(&mut groups, place))
+    Ok(end(&groups, place))
 }
 
-fn end(groups: &mut Vec<Joined>, place: usize) -> Option<Ended> {
-    (groups[place].is_left && groups[place].live == 0).then(|| {
-        let Joined { ordinal, name, .. } = groups.remove(place);
-        (ordinal, name)
-    })
+/// It keeps its name until it is forgotten.
+fn end(groups: &[Joined], place: usize) -> Option<Ended> {
+    let Joined { ordinal, name, live, is_left } = &groups[place];
+    (*is_left && *live == 0).then(|| (*ordinal, name.clone()))
+}
+
+/// The group that ended is nowhere any more.
+pub(super) fn forget(name: &str) {
+    lock(&GROUPS).retain(|group| group.name != name);
 }
 
 fn unknown(name: &str, groups: &[Joined]) -> Failure {

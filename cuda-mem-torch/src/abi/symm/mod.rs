@@ -27,8 +27,8 @@ use cuda_mem_ipc::symmetric::{Error, Freed, Group, GroupOptions, NativeBackend, 
 
 use super::devices::{self, Device};
 use super::error::{
-    CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_INVALID_ARGUMENT, CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK,
-    CUDA_MEM_TORCH_SYSTEM, Failure, entry,
+    CUDA_MEM_TORCH_INVALID_ARGUMENT, CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, CUDA_MEM_TORCH_SYSTEM,
+    Failure, entry,
 };
 use super::pointers::{pointer, text, write};
 use super::streams;
@@ -88,8 +88,11 @@ fn settle() {
             what if !quiet => kept.push((device, what)),
             Leaving::Allocation(freed) => drop(freed),
             Leaving::Handle(handle) => drop(handle),
-            // It is known until here, so this does not fail.
-            Leaving::Group(name) => drop(NativeBackend::global().remove_group(&name)),
+            Leaving::Group(name) => {
+                // It is known until here, so this does not fail.
+                drop(NativeBackend::global().remove_group(&name));
+                groups::forget(&name);
+            }
         }
     }
     lock(&LEAVING).append(&mut kept);
@@ -98,19 +101,6 @@ fn settle() {
 fn give_back(device: &'static Device, what: Leaving) {
     lock(&LEAVING).push((device, what));
     settle();
-}
-
-fn refuse_leaving(name: &str) -> Result<(), Failure> {
-    let waits = |(_, leaving): &(&Device, Leaving)| matches!(leaving, Leaving::Group(group) if group == name);
-    if !lock(&LEAVING).iter().any(waits) {
-        return Ok(());
-    }
-    Err(Failure::new(
-        CUDA_MEM_TORCH_CAPTURING,
-        format!(
-            "the group {name:?} has not left yet, because a stream captures a graph: join once the capture has ended"
-        ),
-    ))
 }
 
 /// Joins the group `name` of `world_size` ranks, processes of this host with a device each, as rank `rank`, and returns when all are
@@ -137,7 +127,6 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_join(
         let device = devices::device(device)?;
         settle();
         groups::refuse_left(name)?;
-        refuse_leaving(name)?;
         let mut options = GroupOptions::default();
         if timeout_ms != 0 {
             options.timeout = Duration::from_millis(timeout_ms);
