@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream, StreamId};
 
-use super::releases::bury;
+use super::releases::{self, bury};
 use super::{lock, ring, wire};
 use crate::LARGEST_PAGE;
 use crate::error::{Error, Result};
@@ -57,6 +59,22 @@ pub(super) enum Side {
 struct Own {
     lines: BTreeMap<StreamId, u32>,
     next: u32,
+    /// A bit for each line that was given up.
+    given_up: u32,
+}
+
+impl Own {
+    fn next_line(&mut self) -> u32 {
+        let first = self.next;
+        self.next = first.wrapping_add(1);
+        let lines = (0..wire::LINES).map(|further| first.wrapping_add(further) % wire::LINES);
+        lines.into_iter().find(|line| self.given_up & (1 << line) == 0).unwrap_or(first % wire::LINES)
+    }
+
+    fn give_up(&mut self, line: u32) {
+        self.given_up |= 1 << line;
+        self.lines.retain(|_, of_stream| *of_stream != line);
+    }
 }
 
 /// A fence by its place: a line of one side, and a generation of it.
@@ -64,6 +82,12 @@ struct Own {
 pub(super) struct Point {
     pub(super) line: u32,
     pub(super) generation: u64,
+}
+
+impl From<Point> for wire::Fence {
+    fn from(Point { line, generation }: Point) -> Self {
+        Self::Word { line, generation }
+    }
 }
 
 impl Words {
@@ -145,16 +169,44 @@ impl Words {
 
     /// A fence of this side behind what `stream` was given so far.
     pub(super) fn record(&self, stream: &Stream) -> Result<Point> {
+        self.record_announced(stream, |_| ())
+    }
+
+    /// As [`record`](Self::record); `announce` is told of the fence right before the driver is asked for it. If that fails, those who were
+    /// told find the line poisoned, and streams of this side get others.
+    pub(super) fn record_announced(&self, stream: &Stream, announce: impl FnOnce(Point)) -> Result<Point> {
         let page = self.page()?;
-        let line = self.line_of(stream);
+        let number = self.line_of(stream);
+        let line = page.line(self.slot(self.side, number))?;
+        let mut is_announced = false;
+        let recorded = line.record_announced(stream, |generation| {
+            is_announced = true;
+            announce(Point { line: number, generation });
+        });
+        if recorded.is_err() && is_announced {
+            self.give_up(number, line, stream);
+        }
         // A poisoned line is the peer's doing, or that of whoever found it dead.
-        let fence =
-            page.line(self.slot(self.side, line))?.record(stream).map_err(|error| self.told(error))?;
-        let generation = fence.generation().unwrap_or_default();
-        if let Some(issued) = self.issued.get(line as usize) {
+        let generation = recorded.map_err(|error| self.told(error))?.generation().unwrap_or_default();
+        if let Some(issued) = self.issued.get(number as usize) {
             issued.fetch_max(generation, Ordering::SeqCst);
         }
-        Ok(Point { line, generation })
+        Ok(Point { line: number, generation })
+    }
+
+    /// Poisons a line of this side for good.
+    fn give_up(&self, number: u32, line: &FenceLine, stream: &Stream) {
+        lock(&self.own).give_up(number);
+        line.poison();
+        let (line, stream) = (line.clone(), stream.clone());
+        releases::queue([move || {
+            // Each fence that was recorded before moves the word back, and somebody may only then come to wait for it.
+            while let Ok(false) = stream.is_idle() {
+                thread::sleep(Duration::from_millis(1));
+                line.poison();
+            }
+            line.poison();
+        }]);
     }
 
     /// Fences of one line are reached in order, so each stream has a line of its own as long as there are enough.
@@ -166,8 +218,7 @@ impl Words {
         if own.lines.len() >= STREAMS {
             own.lines.clear();
         }
-        let line = own.next % wire::LINES;
-        own.next = own.next.wrapping_add(1);
+        let line = own.next_line();
         own.lines.insert(stream.id(), line);
         line
     }

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
 
 use cuda_mem_core::host::SharedMapping;
 use cuda_mem_core::ipc::{SharedWords, poison_word};
@@ -16,7 +15,7 @@ use cuda_mem_ipc::transport::Connection;
 
 use crate::common::World;
 use crate::link::{LIMIT, SHORT, eventually};
-use crate::raw::{Branch, accept, accepted, both_ends, heard, offer, say, segment};
+use crate::raw::{Branch, accept, accepted, both_ends, heard, offer, say, segment, write};
 
 /// A message, and the descriptors that travel with it.
 type Said<'m> = (Message, &'m [BorrowedFd<'m>]);
@@ -95,13 +94,6 @@ fn what_no_exporter_says_ends_the_connection() {
 /// Writes words of the ring, whose entries begin three cache lines behind its start.
 fn write_ring(words: &SharedWords, line: usize, values: &[u64]) {
     write(words, FIRST_OF_RING + line, values);
-}
-
-pub(crate) fn write(words: &SharedWords, slot: usize, values: &[u64]) {
-    for (word, value) in values.iter().enumerate() {
-        let place = slot * 64 + word * 8;
-        words.mapping().word(place).unwrap().store(*value, Ordering::SeqCst);
-    }
 }
 
 #[test]
