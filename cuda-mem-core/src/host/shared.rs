@@ -216,6 +216,20 @@ impl SharedMapping {
         Ok(self.word_inside(offset))
     }
 
+    /// So many words from `offset` bytes on, as [`SharedMapping::word`] gives each.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline]
+    pub fn words<const N: usize>(&self, offset: usize) -> Result<[&AtomicU64; N]> {
+        self.expect_inside(offset, N * WORD)?;
+        if !offset.is_multiple_of(WORD) {
+            return Err(Error::Misaligned { address: offset as u64, align: WORD });
+        }
+        Ok(std::array::from_fn(|index| self.word_inside(offset + index * WORD)))
+    }
+
     /// As [`SharedMapping::word`], of an offset that is known to be one's. Any other gives the first word.
     #[inline]
     pub(crate) fn word_inside(&self, offset: usize) -> &AtomicU64 {
