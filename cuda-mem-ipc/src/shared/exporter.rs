@@ -200,12 +200,12 @@ impl Exporter {
             Some(handle) => link.send(said(Fence::Event(handle)), called, deadline).map_err(Unsent::from),
             None => link.record_and_send(stream, said, called, deadline),
         };
-        if let Err(Unsent { error, is_there }) = sent {
-            if !is_there {
-                drop(link.end_lease(sequence));
-            }
+        if let Err(Unsent { error, is_there: false }) = sent {
+            drop(link.end_lease(sequence));
             return Err(error);
         }
+        link.note_use(segment);
+        sent.map_err(|unsent| unsent.error)?;
         Ok(sequence)
     }
 

@@ -96,7 +96,7 @@ impl Branch {
             Frame::new(kind, self.next, payload).unwrap().with_descriptors(descriptors.len()).unwrap();
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors)));
         self.next += 1;

@@ -71,8 +71,7 @@ impl ExportLink {
 
     fn try_announce(self: &Arc<Self>, segment: &SegmentRef) -> Result<()> {
         let mut announced = lock(&self.announced);
-        if announced.is_used(segment.id()) {
-            self.latest.store(segment.id(), Ordering::Release);
+        if announced.is_known(segment.id()) {
             return Ok(());
         }
         segment.with_means(|means| {
@@ -80,7 +79,7 @@ impl ExportLink {
                 self.say(message, descriptors, Duration::ZERO)
             })
         })?;
-        announced.used(segment.id());
+        announced.tell(segment.id());
         Ok(())
     }
 
