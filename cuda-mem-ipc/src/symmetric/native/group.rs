@@ -237,7 +237,9 @@ impl Inner {
             return Err(Error::WrongDevice { group: self.state.group.clone(), device, accepted });
         }
         self.state.check()?;
-        let len = Space::rounded(size).ok_or_else(|| CoreError::TooLarge { count: size, size: 1 })?;
+        let Some(len) = Space::rounded(size) else {
+            return Err(CoreError::TooLarge { count: size, size: 1 }.into());
+        };
         // The order of allocations is the order of this lock.
         let mut own = lock(&self.own);
         let mut words = self.take_words()?;

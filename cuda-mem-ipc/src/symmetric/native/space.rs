@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(space.free, BTreeMap::from([(1024 + 8 * GRANULE, 1024)]));
         assert!(!space.has_pad());
         assert_eq!(space.take(GRANULE), None, "the pads are not back");
-        [c, a, b].map(|block| space.give_back_pad(block.pad));
+        [c, a, b].into_iter().for_each(|block| space.give_back_pad(block.pad));
         assert!(space.has_pad());
         let whole = space.take(8 * GRANULE).map(|block| (block.offset, block.pad));
         assert_eq!(whole, Some((1024, 0)));
