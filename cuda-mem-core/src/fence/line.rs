@@ -88,6 +88,18 @@ impl FenceLine {
     /// A stream that waits for a fence which its own process is about to record may hold up the recording stream, in the same hardware
     /// queue: tell other processes only.
     ///
+    /// ```
+    /// use cuda_mem_core::{Driver, FenceLine, Stream};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let (line, stream) = (FenceLine::new(&context)?, Stream::new(&context)?);
+    /// let mut announced = None;
+    /// let fence = line.record_announced(&stream, |generation| announced = Some(generation))?;
+    /// assert_eq!(announced, fence.generation());
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
+    ///
     /// # Capture
     ///
     /// As there.
