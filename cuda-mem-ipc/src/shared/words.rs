@@ -199,14 +199,7 @@ impl Words {
         lock(&self.own).give_up(number);
         line.poison();
         let (line, stream) = (line.clone(), stream.clone());
-        releases::queue([move || {
-            // Each fence that was recorded before moves the word back, and somebody may only then come to wait for it.
-            while let Ok(false) = stream.is_idle() {
-                thread::sleep(Duration::from_millis(1));
-                line.poison();
-            }
-            line.poison();
-        }]);
+        releases::queue([move || keep_poisoned(&line, &stream)]);
     }
 
     /// Fences of one line are reached in order, so each stream has a line of its own as long as there are enough.
@@ -340,6 +333,15 @@ impl Page {
         let out = || core::Error::OutOfRange { range: slot..slot.saturating_add(1), len: self.lines.len() };
         Ok(self.lines.get(slot).ok_or_else(out)?)
     }
+}
+
+/// Each fence that the stream was to record before moves the word back, and somebody may only then come to wait for it.
+fn keep_poisoned(line: &FenceLine, stream: &Stream) {
+    while let Ok(false) = stream.is_idle() {
+        thread::sleep(Duration::from_millis(1));
+        line.poison();
+    }
+    line.poison();
 }
 
 /// The last generation of a line, as [`FenceLine`](core::FenceLine) documents.
