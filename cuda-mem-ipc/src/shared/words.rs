@@ -1,6 +1,7 @@
 //! The fences between two processes: words in memory that both have, half of the lines written by either side.
 
-use std::collections::BTreeMap;
+mod own;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,18 +10,16 @@ use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream, StreamId};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream};
 
 use super::releases::{self, bury};
 use super::{lock, ring, wire};
 use crate::LARGEST_PAGE;
 use crate::error::{Error, Result};
+use own::Own;
 
 /// Bytes of a line's slot, as [`SharedWords`] documents.
 const SLOT: usize = 64;
-
-/// From so many streams on, lines are given out anew: streams may end.
-const STREAMS: usize = 1024;
 
 const LINES: usize = wire::LINES as usize;
 
@@ -52,29 +51,6 @@ struct Page {
 pub(super) enum Side {
     Exporter,
     Importer,
-}
-
-/// Which lines streams of this side have.
-#[derive(Debug, Default)]
-struct Own {
-    lines: BTreeMap<StreamId, u32>,
-    next: u32,
-    /// A bit for each line that was given up.
-    given_up: u32,
-}
-
-impl Own {
-    fn next_line(&mut self) -> u32 {
-        let first = self.next;
-        self.next = first.wrapping_add(1);
-        let lines = (0..wire::LINES).map(|further| first.wrapping_add(further) % wire::LINES);
-        lines.into_iter().find(|line| self.given_up & (1 << line) == 0).unwrap_or(first % wire::LINES)
-    }
-
-    fn give_up(&mut self, line: u32) {
-        self.given_up |= 1 << line;
-        self.lines.retain(|_, of_stream| *of_stream != line);
-    }
 }
 
 /// A fence by its place: a line of one side, and a generation of it.
@@ -176,7 +152,7 @@ impl Words {
     /// told find the line poisoned, and streams of this side get others.
     pub(super) fn record_announced(&self, stream: &Stream, announce: impl FnOnce(Point)) -> Result<Point> {
         let page = self.page()?;
-        let number = self.line_of(stream);
+        let number = lock(&self.own).of(stream);
         let line = page.line(self.slot(self.side, number))?;
         let mut is_announced = false;
         let recorded = line.record_announced(stream, |generation| {
@@ -200,20 +176,6 @@ impl Words {
         line.poison();
         let (line, stream) = (line.clone(), stream.clone());
         releases::queue([move || keep_poisoned(&line, &stream)]);
-    }
-
-    /// Fences of one line are reached in order, so each stream has a line of its own as long as there are enough.
-    fn line_of(&self, stream: &Stream) -> u32 {
-        let mut own = lock(&self.own);
-        if let Some(line) = own.lines.get(&stream.id()) {
-            return *line;
-        }
-        if own.lines.len() >= STREAMS {
-            own.lines.clear();
-        }
-        let line = own.next_line();
-        own.lines.insert(stream.id(), line);
-        line
     }
 
     /// Has `stream` wait for a fence of the peer. Without a call of the driver if it was reached.
@@ -378,24 +340,4 @@ impl ReleaseFence {
 }
 
 #[cfg(test)]
-mod tests {
-    use cuda_mem_pool::cuda_mem_core::Driver;
-
-    use super::*;
-
-    #[test]
-    fn what_a_peer_sends_is_pinned_only_if_it_is_as_large_as_it_must_be() {
-        let context =
-            Driver::over(cuda_mem_sim::table()).unwrap().device(0).unwrap().primary_context().unwrap();
-        // The last one's pages would be there only when they are pinned.
-        for (bytes, is_accepted) in
-            [(1, false), (wire::SLOTS * SLOT, true), (4 * LARGEST_PAGE, false), (1 << 30, false)]
-        {
-            let mapping = SharedMapping::create(bytes).unwrap();
-            let descriptor = mapping.as_fd().try_clone_to_owned().unwrap();
-            let opened = Words::open(&context, descriptor, 1);
-            assert_eq!(opened.is_ok(), is_accepted, "{bytes}");
-            assert!(is_accepted || matches!(opened, Err(Error::Protocol { pid: 1, .. })), "{bytes}");
-        }
-    }
-}
+mod tests;
