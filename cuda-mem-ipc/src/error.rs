@@ -123,6 +123,18 @@ pub enum Error {
              import first"
     )]
     BlockImported,
+    /// A segment was announced beyond the [`AheadLimit`](crate::shared::AheadLimit), and too many descriptors of such segments are kept. Its
+    /// buffers go back.
+    #[error(
+        "the segment was announced ahead when {descriptors} descriptors of others were kept that nobody has mapped yet, at most {most} \
+         are; receive sooner, or raise the AheadLimit"
+    )]
+    TooManyAnnounced {
+        /// How many are kept.
+        descriptors: usize,
+        /// How many may be.
+        most: usize,
+    },
     /// What came is no frame of the protocol. The connection is broken.
     #[error("not a frame: {0}")]
     Frame(#[from] FrameError),

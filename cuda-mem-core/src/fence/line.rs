@@ -79,6 +79,36 @@ impl FenceLine {
     /// [`Error::Poisoned`] if the line is; [`Error::ForeignContext`], [`Error::Driver`], [`Error::WrongThread`],
     /// [`Error::Forked`].
     pub fn record(&self, stream: &Stream) -> Result<Fence> {
+        self.record_announced(stream, |_| ())
+    }
+
+    /// As [`FenceLine::record`]; `announce` is told the fence's number when everything is checked, right before the driver is asked, so
+    /// that somebody else can prepare for the fence while the driver is busy. It is called while the line is locked, at most once.
+    ///
+    /// A stream that waits for a fence which its own process is about to record may hold up the recording stream, in the same hardware
+    /// queue: tell other processes only.
+    ///
+    /// ```
+    /// use cuda_mem_core::{Driver, FenceLine, Stream};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let (line, stream) = (FenceLine::new(&context)?, Stream::new(&context)?);
+    /// let mut announced = None;
+    /// let fence = line.record_announced(&stream, |generation| announced = Some(generation))?;
+    /// assert_eq!(announced, fence.generation());
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there. If `announce` was called, the fence will not be reached all the same: whoever was told is let go by
+    /// [`poison`](FenceLine::poison).
+    pub fn record_announced(&self, stream: &Stream, announce: impl FnOnce(u64)) -> Result<Fence> {
         refuse_forked()?;
         let line = &self.line;
         stream.refuse_capturing("FenceLine::record")?;
@@ -95,8 +125,9 @@ impl FenceLine {
                 // SAFETY: the line's word, which `enqueue` keeps allocated for the stream.
                 unsafe { stream_mem::wait_value64(stream, address, last, WaitFlags::empty()) }?;
             }
+            let asking = || announce(generation);
             // SAFETY: as above.
-            unsafe { stream_mem::write_value64(stream, address, generation) }
+            unsafe { stream_mem::write_value64_and(stream, address, generation, asking) }
         })?;
         *issued = Issued { generation, writer: Some(stream.id()) };
         Ok(Fence { kind: Kind::Word { line: Arc::clone(line), generation } })

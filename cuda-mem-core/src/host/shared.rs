@@ -216,6 +216,33 @@ impl SharedMapping {
         Ok(self.word_inside(offset))
     }
 
+    /// So many words from `offset` bytes on, as [`SharedMapping::word`] gives each.
+    ///
+    /// ```
+    /// use std::sync::atomic::Ordering;
+    ///
+    /// use cuda_mem_core::host::SharedMapping;
+    ///
+    /// let mapping = SharedMapping::create(4096)?;
+    /// let [first, second] = mapping.words(8)?;
+    /// second.store(7, Ordering::Relaxed);
+    /// assert_eq!((first.load(Ordering::Relaxed), mapping.word(16)?.load(Ordering::Relaxed)), (0, 7));
+    /// assert!(mapping.words::<2>(mapping.bytes() - 8).is_err() && mapping.words::<1>(4).is_err());
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline]
+    pub fn words<const N: usize>(&self, offset: usize) -> Result<[&AtomicU64; N]> {
+        self.expect_inside(offset, N * WORD)?;
+        if !offset.is_multiple_of(WORD) {
+            return Err(Error::Misaligned { address: offset as u64, align: WORD });
+        }
+        Ok(std::array::from_fn(|index| self.word_inside(offset + index * WORD)))
+    }
+
     /// As [`SharedMapping::word`], of an offset that is known to be one's. Any other gives the first word.
     #[inline]
     pub(crate) fn word_inside(&self, offset: usize) -> &AtomicU64 {

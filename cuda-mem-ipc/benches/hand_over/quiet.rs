@@ -1,6 +1,11 @@
 //! The simulator with operations of streams that do as little as they can: what is left is our own work.
 //!
 //! Words are written when a stream is waited for, so that a fence is not reached when its buffer comes.
+//!
+//! # Safety
+//!
+//! Relies on the functions here having the types of the driver's exports that they stand for, and on words being in registered memory, whose
+//! device address is the host's, until the streams that write them were waited for.
 
 use std::cell::Cell;
 use std::error::Error;

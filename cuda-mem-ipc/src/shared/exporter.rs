@@ -23,12 +23,13 @@ use super::ring::{self, Consumer, Producer};
 use super::share::Share;
 use super::slab::Slab;
 use super::wire::{self, Accept, Fence, HandOver, Offer};
-use super::words::{Point, Words};
+use super::words::Words;
 use super::{Heard, heard, refuse_forked, say};
 use crate::error::{Error, Result};
 use crate::transport::{Branch, Connection, Deadline, Peer};
 use announced::{Announced, Retiring};
 use leases::{Lease, Leases, Out};
+use send::Unsent;
 
 /// Hands buffers to the process at the other end of a connection, which has an [`Importer`](super::Importer).
 ///
@@ -64,6 +65,8 @@ pub(super) struct ExportLink {
     way: ring::Shared,
     /// How many sleepers are called behind their entries, and not before.
     late: AtomicU32,
+    /// Whether the importer is in another process.
+    is_to_another: bool,
     /// Read by the thread that looks after peers.
     releases: Mutex<Consumer<ring::Shared>>,
     /// Where it says that it sleeps.
@@ -112,6 +115,7 @@ impl Exporter {
         let (way, ring, releases) = (ring.clone(), Mutex::new(ring.producer()), Mutex::new(bed.consumer()));
         let link = Arc::new(ExportLink {
             context: context.clone(),
+            is_to_another: pid != std::process::id(),
             connection,
             words,
             leases: Mutex::default(),
@@ -148,7 +152,8 @@ impl Exporter {
     ///
     /// # Errors
     ///
-    /// Nothing was handed over then. [`Error::Timeout`] when the receiver takes no messages, [`Error::PeerDied`],
+    /// Nothing was handed over then, but for one case: if the driver refuses to record the fence, the receiver may have the buffer by then.
+    /// It gets [`Error::PeerDied`] from it, and from what was handed over on this stream before and is not done. [`Error::Timeout`] when the receiver takes no messages, [`Error::PeerDied`],
     /// [`Error::Closed`] and [`Error::PeerExited`] when it is gone; [`Error::Core`]: [`core::Error::ForeignContext`] for another
     /// driver's stream, those of [`FenceLine::record`](core::FenceLine::record), [`core::Error::Forked`].
     pub fn hand_over(
@@ -188,22 +193,19 @@ impl Exporter {
         let (segment, offset, len) = (share.segment.id(), share.offset as u64, share.len as u64);
         let event = (fence == FenceKind::Event).then(|| link.event(stream)).transpose()?;
         let (event, handle) = event.unzip();
-        // Whatever can be done before the fence is, for the entry comes right behind it. If it cannot be recorded, the receiver has learnt
-        // of nothing. The other way round, an entry before its fence, somebody's stream could wait for what nobody has recorded yet.
+        // Whatever can be done before the fence is: beside it there is the entry and nothing else.
         let sequence = link.lease(Lease::new(share, event, &link.out))?;
-        let fence = match handle {
-            Some(handle) => Ok(Fence::Event(handle)),
-            None => {
-                link.words.record(stream).map(|Point { line, generation }| Fence::Word { line, generation })
-            }
+        let said = |fence| HandOver { sequence, segment, offset, len, fence };
+        let sent = match handle {
+            Some(handle) => link.send(said(Fence::Event(handle)), called, deadline).map_err(Unsent::from),
+            None => link.record_and_send(stream, said, called, deadline),
         };
-        let sent = fence.and_then(|fence| {
-            link.send(HandOver { sequence, segment, offset, len, fence }, called, deadline)
-        });
-        if let Err(error) = sent {
+        if let Err(Unsent { error, is_there: false }) = sent {
             drop(link.end_lease(sequence));
             return Err(error);
         }
+        link.note_use(segment);
+        sent.map_err(|unsent| unsent.error)?;
         Ok(sequence)
     }
 

@@ -27,7 +27,7 @@ use super::{Heard, heard, refuse_forked, say};
 use crate::error::{Error, Result};
 use crate::transport::{Branch, Connection, Deadline, Peer};
 use kept::Kept;
-use known::Known;
+use known::{Known, MOST_SEGMENTS};
 
 /// Receives buffers from the process at the other end of a connection, which has an [`Exporter`](super::Exporter).
 ///
@@ -58,6 +58,8 @@ pub(super) struct ImportLink {
     branch: Branch,
     ahead_limit: AheadLimit,
     early: Arc<AtomicUsize>,
+    /// How many descriptors are kept of segments that were announced ahead beyond the limit.
+    kept_back: Arc<AtomicUsize>,
     is_deaf: AtomicBool,
     /// Held while a message of the branch is received and looked at.
     hearing: Mutex<()>,
@@ -117,7 +119,7 @@ impl Importer {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As there; [`core::Error::NotAccepted`] for more segments than an importer knows at a time, 4096.
     pub fn with_ahead(
         context: &Context,
         connection: Connection,
@@ -125,6 +127,10 @@ impl Importer {
         deadline: impl Into<Deadline>,
     ) -> Result<Self> {
         refuse_forked()?;
+        if ahead.segments > MOST_SEGMENTS {
+            let (value, accepted) = (ahead.segments, 0..=MOST_SEGMENTS);
+            return Err(core::Error::NotAccepted { option: "AheadLimit::segments", value, accepted }.into());
+        }
         let deadline = deadline.into();
         let pid = connection.peer().pid();
         let Heard { message: offer, descriptors, .. } = heard(&connection, deadline)?;
@@ -157,6 +163,7 @@ impl Importer {
             branch,
             ahead_limit: ahead,
             early: Arc::default(),
+            kept_back: Arc::default(),
             is_deaf: AtomicBool::new(false),
             hearing: Mutex::default(),
             unsent: Mutex::default(),

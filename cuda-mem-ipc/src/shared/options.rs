@@ -55,7 +55,7 @@ pub enum MemoryKind {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AheadLimit {
-    /// So many segments that no buffer of came yet.
+    /// So many segments that no buffer of came yet, at most 4096.
     pub segments: usize,
     /// So many bytes of them.
     pub bytes: u64,

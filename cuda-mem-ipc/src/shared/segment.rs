@@ -83,8 +83,10 @@ impl Segment {
             MemoryKind::Host => {
                 let mapping = SharedMapping::create(bytes)?;
                 let face = Face::new(mapping.bytes(), Place::Host);
-                announce(&face, Means { descriptors: &[mapping.as_fd()], slab: None });
-                Self::register(context, face, mapping, None)
+                let made = Self::register(context, face, mapping.clone(), None)?;
+                // Behind the registration: an importer takes only what is there.
+                announce(&made.face, Means { descriptors: &[mapping.as_fd()], slab: None });
+                Ok(made)
             }
             _ => {
                 let memory = ShareableMemory::create(device, bytes, &CreateOptions::supported_by(device)?)?;
@@ -132,10 +134,12 @@ impl Segment {
             }
             Place::Host => {
                 let descriptor = only(descriptors)?;
+                let there = bytes_there(&descriptor)?;
                 let mapping = SharedMapping::open(descriptor)?;
-                if mapping.bytes() != bytes {
-                    let (said, found) = (said.bytes, mapping.bytes());
-                    return Err(Error::WrongSize { said, found });
+                // It is pinned, and what is pinned has to be there: the exporter's, not made by this process for it.
+                let found = mapping.bytes().min(there);
+                if mapping.bytes() != bytes || found < bytes {
+                    return Err(Error::WrongSize { said: said.bytes, found });
                 }
                 Self::register(context, face, mapping, Some(departure))
             }
@@ -231,6 +235,12 @@ impl Segment {
             Memory::Lent { .. } => {}
         }
     }
+}
+
+/// How many bytes of a file have memory.
+fn bytes_there(file: &OwnedFd) -> Result<usize> {
+    let blocks = rustix::fs::fstat(file).map_err(Error::system("fstat"))?.st_blocks;
+    Ok(usize::try_from(blocks).unwrap_or(0).saturating_mul(512))
 }
 
 /// The device of a UUID, as this process numbers it.

@@ -1,24 +1,25 @@
 //! The fences between two processes: words in memory that both have, half of the lines written by either side.
 
-use std::collections::BTreeMap;
+mod own;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream, StreamId};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream};
 
-use super::releases::bury;
+use super::releases::{self, bury};
 use super::{lock, ring, wire};
 use crate::LARGEST_PAGE;
 use crate::error::{Error, Result};
+use own::Own;
 
 /// Bytes of a line's slot, as [`SharedWords`] documents.
 const SLOT: usize = 64;
-
-/// From so many streams on, lines are given out anew: streams may end.
-const STREAMS: usize = 1024;
 
 const LINES: usize = wire::LINES as usize;
 
@@ -52,18 +53,17 @@ pub(super) enum Side {
     Importer,
 }
 
-/// Which lines streams of this side have.
-#[derive(Debug, Default)]
-struct Own {
-    lines: BTreeMap<StreamId, u32>,
-    next: u32,
-}
-
 /// A fence by its place: a line of one side, and a generation of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Point {
     pub(super) line: u32,
     pub(super) generation: u64,
+}
+
+impl From<Point> for wire::Fence {
+    fn from(Point { line, generation }: Point) -> Self {
+        Self::Word { line, generation }
+    }
 }
 
 impl Words {
@@ -145,31 +145,37 @@ impl Words {
 
     /// A fence of this side behind what `stream` was given so far.
     pub(super) fn record(&self, stream: &Stream) -> Result<Point> {
-        let page = self.page()?;
-        let line = self.line_of(stream);
-        // A poisoned line is the peer's doing, or that of whoever found it dead.
-        let fence =
-            page.line(self.slot(self.side, line))?.record(stream).map_err(|error| self.told(error))?;
-        let generation = fence.generation().unwrap_or_default();
-        if let Some(issued) = self.issued.get(line as usize) {
-            issued.fetch_max(generation, Ordering::SeqCst);
-        }
-        Ok(Point { line, generation })
+        self.record_announced(stream, |_| ())
     }
 
-    /// Fences of one line are reached in order, so each stream has a line of its own as long as there are enough.
-    fn line_of(&self, stream: &Stream) -> u32 {
-        let mut own = lock(&self.own);
-        if let Some(line) = own.lines.get(&stream.id()) {
-            return *line;
+    /// As [`record`](Self::record); `announce` is told of the fence right before the driver is asked for it. If that fails, those who were
+    /// told find the line poisoned, and streams of this side get others.
+    pub(super) fn record_announced(&self, stream: &Stream, announce: impl FnOnce(Point)) -> Result<Point> {
+        let page = self.page()?;
+        let number = lock(&self.own).of(stream);
+        let line = page.line(self.slot(self.side, number))?;
+        let mut is_announced = false;
+        let recorded = line.record_announced(stream, |generation| {
+            is_announced = true;
+            announce(Point { line: number, generation });
+        });
+        if recorded.is_err() && is_announced {
+            self.give_up(number, line, stream);
         }
-        if own.lines.len() >= STREAMS {
-            own.lines.clear();
+        // A poisoned line is the peer's doing, or that of whoever found it dead.
+        let generation = recorded.map_err(|error| self.told(error))?.generation().unwrap_or_default();
+        if let Some(issued) = self.issued.get(number as usize) {
+            issued.fetch_max(generation, Ordering::SeqCst);
         }
-        let line = own.next % wire::LINES;
-        own.next = own.next.wrapping_add(1);
-        own.lines.insert(stream.id(), line);
-        line
+        Ok(Point { line: number, generation })
+    }
+
+    /// Poisons a line of this side for good.
+    fn give_up(&self, number: u32, line: &FenceLine, stream: &Stream) {
+        lock(&self.own).give_up(number);
+        line.poison();
+        let (line, stream) = (line.clone(), stream.clone());
+        releases::queue([move || keep_poisoned(&line, &stream)]);
     }
 
     /// Has `stream` wait for a fence of the peer. Without a call of the driver if it was reached.
@@ -291,6 +297,15 @@ impl Page {
     }
 }
 
+/// Each fence that the stream was to record before moves the word back, and somebody may only then come to wait for it.
+fn keep_poisoned(line: &FenceLine, stream: &Stream) {
+    while let Ok(false) = stream.is_idle() {
+        thread::sleep(Duration::from_millis(1));
+        line.poison();
+    }
+    line.poison();
+}
+
 /// The last generation of a line, as [`FenceLine`](core::FenceLine) documents.
 const LAST: u64 = 1 << 62;
 
@@ -325,24 +340,4 @@ impl ReleaseFence {
 }
 
 #[cfg(test)]
-mod tests {
-    use cuda_mem_pool::cuda_mem_core::Driver;
-
-    use super::*;
-
-    #[test]
-    fn what_a_peer_sends_is_pinned_only_if_it_is_as_large_as_it_must_be() {
-        let context =
-            Driver::over(cuda_mem_sim::table()).unwrap().device(0).unwrap().primary_context().unwrap();
-        // The last one's pages would be there only when they are pinned.
-        for (bytes, is_accepted) in
-            [(1, false), (wire::SLOTS * SLOT, true), (4 * LARGEST_PAGE, false), (1 << 30, false)]
-        {
-            let mapping = SharedMapping::create(bytes).unwrap();
-            let descriptor = mapping.as_fd().try_clone_to_owned().unwrap();
-            let opened = Words::open(&context, descriptor, 1);
-            assert_eq!(opened.is_ok(), is_accepted, "{bytes}");
-            assert!(is_accepted || matches!(opened, Err(Error::Protocol { pid: 1, .. })), "{bytes}");
-        }
-    }
-}
+mod tests;

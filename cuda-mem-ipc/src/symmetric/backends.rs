@@ -128,8 +128,9 @@ impl Backends {
     /// [`Error::NoBackend`], which names the device type.
     pub fn get_backend(&self, device_type: DeviceType) -> Result<Arc<dyn SymmetricBackend>> {
         let mut inner = self.lock();
-        let registered = inner.types.get_mut(&device_type).ok_or(Error::NoBackend { device_type })?;
-        let backend = registered.backends.get(registered.chosen).ok_or(Error::NoBackend { device_type })?;
+        let none = || Error::NoBackend { device_type };
+        let registered = inner.types.get_mut(&device_type).ok_or_else(none)?;
+        let backend = registered.backends.get(registered.chosen).ok_or_else(none)?;
         registered.is_used = true;
         Ok(Arc::clone(backend))
     }

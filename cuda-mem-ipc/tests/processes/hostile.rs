@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
 
 use cuda_mem_core::host::SharedMapping;
 use cuda_mem_core::ipc::{SharedWords, poison_word};
@@ -16,7 +15,7 @@ use cuda_mem_ipc::transport::Connection;
 
 use crate::common::World;
 use crate::link::{LIMIT, SHORT, eventually};
-use crate::raw::{Branch, accept, accepted, both_ends, heard, offer, say, segment};
+use crate::raw::{Branch, accept, accepted, both_ends, heard, offer, say, segment, write};
 
 /// A message, and the descriptors that travel with it.
 type Said<'m> = (Message, &'m [BorrowedFd<'m>]);
@@ -95,13 +94,6 @@ fn what_no_exporter_says_ends_the_connection() {
 /// Writes words of the ring, whose entries begin three cache lines behind its start.
 fn write_ring(words: &SharedWords, line: usize, values: &[u64]) {
     write(words, FIRST_OF_RING + line, values);
-}
-
-pub(crate) fn write(words: &SharedWords, slot: usize, values: &[u64]) {
-    for (word, value) in values.iter().enumerate() {
-        let place = slot * 64 + word * 8;
-        words.mapping().word(place).unwrap().store(*value, Ordering::SeqCst);
-    }
 }
 
 #[test]
@@ -477,4 +469,51 @@ fn an_importer_that_poisons_what_is_not_its_own_is_treated_as_gone() {
     let buffer = pool.allocate(1000, &stream).unwrap();
     assert!(matches!(exporter.hand_over(&buffer, &stream, LIMIT), Err(Error::PeerDied { .. })));
     assert_eq!(exporter.leases(), 1, "nothing more was handed over");
+}
+
+/// Segments of as many handles as can be, which nobody asked for and of which no buffer comes.
+#[test]
+fn what_is_announced_beyond_the_limit_keeps_few_descriptors_open() {
+    const HANDLES: usize = 64;
+    const SEGMENTS: u64 = 30;
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let world = World::new();
+    let (importer, hostile, words, mut branch) = importer_ahead(&world, AheadLimit::NONE);
+    let (memory, said) = segment(&world, 0);
+    let descriptor = memory.export_posix_fd().unwrap();
+    let before = open();
+    let parts = Parts::new(&[said.bytes; HANDLES]).unwrap();
+    let Place::Device(uuid) = said.place else { panic!("{said:?}") };
+    for number in 0..SEGMENTS {
+        let bytes = HANDLES as u64 * said.bytes;
+        let said = wire::Segment { segment: number, bytes, place: Place::Parts { uuid, parts }, ..said };
+        branch.say(Message::Segment(said), &[descriptor.as_fd(); HANDLES]);
+    }
+    // The last of them, behind which all are heard.
+    let refused = HandOver { sequence: 0, segment: SEGMENTS - 1, offset: 0, len: 1, fence: WORD };
+    say(&hostile, Message::HandOver(refused), &[]);
+    let refused = importer.recv(LIMIT);
+    assert!(matches!(refused, Err(Error::TooManyAnnounced { most: 1024, .. })), "{refused:?}");
+    assert!(open() <= before + 1024, "{} are open, {before} were", open());
+    // The connection goes on.
+    let said = wire::Segment { segment: SEGMENTS, ..said };
+    say(&hostile, Message::Segment(said), &[descriptor.as_fd()]);
+    let good = HandOver { sequence: 1, segment: SEGMENTS, offset: 0, len: 1, fence: WORD };
+    say(&hostile, Message::HandOver(good), &[]);
+    drop(importer.recv(LIMIT).unwrap());
+    drop(words);
+}
+
+/// A file of memory that is not there: to pin it would make it, as large as the peer likes.
+#[test]
+fn host_memory_that_is_not_there_is_not_pinned() {
+    let world = World::new();
+    let (importer, hostile, _words) = importer(&world);
+    let holes = SharedMapping::create(1 << 30).unwrap();
+    let bytes = holes.bytes() as u64;
+    let said = wire::Segment { segment: 0, generation: 1, bytes, place: Place::Host };
+    say(&hostile, Message::Segment(said), &[holes.as_fd()]);
+    say(&hostile, part(0, 1), &[]);
+    let refused = importer.recv(LIMIT);
+    assert!(matches!(refused, Err(Error::WrongSize { said, found: 0 }) if said == bytes), "{refused:?}");
 }

@@ -2,11 +2,12 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use cuda_mem_core::ipc::SharedWords;
 use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
-use cuda_mem_ipc::shared::wire::{Accept, Message, Offer, Place, SLOTS, Segment};
+use cuda_mem_ipc::shared::wire::{Accept, FIRST_OF_RING, Message, Offer, Place, SLOTS, Segment};
 use cuda_mem_ipc::transport::{Connection, Frame, PeerPolicy, Pending, pair};
 use rustix::io::IoSlice;
 use rustix::net::{
@@ -40,6 +41,20 @@ pub(crate) fn offer(world: &World, connection: &Connection) -> SharedWords {
     let (_keepers, keepsake) = std::io::pipe().unwrap();
     say(connection, Message::Offer(Offer::OURS), &[words.as_fd(), keepsake.as_fd()]);
     words
+}
+
+/// Puts a first entry into the ring of hand-overs, which begin three cache lines behind its start.
+pub(crate) fn enter(words: &SharedWords, entry: &[u64]) {
+    write(words, FIRST_OF_RING + 3, entry);
+    write(words, FIRST_OF_RING, &[1]);
+}
+
+/// Writes words of a slot.
+pub(crate) fn write(words: &SharedWords, slot: usize, values: &[u64]) {
+    for (word, value) in values.iter().enumerate() {
+        let place = slot * 64 + word * 8;
+        words.mapping().word(place).unwrap().store(*value, Ordering::SeqCst);
+    }
 }
 
 /// Hears an importer's answer: where it hears of segments ahead.
@@ -81,7 +96,7 @@ impl Branch {
             Frame::new(kind, self.next, payload).unwrap().with_descriptors(descriptors.len()).unwrap();
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors)));
         self.next += 1;

@@ -10,9 +10,9 @@ use cuda_mem_ipc::shared::wire::{FIRST_OF_RELEASES, Fence, HandOver, Message, RI
 use cuda_mem_ipc::transport::Connection;
 
 use crate::common::World;
-use crate::hostile::{importer, write};
+use crate::hostile::importer;
 use crate::link::{LIMIT, SHORT, eventually};
-use crate::raw::{say, segment};
+use crate::raw::{say, segment, write};
 
 /// More than a connection and a ring have room for.
 const COUNT: u64 = 2000;

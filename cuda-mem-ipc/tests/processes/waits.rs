@@ -15,9 +15,9 @@ use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::common::{World, pattern};
-use crate::hostile::{exporter, importer, part, write};
+use crate::hostile::{exporter, importer, part};
 use crate::link::{LIMIT, SHORT, enqueue_download, eventually, options, upload};
-use crate::raw::{both_ends, say, segment};
+use crate::raw::{both_ends, say, segment, write};
 
 const LEN: usize = 100_000;
 

@@ -172,3 +172,31 @@ fn a_segment_that_its_exporter_cannot_map_is_forgotten() {
     link.wait_until(|link| link.count("cuMemUnmap") == link.count("cuMemMap"));
     assert_eq!((link.importer.mapped_ahead(), link.pool.reserved_bytes()), (0, 0));
 }
+
+/// Its importer, who is not asked to receive anything, hears of the end where it heard of the beginning.
+#[test]
+fn a_hand_over_that_fails_leaves_its_segment_announced_ahead() {
+    let link = Link::new(AheadLimit::default());
+    link.exporter.attach(&link.pool).unwrap();
+    let buffer = link.pool.allocate(2 << 20, &link.stream).unwrap();
+    link.wait_until(|link| link.importer.mapped_ahead() == 1);
+    link.sim.fail_call("cuStreamWriteValue64", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    link.exporter.hand_over(&buffer, &link.stream, LIMIT).unwrap_err();
+    assert_eq!(link.sim.struck().len(), 1);
+    drop(buffer);
+    assert_eq!(link.pool.trim(), 2 << 20);
+    link.wait_until(|link| link.importer.mapped_ahead() == 0);
+    link.wait_until(|link| link.count("cuMemUnmap") == link.count("cuMemMap"));
+}
+
+#[test]
+fn a_limit_beyond_what_an_importer_knows_is_refused() {
+    let context = Driver::over(cuda_mem_sim::table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    let (here, _there) = both_ends();
+    let limit = AheadLimit { segments: 4097, ..AheadLimit::default() };
+    let refused = Importer::with_ahead(&context, here, limit, LIMIT);
+    assert!(
+        matches!(refused, Err(Error::Core(cuda_mem_core::Error::NotAccepted { value: 4097, .. }))),
+        "{refused:?}"
+    );
+}

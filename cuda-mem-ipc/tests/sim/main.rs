@@ -5,6 +5,7 @@
 mod child;
 
 mod ahead;
+mod beside;
 mod calling;
 mod calls;
 mod corpus;

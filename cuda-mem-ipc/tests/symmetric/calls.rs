@@ -33,7 +33,11 @@ fn allocate(seat: &Seat) {
     }
     assert_eq!(calls(), before);
     rank.meet(&*first);
-    drop((all, first));
+    let waits = || sim.as_ref().map(|sim| sim.log().counts().get("cuStreamSynchronize").copied());
+    let before = waits();
+    drop(all);
+    assert_eq!(waits(), before, "nobody waits for the pads of what is freed");
+    drop(first);
     rank.finish();
     if let Some(sim) = sim {
         let misuse: Vec<_> = sim.misuse().iter().map(ToString::to_string).collect();

@@ -34,13 +34,19 @@ pub(super) struct Retiring {
 }
 
 impl Announced {
-    /// Whether the importer knows a segment, of which it gets a buffer now.
-    pub(super) fn is_used(&mut self, segment: u64) -> bool {
-        self.0.get_mut(&segment).map(|told| *told = Told::Used).is_some()
+    /// Whether the importer knows a segment.
+    pub(super) fn is_known(&self, segment: u64) -> bool {
+        self.0.contains_key(&segment)
     }
 
-    pub(super) fn used(&mut self, segment: u64) {
+    /// It was told of a segment, to have a buffer of it.
+    pub(super) fn tell(&mut self, segment: u64) {
         self.0.insert(segment, Told::Used);
+    }
+
+    /// It has a buffer of a segment. False if that has gone back and the segment with it.
+    fn is_used(&mut self, segment: u64) -> bool {
+        self.0.get_mut(&segment).map(|told| *told = Told::Used).is_some()
     }
 
     pub(super) fn forget(&mut self, segment: u64) -> Option<Retiring> {
@@ -65,6 +71,17 @@ impl ExportLink {
         if self.is_closing.load(Ordering::Acquire) { Err(Error::Closed { doing }) } else { Ok(()) }
     }
 
+    /// The importer has a buffer of a segment, whose end it hears behind its buffers from now on. Not before: a hand-over that fails
+    /// leaves it as it was.
+    pub(super) fn note_use(&self, segment: u64) {
+        if self.latest.load(Ordering::Acquire) != segment {
+            let mut announced = lock(&self.announced);
+            if announced.is_used(segment) {
+                self.latest.store(segment, Ordering::Release);
+            }
+        }
+    }
+
     /// Tells the importer of a segment of which it has no buffer yet, and whether it knows of it. Nobody is waited for.
     pub(in crate::shared) fn announce_segment_ahead(self: &Arc<Self>, segment: &Segment) -> Result<bool> {
         self.announce_ahead(segment.face(), |told| segment.with_means(told))
@@ -76,11 +93,12 @@ impl ExportLink {
         segment: &Face,
         with_means: impl FnOnce(&dyn Fn(Means<'_>) -> Result<()>) -> Result<()>,
     ) -> Result<bool> {
-        // Its exporter may be gone, or the importer.
+        let mut announced = lock(&self.announced);
+        // Its exporter may be gone, or the importer. Behind the lock, which the thread takes before it lets go of the link: it either sees
+        // what is told here, or this sees that the exporter is gone.
         if !self.out.is_open.load(Ordering::SeqCst) || self.is_closing.load(Ordering::Acquire) {
             return Ok(false);
         }
-        let mut announced = lock(&self.announced);
         if announced.0.contains_key(&segment.id()) {
             return Ok(true);
         }

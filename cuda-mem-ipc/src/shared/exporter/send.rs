@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::shared::keepsake::{Keepsake, forget_unwanted};
 use crate::shared::ring::{Corrupt, Pushed};
 use crate::shared::segment::SegmentRef;
-use crate::shared::wire::{self, HandOver};
+use crate::shared::wire::{self, Fence, HandOver};
 use crate::shared::{lock, ring, say};
 use crate::transport::{Deadline, Poller};
 
@@ -22,6 +22,18 @@ pub(super) const NONE: u64 = u64::MAX;
 
 /// How many sleepers are called behind their entries, as soon as one was called too early.
 const LATE: u32 = 64;
+
+/// Why a hand-over failed, and whether the receiver has it all the same.
+pub(super) struct Unsent {
+    pub(super) error: Error,
+    pub(super) is_there: bool,
+}
+
+impl From<Error> for Unsent {
+    fn from(error: Error) -> Self {
+        Self { error, is_there: false }
+    }
+}
 
 impl ExportLink {
     /// Tells the importer of a segment, once. Whoever waits for room does so without the lock, which the thread takes too.
@@ -59,8 +71,7 @@ impl ExportLink {
 
     fn try_announce(self: &Arc<Self>, segment: &SegmentRef) -> Result<()> {
         let mut announced = lock(&self.announced);
-        if announced.is_used(segment.id()) {
-            self.latest.store(segment.id(), Ordering::Release);
+        if announced.is_known(segment.id()) {
             return Ok(());
         }
         segment.with_means(|means| {
@@ -68,7 +79,7 @@ impl ExportLink {
                 self.say(message, descriptors, Duration::ZERO)
             })
         })?;
-        announced.used(segment.id());
+        announced.tell(segment.id());
         Ok(())
     }
 
@@ -112,30 +123,71 @@ impl ExportLink {
         called
     }
 
-    /// By the ring, if it has room; otherwise as a message.
-    pub(super) fn send(&self, said: HandOver, called: Option<u64>, deadline: Deadline) -> Result<()> {
-        // What has to be heard before, the segment above all, was sent before.
-        let pushed = match said.to_entry(self.sent.load(Ordering::Acquire)) {
-            Some(entry) => lock(&self.ring).push(entry, called),
-            None => Ok(Pushed::Full),
-        };
-        match pushed {
-            Ok(Pushed::Quietly) => Ok(()),
-            Ok(Pushed::ToASleeper) => {
-                if called.is_some() {
-                    // It has looked in vain and sleeps again: this thread was held up, perhaps by it, where processors are few.
-                    self.late.store(LATE, Ordering::Relaxed);
-                }
-                self.call();
-                Ok(())
+    /// Has the stream record the fence of a hand-over, and says it: by the ring if it has room, otherwise as a message. False if it was said
+    /// and the fence could not be recorded.
+    ///
+    /// The entry comes right before the fence, so that the receiver has its stream wait while the driver here is busy with the fence. Its
+    /// stream waits for that call alone, which waits for no device. In one process it might: streams of one process share hardware
+    /// queues, and a stream there that waits may hold up the very one which is to record the fence, so there the entry comes behind it.
+    pub(super) fn record_and_send(
+        &self,
+        stream: &Stream,
+        said: impl Fn(Fence) -> HandOver,
+        called: Option<u64>,
+        deadline: Deadline,
+    ) -> std::result::Result<(), Unsent> {
+        let mut pushed = Ok(Pushed::Full);
+        let recorded = self.words.record_announced(stream, |point| {
+            if self.is_to_another {
+                pushed = self.push(said(point.into()), called);
             }
-            Ok(Pushed::Full) => self.say(&wire::Message::HandOver(said), &[], deadline),
-            Err(Corrupt) => {
-                let (pid, what) =
-                    (self.connection.peer().pid(), "it has taken more from the ring than there was");
-                Err(self.connection.breaks(Error::Protocol { pid, what }))
+        });
+        match (recorded, pushed) {
+            (Ok(point), Ok(Pushed::Full)) => Ok(self.send(said(point.into()), called, deadline)?),
+            (recorded, Ok(Pushed::Full) | Err(Corrupt)) => {
+                recorded?;
+                Err(self.corrupt().into())
+            }
+            (recorded, Ok(pushed)) => {
+                self.wake(pushed, called);
+                recorded.map(drop).map_err(|error| Unsent { error, is_there: true })
             }
         }
+    }
+
+    /// By the ring, if it has room; otherwise as a message.
+    pub(super) fn send(&self, said: HandOver, called: Option<u64>, deadline: Deadline) -> Result<()> {
+        match self.push(said, called) {
+            Ok(Pushed::Full) => self.say(&wire::Message::HandOver(said), &[], deadline),
+            Ok(pushed) => {
+                self.wake(pushed, called);
+                Ok(())
+            }
+            Err(Corrupt) => Err(self.corrupt()),
+        }
+    }
+
+    fn push(&self, said: HandOver, called: Option<u64>) -> std::result::Result<Pushed, Corrupt> {
+        // What has to be heard before, the segment above all, was sent before.
+        match said.to_entry(self.sent.load(Ordering::Acquire)) {
+            Some(entry) => lock(&self.ring).push(entry, called),
+            None => Ok(Pushed::Full),
+        }
+    }
+
+    fn wake(&self, pushed: Pushed, called: Option<u64>) {
+        if pushed == Pushed::ToASleeper {
+            if called.is_some() {
+                // It has looked in vain and sleeps again: this thread was held up, perhaps by it, where processors are few.
+                self.late.store(LATE, Ordering::Relaxed);
+            }
+            self.call();
+        }
+    }
+
+    fn corrupt(&self) -> Error {
+        let (pid, what) = (self.connection.peer().pid(), "it has taken more from the ring than there was");
+        self.connection.breaks(Error::Protocol { pid, what })
     }
 
     /// An event behind what `stream` was given so far, and its handle. One of a capture would be complete for the receiver at once: a

@@ -138,8 +138,11 @@ impl Watched for ExportLink {
     }
 
     fn is_done(&self) -> bool {
-        // As long as the peer has to reach something, it is watched.
-        self.is_let_go() && self.words.expected_are_reached() && lock(&self.slabs).is_empty()
+        // As long as the peer has to reach something, it is watched. Whoever tells it of a segment just now ends first.
+        self.is_let_go() && self.words.expected_are_reached() && {
+            let _announced = lock(&self.announced);
+            lock(&self.slabs).is_empty()
+        }
     }
 
     fn has_heirs(&self) -> bool {

@@ -19,29 +19,39 @@ struct Segment {
     link: Weak<ImportLink>,
     said: wire::Segment,
     /// Its place among those that are mapped before their first buffer comes; none if there were too many.
-    early: Option<Early>,
+    early: Option<Counted>,
     /// Held while it is imported, by a thread or by the receiver of its first buffer: whoever comes second waits.
     state: Mutex<State>,
 }
 
-/// One of so many. One that was retired counts for as long as its mapping is under way or about to be.
-struct Early(Arc<AtomicUsize>);
+/// So many descriptors may be kept of segments beyond the limit, whose first buffers have not come yet.
+const MOST_KEPT_BACK: usize = 1024;
 
-impl Early {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(count))
+/// Some of so many. A segment that was retired counts for as long as its mapping is under way or about to be.
+struct Counted {
+    all: Arc<AtomicUsize>,
+    these: usize,
+}
+
+impl Counted {
+    fn new(all: &Arc<AtomicUsize>, these: usize) -> Self {
+        all.fetch_add(these, Ordering::SeqCst);
+        Self { all: Arc::clone(all), these }
     }
 }
 
-impl Drop for Early {
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.all.fetch_sub(self.these, Ordering::SeqCst);
     }
 }
 
 enum State {
-    Announced(Vec<OwnedFd>),
+    Announced {
+        descriptors: Vec<OwnedFd>,
+        /// Unless they are about to be used.
+        _kept_back: Option<Counted>,
+    },
     Known(Known),
     /// It is its taker's, or nobody's any more.
     Gone,
@@ -51,7 +61,7 @@ impl Segment {
     /// Imports it, unless somebody has.
     fn imported(&self, link: &Arc<ImportLink>) -> MutexGuard<'_, State> {
         let mut state = lock(&self.state);
-        if let State::Announced(descriptors) = &mut *state {
+        if let State::Announced { descriptors, .. } = &mut *state {
             let descriptors = std::mem::take(descriptors);
             *state = State::Known(link.import(&self.said, descriptors));
         }
@@ -87,7 +97,7 @@ impl Drop for Ahead {
         }
         let segment = &self.0;
         let state = std::mem::replace(&mut *lock(&segment.state), State::Gone);
-        let was_not_imported = matches!(state, State::Announced(_) | State::Known(Known::Refused { .. }));
+        let was_not_imported = matches!(state, State::Announced { .. } | State::Known(Known::Refused { .. }));
         // What was imported says so itself.
         if was_not_imported
             && self.is_slab()
@@ -131,20 +141,26 @@ impl ImportLink {
         match parsed.map_err(|source| self.connection.breaks(Error::Wire { pid, source }))? {
             wire::Message::Segment(said) if descriptors.len() == said.descriptors() => {
                 self.expect_new(&said)?;
-                self.enter(said.segment, Known::Ahead(self.ahead(said, descriptors)));
-                Ok(())
+                self.enter(said.segment, self.ahead(said, descriptors))
             }
             wire::Message::Retire { segment } if descriptors.is_empty() => self.forget(segment),
             _ => Err(self.breaks("an exporter does not say that ahead")),
         }
     }
 
-    fn ahead(self: &Arc<Self>, said: wire::Segment, descriptors: Vec<OwnedFd>) -> Ahead {
+    fn ahead(self: &Arc<Self>, said: wire::Segment, descriptors: Vec<OwnedFd>) -> Known {
         // An importer that is at its end, or its exporter, needs none.
         let is_wanted = self.is_open.load(Ordering::SeqCst) && !self.is_over();
-        let early = (is_wanted && self.has_room_for(said.bytes)).then(|| Early::new(&self.early));
+        let early = (is_wanted && self.has_room_for(said.bytes)).then(|| Counted::new(&self.early, 1));
         let is_early = early.is_some();
-        let (link, state) = (Arc::downgrade(self), Mutex::new(State::Announced(descriptors)));
+        let (kept_back, more) = (self.kept_back.load(Ordering::SeqCst), descriptors.len());
+        if !is_early && kept_back.saturating_add(more) > MOST_KEPT_BACK {
+            let error = Error::TooManyAnnounced { descriptors: kept_back, most: MOST_KEPT_BACK };
+            return Known::Refused { error, is_slab: said.place.is_in_a_pool() };
+        }
+        let kept_back = (!is_early).then(|| Counted::new(&self.kept_back, more));
+        let state = Mutex::new(State::Announced { descriptors, _kept_back: kept_back });
+        let link = Arc::downgrade(self);
         let segment = Arc::new(Segment { link, said, early, state });
         if is_early {
             let segment = Arc::clone(&segment);
@@ -154,7 +170,7 @@ impl ImportLink {
                 }
             }]);
         }
-        Ahead(segment)
+        Known::Ahead(Ahead(segment))
     }
 
     fn has_room_for(&self, bytes: u64) -> bool {

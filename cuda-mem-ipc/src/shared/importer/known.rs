@@ -1,6 +1,7 @@
 //! The segments that an exporter has announced, and what it has to hear of their end.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -18,7 +19,7 @@ use crate::shared::{lock, reaper, say, wire};
 use crate::transport::Peer;
 
 /// How many segments a peer may have this process map at a time.
-const MOST_SEGMENTS: usize = 4096;
+pub(super) const MOST_SEGMENTS: usize = 4096;
 
 /// How many messages are taken of the branch for a segment that must be among them. More than an exporter can have to say.
 const MOST_AHEAD: usize = 2 * MOST_SEGMENTS;
@@ -57,8 +58,7 @@ impl ImportLink {
     pub(super) fn learn(self: &Arc<Self>, said: &wire::Segment, descriptors: Vec<OwnedFd>) -> Result<()> {
         self.expect_new(said)?;
         let known = self.import(said, descriptors);
-        self.enter(said.segment, known);
-        Ok(())
+        self.enter(said.segment, known)
     }
 
     pub(super) fn expect_new(&self, said: &wire::Segment) -> Result<()> {
@@ -75,11 +75,19 @@ impl ImportLink {
         Ok(())
     }
 
-    pub(super) fn enter(&self, segment: u64, known: Known) {
+    /// The number may have come by the other socket meanwhile.
+    pub(super) fn enter(&self, segment: u64, known: Known) -> Result<()> {
         if known.is_slab() {
             self.slabs.fetch_add(1, Ordering::SeqCst);
         }
-        lock(&self.segments).insert(segment, known);
+        let mut segments = lock(&self.segments);
+        if let Entry::Vacant(place) = segments.entry(segment) {
+            place.insert(known);
+            return Ok(());
+        }
+        drop(segments);
+        bury(known);
+        Err(self.breaks("it announces a segment twice"))
     }
 
     /// Maps a segment, unless this process has it. By calls of the driver, which nothing interrupts.

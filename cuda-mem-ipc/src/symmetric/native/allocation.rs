@@ -64,6 +64,11 @@ impl Allocation {
         self.segment.segment.mapping.as_raw() + self.block.offset as u64
     }
 
+    /// Whether an address lies in it. One without bytes has its own.
+    pub(super) fn has(&self, address: CUdeviceptr) -> bool {
+        address.checked_sub(self.address()).is_some_and(|offset| offset < self.size.max(1) as u64)
+    }
+
     pub(super) fn entry(&self) -> Entry {
         Entry {
             sequence: self.sequence,

@@ -112,29 +112,28 @@ impl Directory {
 
     pub(super) fn publish(&self, rank: usize, entry: Entry) -> Result<()> {
         let (at, generation) = place(rank, entry.sequence);
-        let words = [entry.sequence, entry.size, entry.segment, entry.offset, entry.pad, entry.words];
+        let said = [entry.sequence, entry.size, entry.segment, entry.offset, entry.pad, entry.words];
+        let [head, words @ ..] = self.mapping.words::<7>(at)?;
         // Who reads meanwhile finds neither the old nor the new one: who has seen a word of the new one, and has fenced, sees this.
-        self.word(at)?.store(0, Ordering::Relaxed);
+        head.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
-        for (index, value) in words.into_iter().enumerate() {
-            self.word(at + 8 * (index + 1))?.store(value, Ordering::Relaxed);
+        for (word, value) in words.into_iter().zip(said) {
+            word.store(value, Ordering::Relaxed);
         }
-        self.word(at)?.store(generation, Ordering::Release);
+        head.store(generation, Ordering::Release);
         Ok(())
     }
 
     pub(super) fn entry(&self, rank: usize, sequence: u64) -> Result<Found> {
         let (at, generation) = place(rank, sequence);
-        let found = self.word(at)?.load(Ordering::Acquire);
+        let [head, words @ ..] = self.mapping.words::<7>(at)?;
+        let found = head.load(Ordering::Acquire);
         if found < generation {
             return Ok(Found::NotYet);
         }
-        let mut words = [0; 6];
-        for (index, value) in words.iter_mut().enumerate() {
-            *value = self.word(at + 8 * (index + 1))?.load(Ordering::Relaxed);
-        }
+        let words = words.map(|word| word.load(Ordering::Relaxed));
         fence(Ordering::Acquire);
-        if found > generation || self.word(at)?.load(Ordering::Relaxed) != generation {
+        if found > generation || head.load(Ordering::Relaxed) != generation {
             return Ok(Found::Overtaken);
         }
         let [sequence, size, segment, offset, pad, words] = words;

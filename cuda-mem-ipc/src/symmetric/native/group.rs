@@ -80,7 +80,25 @@ struct Own {
     segments: Vec<Arc<OwnSegment>>,
     /// By address.
     allocations: BTreeMap<CUdeviceptr, Arc<Allocation>>,
+    /// The one among them that was made last, which is asked for next as a rule.
+    latest: Option<Arc<Allocation>>,
     next: u64,
+}
+
+impl Own {
+    fn find(&self, address: CUdeviceptr) -> Option<&Arc<Allocation>> {
+        let is_inside = |allocation: &&Arc<Allocation>| allocation.has(address);
+        self.latest.as_ref().filter(is_inside).or_else(|| {
+            let (_, before) = self.allocations.range(..=address).next_back()?;
+            Some(before).filter(is_inside)
+        })
+    }
+
+    fn take(&mut self, address: CUdeviceptr) -> Option<Arc<Allocation>> {
+        let taken = self.allocations.remove(&address)?;
+        self.latest.take_if(|latest| Arc::ptr_eq(latest, &taken));
+        Some(taken)
+    }
 }
 
 /// An allocation that was freed and may be in use yet ([`NativeBackend::take`](super::NativeBackend::take)). When it is dropped its
@@ -177,19 +195,22 @@ impl Group {
     }
 
     pub(super) fn take(&self, address: CUdeviceptr) -> Result<Freed> {
-        let taken = lock(&self.inner.own).allocations.remove(&address);
-        let allocation = taken.ok_or(Error::UnknownAddress { address, backend: super::NAME })?;
+        let taken = lock(&self.inner.own).take(address);
+        let allocation = taken.ok_or_else(|| Error::UnknownAddress { address, backend: super::NAME })?;
         Ok(Freed { allocation, group: self.clone() })
     }
 
     pub(super) fn free_all(&self) {
-        let all = std::mem::take(&mut lock(&self.inner.own).allocations);
+        let all = {
+            let mut own = lock(&self.inner.own);
+            (own.latest.take(), std::mem::take(&mut own.allocations))
+        };
         drop(all);
     }
 
     /// Brings the ranks together over an allocation, for an address in it.
     pub(super) fn rendezvous(
-        &self,
+        self,
         allocation: Arc<Allocation>,
         address: CUdeviceptr,
     ) -> Result<Arc<dyn SymmetricMemory>> {
@@ -206,10 +227,7 @@ impl Group {
 
 impl Inner {
     fn find(&self, address: CUdeviceptr) -> Option<Arc<Allocation>> {
-        let own = lock(&self.own);
-        let (&start, allocation) = own.allocations.range(..=address).next_back()?;
-        let is_inside = address - start < allocation.size.max(1) as u64;
-        is_inside.then(|| Arc::clone(allocation))
+        lock(&self.own).find(address).cloned()
     }
 
     fn alloc(&self, size: usize, device: Device) -> Result<CUdeviceptr> {
@@ -219,11 +237,12 @@ impl Inner {
             return Err(Error::WrongDevice { group: self.state.group.clone(), device, accepted });
         }
         self.state.check()?;
-        let too_large = CoreError::TooLarge { count: size, size: 1 };
-        let len = Space::rounded(size).ok_or(too_large)?;
+        let Some(len) = Space::rounded(size) else {
+            return Err(CoreError::TooLarge { count: size, size: 1 }.into());
+        };
         // The order of allocations is the order of this lock.
         let mut own = lock(&self.own);
-        let words = self.take_words()?;
+        let mut words = self.take_words()?;
         words.go_on()?;
         let found = own.segments.iter().find_map(|segment| {
             let block = segment.take(len)?;
@@ -240,11 +259,12 @@ impl Inner {
                 (segment, block)
             }
         };
-        let allocation = Allocation::new(segment, block, words, size, own.next);
+        let allocation = Arc::new(Allocation::new(segment, block, words, size, own.next));
         self.state.directory.publish(self.state.rank, allocation.entry())?;
         own.next += 1;
         let address = allocation.address();
-        own.allocations.insert(address, Arc::new(allocation));
+        own.latest = Some(Arc::clone(&allocation));
+        own.allocations.insert(address, allocation);
         Ok(address)
     }
 

@@ -52,7 +52,7 @@ impl Pair {
 
     /// The good one's rendezvous.
     fn rendezvous(&self, address: CUdeviceptr) -> Result<Arc<dyn SymmetricMemory>> {
-        self.good.rendezvous(self.good.find(address).unwrap(), address)
+        self.good.clone().rendezvous(self.good.find(address).unwrap(), address)
     }
 
     /// What the good one gets to see of a segment.

@@ -18,9 +18,33 @@ pub(super) struct NativeMemory {
     pub(super) allocation: Arc<Allocation>,
     /// By rank, once somebody asks for one.
     views: OnceLock<Vec<Arc<View>>>,
-    /// Each rank's buffer, and then each rank's pad.
-    addresses: Vec<CUdeviceptr>,
+    addresses: Addresses,
     offset: usize,
+}
+
+/// Each rank's buffer, and then each rank's pad: in place for as many ranks as a host has devices as a rule, which spares an allocation.
+struct Addresses {
+    few: [CUdeviceptr; 2 * FEW],
+    many: Vec<CUdeviceptr>,
+    ranks: usize,
+}
+
+const FEW: usize = 8;
+
+impl Addresses {
+    fn new(ranks: usize) -> Self {
+        let many = if ranks > FEW { vec![0; 2 * ranks] } else { Vec::new() };
+        Self { few: [0; 2 * FEW], many, ranks }
+    }
+
+    fn all(&self) -> &[CUdeviceptr] {
+        if self.ranks > FEW { &self.many } else { &self.few[..2 * self.ranks] }
+    }
+
+    fn set(&mut self, rank: usize, [buffer, pad]: [CUdeviceptr; 2]) {
+        let all = if self.ranks > FEW { &mut self.many[..] } else { &mut self.few[..2 * self.ranks] };
+        (all[rank], all[self.ranks + rank]) = (buffer, pad);
+    }
 }
 
 /// A rank's memory, with the uses that this handle has made of it. The group outlives it, and with it the words.
@@ -61,22 +85,22 @@ impl Drop for View {
 }
 
 impl NativeMemory {
-    pub(super) fn new(group: &Group, allocation: Arc<Allocation>, offset: usize) -> Self {
+    pub(super) fn new(group: Group, allocation: Arc<Allocation>, offset: usize) -> Self {
         let own = &allocation.segment.segment;
         let here = [allocation.address(), own.pad_address(allocation.block.pad)];
         let remotes = allocation.remotes.get().map_or(&[][..], Vec::as_slice);
         let ranks = group.world_size();
-        let mut addresses = vec![0; 2 * ranks];
+        let mut addresses = Addresses::new(ranks);
         for rank in 0..ranks {
-            let [buffer, pad] = match remotes.get(rank).and_then(Option::as_ref) {
+            let place = match remotes.get(rank).and_then(Option::as_ref) {
                 Some(Remote { segment, offset, pad, .. }) => {
                     [segment.mapping.as_raw() + *offset as u64, segment.pad_address(*pad)]
                 }
                 None => here,
             };
-            (addresses[rank], addresses[ranks + rank]) = (buffer, pad);
+            addresses.set(rank, place);
         }
-        Self { group: group.clone(), views: OnceLock::new(), addresses, offset, allocation }
+        Self { group, views: OnceLock::new(), addresses, offset, allocation }
     }
 
     /// Another rank's place; none for this one.
@@ -118,11 +142,11 @@ impl SymmetricMemory for NativeMemory {
     }
 
     fn buffer_ptrs(&self) -> &[CUdeviceptr] {
-        &self.addresses[..self.world_size()]
+        &self.addresses.all()[..self.world_size()]
     }
 
     fn signal_pad_ptrs(&self) -> &[CUdeviceptr] {
-        &self.addresses[self.world_size()..]
+        &self.addresses.all()[self.world_size()..]
     }
 
     fn buffer_size(&self) -> usize {

@@ -149,7 +149,7 @@ impl NativeBackend {
         let groups = lock(&self.groups);
         let found = groups.iter().find_map(|group| group.find(address).map(|found| (group.clone(), found)));
         drop(groups);
-        found.ok_or(Error::UnknownAddress { address, backend: NAME })
+        found.ok_or_else(|| Error::UnknownAddress { address, backend: NAME })
     }
 }
 

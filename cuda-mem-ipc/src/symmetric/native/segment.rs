@@ -2,7 +2,8 @@
 //!
 //! # Safety
 //!
-//! Relies on `ImportedMapping` staying mapped while it lives: what is set here lies in one that does, and is waited for.
+//! Relies on `ImportedMapping` staying mapped while it lives, and on its release waiting for the uses that it knows of: what is set here lies
+//! in one that lives, and the stream that sets it is such a use.
 
 #![allow(unsafe_code, reason = "sets memory at addresses")]
 
@@ -43,6 +44,8 @@ struct Inner {
     space: Space,
     /// Given back while a stream that used them captures.
     parked: Vec<(Block, Uses)>,
+    /// Pads that the stream has yet to zero, for all that is known. They are waited for together, when no other is left.
+    clearing: Vec<usize>,
 }
 
 /// What the other ranks need to map it.
@@ -110,9 +113,11 @@ impl OwnSegment {
         let descriptor = memory.export_posix_fd()?;
         let mapping = ImportedMapping::of_own(device, memory.into_memory(), &[device])?;
         let segment = Segment { mapping, pads, pad_bytes: SIGNAL_PAD_BYTES };
-        let inner = Inner { space: Space::new(data, whole, pads), parked: Vec::new() };
+        let inner = Inner { space: Space::new(data, whole, pads), parked: Vec::new(), clearing: Vec::new() };
         let made = Self { number, segment, inner: Mutex::new(inner), stream: stream.clone() };
-        made.clear(0..pads)?;
+        let cleared = made.clear(0..pads);
+        stream.synchronize()?;
+        cleared?;
         let info = SegmentInfo {
             number,
             bytes: whole as u64,
@@ -123,13 +128,12 @@ impl OwnSegment {
         Ok((made, Export { info, memory: descriptor }))
     }
 
-    /// Zeroes pads, and waits until they are.
+    /// Has the stream zero pads.
     fn clear(&self, pads: Range<usize>) -> Result<()> {
         let (first, bytes) = (self.segment.pad_address(pads.start), pads.len() * SIGNAL_PAD_BYTES);
-        // SAFETY: pads of the mapping, which lives as long as `self`, and which no allocation has; waited for below.
-        let set = unsafe { copy::memset_async(&self.stream, first, 0, bytes) };
-        self.stream.synchronize()?;
-        set
+        let _use = self.segment.mapping.on(&self.stream)?;
+        // SAFETY: pads of the mapping, which lives as long as `self` and knows of the stream, and which no allocation has.
+        unsafe { copy::memset_async(&self.stream, first, 0, bytes) }
     }
 
     /// A piece of so many bytes, if there is one.
@@ -141,16 +145,21 @@ impl OwnSegment {
             parked.into_iter().for_each(|(block, uses)| self.give_back(block, uses));
             inner = lock(&self.inner);
         }
+        if !inner.space.has_pad() && !inner.clearing.is_empty() && self.stream.synchronize().is_ok() {
+            let Inner { space, clearing, .. } = &mut *inner;
+            clearing.drain(..).for_each(|pad| space.give_back_pad(pad));
+        }
         inner.space.take(len)
     }
 
-    /// Takes a piece back when its uses are over, for which it waits.
+    /// Takes a piece back when its uses are over, for which it waits. Its pad is zeroed meanwhile.
     pub(super) fn give_back(&self, block: Block, uses: Uses) {
         // Before both: a stream that captures, or a driver that fails, leaves the piece for later.
         let is_quiet = uses.wait().is_ok() && self.clear(block.pad..block.pad + 1).is_ok();
         let mut inner = lock(&self.inner);
         if is_quiet {
             inner.space.give_back(block);
+            inner.clearing.push(block.pad);
         } else {
             inner.parked.push((block, uses));
         }

@@ -10,7 +10,7 @@ pub(super) const GRANULE: usize = 512;
 /// same order have the same offsets.
 #[derive(Debug)]
 pub(super) struct Space {
-    /// Length by offset; neighbours are one.
+    /// Where each begins, by where it ends, so that taking from its beginning leaves it in its place; neighbours are one.
     free: BTreeMap<usize, usize>,
     /// Pads that were used and are free.
     pads: BTreeSet<usize>,
@@ -30,7 +30,7 @@ pub(super) struct Block {
 impl Space {
     /// All bytes from `from` to `to`, and pads from 0 on.
     pub(super) fn new(from: usize, to: usize, pads: usize) -> Self {
-        Self { free: BTreeMap::from([(from, to - from)]), pads: BTreeSet::new(), fresh: 0..pads }
+        Self { free: BTreeMap::from([(to, from)]), pads: BTreeSet::new(), fresh: 0..pads }
     }
 
     /// The length that a size takes; none if there is none.
@@ -39,28 +39,35 @@ impl Space {
     }
 
     pub(super) fn take(&mut self, len: usize) -> Option<Block> {
-        let (&offset, &found) = self.free.iter().find(|&(_, &free)| free >= len)?;
+        let (&end, start) = self.free.iter_mut().find(|(end, start)| **end - **start >= len)?;
         let pad = self.pads.pop_first().or_else(|| self.fresh.next())?;
-        self.free.remove(&offset);
-        if found > len {
-            self.free.insert(offset + len, found - len);
+        let offset = *start;
+        *start += len;
+        if *start == end {
+            self.free.remove(&end);
         }
         Some(Block { offset, len, pad })
     }
 
+    /// Whether a pad is free.
+    pub(super) fn has_pad(&self) -> bool {
+        !self.pads.is_empty() || !self.fresh.is_empty()
+    }
+
+    /// Takes back what a block has but its pad.
     pub(super) fn give_back(&mut self, block: Block) {
-        let (mut offset, mut len) = (block.offset, block.len);
-        if let Some((&before, &its)) = self.free.range(..offset).next_back()
-            && before + its == offset
-        {
-            self.free.remove(&before);
-            (offset, len) = (before, its + len);
+        let end = block.offset + block.len;
+        let start = self.free.remove(&block.offset).unwrap_or(block.offset);
+        match self.free.range_mut(end..).next() {
+            Some((_, behind)) if *behind == end => *behind = start,
+            _ => {
+                self.free.insert(end, start);
+            }
         }
-        if let Some(behind) = self.free.remove(&(block.offset + block.len)) {
-            len += behind;
-        }
-        self.free.insert(offset, len);
-        self.pads.insert(block.pad);
+    }
+
+    pub(super) fn give_back_pad(&mut self, pad: usize) {
+        self.pads.insert(pad);
     }
 }
 
@@ -80,7 +87,11 @@ mod tests {
         space.give_back(a);
         space.give_back(c);
         space.give_back(b);
-        assert_eq!(space.free, BTreeMap::from([(1024, 8 * GRANULE)]));
+        assert_eq!(space.free, BTreeMap::from([(1024 + 8 * GRANULE, 1024)]));
+        assert!(!space.has_pad());
+        assert_eq!(space.take(GRANULE), None, "the pads are not back");
+        [c, a, b].into_iter().for_each(|block| space.give_back_pad(block.pad));
+        assert!(space.has_pad());
         let whole = space.take(8 * GRANULE).map(|block| (block.offset, block.pad));
         assert_eq!(whole, Some((1024, 0)));
     }
@@ -103,11 +114,16 @@ mod tests {
                     }
                     taken.push(block);
                 } else {
-                    space.give_back(taken.swap_remove(usize::from(number) % taken.len()));
+                    let block = taken.swap_remove(usize::from(number) % taken.len());
+                    space.give_back(block);
+                    space.give_back_pad(block.pad);
                 }
             }
-            taken.into_iter().for_each(|block| space.give_back(block));
-            prop_assert_eq!(space.free, BTreeMap::from([(from, to - from)]));
+            for block in taken {
+                space.give_back(block);
+                space.give_back_pad(block.pad);
+            }
+            prop_assert_eq!(space.free, BTreeMap::from([(to, from)]));
             prop_assert_eq!(space.pads.len() + space.fresh.len(), 16);
         }
     }

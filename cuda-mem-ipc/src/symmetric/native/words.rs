@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
@@ -176,9 +176,9 @@ impl OwnWords {
 impl Words {
     /// Has an allocation go on where each word has come to, or will have: a stream may wait yet for what the allocation before was
     /// signalled.
-    pub(super) fn go_on(&self) -> Result<()> {
+    pub(super) fn go_on(&mut self) -> Result<()> {
         let counts = self.piece.counts(self.index)?;
-        let mut waited = lock(&self.waited);
+        let waited = self.waited.get_mut().unwrap_or_else(PoisonError::into_inner);
         if waited.len() < counts.len() {
             waited.resize(counts.len(), 0);
         }

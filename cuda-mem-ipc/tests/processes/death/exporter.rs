@@ -26,6 +26,8 @@ enum Step {
     MappedAhead,
     /// The segment is there, and no buffer of it.
     Announced,
+    /// The importer's stream waits for a fence that was not recorded yet.
+    Entered,
     /// Its work is not done, and the buffer not received.
     HandedOver,
     Received,
@@ -36,12 +38,13 @@ enum Step {
     Returned,
 }
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     Step::Offered,
     Step::Accepted,
     Step::AnnouncedAhead,
     Step::MappedAhead,
     Step::Announced,
+    Step::Entered,
     Step::HandedOver,
     Step::Received,
     Step::Waiting,
@@ -53,11 +56,14 @@ fn dying(first: &Channel) {
     let step = STEPS[usize::try_from(first.receive().words()[0]).unwrap()];
     let world = World::new();
     let connection = invited(first);
-    if matches!(step, Step::Offered | Step::Announced) {
-        let _words = raw::offer(&world, &connection);
-        if step == Step::Announced {
+    if matches!(step, Step::Offered | Step::Announced | Step::Entered) {
+        let words = raw::offer(&world, &connection);
+        if step != Step::Offered {
             let _branch = raw::accepted(&connection);
             let (memory, said) = raw::segment(&world, 0);
+            if step == Step::Entered {
+                raw::enter(&words, &[0, 0, 0, said.bytes, 0, 1, 1]);
+            }
             let descriptor = memory.export_posix_fd().unwrap();
             raw::say(&connection, Message::Segment(said), &[descriptor.as_fd()]);
         }
@@ -119,6 +125,14 @@ fn round(cast: Cast, world: &World, step: Step, how: End) -> Duration {
     let buffer = importer.recv(LIMIT).unwrap();
     ready(&victim);
     match step {
+        Step::Entered => {
+            drop(buffer.on(&stream).unwrap());
+            assert!(!stream.is_idle().unwrap());
+            let _heir = end(victim, how);
+            let time = time_until("the stream goes on", || stream.is_idle().unwrap());
+            expect_dead(&buffer, world);
+            time
+        }
         Step::Received => {
             let _heir = end(victim, how);
             let time = time_until("it is known to be gone", || buffer.is_ready().is_err());

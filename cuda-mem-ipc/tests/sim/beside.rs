@@ -1,0 +1,90 @@
+//! Hand-overs to another process: the receiver has the entry while the sender's driver still records the fence.
+
+use std::time::{Duration, Instant};
+
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Context, Driver, Stream};
+use cuda_mem_ipc::Error;
+use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
+use cuda_mem_sim::Sim;
+use rustix::process::Signal;
+
+use crate::other::{LIMIT, Other, connected};
+
+const LEN: usize = 1000;
+
+fn context(sim: &Sim) -> Context {
+    Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap()
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < LIMIT, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_stream_waits_while_the_fence_is_being_recorded_and_goes_on_if_its_sender_dies_there() {
+    const NAME: &str =
+        "beside::a_stream_waits_while_the_fence_is_being_recorded_and_goes_on_if_its_sender_dies_there";
+    let sim = Sim::builder().build();
+    let context = context(&sim);
+    let stream = Stream::new(&context).unwrap();
+    if let Some(connection) = connected() {
+        let exporter = Exporter::new(&context, connection, LIMIT).unwrap();
+        let pool = SharedPool::new(&context, &SharedPoolOptions::default()).unwrap();
+        let buffer = pool.allocate(LEN, &stream).unwrap();
+        // It does not live that long.
+        sim.delay("cuStreamWriteValue64", 10 * LIMIT);
+        exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
+        return;
+    }
+    let (other, connection) = Other::start(NAME);
+    let importer = Importer::new(&context, connection, LIMIT).unwrap();
+    let buffer = importer.recv(LIMIT).unwrap();
+    assert!(!buffer.is_ready().unwrap());
+    drop(buffer.on(&stream).unwrap());
+    assert!(!stream.is_idle().unwrap(), "nobody has recorded what it waits for");
+    other.signal(Signal::KILL);
+    eventually("the stream goes on", || stream.is_idle().unwrap());
+    assert!(matches!(buffer.is_ready(), Err(Error::PeerDied { .. })));
+    drop(buffer);
+    assert!(importer.recv(LIMIT).unwrap_err().is_gone());
+}
+
+#[test]
+fn who_has_a_buffer_whose_fence_is_refused_is_let_go() {
+    const NAME: &str = "beside::who_has_a_buffer_whose_fence_is_refused_is_let_go";
+    let sim = Sim::builder().build();
+    let context = context(&sim);
+    let stream = Stream::new(&context).unwrap();
+    if let Some(connection) = connected() {
+        let exporter = Exporter::new(&context, connection, LIMIT).unwrap();
+        let pool = SharedPool::new(&context, &SharedPoolOptions::default()).unwrap();
+        let buffer = pool.allocate(LEN, &stream).unwrap();
+        sim.fail_call("cuStreamWriteValue64", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let error = exporter.hand_over(&buffer, &stream, LIMIT).unwrap_err();
+        assert!(error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");
+        assert_eq!(sim.struck().len(), 1);
+        exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
+        eventually("both go back", || exporter.leases() == 0);
+        return;
+    }
+    let (other, connection) = Other::start(NAME);
+    let importer = Importer::new(&context, connection, LIMIT).unwrap();
+    let refused = importer.recv(LIMIT).unwrap();
+    // At once or when the poison comes.
+    let _ = refused.on(&stream).map(drop);
+    eventually("it is known that nothing comes", || refused.is_ready().is_err());
+    assert!(matches!(refused.is_ready(), Err(Error::PeerDied { .. })));
+    assert!(matches!(refused.on(&stream).map(drop), Err(Error::PeerDied { .. })));
+    let next = importer.recv(LIMIT).unwrap();
+    drop(next.on(&stream).unwrap());
+    next.synchronize(LIMIT).unwrap();
+    stream.synchronize().unwrap();
+    drop((refused, next));
+    other.finish();
+    assert!(importer.recv(LIMIT).unwrap_err().is_gone());
+}
