@@ -59,9 +59,14 @@ impl<B: Backend> PageSource<B> {
             back.push((*number, chunk.place));
             false
         });
+        let mut brought = Ok(());
         for (chunk, place) in &back {
-            self.bring_home(heap, mine, *chunk, *place)?;
+            match brought {
+                Ok(()) => brought = self.bring_home(heap, mine, *chunk, *place),
+                // It is away yet.
+                Err(_) => self.away.push(*chunk),
+            }
         }
-        Ok(!back.is_empty())
+        brought.map(|()| !back.is_empty())
     }
 }
