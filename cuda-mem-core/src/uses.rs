@@ -321,11 +321,11 @@ impl Use {
     fn synchronize(&self) -> Result<()> {
         let own = match &self.event {
             // A capture that begins just now would end by a wait for the stream, which anybody may lend meanwhile.
-            None if !self.stream.is_per_thread() => {
+            None if !self.stream.is_per_thread() && !self.stream.is_legacy() => {
                 if let Ok(Some(true)) = self.stream.is_idle_unlent() {
                     return Ok(());
                 }
-                match self.stream.point_unnoticed(WAITING) {
+                match self.stream.point(WAITING) {
                     Err(error @ Error::Capturing { .. }) => return Err(error),
                     own => own.ok(),
                 }
