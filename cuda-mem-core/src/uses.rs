@@ -320,11 +320,16 @@ impl Use {
 
     fn synchronize(&self) -> Result<()> {
         let own = match &self.event {
-            // A capture that began just now would end by a wait for the stream.
-            None if self.stream.may_begin_to_capture() => match self.stream.point(WAITING) {
-                Err(error @ Error::Capturing { .. }) => return Err(error),
-                own => own.ok(),
-            },
+            // A capture that begins just now would end by a wait for the stream, which anybody may lend meanwhile.
+            None if !self.stream.is_per_thread() && !self.stream.is_legacy() => {
+                if let Ok(Some(true)) = self.stream.is_idle_unlent() {
+                    return Ok(());
+                }
+                match self.stream.point(WAITING) {
+                    Err(error @ Error::Capturing { .. }) => return Err(error),
+                    own => own.ok(),
+                }
+            }
             _ => None,
         };
         match self.event.as_deref().or(own.as_ref()) {
@@ -353,6 +358,11 @@ impl Use {
             self.event =
                 Some(Arc::new(self.stream.point_unnoticed("looking for the end of uses of memory")?));
         }
-        self.event.as_ref().map_or(Ok(true), |event| event.is_complete())
+        let answer = self.event.as_ref().map_or(Ok(true), |event| event.is_complete());
+        if answer.is_err() && !self.stream.is_per_thread() {
+            // A capture may have had it that ended before it was noticed. It says nothing then; the next look records another.
+            self.event = None;
+        }
+        answer
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use cuda_mem_sys::CUdeviceptr;
 
-use super::memory::{Issued, LAST, Memory, Word};
+use super::memory::{Issued, LAST, Memory, Word, let_go};
 use super::{Fence, Kind};
 use crate::context::Context;
 use crate::driver::refuse_forked;
@@ -222,8 +222,8 @@ impl Drop for Line {
         if let Memory::Own(own) = &mut self.memory {
             // So that it is dropped here, and not by a thread that is looking whether it is awaited.
             driver.when_idle().forget(own);
-            if let Some(own) = Arc::get_mut(own) {
-                own.let_go();
+            if own.needs_poison() {
+                let_go(own);
             }
         }
     }

@@ -16,8 +16,9 @@ use std::time::Duration;
 use cuda_mem_sys::CUdeviceptr;
 
 use super::words::Page;
+use crate::deferred::Release;
 use crate::driver::Driver;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host::{HostMemory, PinnedBuffer};
 use crate::idle::Awaited;
 use crate::stream::{Stream, StreamId};
@@ -103,15 +104,27 @@ impl Own {
 }
 
 impl Own {
-    /// Lets those go who wait, where nobody else has the words any more.
-    pub(super) fn let_go(&mut self) {
-        let issued = self.state.issued.get_mut().unwrap_or_else(PoisonError::into_inner).generation;
-        if self.state.awaited.load(Ordering::SeqCst) <= issued {
-            // What their writers come to themselves, poisoned or not.
-            return;
-        }
-        let mut uses = self.words.take_uses();
-        keep_poisoned(&mut uses, || poison(self.word(Word::Generation), self.word(Word::Flag)));
+    /// Whether somebody waits for what none of the writers comes to by itself, poisoned or not.
+    pub(super) fn needs_poison(&self) -> bool {
+        let issued = self.state.issued.lock().unwrap_or_else(PoisonError::into_inner).generation;
+        self.state.awaited.load(Ordering::SeqCst) > issued
+    }
+}
+
+impl Told for Own {
+    fn driver(&self) -> Driver {
+        self.words.context().driver()
+    }
+
+    fn poison(&self) {
+        poison(self.word(Word::Generation), self.word(Word::Flag));
+    }
+
+    fn take_uses(&mut self) -> Uses {
+        self.words.take_uses()
+    }
+
+    fn absorb_uses(&self, uses: Uses) {
         self.words.absorb_uses(uses);
     }
 }
@@ -134,7 +147,7 @@ impl Memory {
 
     pub(super) fn driver(&self) -> Driver {
         match self {
-            Self::Own(own) => own.words.context().driver(),
+            Self::Own(own) => own.driver(),
             Self::Shared { page, .. } => page.driver(),
         }
     }
@@ -202,14 +215,51 @@ fn has_come_to(word: &AtomicU64, generation: u64) -> bool {
     word.load(Ordering::SeqCst).wrapping_sub(generation).cast_signed() >= 0
 }
 
-/// Poisons words until none of their uses runs any more: a writer that lives on may move a word back before a stream has come to its
-/// wait. Ends sooner if one of the streams captures, which nobody can wait for.
-pub(super) fn keep_poisoned(uses: &mut Uses, poison: impl Fn()) {
+/// Words that streams here were told of.
+pub(super) trait Told: Send + Sync + 'static {
+    fn driver(&self) -> Driver;
+
+    /// Completes what is waited for.
+    fn poison(&self);
+
+    fn take_uses(&mut self) -> Uses;
+
+    fn absorb_uses(&self, uses: Uses);
+}
+
+/// Poisons words that nobody else has any more until none of their uses runs: a writer that lives on may move a word back before a stream
+/// has come to its wait. A stream that captures nobody can wait for: what waits to be released goes on with it then.
+pub(super) fn let_go<W: Told>(words: &mut Arc<W>) {
+    let Some(own) = Arc::get_mut(words) else { return };
+    let mut uses = own.take_uses();
     let mut pause = Duration::from_micros(10);
-    while let Ok(false) = uses.are_over() {
+    loop {
+        match uses.are_over() {
+            Ok(false) => {}
+            Err(Error::Capturing { .. } | Error::WrongThread) => {
+                let driver = own.driver();
+                return driver.release_or_defer(LettingGo { words: Arc::clone(words), uses });
+            }
+            // After any other error the words' own release waits.
+            Ok(true) | Err(_) => return own.absorb_uses(uses),
+        }
         thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(1));
-        poison();
+        own.poison();
+    }
+}
+
+/// Words whose owner is gone, until their uses are over.
+struct LettingGo<W> {
+    words: Arc<W>,
+    uses: Uses,
+}
+
+impl<W: Told> Release for LettingGo<W> {
+    fn release(&mut self) -> Result<()> {
+        self.words.poison();
+        // Not waited for: between the poison and the wait a writer may move the word back.
+        if self.uses.are_over_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use cuda_mem_sys::CUdeviceptr;
 
 use super::FenceLine;
-use super::memory::{Memory, State, Word, keep_poisoned, poison};
+use super::memory::{Memory, State, Told, Word, let_go, poison};
 use crate::context::Context;
 use crate::driver::{Driver, refuse_forked};
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ use crate::host::{HostMemory, RegisterFlags, Registered, SharedMapping, device_a
 use crate::idle::Awaited;
 use crate::stream::Stream;
 use crate::stream_mem;
-use crate::uses::OpenUse;
+use crate::uses::{OpenUse, Uses};
 
 /// Bytes of a slot: a cache line, so that no word is slowed by its neighbour.
 const SLOT: usize = 64;
@@ -30,7 +30,8 @@ const SLOT: usize = 64;
 /// early, as it can hand over wrong bytes; it cannot keep a stream here waiting that is let go by [`FenceLine::poison`].
 ///
 /// One process records on a line, the others take its fences by their numbers ([`FenceLine::fence`]). Dropped while a stream
-/// of this process waits for a fence that was not reached, the words are poisoned, and the drop waits for the stream.
+/// of this process waits for a fence that was not reached, the words are poisoned, and the drop waits for the stream; for one that
+/// captures, [`Driver::reclaim`] sees to it from then on.
 ///
 /// ```
 /// use std::os::fd::AsFd;
@@ -59,17 +60,18 @@ pub struct SharedWords {
     page: Arc<Page>,
 }
 
-/// The slots of one mapping.
+/// The slots of one mapping. With the last handle they are poisoned, where streams here still wait.
 pub(super) struct Page {
-    registered: Registered<SharedMapping>,
-    mapping: SharedMapping,
-    address: CUdeviceptr,
+    /// Kept for moments by who looks whether they are awaited, too.
     slots: Arc<Slots>,
 }
 
-/// What this process knows of the slots.
+/// The mapping, and what this process knows of its slots.
 struct Slots {
+    registered: Registered<SharedMapping>,
+    /// The same, to be touched while it is in use.
     mapping: SharedMapping,
+    address: CUdeviceptr,
     states: Vec<State>,
 }
 
@@ -121,10 +123,10 @@ impl SharedWords {
         let registered = Registered::new(context, mapping.clone(), flags)?;
         let address = device_address(context, mapping.as_ptr())?;
         let states = (0..mapping.bytes() / SLOT).map(|_| State::default()).collect();
-        let slots = Arc::new(Slots { mapping: mapping.clone(), states });
+        let slots = Arc::new(Slots { registered, mapping, address, states });
         let watched: Weak<Slots> = Arc::downgrade(&slots);
         context.driver().when_idle().watch(watched);
-        Ok(Self { page: Arc::new(Page { registered, mapping, address, slots }) })
+        Ok(Self { page: Arc::new(Page { slots }) })
     }
 
     /// How many slots there are.
@@ -153,13 +155,13 @@ impl SharedWords {
     /// The memory, which other code may map without a driver: [`poison_word`].
     #[must_use]
     pub fn mapping(&self) -> &SharedMapping {
-        &self.page.mapping
+        &self.page.slots.mapping
     }
 }
 
 impl AsFd for SharedWords {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.page.mapping.as_fd()
+        self.page.slots.mapping.as_fd()
     }
 }
 
@@ -193,15 +195,15 @@ pub fn poison_word(mapping: &SharedMapping, slot: usize) -> Result<()> {
 
 impl Page {
     pub(super) fn driver(&self) -> Driver {
-        self.registered.context().driver()
+        self.slots.driver()
     }
 
     pub(super) fn address(&self, slot: usize) -> CUdeviceptr {
-        self.address + (slot * SLOT) as u64
+        self.slots.address + (slot * SLOT) as u64
     }
 
     pub(super) fn note<'p>(&'p self, stream: &'p Stream) -> Result<OpenUse<'p>> {
-        self.registered.uses().note(stream)
+        self.slots.registered.uses().note(stream)
     }
 
     pub(super) fn state(&self, slot: usize) -> &State {
@@ -209,13 +211,19 @@ impl Page {
     }
 
     pub(super) fn word(&self, slot: usize, word: Word) -> &AtomicU64 {
+        self.slots.word(slot, word)
+    }
+}
+
+impl Slots {
+    fn word(&self, slot: usize, word: Word) -> &AtomicU64 {
         self.mapping.word_inside(slot * SLOT + 8 * word as usize)
     }
 
-    /// Poisons the slots that a stream here still waits for, and tells whether there are any.
-    fn let_go(&self) -> bool {
+    /// Poisons those that a stream here still waits for, and tells whether there are any.
+    fn poison_awaited(&self) -> bool {
         let mut any = false;
-        for (slot, state) in self.slots.states.iter().enumerate() {
+        for (slot, state) in self.states.iter().enumerate() {
             if state.is_awaited(self.word(slot, Word::Generation)) || state.poisoned.load(Ordering::SeqCst) {
                 state.poisoned.store(true, Ordering::SeqCst);
                 poison(self.word(slot, Word::Generation), self.word(slot, Word::Flag));
@@ -226,11 +234,28 @@ impl Page {
     }
 }
 
+impl Told for Slots {
+    fn driver(&self) -> Driver {
+        self.registered.context().driver()
+    }
+
+    fn poison(&self) {
+        self.poison_awaited();
+    }
+
+    fn take_uses(&mut self) -> Uses {
+        self.registered.take_uses()
+    }
+
+    fn absorb_uses(&self, uses: Uses) {
+        self.registered.absorb_uses(uses);
+    }
+}
+
 impl Awaited for Slots {
     fn is_awaited(&self) -> bool {
         let is_awaited = |(slot, state): &(usize, &State)| {
-            let at = |word| self.mapping.word_inside(slot * SLOT + 8 * word as usize);
-            state.is_awaited_still(at(Word::Generation), at(Word::Flag))
+            state.is_awaited_still(self.word(*slot, Word::Generation), self.word(*slot, Word::Flag))
         };
         // All of them, for each is let go that can be.
         self.states.iter().enumerate().filter(is_awaited).count() > 0
@@ -239,15 +264,15 @@ impl Awaited for Slots {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        if fork::forked() || !self.let_go() {
+        if fork::forked() {
             return;
         }
+        // So that they are dropped here, and not by a thread that is looking whether they are awaited.
+        self.driver().when_idle().forget(&self.slots);
         // The release waits for the streams that were told of the words.
-        let mut uses = self.registered.take_uses();
-        keep_poisoned(&mut uses, || {
-            self.let_go();
-        });
-        self.registered.absorb_uses(uses);
+        if self.slots.poison_awaited() {
+            let_go(&mut self.slots);
+        }
     }
 }
 

@@ -26,11 +26,6 @@ impl Stream {
         self.inner.is_lent.load(Ordering::Acquire)
     }
 
-    /// Whether another thread may have it capture at any moment.
-    pub(crate) fn may_begin_to_capture(&self) -> bool {
-        matches!(self.inner.kind, Kind::Owned | Kind::Borrowed) && self.is_lent()
-    }
-
     #[cold]
     fn lend_first(&self) {
         if !fork::forked() {

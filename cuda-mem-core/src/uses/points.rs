@@ -108,9 +108,9 @@ impl Uses {
 
     /// Waits until no use runs any more. Blocks the calling thread. Without uses no call is made.
     ///
-    /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
-    /// `cuEventSynchronize` for per-thread default streams and those that somebody else may have capture
-    /// ([`Uses::are_over`]).
+    /// Wraps [`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for a stream that nobody else may
+    /// have capture ([`Uses::are_over`]), and [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)
+    /// for those that are busy then, and for all others.
     ///
     /// # Capture
     ///

@@ -1,10 +1,13 @@
 //! Fences, of events and of words.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use cuda_mem_core::ipc::SharedWords;
 use cuda_mem_core::{Error, Fence, FenceLine};
 
 use crate::common::World;
+use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::common::outcome::record;
 
@@ -155,6 +158,35 @@ fn a_line_that_goes_away_lets_its_waiters_go_for_good() {
     writer.synchronize().unwrap();
     of_waiting.open();
     dropped.recv_timeout(Duration::from_secs(60)).expect("nobody waits for the fence any more");
+    assert!(waiting.is_idle().unwrap());
+}
+
+/// As above, with words that another process has too, and with a stream that captures when they go: nobody can wait for it then.
+#[test]
+fn words_that_go_during_a_capture_let_their_waiters_go_for_good() {
+    let world = World::new();
+    let (writer, waiting) = (world.new_stream(), world.new_stream());
+    let (of_writer, of_waiting) = (Gate::before(&writer), Gate::before(&waiting));
+    let theirs = SharedWords::create(&world.context, 64).unwrap();
+    let mine = SharedWords::open(&world.context, theirs.as_fd().try_clone_to_owned().unwrap()).unwrap();
+    theirs.line(7).unwrap().record(&writer).unwrap();
+    mine.line(7).unwrap().fence(2).unwrap().hold_up(&waiting).unwrap();
+    let capture = Capture::begin(&waiting, RELAXED);
+    drop(mine);
+    // The writer moves the word back after the poison, and before the other stream has come to its wait.
+    of_writer.open();
+    writer.synchronize().unwrap();
+    assert_eq!(capture.end().unwrap().len(), 0);
+    of_waiting.open();
+    let (gone, released) = std::sync::mpsc::channel();
+    let driver = world.driver;
+    std::thread::spawn(move || {
+        while driver.reclaim() > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        gone.send(()).unwrap();
+    });
+    released.recv_timeout(Duration::from_secs(60)).expect("nobody waits for the fence any more");
     assert!(waiting.is_idle().unwrap());
 }
 

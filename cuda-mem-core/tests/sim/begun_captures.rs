@@ -1,10 +1,13 @@
 //! Captures that begin in another thread between two calls: once a stream was said to capture nothing.
 
+use std::time::Duration;
+
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Error, Fence, Stream, Uses};
 
 use crate::common::capture::{Capture, RELAXED};
-use crate::interrupted::{LIMIT, begin_to_capture, on_interrupted, until};
+use crate::common::gate::Gate;
+use crate::interrupted::{LIMIT, begin_to_capture, capture_around_record, meanwhile, on_interrupted, until};
 
 /// A stream, one that others have, and the context's legacy stream beside a blocking one that begins to capture.
 fn on_each(test: impl Fn(&Stream, &Stream)) {
@@ -63,7 +66,61 @@ fn a_wait_for_uses_leaves_a_capture_that_begins_meanwhile_alone() {
             assert_eq!(capture.end().unwrap().len(), 0);
             uses.wait().unwrap();
         }
+        // On the same driver, for which simulators of a process are few.
+        a_stream_that_is_lent_while_it_is_waited_for_may_begin_to_capture(context);
+        a_use_is_seen_to_be_over_although_a_capture_had_the_first_look(context);
     });
+}
+
+/// Nobody knows of the stream's handle when the wait begins.
+fn a_stream_that_is_lent_while_it_is_waited_for_may_begin_to_capture(context: &Context) {
+    for is_busy in [false, true] {
+        let stream = Stream::new(context).unwrap();
+        let gate = Gate::new(context);
+        if is_busy {
+            gate.hold(&stream);
+        }
+        let uses = Uses::new();
+        uses.record_stream(&stream).unwrap();
+        let (begun, captured) = std::sync::mpsc::channel();
+        let lent = stream.clone();
+        meanwhile(move || {
+            let (begins, has_begun) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                let capture = Capture::begin(&lent, RELAXED);
+                drop(lent);
+                let _ = begins.send(());
+                begun.send((capture, gate)).unwrap();
+            });
+            // Whoever is asked about a stream keeps it from being lent: then it is lent right after.
+            let _ = has_begun.recv_timeout(Duration::from_millis(100));
+        });
+        let (uses, waited) = std::thread::scope(|scope| {
+            let waits = scope.spawn(move || {
+                let waited = uses.wait();
+                (uses, waited)
+            });
+            let (capture, gate) = captured.recv_timeout(LIMIT).unwrap();
+            gate.open();
+            let captured = capture.end();
+            let waits = waits.join().unwrap();
+            assert_eq!(captured.unwrap().len(), 0);
+            waits
+        });
+        assert!(matches!(waited, Ok(()) | Err(Error::Capturing { .. })), "{waited:?}");
+        uses.wait().unwrap();
+    }
+}
+
+/// An event that was recorded in a capture says nothing once that has ended.
+fn a_use_is_seen_to_be_over_although_a_capture_had_the_first_look(context: &Context) {
+    let stream = Stream::new(context).unwrap();
+    assert!(!stream.as_raw().is_null());
+    let mut uses = Uses::new();
+    uses.record_stream(&stream).unwrap();
+    capture_around_record(&stream);
+    assert!(uses.are_over().is_err(), "the event is that of a capture");
+    until("the use is over", || uses.are_over().unwrap());
 }
 
 /// A capture that was there before keeps from an answer, and one that came after a use was looked at does not.

@@ -25,6 +25,9 @@ static SIM: Mutex<Option<&'static Sim>> = Mutex::new(None);
 /// What is to be done once, before the driver is asked about a stream or has one record an event, or unregisters memory.
 static MEANWHILE: Mutex<Option<Meanwhile>> = Mutex::new(None);
 
+/// What is to be done once, after the driver has had a stream record an event.
+static BEHIND_RECORD: Mutex<Option<Meanwhile>> = Mutex::new(None);
+
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -42,6 +45,15 @@ pub(crate) fn begin_to_capture(stream: &Stream) -> Receiver<Capture> {
     let stream = stream.clone();
     meanwhile(move || begun.send(Capture::begin(&stream, RELAXED)).unwrap());
     captured
+}
+
+/// The owner of a stream has it capture for as long as the next event is recorded.
+pub(crate) fn capture_around_record(stream: &Stream) {
+    let stream = stream.clone();
+    meanwhile(move || {
+        let capture = Capture::begin(&stream, RELAXED);
+        *lock(&BEHIND_RECORD) = Some(Box::new(move || drop(capture.end().unwrap())));
+    });
 }
 
 fn table() -> &'static Table {
@@ -64,7 +76,12 @@ unsafe extern "C" fn synchronize(stream: CUstream) -> CUresult {
 
 unsafe extern "C" fn record(event: CUevent, stream: CUstream) -> CUresult {
     // SAFETY: the caller's event and stream.
-    unsafe { table().cuEventRecord().expect("cuEventRecord")(event, stream) }
+    let result = unsafe { table().cuEventRecord().expect("cuEventRecord")(event, stream) };
+    let todo = lock(&BEHIND_RECORD).take();
+    if let Some(todo) = todo {
+        todo();
+    }
+    result
 }
 
 unsafe extern "C" fn unregister(memory: *mut c_void) -> CUresult {

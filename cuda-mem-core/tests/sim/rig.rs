@@ -61,7 +61,8 @@ pub(crate) fn waited(
     })
 }
 
-/// Between the two calls the host waited for `stream`, or for an event that was recorded in it after the first.
+/// Between the two calls the host waited for `stream`, was told that it has no work, or waited for an event that was recorded in it after
+/// the first.
 pub(crate) fn host_waited(records: &[Record], stream: &Stream, after: usize, before: usize) -> bool {
     let stream = stream.id().as_raw();
     (after..before).any(|index| {
@@ -71,6 +72,7 @@ pub(crate) fn host_waited(records: &[Record], stream: &Stream, after: usize, bef
             |wait: &Record| wait.function == "cuEventSynchronize" && argument(wait, "h_event") == event();
         record.stream == stream
             && (record.function == "cuStreamSynchronize"
+                || (record.function == "cuStreamQuery" && record.result == CUresult::CUDA_SUCCESS)
                 || (record.function == "cuEventRecord" && records[index..before].iter().any(waits)))
     })
 }

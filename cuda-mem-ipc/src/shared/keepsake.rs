@@ -25,7 +25,8 @@ impl Keepsake {
     }
 
     /// What a peer has sent, if it is an end of a pipe: that is asked about and closed without waiting for anybody, which a file of
-    /// another kind may take its time for.
+    /// another kind may take its time for. One of a file system in user space may do so for the question too, and for the end of any
+    /// descriptor of it, whoever receives it: a peer that is let in by the policy can keep one thread here waiting that way.
     pub(super) fn sent(descriptor: OwnedFd) -> Option<Self> {
         let is_pipe =
             fstat(&descriptor).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Fifo);

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use cuda_mem_core::{CaptureId, CapturePast, CapturePoint, Stream, StreamId, UsePoint, Uses};
 
 use super::observer::{DriverCall, Observer};
+use super::size_set::SizeSet;
 use super::slot::StreamSlot;
 use crate::engine::paged::BlockNumber;
 use crate::error::Result;
@@ -110,13 +111,16 @@ impl Pending {
 
     /// As [`Pending::poll`], of the blocks of one heap that have this size.
     pub(super) fn poll_for(&self, slot: &StreamSlot, size: usize, observer: &Observer) -> Vec<Waiting> {
-        let mut behind = Vec::new();
-        let fits = |block: &Freed| block.heap == slot.number && block.size == size;
-        let done = self.take(|waiting| fits(&waiting.block) && waiting.is_over(observer, &mut behind));
-        let freed = lock(&self.freed);
-        let blocks = freed.iter().map(|waiting| &waiting.block).filter(|block| block.heap == slot.number);
-        slot.waiting.set(blocks.map(|block| block.size));
-        done
+        let (mut behind, left) = (Vec::new(), SizeSet::default());
+        let is_done = |waiting: &mut Waiting| {
+            let Freed { heap, size: waits, .. } = waiting.block;
+            let is_done = heap == slot.number && waits == size && waiting.is_over(observer, &mut behind);
+            if heap == slot.number && !is_done {
+                left.add(waits);
+            }
+            is_done
+        };
+        self.take_and(is_done, || slot.waiting.set(&left))
     }
 
     /// The points that freed blocks wait for.
@@ -141,7 +145,15 @@ impl Pending {
     }
 
     fn take(&self, is_wanted: impl FnMut(&mut Waiting) -> bool) -> Vec<Waiting> {
-        let taken: Vec<_> = lock(&self.freed).extract_if(.., is_wanted).collect();
+        self.take_and(is_wanted, || {})
+    }
+
+    /// With what is done before anybody else has the blocks.
+    fn take_and(&self, is_wanted: impl FnMut(&mut Waiting) -> bool, done: impl FnOnce()) -> Vec<Waiting> {
+        let mut freed = lock(&self.freed);
+        let taken: Vec<_> = freed.extract_if(.., is_wanted).collect();
+        done();
+        drop(freed);
         self.blocks.fetch_sub(taken.len(), Ordering::Release);
         taken
     }
@@ -176,18 +188,25 @@ impl Waiting {
             self.points = recorded(&mut self.uses, observer);
         }
         let Some(points) = &self.points else { return false };
-        points.iter().all(|point| {
+        let mut is_known = true;
+        let is_over = points.iter().all(|point| {
             let stream = point.stream().id();
             if behind.contains(&stream) {
                 return false;
             }
-            // After an error nothing is known: the next poll asks again.
-            let reached = observer.watch(|| point.is_reached(), |_| DriverCall::Query).unwrap_or(false);
+            let reached = observer.watch(|| point.is_reached(), |_| DriverCall::Query);
+            is_known &= reached.is_ok();
+            let reached = reached.unwrap_or(false);
             if !reached {
                 behind.push(stream);
             }
             reached
-        })
+        });
+        if !is_known {
+            // A capture may have had a point that ended before it was noticed: it says nothing then. The next poll records others.
+            self.points = None;
+        }
+        is_over
     }
 
     /// Has the host wait for the uses.

@@ -168,7 +168,7 @@ impl Shared {
 
 impl Shared {
     /// Waits until nothing uses the memory. Not for the whole context if that can be helped, which would fail every capture.
-    /// False if a stream that uses it captures.
+    /// False if that cannot be known, as of a stream that captures.
     fn wait(&self) -> bool {
         let private = self.private.streams();
         let users = self.slots.iter().map(|slot| &slot.stream).chain(&private);
@@ -181,9 +181,9 @@ impl Shared {
             return false;
         }
         if streams.iter().any(|ended| matches!(ended, Err(cuda_mem_core::Error::WrongThread))) {
-            // Another thread's default stream, which nobody else can name. Whatever this says: after an error of the device
-            // nothing runs any more.
-            let _ = self.context.synchronize();
+            // Another thread's default stream, which nobody else can name. Beside any capture the driver refuses to wait for the context,
+            // and that stream runs on. Once more, because the driver reports older errors of others in any call.
+            return self.context.synchronize().or_else(|_| self.context.synchronize()).is_ok();
         }
         true
     }
@@ -206,7 +206,7 @@ impl Drop for Shared {
             return;
         }
         if !self.wait() {
-            // Work of a capture may use it yet: it stays mapped.
+            // Work may use it yet: it stays mapped.
             return;
         }
         self.private.close();

@@ -17,9 +17,9 @@ impl SizeSet {
         self.0.fetch_or(bit(size), Ordering::Relaxed);
     }
 
-    /// Makes it these sizes, which are read under a lock. Whoever adds one has entered it under the same lock before.
-    pub(super) fn set(&self, sizes: impl Iterator<Item = usize>) {
-        self.0.store(sizes.fold(0, |bits, size| bits | bit(size)), Ordering::Relaxed);
+    /// Makes it the same as another, which is read under a lock. Whoever adds a size has entered it under the same lock before.
+    pub(super) fn set(&self, other: &Self) {
+        self.0.store(other.0.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
@@ -39,7 +39,9 @@ mod tests {
         assert!((0..1000).all(|step| !set.may_have(step * 512)));
         set.add(1 << 20);
         assert!(set.may_have(1 << 20) && !set.may_have(2 << 20));
-        set.set([512, 2 << 20].into_iter());
+        let other = SizeSet::default();
+        [512, 2 << 20].into_iter().for_each(|size| other.add(size));
+        set.set(&other);
         assert!(set.may_have(512) && set.may_have(2 << 20) && !set.may_have(1 << 20));
         let powers = (9..40).map(|power| bit(1 << power)).collect::<std::collections::HashSet<_>>();
         assert!(powers.len() > 20, "sizes that programs have are told apart: {}", powers.len());

@@ -31,6 +31,8 @@ pub(super) struct Vmm {
     /// Devices that reach the memory: its own, and peers that were let in.
     reached_by: Vec<Device>,
     ranges: BTreeMap<CUdeviceptr, AddressRange>,
+    /// Rows that are mapped though nobody was let in to them, because the driver refused to unmap them too.
+    shut: Vec<(CUdeviceptr, usize)>,
     slots: Arc<Slots>,
     watchers: Arc<List<Watcher>>,
     calls: Calls,
@@ -80,6 +82,7 @@ impl Vmm {
             options: CreateOptions::supported_by(device)?,
             reached_by: vec![device],
             ranges: BTreeMap::new(),
+            shut: Vec::new(),
             slots,
             watchers,
             calls: Calls::default(),
@@ -150,6 +153,15 @@ impl Vmm {
         Ok(())
     }
 
+    /// Takes away what nobody was let in to, as far as the driver does so now.
+    fn unmap_shut(&mut self) {
+        for (address, bytes) in std::mem::take(&mut self.shut) {
+            if self.unmap(address, bytes).is_err() {
+                self.shut.push((address, bytes));
+            }
+        }
+    }
+
     /// The handle of a number, not to be given back here.
     fn handle(&self, memory: u64, bytes: usize) -> ManuallyDrop<PhysicalMemory> {
         // SAFETY: numbers come from `create`, which took them out of their owner, with their size; never dropped, it is
@@ -202,6 +214,7 @@ impl Backend for Vmm {
     }
 
     fn map_row(&mut self, address: u64, row: &[(usize, u64)]) -> (usize, Result<()>) {
+        self.unmap_shut();
         let (mut mapped, mut end, mut outcome) = (0, address, Ok(()));
         for (bytes, memory) in row {
             outcome = self.map_alone(end, *bytes, *memory);
@@ -214,8 +227,9 @@ impl Backend for Vmm {
         if mapped > 0
             && let Err(error) = self.set_access(address, bytes)
         {
-            let unmapped = self.unmap(address, bytes);
-            return (0, unmapped.and(Err(error)));
+            self.shut.push((address, bytes));
+            self.unmap_shut();
+            return (0, Err(error));
         }
         (mapped, outcome)
     }
@@ -224,7 +238,7 @@ impl Backend for Vmm {
         let (offset, range) = self.range(address)?;
         self.observer.watch(
             || {
-                // SAFETY: the page source unmaps what nothing uses any more.
+                // SAFETY: the page source unmaps what nothing uses any more, and what the device was not let in to nothing can.
                 unsafe { range.unmap(offset, bytes) }
             },
             |()| DriverCall::Unmap { address, bytes: bytes as u64 },

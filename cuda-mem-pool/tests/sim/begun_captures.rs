@@ -6,7 +6,7 @@ use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
-use crate::interrupted::{LIMIT, begin_to_capture, interrupted};
+use crate::interrupted::{LIMIT, begin_to_capture, capture_around_record, interrupted, until};
 
 const MIB: usize = 1 << 20;
 
@@ -41,12 +41,52 @@ fn a_stream_that_a_pool_waits_for_may_begin_to_capture_meanwhile() {
         drop(allocator.allocate(4 * MIB, &stream).unwrap());
         allocator.end_allocate_to_pool(id).unwrap();
         allocator.release_pool(id).unwrap();
-        let captured = begin_to_capture(&stream);
-        allocator.empty_pool_cache(id).unwrap();
-        let capture = captured.recv_timeout(LIMIT).unwrap();
-        assert!(allocator.reserved_bytes() > 0, "its stream captures");
-        assert_eq!(capture.end().unwrap().len(), 0);
-        allocator.empty_pool_cache(id).unwrap();
+        let empty =
+            |waits: bool| if waits { allocator.empty_pool_cache(id) } else { allocator.empty_cache() };
+        for waits in [true, false] {
+            let captured = begin_to_capture(&stream);
+            empty(waits).unwrap();
+            let capture = captured.recv_timeout(LIMIT).unwrap();
+            assert!(allocator.reserved_bytes() > 0, "its stream captures");
+            assert_eq!(capture.end().unwrap().len(), 0);
+        }
+        until("its stream is done", || empty(false).unwrap() > 0);
         assert_eq!(allocator.reserved_bytes(), 0);
+    });
+}
+
+/// The point behind what a stream has freed is that of a capture, and says nothing once that has ended.
+#[test]
+fn memory_is_moved_although_a_capture_had_the_point_behind_its_uses() {
+    interrupted(Sim::builder().memory(64 << 20), |_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let [captures, other] = [(); 2].map(|()| Stream::new(context).unwrap());
+        assert!(!captures.as_raw().is_null());
+        drop(allocator.allocate(60 * MIB, &captures).unwrap());
+        capture_around_record(&captures);
+        // It may cost an attempt.
+        let _ = allocator.allocate(60 * MIB, &other);
+        drop(allocator.allocate(60 * MIB, &other).unwrap());
+    });
+}
+
+/// As above, of a block that another stream used too.
+#[test]
+fn a_block_comes_back_although_a_capture_had_the_point_behind_its_uses() {
+    interrupted(Sim::builder(), |_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let [stream, captures] = [(); 2].map(|()| Stream::new(context).unwrap());
+        assert!(!captures.as_raw().is_null());
+        let address = allocator.allocate_by_address(4 * MIB, &stream).unwrap();
+        allocator.record_stream(address, &captures).unwrap();
+        capture_around_record(&captures);
+        // SAFETY: nothing uses the block.
+        unsafe { allocator.free_by_address(address) }.unwrap();
+        until("the block is back", || {
+            let again = allocator.allocate_by_address(4 * MIB, &stream).unwrap();
+            // SAFETY: as above.
+            unsafe { allocator.free_by_address(again) }.unwrap();
+            again == address
+        });
     });
 }

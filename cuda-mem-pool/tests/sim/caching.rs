@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, Error as CoreError, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, CallObserver, DriverCall};
 use cuda_mem_pool::statistics::{PeakLedger, Peaks, PoolSize};
@@ -43,6 +44,46 @@ fn a_third_stream_waits_for_the_first() {
         assert!(!c.is_idle().unwrap(), "its work waits for that of the first stream");
         gate.open();
         assert!(block.buffer().to_vec(&c).unwrap().iter().all(|byte| *byte == 3));
+    });
+}
+
+/// Nobody can name that stream, and beside a capture nobody can wait for the whole context.
+#[test]
+fn memory_of_another_threads_stream_stays_mapped_where_nobody_can_wait_for_it() {
+    let sim = Sim::builder().build();
+    let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    let (allocator, captures) = (allocator(&context), Stream::new(&context).unwrap());
+    let uses = || {
+        let stream = Stream::per_thread(&context).unwrap();
+        let gate = Gate::before(&stream);
+        let mut block = allocator.allocate(4 * MIB, &stream).unwrap();
+        block.as_device_range().fill_bytes(&stream, 1).unwrap();
+        gate
+    };
+    let gate = thread::scope(|scope| scope.spawn(uses).join().unwrap());
+    let capture = Capture::begin(&captures, GLOBAL);
+    drop(allocator);
+    // Who is asked to wait for a context says no, and ends what captures there.
+    let _ = capture.end();
+    gate.open();
+    let misuse: Vec<_> = sim.misuse().iter().map(ToString::to_string).collect();
+    assert!(misuse.is_empty(), "misused: {misuse:#?}");
+}
+
+/// The driver maps a row, lets the device in to none of it, and does not take it away either.
+#[test]
+fn a_row_that_was_left_half_mapped_keeps_nothing_from_its_addresses() {
+    on_small(|sim, context| {
+        let allocator = allocator(context);
+        let stream = Stream::new(context).unwrap();
+        for function in ["cuMemSetAccess", "cuMemUnmap"] {
+            sim.fail_call(function, 1, CUresult::CUDA_ERROR_UNKNOWN);
+        }
+        assert!(allocator.allocate(40 * MIB, &stream).is_err());
+        assert_eq!(allocator.reserved_bytes(), 0);
+        let mut block = allocator.allocate(60 * MIB, &stream).unwrap();
+        block.as_device_range().fill_bytes(&stream, 3).unwrap();
+        assert!(block.buffer().to_vec(&stream).unwrap().iter().all(|byte| *byte == 3));
     });
 }
 

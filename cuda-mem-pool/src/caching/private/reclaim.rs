@@ -1,9 +1,11 @@
 //! What pools that were released had goes back to where it came from.
 
 use std::collections::HashMap;
+use std::hint;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use cuda_mem_core::Stream;
+use cuda_mem_core::{Stream, StreamId, Uses};
 
 use super::State;
 use super::allocate::pool_of;
@@ -23,6 +25,9 @@ pub(super) struct Leaving {
     /// The stream of its blocks.
     owner: Option<Stream>,
 }
+
+/// Within so long an idle stream comes to an event, which is what some streams have to be asked by.
+const REACHED: Duration = Duration::from_micros(50);
 
 /// Whether to wait on the host for work that may use a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,15 +59,12 @@ impl Shared {
 
     /// Gives segments back. What is used yet, or is not taken, is put back.
     pub(super) fn give_back(&self, leaving: Vec<Leaving>, patience: Patience) -> Result<usize> {
-        let mut asked = HashMap::new();
+        let users: Vec<_> = leaving.iter().map(|leaving| self.users(leaving)).collect();
+        let mut streams = Asked::new(patience, &users);
         let (mut bytes, mut result) = (0usize, Ok(()));
-        for leaving in leaving {
+        for (leaving, users) in leaving.into_iter().zip(&users) {
             let FreeSegment { address, bytes: size, kind, .. } = leaving.taken.segment;
-            let users = self.users(&leaving);
-            let quiet = !users.is_empty()
-                && users
-                    .iter()
-                    .all(|user| *asked.entry(user.id()).or_insert_with(|| Self::is_quiet(user, patience)));
+            let quiet = !users.is_empty() && users.iter().all(|user| streams.is_quiet(user));
             let refusal = if quiet { self.private.memory.release(address).err() } else { None };
             if !quiet || refusal.is_some() {
                 let kept = lock(&self.private.state).put_back(leaving);
@@ -88,14 +90,6 @@ impl Shared {
         users
     }
 
-    /// Whether a stream runs nothing. Of one that captures nothing can be asked.
-    fn is_quiet(stream: &Stream, patience: Patience) -> bool {
-        match patience {
-            Patience::None => matches!(stream.is_capturing(), Ok(false)) && stream.is_idle().unwrap_or(false),
-            Patience::Wait => wait_for(stream).is_ok(),
-        }
-    }
-
     pub(super) fn count_segment(&self, kind: SegmentKind, bytes: u64, came: bool) {
         let mut counts = lock(&self.counts);
         let pool = pool_of(kind);
@@ -107,6 +101,55 @@ impl Shared {
             counts.segment.decrease(pool, 1);
             counts.reserved_bytes.decrease(pool, bytes);
             counts.num_device_free += 1;
+        }
+    }
+}
+
+/// Streams that are asked whether they run nothing, each once. Not by themselves, where a capture may begin meanwhile, which the
+/// question would end. Of one that captures nothing can be said.
+#[derive(Debug)]
+struct Asked {
+    patience: Patience,
+    /// What they were given so far, of those that nobody waits for.
+    given: HashMap<StreamId, Uses>,
+    until: Instant,
+    quiet: HashMap<StreamId, bool>,
+}
+
+impl Asked {
+    fn new(patience: Patience, users: &[Vec<Stream>]) -> Self {
+        let mut given = HashMap::<StreamId, Uses>::new();
+        for user in users.iter().flatten().filter(|_| patience == Patience::None) {
+            given.entry(user.id()).or_insert_with(|| {
+                let mut uses = Uses::new();
+                // The point behind them is recorded by the first question, for all streams before any of them is waited for. A
+                // stream without an answer is not quiet.
+                let _ = uses.record_stream(user).and_then(|()| uses.are_over());
+                uses
+            });
+        }
+        Self { patience, given, until: Instant::now() + REACHED, quiet: HashMap::new() }
+    }
+
+    fn is_quiet(&mut self, stream: &Stream) -> bool {
+        let Self { patience, given, until, quiet } = self;
+        *quiet.entry(stream.id()).or_insert_with(|| match patience {
+            Patience::None => given.get_mut(&stream.id()).is_some_and(|given| are_over(given, *until)),
+            Patience::Wait => wait_for(stream).is_ok(),
+        })
+    }
+}
+
+/// Whether uses are over, as soon as that is known of idle streams.
+fn are_over(uses: &mut Uses, until: Instant) -> bool {
+    if uses.is_empty() {
+        // Its stream could not be entered.
+        return false;
+    }
+    loop {
+        match uses.are_over() {
+            Ok(false) if Instant::now() < until => hint::spin_loop(),
+            answer => return answer.unwrap_or(false),
         }
     }
 }

@@ -3,7 +3,9 @@
 /// Addresses, memory and order, from a driver or a model of one. Sizes are bytes, multiples of 2 MiB; memory goes by the numbers
 /// that [`create`](Self::create) gave it, streams by those of their heaps.
 ///
-/// A call that fails has done nothing; its error ends the growth as [`GrowError::Backend`](super::GrowError::Backend).
+/// A call that fails has done nothing that its caller has to know of: where a driver maps memory, does not let the device in and does not
+/// unmap it either, the backend sees to it before it maps again. Its error ends the growth as
+/// [`GrowError::Backend`](super::GrowError::Backend).
 pub trait Backend {
     /// What a call says that failed.
     type Error;
@@ -32,7 +34,7 @@ pub trait Backend {
     fn map(&mut self, address: u64, bytes: usize, memory: u64) -> Result<(), Self::Error>;
 
     /// As [`Backend::map`], of several pieces of memory, each with its bytes and number, one behind the other: a driver needs one call
-    /// to let the device in, whatever there is. How many are mapped, from the first on, and why not all.
+    /// to let the device in, whatever there is. How many are mapped, from the first on, and why not all; none if the device is not let in.
     ///
     /// # Errors
     ///

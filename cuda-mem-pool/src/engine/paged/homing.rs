@@ -4,6 +4,9 @@
 //! free neighbours join, and a block fits nearly wherever as much is free. A handle that is mapped elsewhere, since no free range was
 //! long enough, leaves its place mapped, and nothing else comes there. Once it is wholly free again it goes back, which takes no
 //! call: the line is as if the block had never been.
+//!
+//! A handle whose end alone was mapped elsewhere ([`PageSource::lend`]) does not go back by itself: it is offered in parts, of which none is
+//! the whole. It comes together again where a window takes it as a whole, and from there it goes.
 
 use super::backend::Backend;
 use super::ground::Map;
@@ -59,9 +62,14 @@ impl<B: Backend> PageSource<B> {
             back.push((*number, chunk.place));
             false
         });
+        let mut brought = Ok(());
         for (chunk, place) in &back {
-            self.bring_home(heap, mine, *chunk, *place)?;
+            match brought {
+                Ok(()) => brought = self.bring_home(heap, mine, *chunk, *place),
+                // It is away yet.
+                Err(_) => self.away.push(*chunk),
+            }
         }
-        Ok(!back.is_empty())
+        brought.map(|()| !back.is_empty())
     }
 }

@@ -46,11 +46,19 @@ impl<M> Marks<M> {
             && self.asked != round
             && let Some((count, mark)) = self.made.front()
         {
-            if !backend.is_done(mark)? {
-                self.asked = round;
-                break;
+            let count = *count;
+            match backend.is_done(mark) {
+                Ok(true) => self.done = count,
+                Ok(false) => {
+                    self.asked = round;
+                    break;
+                }
+                Err(error) => {
+                    // It would say no more the next time: of a capture, say, that had it and ended before that was noticed.
+                    self.made.pop_front();
+                    return Err(error);
+                }
             }
-            self.done = *count;
             self.made.pop_front();
         }
         Ok(self.done >= freed_at)

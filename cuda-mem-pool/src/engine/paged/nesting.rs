@@ -148,7 +148,8 @@ impl<B: Backend> PageSource<B> {
         Some(Whole { chunk, bytes: PAGE, freed_at })
     }
 
-    /// Has all leaves that nothing is in be handles like others.
+    /// Has all leaves that nothing is in be handles like others. Each is looked for in all the windows that it is in, which is the square
+    /// of what a heap holds: of a heap that ceases to hold little, once, and next to the calls for what it got meanwhile it is nothing.
     pub(super) fn dissolve(&mut self, heap: u32, mine: &mut StreamHeap) {
         for (leaf, _) in self.free_leaves(mine) {
             self.leave_nest(heap, mine, leaf);

@@ -50,6 +50,24 @@ impl Backend for Failing {
     fn map(&mut self, address: u64, bytes: usize, memory: u64) -> Result<(), &'static str> {
         self.call(|model| model.map(address, bytes, memory))
     }
+    /// As the driver's: each piece is mapped, and then the device is let in to all of them or to none.
+    fn map_row(&mut self, address: u64, row: &[(usize, u64)]) -> (usize, Result<(), &'static str>) {
+        let (mut mapped, mut end, mut outcome) = (0, address, Ok(()));
+        for (bytes, memory) in row {
+            outcome = self.call(|model| model.map(end, *bytes, *memory));
+            if outcome.is_err() {
+                break;
+            }
+            (mapped, end) = (mapped + 1, end + *bytes as u64);
+        }
+        if mapped > 0
+            && let Err(error) = self.call(|_| Ok(()))
+        {
+            self.model.unmap(address, (end - address) as usize).unwrap();
+            return (0, Err(error));
+        }
+        (mapped, outcome)
+    }
     fn unmap(&mut self, address: u64, bytes: usize) -> Result<(), &'static str> {
         self.call(|model| model.unmap(address, bytes))
     }

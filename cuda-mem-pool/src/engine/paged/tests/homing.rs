@@ -97,6 +97,19 @@ fn a_pinned_handle_does_not_go_back() {
     assert_eq!(line.source.pinned(), 0);
 }
 
+/// One call unmaps a row, and takes one range: the driver may give ranges that touch.
+#[test]
+fn no_row_goes_on_in_the_next_range() {
+    let mut line = Line::new(usize::MAX);
+    line.source.add_range(4 * MIB).unwrap();
+    let (first, _) = line.source.ground.ranges().next().unwrap();
+    line.source.backend_mut().next_address = first + line.source.range;
+    line.source.add_range(4 * MIB).unwrap();
+    let ranges: Vec<_> = line.source.ground.ranges().collect();
+    assert_eq!(ranges[1].0, ranges[0].0 + line.source.range, "they touch");
+    assert!(ranges[0].1 < ranges[1].0, "a page stays empty: {ranges:#x?}");
+}
+
 /// A row of memory of which one cannot be mapped: what comes before that is there, and nothing behind it.
 #[test]
 fn a_row_tells_how_much_of_it_is_mapped() {

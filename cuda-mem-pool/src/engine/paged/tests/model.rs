@@ -11,7 +11,7 @@ pub(super) struct Model {
     pub(super) lag: u64,
     pub(super) capacity: usize,
     pub(super) held: usize,
-    next_address: u64,
+    pub(super) next_address: u64,
     next_memory: u64,
     memory: HashMap<u64, usize>,
     pub(super) mapped: BTreeMap<u64, (usize, u64)>,
