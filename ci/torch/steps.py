@@ -342,6 +342,7 @@ def out_of_memory():
     del parts
     try:
         torch.empty(1 << 60, dtype=torch.uint8, device="cuda")
+        raise AssertionError("1 EiB was given")
     except torch.OutOfMemoryError as error:
         assert "more than 1EB" in str(error)
 

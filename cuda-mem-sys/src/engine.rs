@@ -267,10 +267,8 @@ mod tests {
         assert_eq!(lost, "NCCL 2.30.1 has no ncclSignal, which 2.29.0 brought");
         let error = LoadError::Unsupported { library: "NCCL", found: old, needed: new }.to_string();
         assert_eq!(error, "NCCL 2.29.0 or a newer one of version 2 is needed, this is 2.28.9");
-        let source = match open("libnot-there.so.77", "CUDA_MEM_NOT_SET") {
-            Ok(_) => return,
-            Err(error) => error.to_string(),
-        };
+        let Err(error) = open("libnot-there.so.77", "CUDA_MEM_NOT_SET") else { panic!("it is there") };
+        let source = error.to_string();
         assert!(source.contains("libnot-there.so.77") && source.contains("CUDA_MEM_NOT_SET"), "{source}");
     }
 }

@@ -158,6 +158,12 @@ pub fn table() -> &'static Table {
     })
 }
 
+/// What was misused of the memory of the simulator behind [`table`], as [`Sim::misuse`] tells it of others.
+#[must_use]
+pub fn misuse() -> Vec<Misuse> {
+    dispatch::default_driver().map_or_else(Vec::new, |driver| driver.misuse())
+}
+
 fn table_of(driver: &Driver) -> &'static Table {
     #[allow(clippy::panic, reason = "only a simulator that was built to have no table gets here")]
     match new_table(driver) {

@@ -10,9 +10,11 @@ pub(crate) mod outcome;
 pub(crate) mod pair;
 pub(crate) mod scenarios;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_mem_core::{Context, Driver, Stream};
+use cuda_mem_sim::{Misuse, MisuseKind};
 
 /// What portable tests run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,20 +65,61 @@ pub(crate) struct World {
     pub(crate) driver: Driver,
     pub(crate) context: Context,
     pub(crate) stream: Stream,
-    _turn: MutexGuard<'static, ()>,
+    turn: Turn,
 }
 
 /// One test at a time in a process. A capture in the global mode forbids calls in every thread, a few streams that wait hold
 /// up all others on real devices, and frees wait for all of them.
 static TURNS: Mutex<()> = Mutex::new(());
 
+/// A turn with the driver. At its end nothing may have been used that was freed meanwhile, or in no order: the simulator knows,
+/// also where the bytes happened to be right.
+struct Turn {
+    /// How often memory was misused before, or was meant to be.
+    misused: AtomicUsize,
+    _lock: MutexGuard<'static, ()>,
+}
+
+impl Turn {
+    fn take() -> Self {
+        let lock = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+        Self { misused: AtomicUsize::new(misuse().len()), _lock: lock }
+    }
+
+    fn new_misuse(&self) -> Vec<Misuse> {
+        let all = misuse();
+        let known = self.misused.swap(all.len(), Ordering::Relaxed);
+        all.into_iter().skip(known).collect()
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let misused: Vec<_> = self.new_misuse().iter().map(ToString::to_string).collect();
+            assert!(misused.is_empty(), "memory was misused:\n{}", misused.join("\n"));
+        }
+    }
+}
+
+/// What the simulator has seen; a GPU tells nothing.
+fn misuse() -> Vec<Misuse> {
+    if backend() == Backend::Simulator { cuda_mem_sim::misuse() } else { Vec::new() }
+}
+
 impl World {
     pub(crate) fn new() -> Self {
-        let turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = Turn::take();
         let driver = driver();
         let context = driver.device(0).expect("a device").primary_context().expect("its context");
         let stream = default_stream(&context);
-        Self { driver, context, stream, _turn: turn }
+        Self { driver, context, stream, turn }
+    }
+
+    /// Memory was misused in these ways, and was meant to be.
+    pub(crate) fn expect_misuse(&self, expected: &[MisuseKind]) {
+        let found: Vec<_> = self.turn.new_misuse().iter().map(|misuse| misuse.kind).collect();
+        assert!(backend() == Backend::Gpu || found == expected, "{found:?}, not {expected:?}");
     }
 
     /// Another stream of the context.

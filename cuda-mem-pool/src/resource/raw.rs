@@ -184,8 +184,8 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// The memory was allocated with this size and is not used any more: all work with it is ordered before this point of the
-    /// stream.
+    /// The memory was allocated with this size and is not used any more: its allocation and all work with it are ordered before
+    /// this point of the stream.
     unsafe fn deallocate<'s>(
         &self,
         address: CUdeviceptr,

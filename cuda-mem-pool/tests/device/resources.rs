@@ -56,6 +56,8 @@ fn by_address_the_stream_is_remembered_until_the_free() {
     assert!(resource.attributes().used_mem_current().unwrap() >= 8192);
     // SAFETY: allocated above and not used.
     unsafe { resource.deallocate(address, 4096, None) }.unwrap();
+    // It was allocated on a stream of the resource, which the stream of its free does not follow.
+    world.context.synchronize().unwrap();
     // SAFETY: as above.
     unsafe { resource.deallocate(other, 4096, &world.stream) }.unwrap();
     // SAFETY: the second free of an address is refused.

@@ -120,6 +120,8 @@ fn every_call_may_fail(driver: i32) {
                 // A call meets one code on each machine, and another on the next.
                 let code = CODES[((nth + number) % CODES.len() as u64) as usize];
                 let Some((struck, complaints)) = with_fault(machine, scenario, nth, code, &without) else {
+                    // Else all of this would pass by failing nothing.
+                    assert!(nth > stride, "{name} on {machine:?}: no call failed");
                     break;
                 };
                 *functions.entry(struck.function).or_default() += 1;

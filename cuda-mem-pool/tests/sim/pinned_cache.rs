@@ -210,6 +210,7 @@ fn every_call_may_fail() {
             let outcome = scenario(&context);
             let Some(struck) = sim.struck().first().copied() else {
                 outcome.unwrap();
+                assert!(nth > 20, "only {} calls could fail", nth - 1);
                 break;
             };
             match outcome {

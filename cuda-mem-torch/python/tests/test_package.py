@@ -185,8 +185,10 @@ class Autoload(unittest.TestCase):
             _install._autoload()
 
     def test_nothing_happens_unless_it_is_asked_for(self):
-        self.autoload("0")
-        self.autoload("")
+        with mock.patch.object(_install, "enable") as enable:
+            self.autoload("0", fake_torch())
+            self.autoload("", fake_torch())
+        enable.assert_not_called()
 
     def test_other_values_are_refused(self):
         with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "CUDA_MEM_TORCH is 'yes'; accepted: 1"):

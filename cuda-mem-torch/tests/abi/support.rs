@@ -14,15 +14,28 @@ use cuda_mem_sim::Sim;
 pub(crate) const MIB: usize = 1 << 20;
 pub(crate) const NO_POOL: cuda_mem_torch_pool_id = cuda_mem_torch_pool_id { first: 0, second: 0 };
 
-/// A test's turn.
-pub(crate) struct Turn(#[allow(dead_code, reason = "held")] MutexGuard<'static, ()>);
+/// A test's turn, at whose end no memory may have been misused.
+pub(crate) struct Turn {
+    misused_before: usize,
+    _lock: MutexGuard<'static, ()>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let misused: Vec<_> =
+                sim().misuse().iter().skip(self.misused_before).map(ToString::to_string).collect();
+            assert!(misused.is_empty(), "memory was misused:\n{}", misused.join("\n"));
+        }
+    }
+}
 
 pub(crate) fn turn() -> Turn {
     static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     assert!(use_driver(driver()));
     succeed(cuda_mem_torch_init(1));
-    Turn(turn)
+    Turn { misused_before: sim().misuse().len(), _lock: lock }
 }
 
 pub(crate) fn driver() -> Driver {

@@ -9,6 +9,7 @@ use std::ptr;
 use cuda_mem_core::sys::{CUmemAllocationHandleType, CUresult};
 use cuda_mem_core::vmm::{self, Access, AddressRange, CreateOptions, PhysicalMemory};
 use cuda_mem_core::{Device, DeviceBuffer, Error, Result, Stream, copy};
+use cuda_mem_sim::MisuseKind;
 
 use crate::common::gate::Gate;
 use crate::common::kernels::Kernels;
@@ -132,6 +133,7 @@ fn mapped_memory_outlives_its_handle_and_its_other_mapping() {
     // SAFETY: the stream was waited for.
     unsafe { pages.unmap(1, 2) };
     let gone = poke(&world, pages.address(1));
+    world.expect_misuse(&[MisuseKind::UseAfterFree]);
     record!("unmapped", &(gone.0 as usize));
     assert_eq!(gone, CUresult::CUDA_ERROR_INVALID_VALUE);
     let bytes = read(&world.stream, pages.address(4), LEN).unwrap();
