@@ -161,6 +161,7 @@ impl Shared {
             return self.give_up(slot, request);
         }
         self.poll();
+        self.catch_up();
         self.collect_garbage();
         match self.try_grow(slot, request)? {
             Some(address) => Ok(address),

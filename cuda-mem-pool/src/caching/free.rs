@@ -107,7 +107,7 @@ impl Shared {
         let (size, requested) = found.ok_or(Error::UnknownAddress { address })?;
         self.tell_free(Action::FreeRequested, slot, address, requested);
         let block = Freed { address, heap: slot.number, number, size };
-        self.pending.push(block, uses, None, &self.observer);
+        self.pending.push_of(&slot.stream, block, uses, &self.observer);
         slot.waiting.add(size);
         Ok(())
     }

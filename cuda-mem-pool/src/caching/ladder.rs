@@ -4,6 +4,7 @@ use cuda_mem_core::forked;
 
 use super::allocate::{Request, grow_error};
 use super::callbacks::refuse_watchers;
+use super::pending::Waiting;
 use super::shared::{Shared, wait_for};
 use super::slot::StreamSlot;
 use crate::engine::paged::PAGE;
@@ -88,8 +89,19 @@ impl Shared {
 
     /// Has the streams of blocks that wait for other streams wait instead, on the device.
     fn hold_up(&self, _slot: &StreamSlot, _request: Request) -> Result<bool> {
+        Ok(self.hold_up_all(self.pending.take_marked()))
+    }
+
+    /// Takes blocks back whose own stream the device has not brought to their free yet; other streams still use them. Their own
+    /// stream waits for that, on the device. Otherwise more would be held the farther the host is ahead.
+    pub(super) fn catch_up(&self) {
+        self.hold_up_all(self.pending.take_behind(&self.observer));
+    }
+
+    /// Has the streams of these blocks wait for what other streams do with them; whether there were any that could.
+    fn hold_up_all(&self, blocks: Vec<Waiting>) -> bool {
         let mut helped = false;
-        for waiting in self.pending.take_marked() {
+        for waiting in blocks {
             let owner = self.slots.get(waiting.block.heap).map(|owner| &owner.stream);
             // Made to wait, a stream that captures would lose its capture.
             let owner = owner.filter(|stream| matches!(stream.is_capturing(), Ok(false)));
@@ -102,7 +114,7 @@ impl Shared {
                 _ => self.put_back_waiting(waiting),
             }
         }
-        Ok(helped)
+        helped
     }
 
     /// Waits on the host for blocks that nobody could be made to wait for, and for free memory that the device still uses, which

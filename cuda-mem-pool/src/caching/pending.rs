@@ -52,6 +52,8 @@ pub(super) struct Waiting {
     /// None before points could be recorded, because a stream captures.
     points: Option<Vec<UsePoint>>,
     uses: Uses,
+    /// Where the block's own stream stood when it was freed, if that could be recorded.
+    own: Option<UsePoint>,
     /// Where to look for their end before that of their capture, if there.
     captured: Option<Captured>,
 }
@@ -96,7 +98,15 @@ impl Pending {
     /// Has a freed block wait until no use runs any more.
     pub(super) fn push(&self, block: Freed, mut uses: Uses, captured: Option<Captured>, observer: &Observer) {
         let points = recorded(&mut uses, observer);
-        self.put_back(Waiting { block, points, uses, captured });
+        self.put_back(Waiting { block, points, uses, own: None, captured });
+    }
+
+    /// As [`Pending::push`], of a block of a stream, for [`Pending::take_behind`].
+    pub(super) fn push_of(&self, owner: &Stream, block: Freed, mut uses: Uses, observer: &Observer) {
+        let points = recorded(&mut uses, observer);
+        let mut own = Uses::new();
+        let own = own.record_stream(owner).ok().and_then(|()| recorded(&mut own, observer)?.pop());
+        self.put_back(Waiting { block, points, uses, own, captured: None });
     }
 
     /// The blocks whose uses are over. Asks the driver, of each stream until it has not come far enough: what was recorded there
@@ -126,6 +136,16 @@ impl Pending {
     /// The points that freed blocks wait for.
     pub(super) fn points(&self) -> Vec<UsePoint> {
         lock(&self.freed).iter().filter_map(|waiting| waiting.points.clone()).flatten().collect()
+    }
+
+    /// The freed blocks whose own stream has not come to their free: the device is behind, so that the uses are no longer than
+    /// what the block's stream has to do anyway, as far as anybody can tell.
+    pub(super) fn take_behind(&self, observer: &Observer) -> Vec<Waiting> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let mut behind = Vec::new();
+        self.take(|waiting| waiting.is_behind(observer, &mut behind))
     }
 
     /// All freed blocks that have their points, to be waited for.
@@ -209,6 +229,20 @@ impl Waiting {
         is_over
     }
 
+    fn is_behind(&self, observer: &Observer, behind: &mut Vec<StreamId>) -> bool {
+        let Some(own) = self.own.as_ref().filter(|_| self.points.is_some()) else { return false };
+        let stream = own.stream().id();
+        // What was freed later is behind too.
+        if behind.contains(&stream) {
+            return true;
+        }
+        let reached = observer.watch(|| own.is_reached(), |_| DriverCall::Query).unwrap_or(true);
+        if !reached {
+            behind.push(stream);
+        }
+        !reached
+    }
+
     /// Has the host wait for the uses.
     pub(super) fn wait(&self) -> Result<()> {
         self.points.iter().flatten().try_for_each(|point| Ok(point.wait()?))
@@ -216,12 +250,14 @@ impl Waiting {
 
     /// Lets a stream wait for the uses.
     pub(super) fn hold_up(&self, stream: &Stream, observer: &Observer) -> Result<()> {
+        let Some(points) = &self.points else { return Ok(self.uses.order(stream)?) };
         let told = |point: &UsePoint| {
             let of = point.stream().id();
             DriverCall::StreamWait { stream: stream.id(), of, event: None }
         };
-        observer
-            .watch_all(|| Ok(self.uses.order(stream)?), |()| self.points.iter().flatten().map(told).collect())
+        // Behind the points: what the streams were given since has nothing to do with the block.
+        let order = || points.iter().try_for_each(|point| Ok(point.order(stream)?));
+        observer.watch_all(order, |()| points.iter().map(told).collect())
     }
 }
 

@@ -351,3 +351,48 @@ fn a_run_up_the_ladder_leaves_nothing() {
     let (struck, complaints) = climb_with_fault(true, u64::MAX / 2, CUresult::CUDA_ERROR_UNKNOWN);
     assert!(struck.is_none() && complaints.is_empty(), "{complaints:#?}");
 }
+
+#[test]
+fn a_device_that_is_behind_does_not_make_for_more_memory() {
+    on(machine(GIB), |_, context| {
+        let [one, user] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let allocator = allocator(context, true);
+        let kept = allocator.allocate_by_address(600 * MIB, &one).unwrap();
+        let used = allocator.allocate_by_address(64 * MIB, &one).unwrap();
+        let held = allocator.reserved_bytes();
+        // Neither stream has come to the free.
+        let gates = [Gate::before(&one), Gate::before(&user)];
+        allocator.record_stream(used, &user).unwrap();
+        free(&allocator, used).unwrap();
+        let next = allocator.allocate_by_address(60 * MIB, &one).unwrap();
+        assert_eq!((next, allocator.reserved_bytes()), (used, held));
+        // It waits for what the other stream does with the block, on the device, and for nothing that came later.
+        let [own, others] = gates;
+        own.open();
+        assert!(!one.is_idle().unwrap());
+        let later = Gate::before(&user);
+        others.open();
+        one.synchronize().unwrap();
+        later.open();
+        [next, kept].into_iter().for_each(|block| free(&allocator, block).unwrap());
+    });
+}
+
+#[test]
+fn a_stream_is_not_held_up_by_one_that_is_slower() {
+    on(machine(GIB), |_, context| {
+        let [one, user] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let allocator = allocator(context, true);
+        let used = allocator.allocate_by_address(64 * MIB, &one).unwrap();
+        let gate = Gate::before(&user);
+        allocator.record_stream(used, &user).unwrap();
+        free(&allocator, used).unwrap();
+        // The block's own stream has come past the free: that the other has not is its own doing.
+        one.synchronize().unwrap();
+        let next = allocator.allocate_by_address(60 * MIB, &one).unwrap();
+        assert_ne!(next, used);
+        one.synchronize().unwrap();
+        gate.open();
+        free(&allocator, next).unwrap();
+    });
+}

@@ -35,9 +35,15 @@ impl<B> Uses<B> {
         })
     }
 
-    /// All of them, each with the point until which it is used.
-    pub(crate) fn take_all(&mut self) -> Vec<(Fence, B)> {
-        self.queues.values_mut().flat_map(std::mem::take).collect()
+    /// Those that are wanted, each with the point until which it is used.
+    pub(crate) fn take_if(&mut self, is_wanted: impl Fn(&B) -> bool) -> Vec<(Fence, B)> {
+        let wanted = |queue: &mut VecDeque<(Fence, B)>| {
+            let (taken, left) =
+                std::mem::take(queue).into_iter().partition::<VecDeque<_>, _>(|(_, block)| is_wanted(block));
+            *queue = left;
+            taken
+        };
+        self.queues.values_mut().flat_map(wanted).collect()
     }
 
     fn take_while(&mut self, mut is_done: impl FnMut(&Fence) -> bool) -> Vec<B> {

@@ -9,7 +9,7 @@ use cuda_mem_pool::paged::{
 };
 
 use super::super::candidate::{Candidate, Refused, Tally};
-use super::super::model::{Model, Refusal};
+use super::super::model::{Fence, Model, Refusal};
 use super::super::uses::Uses;
 use super::pages::Pages;
 
@@ -30,7 +30,7 @@ struct Inner {
     /// Given-out blocks by address, with their heaps.
     live: HashMap<u64, Owned>,
     /// Freed ones that another stream still uses.
-    pending: Uses<Owned>,
+    pending: Uses<Waiting>,
     load: Load,
     retries: u64,
     metadata: usize,
@@ -40,6 +40,14 @@ struct Inner {
 struct Owned {
     heap: usize,
     block: Block,
+}
+
+/// A freed block that another stream still uses.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    owned: Owned,
+    /// Where its own stream stood when it was freed.
+    own: Fence,
 }
 
 /// What is asked for.
@@ -93,9 +101,11 @@ impl Inner {
 
     /// A block after more memory was got.
     fn grow(&mut self, model: &Model, heap: usize, request: Request) -> Result<Block, Refused> {
-        for owned in self.pending.take_done(model) {
-            self.complete(owned)?;
+        for waiting in self.pending.take_done(model) {
+            self.complete(waiting.owned)?;
         }
+        let behind = self.pending.take_if(|waiting| !model.is_complete(&waiting.own));
+        self.hold_up(model, behind)?;
         let block = match self.try_grow(heap, request)? {
             Some(block) => block,
             None => self.climb(model, heap, request)?.ok_or(Refused::OutOfMemory)?,
@@ -134,12 +144,19 @@ impl Inner {
             return Ok(Some(block));
         }
         // What another stream uses: its own stream waits for that instead, on the device.
-        for (fence, owned) in self.pending.take_all() {
-            let streams = &self.source.backend().streams;
-            model.hold_up(*streams.get(owned.heap).context("a heap without a stream")?, &fence);
-            self.complete(owned)?;
-        }
+        let all = self.pending.take_if(|_| true);
+        self.hold_up(model, all)?;
         self.try_grow(heap, request)
+    }
+
+    /// Has the streams of blocks wait for what other streams do with them, on the device.
+    fn hold_up(&mut self, model: &Model, blocks: Vec<(Fence, Waiting)>) -> Result<()> {
+        for (fence, waiting) in blocks {
+            let streams = &self.source.backend().streams;
+            model.hold_up(*streams.get(waiting.owned.heap).context("a heap without a stream")?, &fence);
+            self.complete(waiting.owned)?;
+        }
+        Ok(())
     }
 }
 
@@ -188,7 +205,11 @@ impl Candidate for Modelled {
         let owned = inner.live.remove(&address).with_context(|| format!("no block at {address}"))?;
         match side {
             None => inner.complete(owned)?,
-            Some(side) => inner.pending.add(self.model.record(side), owned),
+            Some(side) => {
+                let stream = inner.source.backend().streams.get(owned.heap).copied();
+                let own = self.model.record(stream.context("a heap without a stream")?);
+                inner.pending.add(self.model.record(side), Waiting { owned, own });
+            }
         }
         Ok(())
     }
