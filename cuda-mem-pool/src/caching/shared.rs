@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use cuda_mem_core::{Context, Stream, StreamId, Uses, forked};
@@ -37,7 +38,7 @@ pub(super) struct Shared {
     pub(super) map: PageMap,
     pub(super) slots: Arc<Slots>,
     by_stream: Mutex<HashMap<StreamId, u32>>,
-    pub(super) source: Mutex<PageSource<Vmm>>,
+    pub(super) source: Apart<Mutex<PageSource<Vmm>>>,
     pub(super) pending: Pending,
     pub(super) private: Private,
     pub(super) rounding: Rounding,
@@ -53,6 +54,19 @@ pub(super) struct Shared {
     pub(super) moves: bool,
     /// The bits of the share of the device's memory that may be held.
     pub(super) fraction: AtomicU64,
+}
+
+/// On cache lines of its own: whoever grows writes to it all the time, and each block that comes and goes reads what would lie beside it.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Apart<T>(T);
+
+impl<T> Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
 }
 
 impl Shared {
@@ -81,7 +95,7 @@ impl Shared {
             map: PageMap::new(),
             slots,
             by_stream: Mutex::default(),
-            source: Mutex::new(source),
+            source: Apart(Mutex::new(source)),
             pending: Pending::default(),
             private,
             rounding: Rounding::new(&options.segments),
@@ -256,8 +270,13 @@ impl OtherHeaps<'_> {
         body: impl FnOnce(&mut StreamHeap) -> R,
     ) -> R {
         guard.disarm();
-        // What is kept there for later is free here; blocks of pages seldom make a whole handle, and stay.
-        heap.release_kept_large(&self.shared.index(slot.number));
+        // What is kept there for later is free here; blocks of pages seldom make a whole handle, and stay, but where nobody has any.
+        let index = self.shared.index(slot.number);
+        if heap.is_idle() {
+            heap.release_spare_pages(&index);
+        } else {
+            heap.release_kept_large(&index);
+        }
         let result = body(heap);
         self.shared.note_moves(slot, heap);
         result

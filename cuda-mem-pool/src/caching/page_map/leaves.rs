@@ -13,7 +13,12 @@ const CHUNKS: usize = 128;
 const SHARE: usize = 8;
 const LEAST: usize = 4096;
 
-type Chunk<const N: usize> = Box<[[AtomicU32; N]]>;
+type Chunk<const N: usize> = Box<[Leaf<N>]>;
+
+/// The entries of a page. Neighbours may be other heaps', so none shares a cache line with the next.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Leaf<const N: usize>([AtomicU32; N]);
 
 /// Leaves of `N` entries each.
 #[derive(Debug)]
@@ -42,7 +47,7 @@ impl<const N: usize> Leaves<N> {
     #[inline]
     pub(super) fn get(&self, number: u32) -> Option<&[AtomicU32; N]> {
         let (chunk, place) = (number >> PLACE_BITS, number & ((1 << PLACE_BITS) - 1));
-        self.chunks.get(chunk as usize)?.get()?.get(place as usize)
+        Some(&self.chunks.get(chunk as usize)?.get()?.get(place as usize)?.0)
     }
 
     /// The number of an empty leaf. None if there are no more numbers, millions of them.
@@ -52,7 +57,8 @@ impl<const N: usize> Leaves<N> {
             let place = self.chunks.get(vacant.chunks)?;
             let least = (LEAST / size_of::<[u32; N]>()).max(1);
             let count = (vacant.leaves / SHARE).clamp(least, 1 << PLACE_BITS);
-            let chunk: Chunk<N> = (0..count).map(|_| std::array::from_fn(|_| AtomicU32::new(0))).collect();
+            let chunk: Chunk<N> =
+                (0..count).map(|_| Leaf(std::array::from_fn(|_| AtomicU32::new(0)))).collect();
             self.bytes.fetch_add(size_of_val(&*chunk), Ordering::Relaxed);
             place.set(chunk).ok()?;
             let first = (vacant.chunks as u32) << PLACE_BITS;

@@ -19,6 +19,9 @@ impl<B: Backend> PageSource<B> {
         load: Load,
         limit: i64,
     ) -> Result<Option<u64>, GrowError<B::Error>> {
+        if let Some(address) = self.adopt(heap, mine, others, size, load)? {
+            return Ok(Some(address));
+        }
         if let Some(address) = self.present(heap, mine, size, load)? {
             return Ok(Some(address));
         }

@@ -3,7 +3,7 @@
 use super::extents::{Extents, Free, Moved, Piece, Splits};
 use super::index::{BlockIndex, PageKind};
 use super::nest::{NESTED, Nest};
-use super::pages::{Homes, Pages};
+use super::pages::{Homes, Pages, ROOMY};
 use super::sizes::{PAGE, Tier};
 
 /// The memory that one stream has: mapped ranges, from which large blocks are cut, and pages of it for the others.
@@ -22,6 +22,8 @@ pub struct StreamHeap {
     ticks: u64,
     /// Blocks of so many bytes and more are placed by the page source, which knows where pages end.
     pub(super) placed: usize,
+    /// From so many bytes on what is kept in pages is joined before the page source is asked for another one.
+    pub(super) room: usize,
 }
 
 /// The most bytes of large blocks that are kept whole.
@@ -95,6 +97,7 @@ impl StreamHeap {
             now: 0,
             ticks: 0,
             placed: usize::MAX,
+            room: ROOMY,
         }
     }
 
@@ -111,7 +114,7 @@ impl StreamHeap {
     /// As [`StreamHeap::allocate`], where no block of this size is kept.
     #[inline]
     pub(crate) fn cut(&mut self, size: usize, unused: usize, index: &impl BlockIndex) -> Option<Block> {
-        let homes = &mut Homes { large: &mut self.large, nest: &mut self.nest };
+        let homes = &mut Homes { large: &mut self.large, nest: &mut self.nest, room: self.room };
         match Tier::of(size) {
             Tier::Small => self.small.cut(size, unused, self.now, homes, index),
             Tier::Medium => self.medium.cut(size, unused, self.now, homes, index),
@@ -163,7 +166,7 @@ impl StreamHeap {
     #[inline]
     pub(crate) fn free_in(&mut self, tier: Tier, number: u32, index: &impl BlockIndex) -> Option<Freed> {
         self.now += 1;
-        let homes = &mut Homes { large: &mut self.large, nest: &mut self.nest };
+        let homes = &mut Homes { large: &mut self.large, nest: &mut self.nest, room: self.room };
         match tier {
             Tier::Small => self.small.free(number, self.now, homes, index),
             Tier::Medium => self.medium.free(number, self.now, homes, index),
@@ -244,7 +247,7 @@ impl StreamHeap {
     /// Gives pages back that nothing is in, so that they can serve anybody, and joins the blocks of others that nobody has.
     pub fn release_spare_pages(&mut self, index: &impl BlockIndex) {
         self.tick();
-        let homes = &mut Homes { large: &mut self.large, nest: &mut self.nest };
+        let homes = &mut Homes { large: &mut self.large, nest: &mut self.nest, room: self.room };
         self.small.release_spare(self.now, homes, index);
         self.medium.release_spare(self.now, homes, index);
         self.release_kept_large(index);
@@ -261,6 +264,12 @@ impl StreamHeap {
         let large = self.large.used_bytes().saturating_sub(self.large.kept_bytes()).saturating_sub(pages);
         let large = large.saturating_add(self.nest.used_bytes());
         large.saturating_add(self.small.used_bytes()).saturating_add(self.medium.used_bytes())
+    }
+
+    /// Whether nobody has any of it.
+    pub(crate) fn is_idle(&self) -> bool {
+        // The pages are counted last, which takes a look at each.
+        self.medium.used_bytes() == 0 && self.small.used_bytes() == 0 && self.used_bytes() == 0
     }
 
     /// The bytes that are here.
@@ -422,7 +431,7 @@ impl StreamHeap {
         unused: usize,
         index: &impl BlockIndex,
     ) -> Option<Block> {
-        let homes = &mut Homes { large: &mut self.large, nest: &mut self.nest };
+        let homes = &mut Homes { large: &mut self.large, nest: &mut self.nest, room: self.room };
         let pages = if Tier::of(size) == Tier::Small { &mut self.small } else { &mut self.medium };
         pages.enter(number, address, homes, index)?;
         self.allocate(size, unused, index)

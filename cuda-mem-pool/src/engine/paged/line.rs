@@ -104,9 +104,8 @@ impl<B: Backend> PageSource<B> {
 
     /// The heap's handles that nothing is in and that may be moved.
     pub(super) fn wholly_free(&self, heap: u32, free: &[Free]) -> Vec<Whole> {
-        let mut whole = Vec::new();
-        // The free bytes of each handle, over all its mappings.
-        let mut found = vec![(0usize, 0u64); self.ground.numbers()];
+        // What is free of each handle, over all its mappings.
+        let mut found: Vec<(u32, usize, u64)> = Vec::new();
         // Both in the order of their addresses, so neither is searched.
         let (from, to) = (free.first().map_or(0, |free| free.address), free.last().map_or(0, Free::end));
         let mut maps = self.ground.touching(from, to).peekable();
@@ -119,9 +118,8 @@ impl<B: Backend> PageSource<B> {
             while let Some((start, map)) = maps.peek().copied().filter(|(start, _)| *start < free.end()) {
                 let from = free.address.max(start + map.from as u64);
                 let to = free.end().min(start + map.to as u64);
-                if let Some(entry) = found.get_mut(map.chunk as usize).filter(|_| from < to) {
-                    entry.0 += (to - from) as usize;
-                    entry.1 = entry.1.max(free.freed_at);
+                if from < to {
+                    found.push((map.chunk, (to - from) as usize, free.freed_at));
                 }
                 // The next free range may begin in it.
                 if start + map.bytes as u64 > free.end() {
@@ -130,13 +128,18 @@ impl<B: Backend> PageSource<B> {
                 maps.next();
             }
         }
-        for (chunk, record) in self.ground.chunks() {
-            let Some((bytes, freed_at)) = found.get(chunk as usize).copied() else { continue };
-            if record.heap == heap && record.pins == 0 && bytes == record.bytes {
-                whole.push(Whole { chunk, bytes, freed_at });
-            }
-        }
-        whole
+        // Other heaps may have thousands of handles where this one has a few.
+        found.sort_unstable_by_key(|(chunk, ..)| *chunk);
+        let whole = |pieces: &[(u32, usize, u64)]| {
+            let (chunk, ..) = *pieces.first()?;
+            let (bytes, freed_at) = pieces
+                .iter()
+                .fold((0, 0), |(bytes, freed_at), (_, more, at)| (bytes + more, freed_at.max(*at)));
+            let record = self.ground.chunk(chunk)?;
+            let is_whole = record.heap == heap && record.pins == 0 && bytes == record.bytes;
+            is_whole.then_some(Whole { chunk, bytes, freed_at })
+        };
+        found.chunk_by(|(one, ..), (other, ..)| one == other).filter_map(whole).collect()
     }
 }
 

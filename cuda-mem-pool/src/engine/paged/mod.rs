@@ -58,6 +58,7 @@
 //! # Ok::<(), &str>(())
 //! ```
 
+mod adopting;
 mod assemble;
 mod backend;
 mod extents;

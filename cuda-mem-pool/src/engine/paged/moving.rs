@@ -17,6 +17,9 @@ impl<B: Backend> PageSource<B> {
     ) -> Result<Option<u32>, GrowError<B::Error>> {
         for other in others.others() {
             let take = |theirs: &mut StreamHeap| {
+                if theirs.large.free_bytes() < PAGE && theirs.nest.held_bytes() == 0 {
+                    return None;
+                }
                 let free = theirs.free_ranges();
                 let whole = self.wholly_free(other, &free);
                 let fits = whole.iter().filter(|whole| whole.bytes <= left);
@@ -50,7 +53,13 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// Lets a heap's stream wait for what another has freed up to a count. False if there is no point to wait for.
-    fn hand_over(&mut self, heap: u32, other: u32, freed_at: u64, now: u64) -> Result<bool, B::Error> {
+    pub(super) fn hand_over(
+        &mut self,
+        heap: u32,
+        other: u32,
+        freed_at: u64,
+        now: u64,
+    ) -> Result<bool, B::Error> {
         let marks = self.marks.entry(other).or_default();
         marks.make(other, now, &mut self.backend)?;
         if marks.is_done(freed_at, self.round, &mut self.backend)? {

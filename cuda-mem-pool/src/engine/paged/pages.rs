@@ -14,13 +14,16 @@ const SPARE: usize = 1;
 /// The most bytes of blocks that are kept whole; those of one page do not get there.
 const KEPT: usize = 80 << 20;
 
-/// A heap with less memory than this takes more of it before it gives up what is kept: speed is worth more than that little.
+/// A heap with less memory than this takes more of it before it gives up what is kept: speed is worth more than that little. With many
+/// heaps each has less room than that, see [`PageSource::grow`](super::PageSource::grow).
 pub(super) const ROOMY: usize = 96 << 20;
 
 /// Where a heap's pages are from.
 pub(super) struct Homes<'h> {
     pub(super) large: &'h mut Extents,
     pub(super) nest: &'h mut Nest,
+    /// From so many bytes on what is kept is joined before another page is taken.
+    pub(super) room: usize,
 }
 
 impl Homes<'_> {
@@ -71,7 +74,7 @@ impl Pages {
         let number = match self.blocks.find(size) {
             Some(number) => number,
             None => {
-                if homes.large.held_bytes() + homes.nest.held_bytes() >= ROOMY {
+                if homes.large.held_bytes() + homes.nest.held_bytes() >= homes.room {
                     self.release_kept(now, homes, index);
                 }
                 if self.blocks.find(size).is_none() {

@@ -9,6 +9,7 @@ use super::haste::Haste;
 use super::heap::{Block, StreamHeap};
 use super::index::BlockIndex;
 use super::marks::Marks;
+use super::pages::ROOMY;
 use super::policy::{Policy, cost};
 use super::sizes::{GRANULE, MEDIUM, PAGE};
 
@@ -185,10 +186,11 @@ impl<B: Backend> PageSource<B> {
     ) -> Result<Block, GrowError<B::Error>> {
         let Wanted { size, unused, load } = wanted;
         self.marks.entry(heap).or_default();
-        // Nothing is got while what is here would do.
-        if self.ground.bytes() >= self.policy.room.saturating_add(self.room_of_heaps())
-            && let Some(block) = mine.allocate_of_kept(size, unused, index)
-        {
+        // Nothing is got while what is here would do. From then on the heap sees to that by itself, as far as it goes: of many heaps each
+        // would come here for it all the time.
+        let is_full = self.ground.bytes() >= self.policy.room.saturating_add(self.room_of_heaps());
+        mine.room = if is_full { mine.held_bytes().min(ROOMY) } else { ROOMY };
+        if is_full && let Some(block) = mine.allocate_of_kept(size, unused, index) {
             return Ok(block);
         }
         self.round += 1;
@@ -278,7 +280,7 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// What the heaps need to themselves: they take from each other all the time otherwise.
-    fn room_of_heaps(&self) -> usize {
+    pub(super) fn room_of_heaps(&self) -> usize {
         self.policy.room_of_heap.saturating_mul(self.marks.len())
     }
 

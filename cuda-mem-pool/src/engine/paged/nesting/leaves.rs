@@ -76,7 +76,8 @@ impl<B: Backend> PageSource<B> {
             if self.ground.bytes().saturating_add(PAGE) > self.allowed_to_nests(supply.size, supply.load)
                 && let Some(chunk) = self.steal(heap, others, PAGE, false)?
             {
-                return Ok(Some(Found::Handle { chunk, freed_at: mine.now() }));
+                // Behind the wait for the other stream, which no point that was made before is.
+                return Ok(Some(Found::Handle { chunk, freed_at: mine.tick() }));
             }
         }
         if let Some(chunk) = self.create(heap, PAGE)? {
@@ -86,7 +87,7 @@ impl<B: Backend> PageSource<B> {
             return Ok(Some(found));
         }
         let stolen = self.steal(heap, others, PAGE, true)?;
-        Ok(stolen.map(|chunk| Found::Handle { chunk, freed_at: mine.now() }))
+        Ok(stolen.map(|chunk| Found::Handle { chunk, freed_at: mine.tick() }))
     }
 
     /// From so much on blocks share leaves: half of what may be held beyond need.

@@ -128,6 +128,15 @@ fn many_heaps_come_to_rest() {
     assert!(calls[3] <= 64 && grows <= 100, "{calls:?} calls, {grows} visits");
 }
 
+/// Of many heaps with little each, hardly one has anything to ask the source: it joins what it keeps by itself.
+#[test]
+fn many_small_heaps_leave_the_source_alone() {
+    let Outcome { calls, grows, .. } = churn(16, 10.0, 4 << 10, 0);
+    println!("{calls:?} calls, {grows} of 10,000 visit the source");
+    assert_eq!(calls[3], 0);
+    assert!(grows <= 10, "{grows} of 10,000 visit the source");
+}
+
 #[test]
 #[ignore = "prints figures for choosing the policy"]
 fn figures_of_churn() {

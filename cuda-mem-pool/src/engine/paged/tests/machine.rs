@@ -109,13 +109,15 @@ struct Machine {
 impl Machine {
     fn new(seed: u64, base: Policy) -> Self {
         let mut chance = Chance(seed | 1);
-        let streams = 1 + chance.below(4) as u32;
+        // More than a few have what is free elsewhere where it is.
+        let streams = [1, 2, 3, 4, 6][chance.below(5) as usize];
         let capacity = [64, 256, 1024, 1 << 20][chance.below(4) as usize] << 20;
         let mut device = Device::new(streams, capacity);
         device.refuses = if chance.one_in(3) { 7 + chance.below(200) } else { 0 };
         let most_mappings = if chance.one_in(3) { 20 } else { Policy::DEFAULT.most_mappings };
         let churn = if chance.one_in(2) { 0 } else { Policy::DEFAULT.churn };
-        let base = Policy { most_mappings, churn, ..base };
+        let room_of_heap = if chance.one_in(2) { 1 << 20 } else { Policy::DEFAULT.room_of_heap };
+        let base = Policy { most_mappings, churn, room_of_heap, ..base };
         let policy = Policy { moves: !chance.one_in(6), ..base };
         // Half of them give memory soon rather than move it.
         let policy = if chance.one_in(2) { Policy { patience: 40, credit: 1, ..policy } } else { policy };

@@ -1,5 +1,6 @@
 //! The engine over a model of a driver, on traces and on random work.
 
+mod adopting;
 mod churn;
 mod device;
 #[path = "../../../../benches/participant/device/engines.rs"]
