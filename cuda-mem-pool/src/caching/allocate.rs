@@ -161,7 +161,7 @@ impl Shared {
             return self.give_up(slot, request);
         }
         self.poll();
-        self.catch_up();
+        self.catch_up(slot);
         self.collect_garbage();
         match self.try_grow(slot, request)? {
             Some(address) => Ok(address),

@@ -117,7 +117,11 @@ impl CachingAllocator {
     }
 
     /// Enters a stream as a user of a block, for the work that it was given so far and is given until the block is freed:
-    /// freed, the block stays away from everybody until that is done.
+    /// freed, the block stays away from everybody until that is done, or until its own stream has been made to wait for it.
+    ///
+    /// The own stream waits, on the device, where the pool needs memory and that stream has not come to the free yet. So what `stream` is
+    /// given before the free must not wait for what the own stream is given after it: in order of streams and events it cannot, but
+    /// where it waits for a word in memory, a host function or another process it may, and both would wait for ever.
     ///
     /// # Errors
     ///

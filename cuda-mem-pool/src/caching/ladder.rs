@@ -92,10 +92,13 @@ impl Shared {
         Ok(self.hold_up_all(self.pending.take_marked()))
     }
 
-    /// Takes blocks back whose own stream the device has not brought to their free yet; other streams still use them. Their own
-    /// stream waits for that, on the device. Otherwise more would be held the farther the host is ahead.
-    pub(super) fn catch_up(&self) {
-        self.hold_up_all(self.pending.take_behind(&self.observer));
+    /// Takes blocks of a heap that needs memory back whose stream the device has not brought to their free yet; other streams still
+    /// use them. Their own stream waits for that, on the device. Otherwise more would be held the farther the host is ahead.
+    ///
+    /// Other heaps' streams are left alone: they would wait for memory that they did not ask for, and a capture that another thread
+    /// begins there meanwhile would be lost.
+    pub(super) fn catch_up(&self, slot: &StreamSlot) {
+        self.hold_up_all(self.pending.take_behind(slot.number, &self.observer));
     }
 
     /// Has the streams of these blocks wait for what other streams do with them; whether there were any that could.

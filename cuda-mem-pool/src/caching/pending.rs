@@ -138,14 +138,21 @@ impl Pending {
         lock(&self.freed).iter().filter_map(|waiting| waiting.points.clone()).flatten().collect()
     }
 
-    /// The freed blocks whose own stream has not come to their free: the device is behind, so that the uses are no longer than
-    /// what the block's stream has to do anyway, as far as anybody can tell.
-    pub(super) fn take_behind(&self, observer: &Observer) -> Vec<Waiting> {
+    /// The freed blocks of a heap whose stream has not come to their free: the device is behind, so that the uses are no longer than
+    /// what the stream has to do anyway, as far as anybody can tell.
+    pub(super) fn take_behind(&self, heap: u32, observer: &Observer) -> Vec<Waiting> {
         if self.is_empty() {
             return Vec::new();
         }
-        let mut behind = Vec::new();
-        self.take(|waiting| waiting.is_behind(observer, &mut behind))
+        let mut is_behind = false;
+        self.take(|waiting| {
+            let can_wait = waiting.block.heap == heap && waiting.points.is_some();
+            let Some(own) = waiting.own.as_ref().filter(|_| can_wait) else { return false };
+            // What was freed later is behind too.
+            is_behind =
+                is_behind || !observer.watch(|| own.is_reached(), |_| DriverCall::Query).unwrap_or(true);
+            is_behind
+        })
     }
 
     /// All freed blocks that have their points, to be waited for.
@@ -227,20 +234,6 @@ impl Waiting {
             self.points = None;
         }
         is_over
-    }
-
-    fn is_behind(&self, observer: &Observer, behind: &mut Vec<StreamId>) -> bool {
-        let Some(own) = self.own.as_ref().filter(|_| self.points.is_some()) else { return false };
-        let stream = own.stream().id();
-        // What was freed later is behind too.
-        if behind.contains(&stream) {
-            return true;
-        }
-        let reached = observer.watch(|| own.is_reached(), |_| DriverCall::Query).unwrap_or(true);
-        if !reached {
-            behind.push(stream);
-        }
-        !reached
     }
 
     /// Has the host wait for the uses.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, Driver, Stream};
+use cuda_mem_core::{Context, Driver, Event, Stream};
 use cuda_mem_pool::caching::{Advice, CachePool, CachingAllocator, CachingOptions, OutOfMemoryReport, Pin};
 use cuda_mem_pool::{Error, Result};
 use cuda_mem_sim::{Builder, Sim};
@@ -354,7 +354,7 @@ fn a_run_up_the_ladder_leaves_nothing() {
 
 #[test]
 fn a_device_that_is_behind_does_not_make_for_more_memory() {
-    on(machine(GIB), |_, context| {
+    on(machine(GIB), |sim, context| {
         let [one, user] = [(); 2].map(|()| Stream::new(context).unwrap());
         let allocator = allocator(context, true);
         let kept = allocator.allocate_by_address(600 * MIB, &one).unwrap();
@@ -364,17 +364,45 @@ fn a_device_that_is_behind_does_not_make_for_more_memory() {
         let gates = [Gate::before(&one), Gate::before(&user)];
         allocator.record_stream(used, &user).unwrap();
         free(&allocator, used).unwrap();
+        let came_to_free = Event::new(context).unwrap();
+        one.record(&came_to_free).unwrap();
+        let later = Gate::before(&user);
         let next = allocator.allocate_by_address(60 * MIB, &one).unwrap();
-        assert_eq!((next, allocator.reserved_bytes()), (used, held));
         // It waits for what the other stream does with the block, on the device, and for nothing that came later.
         let [own, others] = gates;
         own.open();
-        assert!(!one.is_idle().unwrap());
-        let later = Gate::before(&user);
+        came_to_free.synchronize().unwrap();
+        let is_held_up = !one.is_idle().unwrap();
         others.open();
         one.synchronize().unwrap();
         later.open();
+        // Here, because a test that fails while a gate is shut hangs.
+        assert_eq!((next, allocator.reserved_bytes()), (used, held));
+        assert_eq!((is_held_up, sim.log().count("cuStreamWaitEvent")), (true, 1));
         [next, kept].into_iter().for_each(|block| free(&allocator, block).unwrap());
+    });
+}
+
+/// A heap that grows has its own stream wait for what that heap freed: another thread may be about to capture any other stream.
+#[test]
+fn no_stream_is_held_up_for_the_memory_of_another() {
+    on(machine(GIB), |sim, context| {
+        let [one, two, user] = [(); 3].map(|()| Stream::new(context).unwrap());
+        let allocator = allocator(context, true);
+        let used = allocator.allocate_by_address(64 * MIB, &one).unwrap();
+        let gate = Gate::before(&one);
+        gate.hold(&user);
+        allocator.record_stream(used, &user).unwrap();
+        free(&allocator, used).unwrap();
+        let waits = || sim.log().count("cuStreamWaitEvent");
+        let before = waits();
+        let next = allocator.allocate_by_address(60 * MIB, &two).unwrap();
+        let for_other = waits();
+        let own = allocator.allocate_by_address(60 * MIB, &one).unwrap();
+        let for_own = waits();
+        gate.open();
+        assert_eq!((for_other, for_own, own), (before, before + 1, used));
+        [next, own].into_iter().for_each(|block| free(&allocator, block).unwrap());
     });
 }
 

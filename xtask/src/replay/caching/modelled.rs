@@ -104,7 +104,8 @@ impl Inner {
         for waiting in self.pending.take_done(model) {
             self.complete(waiting.owned)?;
         }
-        let behind = self.pending.take_if(|waiting| !model.is_complete(&waiting.own));
+        let behind =
+            self.pending.take_if(|waiting| waiting.owned.heap == heap && !model.is_complete(&waiting.own));
         self.hold_up(model, behind)?;
         let block = match self.try_grow(heap, request)? {
             Some(block) => block,

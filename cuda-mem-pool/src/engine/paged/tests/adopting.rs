@@ -89,3 +89,23 @@ fn what_cannot_be_waited_for_stays_where_it_was() {
     program.allocate(0, 3 * BLOCK / 2);
     assert_eq!(program.heaps[&1].layout(), had);
 }
+
+/// What a heap got from another and has not used is free there since then: a point that its stream made before is none to wait for.
+#[test]
+fn what_changes_hands_twice_is_waited_for_where_it_was_used() {
+    let mut program = Program::with_an_idle_heap();
+    let now = program.heaps[&0].now();
+    program.source.hand_over(2, 0, now, now).unwrap();
+    let block = program.allocate(0, 3 * BLOCK / 2);
+    let next = block.address + block.size as u64;
+    // Nothing else is to be had, and 32 MiB of what came with the block.
+    let held = program.source.reserved();
+    program.source.set_limit(held);
+    program.allocate(1, 2 * BLOCK);
+    let stolen = program.allocate(2, BLOCK / 2);
+    let free = program.heaps[&0].layout().iter().any(|(address, _, free)| *address == next && *free);
+    assert!(!free, "it is another heap's");
+    // The device refuses this unless the stream waits for the work of the heap that had it at first.
+    program.source.backend_mut().work(2, stolen.address, stolen.size);
+    program.source.backend_mut().finish();
+}
