@@ -145,21 +145,26 @@ impl Words {
 
     /// A fence of this side behind what `stream` was given so far.
     pub(super) fn record(&self, stream: &Stream) -> Result<Point> {
-        self.record_announced(stream, |_| ())
+        // The fences before it are good if this one fails: a peer that finds the line poisoned takes what it lent to be free.
+        self.record_announced(stream, |_| false)
     }
 
-    /// As [`record`](Self::record); `announce` is told of the fence right before the driver is asked for it. If that fails, those who were
-    /// told find the line poisoned, and streams of this side get others.
-    pub(super) fn record_announced(&self, stream: &Stream, announce: impl FnOnce(Point)) -> Result<Point> {
+    /// As [`record`](Self::record); `announce` is told of the fence right before the driver is asked for it, and says whether it told the
+    /// peer. If it did and the driver refuses, the peer finds the line poisoned, and streams of this side get others.
+    pub(super) fn record_announced(
+        &self,
+        stream: &Stream,
+        announce: impl FnOnce(Point) -> bool,
+    ) -> Result<Point> {
         let page = self.page()?;
         let number = lock(&self.own).of(stream);
         let line = page.line(self.slot(self.side, number))?;
-        let mut is_announced = false;
+        let mut is_told = false;
         let recorded = line.record_announced(stream, |generation| {
-            is_announced = true;
-            announce(Point { line: number, generation });
+            is_told = announce(Point { line: number, generation });
+            is_told
         });
-        if recorded.is_err() && is_announced {
+        if recorded.is_err() && is_told {
             self.give_up(number, line, stream);
         }
         // A poisoned line is the peer's doing, or that of whoever found it dead.

@@ -18,4 +18,5 @@ mod listener;
 mod other;
 mod polling;
 mod raw;
+mod releases;
 mod sharing;
