@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream, Uses};
 
 use super::releases::{self, bury};
 use super::{lock, ring, wire};
@@ -179,8 +179,11 @@ impl Words {
     fn give_up(&self, number: u32, line: &FenceLine, stream: &Stream) {
         lock(&self.own).give_up(number);
         line.poison();
-        let (line, stream) = (line.clone(), stream.clone());
-        releases::queue([move || keep_poisoned(&line, &stream)]);
+        let (line, uses) = (line.clone(), Uses::new());
+        // Otherwise the stream ended with its thread.
+        if uses.record_stream(stream).is_ok() {
+            releases::queue([move || keep_poisoned(&line, uses)]);
+        }
     }
 
     /// Has `stream` wait for a fence of the peer. Without a call of the driver if it was reached.
@@ -303,8 +306,8 @@ impl Page {
 }
 
 /// Each fence that the stream was to record before moves the word back, and somebody may only then come to wait for it.
-fn keep_poisoned(line: &FenceLine, stream: &Stream) {
-    while let Ok(false) = stream.is_idle() {
+fn keep_poisoned(line: &FenceLine, mut uses: Uses) {
+    while let Ok(false) | Err(core::Error::Capturing { .. }) = uses.are_over() {
         thread::sleep(Duration::from_millis(1));
         line.poison();
     }
