@@ -5,8 +5,6 @@ mod own;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
@@ -16,7 +14,7 @@ use super::releases::{self, bury};
 use super::{lock, ring, wire};
 use crate::LARGEST_PAGE;
 use crate::error::{Error, Result};
-use own::Own;
+use own::{Own, keep_poisoned};
 
 /// Bytes of a line's slot, as [`SharedWords`] documents.
 const SLOT: usize = 64;
@@ -303,15 +301,6 @@ impl Page {
         let out = || core::Error::OutOfRange { range: slot..slot.saturating_add(1), len: self.lines.len() };
         Ok(self.lines.get(slot).ok_or_else(out)?)
     }
-}
-
-/// Each fence that the stream was to record before moves the word back, and somebody may only then come to wait for it.
-fn keep_poisoned(line: &FenceLine, mut uses: Uses) {
-    while let Ok(false) | Err(core::Error::Capturing { .. }) = uses.are_over() {
-        thread::sleep(Duration::from_millis(1));
-        line.poison();
-    }
-    line.poison();
 }
 
 /// The last generation of a line, as [`FenceLine`](core::FenceLine) documents.
