@@ -178,7 +178,7 @@ impl Words {
         lock(&self.own).give_up(number);
         line.poison();
         let (line, uses) = (line.clone(), Uses::new());
-        // Otherwise the stream ended with its thread.
+        // Otherwise its context is lost, and it writes nothing more.
         if uses.record_stream(stream).is_ok() {
             releases::queue([move || keep_poisoned(&line, uses)]);
         }

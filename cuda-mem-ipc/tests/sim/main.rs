@@ -22,5 +22,5 @@ mod listener;
 mod other;
 mod polling;
 mod raw;
-mod releases;
+mod refused_fences;
 mod sharing;
