@@ -79,11 +79,12 @@ impl FenceLine {
     /// [`Error::Poisoned`] if the line is; [`Error::ForeignContext`], [`Error::Driver`], [`Error::WrongThread`],
     /// [`Error::Forked`].
     pub fn record(&self, stream: &Stream) -> Result<Fence> {
-        self.record_announced(stream, |_| ())
+        self.record_announced(stream, |_| false)
     }
 
     /// As [`FenceLine::record`]; `announce` is told the fence's number when everything is checked, right before the driver is asked, so
-    /// that somebody else can prepare for the fence while the driver is busy. It is called while the line is locked, at most once.
+    /// that somebody else can prepare for the fence while the driver is busy. It is called while the line is locked, at most once, and says
+    /// whether it told somebody.
     ///
     /// A stream that waits for a fence which its own process is about to record may hold up the recording stream, in the same hardware
     /// queue: tell other processes only.
@@ -95,7 +96,10 @@ impl FenceLine {
     /// let context = driver.device(0)?.primary_context()?;
     /// let (line, stream) = (FenceLine::new(&context)?, Stream::new(&context)?);
     /// let mut announced = None;
-    /// let fence = line.record_announced(&stream, |generation| announced = Some(generation))?;
+    /// let fence = line.record_announced(&stream, |generation| {
+    ///     announced = Some(generation);
+    ///     true
+    /// })?;
     /// assert_eq!(announced, fence.generation());
     /// # Ok::<(), cuda_mem_core::Error>(())
     /// ```
@@ -106,9 +110,8 @@ impl FenceLine {
     ///
     /// # Errors
     ///
-    /// As there. If `announce` was called, the fence will not be reached all the same: whoever was told is let go by
-    /// [`poison`](FenceLine::poison).
-    pub fn record_announced(&self, stream: &Stream, announce: impl FnOnce(u64)) -> Result<Fence> {
+    /// As there. If somebody was told, the line is poisoned then.
+    pub fn record_announced(&self, stream: &Stream, announce: impl FnOnce(u64) -> bool) -> Result<Fence> {
         refuse_forked()?;
         let line = &self.line;
         stream.refuse_capturing("FenceLine::record")?;
@@ -119,16 +122,22 @@ impl FenceLine {
         let last = if seen > LAST { issued.generation } else { issued.generation.max(seen) };
         // 2^62 fences do not come to pass; they stay below the poison.
         let generation = last.saturating_add(1).min(LAST);
-        line.enqueue(stream, |address| {
+        let mut is_told = false;
+        let enqueued = line.enqueue(stream, |address| {
             if issued.writer.is_some_and(|writer| writer != stream.id()) {
                 // For the word and not for an event, so that poison lets this stream go as well.
                 // SAFETY: the line's word, which `enqueue` keeps allocated for the stream.
                 unsafe { stream_mem::wait_value64(stream, address, last, WaitFlags::empty()) }?;
             }
-            let asking = || announce(generation);
+            let asking = || is_told = announce(generation);
             // SAFETY: as above.
             unsafe { stream_mem::write_value64_and(stream, address, generation, asking) }
-        })?;
+        });
+        if enqueued.is_err() && is_told {
+            // Before the lock goes: the next fence would have the number, and let those go who wait for this one.
+            line.poison();
+        }
+        enqueued?;
         *issued = Issued { generation, writer: Some(stream.id()) };
         Ok(Fence { kind: Kind::Word { line: Arc::clone(line), generation } })
     }

@@ -38,6 +38,7 @@ mod calls;
 mod deferred;
 mod drivers;
 mod errors;
+mod fences;
 mod fork;
 mod holes_capture;
 mod holes_order;

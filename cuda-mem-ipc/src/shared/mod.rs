@@ -14,6 +14,8 @@ mod arrival;
 mod attached;
 mod books;
 mod buffer;
+#[cfg(test)]
+mod ends;
 mod exporter;
 mod face;
 mod importer;

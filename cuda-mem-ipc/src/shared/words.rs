@@ -5,18 +5,16 @@ mod own;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream, Uses};
 
 use super::releases::{self, bury};
 use super::{lock, ring, wire};
 use crate::LARGEST_PAGE;
 use crate::error::{Error, Result};
-use own::Own;
+use own::{Own, keep_poisoned};
 
 /// Bytes of a line's slot, as [`SharedWords`] documents.
 const SLOT: usize = 64;
@@ -145,21 +143,26 @@ impl Words {
 
     /// A fence of this side behind what `stream` was given so far.
     pub(super) fn record(&self, stream: &Stream) -> Result<Point> {
-        self.record_announced(stream, |_| ())
+        // The fences before it are good if this one fails: a peer that finds the line poisoned takes what it lent to be free.
+        self.record_announced(stream, |_| false)
     }
 
-    /// As [`record`](Self::record); `announce` is told of the fence right before the driver is asked for it. If that fails, those who were
-    /// told find the line poisoned, and streams of this side get others.
-    pub(super) fn record_announced(&self, stream: &Stream, announce: impl FnOnce(Point)) -> Result<Point> {
+    /// As [`record`](Self::record); `announce` is told of the fence right before the driver is asked for it, and says whether it told the
+    /// peer. If it did and the driver refuses, the peer finds the line poisoned, and streams of this side get others.
+    pub(super) fn record_announced(
+        &self,
+        stream: &Stream,
+        announce: impl FnOnce(Point) -> bool,
+    ) -> Result<Point> {
         let page = self.page()?;
         let number = lock(&self.own).of(stream);
         let line = page.line(self.slot(self.side, number))?;
-        let mut is_announced = false;
+        let mut is_told = false;
         let recorded = line.record_announced(stream, |generation| {
-            is_announced = true;
-            announce(Point { line: number, generation });
+            is_told = announce(Point { line: number, generation });
+            is_told
         });
-        if recorded.is_err() && is_announced {
+        if recorded.is_err() && is_told {
             self.give_up(number, line, stream);
         }
         // A poisoned line is the peer's doing, or that of whoever found it dead.
@@ -174,8 +177,11 @@ impl Words {
     fn give_up(&self, number: u32, line: &FenceLine, stream: &Stream) {
         lock(&self.own).give_up(number);
         line.poison();
-        let (line, stream) = (line.clone(), stream.clone());
-        releases::queue([move || keep_poisoned(&line, &stream)]);
+        let (line, uses) = (line.clone(), Uses::new());
+        // Otherwise its context is lost, and it writes nothing more.
+        if uses.record_stream(stream).is_ok() {
+            releases::queue([move || keep_poisoned(&line, uses)]);
+        }
     }
 
     /// Has `stream` wait for a fence of the peer. Without a call of the driver if it was reached.
@@ -295,15 +301,6 @@ impl Page {
         let out = || core::Error::OutOfRange { range: slot..slot.saturating_add(1), len: self.lines.len() };
         Ok(self.lines.get(slot).ok_or_else(out)?)
     }
-}
-
-/// Each fence that the stream was to record before moves the word back, and somebody may only then come to wait for it.
-fn keep_poisoned(line: &FenceLine, stream: &Stream) {
-    while let Ok(false) = stream.is_idle() {
-        thread::sleep(Duration::from_millis(1));
-        line.poison();
-    }
-    line.poison();
 }
 
 /// The last generation of a line, as [`FenceLine`](core::FenceLine) documents.

@@ -4,6 +4,10 @@
 #[path = "../../../cuda-mem-core/tests/common/child.rs"]
 mod child;
 
+#[allow(dead_code, reason = "shared with another crate's tests")]
+#[path = "../../../cuda-mem-core/tests/common/capture.rs"]
+mod capture;
+
 mod ahead;
 mod beside;
 mod calling;
@@ -18,4 +22,5 @@ mod listener;
 mod other;
 mod polling;
 mod raw;
+mod refused_fences;
 mod sharing;

@@ -175,3 +175,6 @@ impl ExportLink {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -123,8 +123,7 @@ impl ExportLink {
         called
     }
 
-    /// Has the stream record the fence of a hand-over, and says it: by the ring if it has room, otherwise as a message. False if it was said
-    /// and the fence could not be recorded.
+    /// Has the stream record the fence of a hand-over, and says it: by the ring if it has room, otherwise as a message.
     ///
     /// The entry comes right before the fence, so that the receiver has its stream wait while the driver here is busy with the fence. Its
     /// stream waits for that call alone, which waits for no device. In one process it might: streams of one process share hardware
@@ -141,6 +140,7 @@ impl ExportLink {
             if self.is_to_another {
                 pushed = self.push(said(point.into()), called);
             }
+            matches!(pushed, Ok(Pushed::Quietly | Pushed::ToASleeper))
         });
         match (recorded, pushed) {
             (Ok(point), Ok(Pushed::Full)) => Ok(self.send(said(point.into()), called, deadline)?),

@@ -247,3 +247,6 @@ fn identity(peer: &Peer, said: &wire::Segment) -> Vec<u8> {
     let numbers = [peer.pid().into(), peer.start_time(), said.generation, said.segment];
     numbers.iter().flat_map(|number: &u64| number.to_le_bytes()).collect()
 }
+
+#[cfg(test)]
+mod tests;

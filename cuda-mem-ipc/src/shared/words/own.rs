@@ -1,8 +1,10 @@
 //! Which lines the streams of a side have.
 
 use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
 
-use cuda_mem_pool::cuda_mem_core::{Stream, StreamId};
+use cuda_mem_pool::cuda_mem_core::{self as core, FenceLine, Stream, StreamId, Uses};
 
 use crate::shared::wire::LINES;
 
@@ -43,4 +45,14 @@ impl Own {
         self.given_up |= 1 << line;
         self.lines.retain(|_, of_stream| *of_stream != line);
     }
+}
+
+/// Poisons a line that was given up until `uses` are over: each fence that they were to record before moves the word back, and a stream may
+/// only then come to its wait.
+pub(super) fn keep_poisoned(line: &FenceLine, mut uses: Uses) {
+    while let Ok(false) | Err(core::Error::Capturing { .. }) = uses.are_over() {
+        thread::sleep(Duration::from_millis(1));
+        line.poison();
+    }
+    line.poison();
 }
