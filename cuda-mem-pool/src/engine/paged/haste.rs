@@ -12,6 +12,13 @@ use super::policy::{FEW, Policy};
 use super::source::{GrowError, Load, PageSource};
 use super::window::whole_pages;
 
+/// What is given at once is about this part of what is held, since a long row is cut up less than as much memory given block by
+/// block, so that less is given in the end.
+const PART: usize = 8;
+
+/// And no more than so many blocks like the one that is asked for: small ones need no long rows.
+const BLOCKS: usize = 4;
+
 /// What moving has cost, against what was done with it.
 #[derive(Debug, Default)]
 pub(super) struct Haste {
@@ -109,10 +116,12 @@ impl<B: Backend> PageSource<B> {
     ) -> Result<Option<u64>, GrowError<B::Error>> {
         let left = self.allowed(size, load).saturating_sub(self.ground.bytes());
         let (exact, longer) = (whole_pages(size as u64) as usize, size.next_power_of_two());
+        let step = longer.max((self.ground.bytes() / PART).next_power_of_two().min(longer * BLOCKS));
         if !self.haste.is_made(&self.policy) || exact > left {
             return Ok(None);
         }
-        let bytes = if longer <= left { longer.max(exact) } else { exact };
+        let fitting = [step, longer].into_iter().find(|bytes| *bytes <= left);
+        let bytes = fitting.unwrap_or(exact).max(exact);
         if self.presents.1 - self.presents.0 < bytes as u64 {
             let range = self.range.max(bytes as u64);
             let start = self.backend.reserve(range)?;
