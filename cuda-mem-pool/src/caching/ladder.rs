@@ -18,6 +18,9 @@ type Step = fn(&Shared, &StreamSlot, Request) -> Result<bool>;
 const STEPS: [Step; 5] =
     [Shared::take_back, Shared::reclaim_private, Shared::trim, Shared::hold_up, Shared::wait_for_pending];
 
+/// One part in so many of what is active may wait for other streams although its own stream could wait instead.
+const WAITS_ON: usize = 64;
+
 impl Shared {
     /// A block after everything that helps.
     #[cold]
@@ -97,8 +100,16 @@ impl Shared {
     ///
     /// Other heaps' streams are left alone: they would wait for memory that they did not ask for, and a capture that another thread
     /// begins there meanwhile would be lost.
+    ///
+    /// Of the newest nothing is taken, up to [`WAITS_ON`] of what is active: a stream that waits for the last that another one was given
+    /// does not work beside it any more.
     pub(super) fn catch_up(&self, slot: &StreamSlot) {
-        self.hold_up_all(self.pending.take_behind(slot.number, &self.observer));
+        if self.pending.is_empty() {
+            return;
+        }
+        let (active, _) = self.ledger.glance_at_active_bytes();
+        let room = usize::try_from(active).unwrap_or(usize::MAX) / WAITS_ON;
+        self.hold_up_all(self.pending.take_behind(slot.number, room, &self.observer));
     }
 
     /// Has the streams of these blocks wait for what other streams do with them; whether there were any that could.

@@ -139,18 +139,28 @@ impl Pending {
     }
 
     /// The freed blocks of a heap whose stream has not come to their free: the device is behind, so that the uses are no longer than
-    /// what the stream has to do anyway, as far as anybody can tell.
-    pub(super) fn take_behind(&self, heap: u32, observer: &Observer) -> Vec<Waiting> {
-        if self.is_empty() {
+    /// what the stream has to do anyway, as far as anybody can tell. The oldest, so many that no more than `room` bytes of the heap
+    /// wait on: the wait for what other streams were given last would be a long one.
+    pub(super) fn take_behind(&self, heap: u32, room: usize, observer: &Observer) -> Vec<Waiting> {
+        let all = lock(&self.freed)
+            .iter()
+            .filter(|waiting| waiting.block.heap == heap)
+            .map(|waiting| waiting.block.size)
+            .sum::<usize>();
+        let mut excess = all.saturating_sub(room);
+        if excess == 0 {
             return Vec::new();
         }
         let mut is_behind = false;
         self.take(|waiting| {
-            let can_wait = waiting.block.heap == heap && waiting.points.is_some();
+            let can_wait = excess > 0 && waiting.block.heap == heap && waiting.points.is_some();
             let Some(own) = waiting.own.as_ref().filter(|_| can_wait) else { return false };
             // What was freed later is behind too.
             is_behind =
                 is_behind || !observer.watch(|| own.is_reached(), |_| DriverCall::Query).unwrap_or(true);
+            if is_behind {
+                excess = excess.saturating_sub(waiting.block.size);
+            }
             is_behind
         })
     }

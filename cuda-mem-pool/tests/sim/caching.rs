@@ -326,10 +326,12 @@ fn who_has_memory_does_not_wait_for_who_gets_some() {
         let allocator =
             CachingAllocator::observed(context, &CachingOptions::default(), stop.clone()).unwrap();
         let [a, b] = [(); 2].map(|()| Stream::new(context).unwrap());
-        // All that there is is kept in pieces of one size, which serve no other before they are joined.
-        let mut pieces = vec![allocator.allocate(16 << 10, &b).unwrap()];
+        // All but one is kept in pieces of one size, which serve no other before they are joined. A heap of which nobody has any
+        // would lose all.
+        let first = allocator.allocate(16 << 10, &b).unwrap();
         let held = allocator.reserved_bytes();
-        pieces.resize_with(held / (16 << 10), || allocator.allocate(16 << 10, &b).unwrap());
+        let mut pieces = Vec::new();
+        pieces.resize_with(held / (16 << 10) - 1, || allocator.allocate(16 << 10, &b).unwrap());
         assert_eq!(allocator.reserved_bytes(), held);
         drop(pieces);
         stop.armed.store(true, Ordering::SeqCst);
@@ -342,5 +344,6 @@ fn who_has_memory_does_not_wait_for_who_gets_some() {
         });
         assert!(stop.told.load(Ordering::SeqCst), "the block came before the other's memory");
         assert!(allocator.reserved_bytes() >= held + 40 * MIB);
+        drop(first);
     });
 }

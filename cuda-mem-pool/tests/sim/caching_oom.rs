@@ -383,6 +383,27 @@ fn a_device_that_is_behind_does_not_make_for_more_memory() {
     });
 }
 
+/// A stream that waits for the last that another one was given does not work beside it any more.
+#[test]
+fn the_newest_blocks_wait_for_other_streams_by_themselves() {
+    on(machine(GIB), |sim, context| {
+        let [one, user] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let allocator = allocator(context, true);
+        let kept = allocator.allocate_by_address(600 * MIB, &one).unwrap();
+        let [old, new] = [64, 8].map(|mib| allocator.allocate_by_address(mib * MIB, &one).unwrap());
+        let gates = [Gate::before(&one), Gate::before(&user)];
+        for block in [old, new] {
+            allocator.record_stream(block, &user).unwrap();
+            free(&allocator, block).unwrap();
+        }
+        let next = allocator.allocate_by_address(60 * MIB, &one).unwrap();
+        let waits = sim.log().count("cuStreamWaitEvent");
+        gates.iter().for_each(Gate::open);
+        assert_eq!((next, waits), (old, 1));
+        [next, kept].into_iter().for_each(|block| free(&allocator, block).unwrap());
+    });
+}
+
 /// A heap that grows has its own stream wait for what that heap freed: another thread may be about to capture any other stream.
 #[test]
 fn no_stream_is_held_up_for_the_memory_of_another() {

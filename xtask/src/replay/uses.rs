@@ -1,18 +1,18 @@
 //! Freed blocks that other streams still use.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::model::{Fence, Model};
 
 /// By the stream that uses them, in the order of their frees.
 #[derive(Debug)]
 pub(crate) struct Uses<B> {
-    queues: HashMap<u64, VecDeque<(Fence, B)>>,
+    queues: BTreeMap<u64, VecDeque<(Fence, B)>>,
 }
 
 impl<B> Default for Uses<B> {
     fn default() -> Self {
-        Self { queues: HashMap::new() }
+        Self { queues: BTreeMap::new() }
     }
 }
 
@@ -35,8 +35,12 @@ impl<B> Uses<B> {
         })
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &B> {
+        self.queues.values().flatten().map(|(_, block)| block)
+    }
+
     /// Those that are wanted, each with the point until which it is used.
-    pub(crate) fn take_if(&mut self, is_wanted: impl Fn(&B) -> bool) -> Vec<(Fence, B)> {
+    pub(crate) fn take_if(&mut self, mut is_wanted: impl FnMut(&B) -> bool) -> Vec<(Fence, B)> {
         let wanted = |queue: &mut VecDeque<(Fence, B)>| {
             let (taken, left) =
                 std::mem::take(queue).into_iter().partition::<VecDeque<_>, _>(|(_, block)| is_wanted(block));

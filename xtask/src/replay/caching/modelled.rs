@@ -15,6 +15,8 @@ use super::pages::Pages;
 
 /// Addresses that are reserved at once: sixteen times the memory of an H200.
 const RANGE: u64 = 16 * (143_771 << 20);
+/// As the allocator has it: one part in so many of what is active may wait for other streams.
+const WAITS_ON: usize = 64;
 
 /// The engine, and what the allocator has around it.
 pub(super) struct Modelled {
@@ -104,9 +106,7 @@ impl Inner {
         for waiting in self.pending.take_done(model) {
             self.complete(waiting.owned)?;
         }
-        let behind =
-            self.pending.take_if(|waiting| waiting.owned.heap == heap && !model.is_complete(&waiting.own));
-        self.hold_up(model, behind)?;
+        self.catch_up(model, heap)?;
         let block = match self.try_grow(heap, request)? {
             Some(block) => block,
             None => self.climb(model, heap, request)?.ok_or(Refused::OutOfMemory)?,
@@ -115,6 +115,24 @@ impl Inner {
         let live = self.live.capacity() * size_of::<(u64, Owned)>();
         self.metadata = self.metadata.max(self.source.metadata_bytes() + heaps + live);
         Ok(block)
+    }
+
+    /// As the allocator does: the oldest, but for a part of what is active.
+    fn catch_up(&mut self, model: &Model, heap: usize) -> Result<()> {
+        let all = self
+            .pending
+            .iter()
+            .filter(|waiting| waiting.owned.heap == heap)
+            .map(|waiting| waiting.owned.block.size);
+        let mut excess = all.sum::<usize>().saturating_sub(self.load.active / WAITS_ON);
+        let behind = self.pending.take_if(|waiting| {
+            let is_taken = excess > 0 && waiting.owned.heap == heap && !model.is_complete(&waiting.own);
+            if is_taken {
+                excess = excess.saturating_sub(waiting.owned.block.size);
+            }
+            is_taken
+        });
+        self.hold_up(model, behind)
     }
 
     /// One attempt: None if there is no memory for it.
