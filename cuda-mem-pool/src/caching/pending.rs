@@ -139,14 +139,10 @@ impl Pending {
     }
 
     /// The freed blocks of a heap whose stream has not come to their free: the device is behind, so that the uses are no longer than
-    /// what the stream has to do anyway, as far as anybody can tell. The oldest, so many that no more than `room` bytes of the heap
-    /// wait on: the wait for what other streams were given last would be a long one.
+    /// what the stream has to do anyway, as far as anybody can tell. The oldest, so that of all heaps no more than `room` bytes wait
+    /// on if these can help it: a wait for what other streams were given last would be a long one.
     pub(super) fn take_behind(&self, heap: u32, room: usize, observer: &Observer) -> Vec<Waiting> {
-        let all = lock(&self.freed)
-            .iter()
-            .filter(|waiting| waiting.block.heap == heap)
-            .map(|waiting| waiting.block.size)
-            .sum::<usize>();
+        let all = lock(&self.freed).iter().map(|waiting| waiting.block.size).sum::<usize>();
         let mut excess = all.saturating_sub(room);
         if excess == 0 {
             return Vec::new();

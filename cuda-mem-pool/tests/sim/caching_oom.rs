@@ -390,7 +390,7 @@ fn the_newest_blocks_wait_for_other_streams_by_themselves() {
         let [one, user] = [(); 2].map(|()| Stream::new(context).unwrap());
         let allocator = allocator(context, true);
         let kept = allocator.allocate_by_address(600 * MIB, &one).unwrap();
-        let [old, new] = [64, 8].map(|mib| allocator.allocate_by_address(mib * MIB, &one).unwrap());
+        let [old, new] = [64, 4].map(|mib| allocator.allocate_by_address(mib * MIB, &one).unwrap());
         let gates = [Gate::before(&one), Gate::before(&user)];
         for block in [old, new] {
             allocator.record_stream(block, &user).unwrap();
