@@ -19,7 +19,7 @@ const STEPS: [Step; 5] =
     [Shared::take_back, Shared::reclaim_private, Shared::trim, Shared::hold_up, Shared::wait_for_pending];
 
 /// One part in so many of what is active may wait for other streams although its own stream could wait instead.
-const WAITS_ON: usize = 128;
+const WAITS_ON: usize = 16;
 
 impl Shared {
     /// A block after everything that helps.

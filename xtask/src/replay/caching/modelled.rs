@@ -16,7 +16,7 @@ use super::pages::Pages;
 /// Addresses that are reserved at once: sixteen times the memory of an H200.
 const RANGE: u64 = 16 * (143_771 << 20);
 /// As the allocator has it: one part in so many of what is active may wait for other streams.
-const WAITS_ON: usize = 128;
+const WAITS_ON: usize = 16;
 
 /// The engine, and what the allocator has around it.
 pub(super) struct Modelled {
