@@ -80,14 +80,14 @@ pub(super) struct Block {
     companion: Companion,
     /// Whether the loss of its context counts as the free: what is here of another process's memory goes with it.
     is_freed_with_context: bool,
-    /// Destroyed after its blocks.
-    _pool: Arc<MemoryPool>,
+    /// Destroyed after its blocks: once all frees are in their streams. The driver keeps what it needs until they were reached.
+    pool: Option<Arc<MemoryPool>>,
 }
 
 impl Block {
     pub(super) fn new(address: CUdeviceptr, home: &Stream, pool: &Arc<MemoryPool>) -> Self {
-        let (uses, companion, _pool) = (Uses::new(), Companion::NONE, Arc::clone(pool));
-        Self { address, home: home.clone(), uses, companion, is_freed_with_context: false, _pool }
+        let (uses, companion, pool) = (Uses::new(), Companion::NONE, Some(Arc::clone(pool)));
+        Self { address, home: home.clone(), uses, companion, is_freed_with_context: false, pool }
     }
 
     fn imported(address: CUdeviceptr, home: &Stream, pool: &Arc<MemoryPool>) -> Self {
@@ -235,6 +235,9 @@ impl Release for Block {
         // With the context the import is gone, and the code may be that of earlier work, of a free that was done.
         freed.or_else(|error| self.expect_lost(error))?;
         self.address = 0;
+        // Before anybody asks whether the free was reached. An imported pool of the host that is destroyed after that leaves its last
+        // addresses in the driver's books, and the next mapping there, whosever it is, fails with code 208 (seen on hardware).
+        self.pool = None;
         if let Some(guard) = self.companion.take() {
             let freed = is_freed.then(|| Fence::record(&self.home).ok()).flatten();
             let mut uses = std::mem::take(&mut self.uses);

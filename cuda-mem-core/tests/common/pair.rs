@@ -6,6 +6,7 @@ use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::ptr;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long either end waits for the other. Far longer than any needs: who takes it hangs.
@@ -53,6 +54,10 @@ pub(crate) fn play_alone(test: &'static str, roles: &[(&str, Body)], first: impl
         Ok(ALONE) => first(Cast { test }),
         Ok(_) => play(test, roles, first),
         Err(_) => {
+            // One after the other, where the free memory is everybody's: each of them has several contexts all the time.
+            static TURN: Mutex<()> = Mutex::new(());
+            let shares_memory = std::env::var("CUDA_MEM_BACKEND").is_ok_and(|backend| backend == "gpu");
+            let _turn = shares_memory.then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
             let mut command = again(test, ALONE);
             let status = command.stdin(Stdio::null()).status().expect("a new process");
             assert!(status.success(), "the process that is alone failed: {status}");

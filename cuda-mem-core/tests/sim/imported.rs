@@ -16,6 +16,7 @@ use cuda_mem_sim::Sim;
 
 use crate::common::gate::Gate;
 use crate::common::kernels::Kernels;
+use crate::rig::log_of;
 
 const LEN: usize = 1 << 20;
 const LOST: CUresult = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -73,6 +74,22 @@ fn a_lost_context_counts_as_the_free() {
     }
     assert_eq!(driver.release_failures(), 0);
     assert_eq!(driver.reclaim(), 0);
+}
+
+/// Once it is known here that the free of a block of the host was reached, the driver leaves the block's addresses in its books when the
+/// pool goes, and whatever is mapped there next is refused.
+#[test]
+fn an_imported_pool_goes_before_it_is_known_that_the_free_was_reached() {
+    let (sim, context) = simulator();
+    let home = Stream::new(&context).unwrap();
+    let (block, guard) = import(&home);
+    let records = log_of(&sim.log(), || drop(block));
+    let at = |function| records.iter().position(|record| record.function == function);
+    let [freed, destroyed, marked] =
+        ["cuMemFreeAsync", "cuMemPoolDestroy", "cuEventRecord"].map(|function| at(function).unwrap());
+    assert!(freed < destroyed && destroyed < marked, "{records:?}");
+    home.synchronize().unwrap();
+    assert_eq!((context.driver().reclaim(), Arc::strong_count(&guard)), (0, 1));
 }
 
 /// The codes are those of one stream's context, and another one still works.
