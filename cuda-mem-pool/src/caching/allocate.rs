@@ -7,6 +7,7 @@ use super::shared::{OtherHeaps, Shared};
 use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, GrowError, Load, MEDIUM, Policy, StreamHeap, Wanted, block_size};
 use crate::error::{Error, Result};
+use crate::primitive::Ordering;
 use crate::statistics::{PoolSize, ShardGuard};
 
 /// What was asked for.
@@ -200,6 +201,7 @@ impl Shared {
             let (size, unused) = (request.size, request.unused());
             source.backend_mut().create_for(pool_of(size));
             let grown = source.grow(number, heap, &mut others, Wanted { size, unused, load }, &index);
+            self.held.store(source.reserved(), Ordering::Relaxed);
             self.note_moves(slot, heap);
             match grown {
                 Ok(block) => {
@@ -212,10 +214,14 @@ impl Shared {
         })
     }
 
-    /// A block after what the heap keeps is joined, if it has more than its part of what may be kept. The page source sees to
-    /// that too, but others wait for it.
+    /// A block after what the heap keeps is joined, if all heaps have filled their room and it has more than its part of that. The page
+    /// source sees to that too, but others wait for it. Streams that have done their work leave their part to the others.
     fn take_of_kept(&self, slot: &StreamSlot, request: Request) -> Option<u64> {
-        let part = Policy::DEFAULT.room_of_each(self.slots.iter().count());
+        let heaps = self.slots.iter().count();
+        if self.held.load(Ordering::Relaxed) < Policy::DEFAULT.room_of_all(heaps) {
+            return None;
+        }
+        let part = Policy::DEFAULT.room_of_each(heaps);
         slot.heap.with(|heap, guard| {
             if heap.held_bytes() < part {
                 return None;

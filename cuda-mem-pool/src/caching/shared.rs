@@ -24,7 +24,7 @@ use super::vmm::{Told, Vmm};
 use crate::engine::paged::{Heaps, PAGE, PageSource, Policy, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::History;
-use crate::primitive::{AtomicU64, Mutex, MutexGuard, lock};
+use crate::primitive::{AtomicU64, AtomicUsize, Mutex, MutexGuard, lock};
 use crate::statistics::{DeviceStatistics, PeakLedger, ShardGuard};
 
 /// How much of the address space is reserved at once, in multiples of the device's memory: windows leave room behind them, and
@@ -39,6 +39,8 @@ pub(super) struct Shared {
     pub(super) slots: Arc<Slots>,
     by_stream: Mutex<HashMap<StreamId, u32>>,
     pub(super) source: Apart<Mutex<PageSource<Vmm>>>,
+    /// What the source held when a heap last got something of it, for those who would not wait for the source to know.
+    pub(super) held: Apart<AtomicUsize>,
     pub(super) pending: Pending,
     pub(super) private: Private,
     pub(super) rounding: Rounding,
@@ -96,6 +98,7 @@ impl Shared {
             slots,
             by_stream: Mutex::default(),
             source: Apart(Mutex::new(source)),
+            held: Apart(AtomicUsize::new(0)),
             pending: Pending::default(),
             private,
             rounding: Rounding::new(&options.segments),

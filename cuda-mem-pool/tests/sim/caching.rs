@@ -347,3 +347,28 @@ fn who_has_memory_does_not_wait_for_who_gets_some() {
         drop(first);
     });
 }
+
+/// What a heap keeps is there again without a step of cutting or joining, whether other streams were used before it or not.
+#[test]
+fn idle_streams_leave_their_room_to_the_others() {
+    let held = |idle: usize| {
+        let sim = Sim::builder().build();
+        let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+        let allocator = allocator(&context);
+        let allocate = |stream: &Stream, bytes| allocator.allocate(bytes, stream).unwrap();
+        for _ in 0..idle {
+            let stream = Stream::new(&context).unwrap();
+            drop(allocate(&stream, 512));
+        }
+        let before = allocator.reserved_bytes();
+        let stream = Stream::new(&context).unwrap();
+        let sizes = (0..450).map(|at: usize| (at * 37 % 450 + 1) * 512);
+        let mut live: Vec<_> = (0..64).map(|_| None).collect();
+        for (at, size) in sizes.cycle().take(32 << 10).enumerate() {
+            live[at * 29 % 64] = None;
+            live[at * 29 % 64] = Some(allocate(&stream, size));
+        }
+        allocator.reserved_bytes() - before
+    };
+    assert_eq!(held(12), held(0));
+}

@@ -102,7 +102,12 @@ impl Policy {
         Self { moves, ..self }
     }
 
-    /// What each of so many heaps may hold before it gives up what it keeps.
+    /// What so many heaps may hold together before they give up what they keep.
+    pub(crate) const fn room_of_all(&self, heaps: usize) -> usize {
+        self.room.saturating_add(self.room_of_heap.saturating_mul(heaps))
+    }
+
+    /// What each of so many heaps may hold of that.
     pub(crate) const fn room_of_each(&self, heaps: usize) -> usize {
         self.room / (if heaps == 0 { 1 } else { heaps }) + self.room_of_heap
     }

@@ -188,7 +188,7 @@ impl<B: Backend> PageSource<B> {
         self.marks.entry(heap).or_default();
         // Nothing is got while what is here would do. From then on the heap sees to that by itself, as far as it goes: of many heaps each
         // would come here for it all the time.
-        let is_full = self.ground.bytes() >= self.policy.room.saturating_add(self.room_of_heaps());
+        let is_full = self.ground.bytes() >= self.policy.room_of_all(self.marks.len());
         mine.room = if is_full { mine.held_bytes().min(ROOMY) } else { ROOMY };
         if is_full && let Some(block) = mine.allocate_of_kept(size, unused, index) {
             return Ok(block);
