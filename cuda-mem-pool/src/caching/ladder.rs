@@ -7,7 +7,7 @@ use super::callbacks::refuse_watchers;
 use super::pending::Waiting;
 use super::shared::{Shared, wait_for};
 use super::slot::StreamSlot;
-use crate::engine::paged::PAGE;
+use crate::engine::paged::{PAGE, Policy};
 use crate::error::{Error, Result};
 use crate::primitive::lock;
 
@@ -17,9 +17,6 @@ type Step = fn(&Shared, &StreamSlot, Request) -> Result<bool>;
 /// The cheapest first. The host waits in the last one alone.
 const STEPS: [Step; 5] =
     [Shared::take_back, Shared::reclaim_private, Shared::trim, Shared::hold_up, Shared::wait_for_pending];
-
-/// One part in so many of what is active may wait for other streams although its own stream could wait instead.
-const WAITS_ON: usize = 16;
 
 impl Shared {
     /// A block after everything that helps.
@@ -101,14 +98,14 @@ impl Shared {
     /// Other heaps' streams are left alone: they would wait for memory that they did not ask for, and a capture that another thread
     /// begins there meanwhile would be lost.
     ///
-    /// Of the newest nothing is taken, up to [`WAITS_ON`] of what is active: a stream that waits for the last that another one was given
+    /// Of the newest nothing is taken, up to [`Policy::WAITS_ON`] of what is active: a stream that waits for the last that another one was given
     /// does not work beside it any more.
     pub(super) fn catch_up(&self, slot: &StreamSlot) {
         if self.pending.is_empty() {
             return;
         }
         let (active, _) = self.ledger.glance_at_active_bytes();
-        let room = usize::try_from(active).unwrap_or(usize::MAX) / WAITS_ON;
+        let room = usize::try_from(active).unwrap_or(usize::MAX) / Policy::WAITS_ON;
         self.hold_up_all(self.pending.take_behind(slot.number, room, &self.observer));
     }
 
