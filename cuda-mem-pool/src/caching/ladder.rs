@@ -120,13 +120,12 @@ impl Shared {
             let owner = self.slots.get(waiting.block.heap).map(|owner| &owner.stream);
             // Made to wait, a stream that captures would lose its capture.
             let owner = owner.filter(|stream| matches!(stream.is_capturing(), Ok(false)));
-            match owner.map(|stream| waiting.hold_up(stream, &self.observer)) {
-                Some(Ok(())) => {
-                    self.complete(&waiting);
-                    back = back.saturating_add(waiting.block.size);
-                }
+            if owner.is_some_and(|stream| waiting.hold_up(stream, &self.observer)) {
+                self.complete(&waiting);
+                back = back.saturating_add(waiting.block.size);
+            } else {
                 // A stream that captures cannot; the host may.
-                _ => self.put_back_waiting(waiting),
+                self.put_back_waiting(waiting);
             }
         }
         back
