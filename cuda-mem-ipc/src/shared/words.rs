@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream, Uses};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream};
 
 use super::releases::{self, bury};
 use super::{lock, ring, wire};
@@ -155,7 +155,7 @@ impl Words {
         announce: impl FnOnce(Point) -> bool,
     ) -> Result<Point> {
         let page = self.page()?;
-        let number = lock(&self.own).of(stream);
+        let number = lock(&self.own).of(stream).ok_or(Error::NoLinesLeft { lines: wire::LINES })?;
         let line = page.line(self.slot(self.side, number))?;
         let mut is_told = false;
         let recorded = line.record_announced(stream, |generation| {
@@ -163,10 +163,9 @@ impl Words {
             is_told
         });
         if recorded.is_err() && is_told {
-            self.give_up(number, line, stream);
+            self.give_up(number, &page);
         }
-        // A poisoned line is the peer's doing, or that of whoever found it dead.
-        let generation = recorded.map_err(|error| self.told(error))?.generation().unwrap_or_default();
+        let generation = recorded.map_err(|error| self.told(number, error))?.generation().unwrap_or_default();
         if let Some(issued) = self.issued.get(number as usize) {
             issued.fetch_max(generation, Ordering::SeqCst);
         }
@@ -174,14 +173,10 @@ impl Words {
     }
 
     /// Poisons a line of this side for good.
-    fn give_up(&self, number: u32, line: &FenceLine, stream: &Stream) {
+    fn give_up(&self, number: u32, page: &Arc<Page>) {
         lock(&self.own).give_up(number);
-        line.poison();
-        let (line, uses) = (line.clone(), Uses::new());
-        // Otherwise its context is lost, and it writes nothing more.
-        if uses.record_stream(stream).is_ok() {
-            releases::queue([move || keep_poisoned(&line, uses)]);
-        }
+        let (line, page) = (self.slot(self.side, number), Arc::clone(page));
+        releases::queue([move || keep_poisoned(line, &page)]);
     }
 
     /// Has `stream` wait for a fence of the peer. Without a call of the driver if it was reached.
@@ -210,10 +205,12 @@ impl Words {
         Ok(self.page()?.line(self.slot(self.peer(), point.line))?.fence(point.generation)?)
     }
 
-    /// Whether a fence of a peer that is gone was reached before.
+    /// Whether a fence whose line is poisoned was reached before.
     fn was_reached(&self, point: Point) -> Result<bool> {
+        // The page goes before its lines are poisoned here: as long as it is there, the peer has done that, and lives.
+        let Err(gone) = self.page() else { return Err(Error::FenceRefused { pid: self.pid }) };
         let reached = lock(&self.reached).get(point.line as usize).copied().unwrap_or_default();
-        if reached >= point.generation { Ok(true) } else { Err(Error::PeerDied { pid: self.pid }) }
+        if reached >= point.generation { Ok(true) } else { Err(gone) }
     }
 
     /// Whether everything that this side recorded is done.
@@ -259,18 +256,25 @@ impl Words {
                 *reached = if seen > LAST { 0 } else { seen };
             }
         }
+        // Before the poison: whoever finds a poisoned line in a page that is there takes it for the peer's doing.
+        *lock(&self.page) = None;
         for line in 0..wire::LINES {
             if let Ok(line) = page.line(self.slot(self.peer(), line)) {
                 line.poison();
             }
         }
-        *lock(&self.page) = None;
         // Its release waits for streams, which may wait for another peer.
         bury(page);
     }
 
-    fn told(&self, error: core::Error) -> Error {
+    /// Why a fence could not be recorded on one of this side's lines.
+    fn told(&self, line: u32, error: core::Error) -> Error {
         match error {
+            // Another stream of this process had that, right before this one asked.
+            core::Error::Poisoned if lock(&self.own).is_given_up(line) => {
+                Error::FenceRefused { pid: std::process::id() }
+            }
+            // The peer's doing, or that of whoever found it dead.
             core::Error::Poisoned => Error::PeerDied { pid: self.pid },
             error => error.into(),
         }
@@ -322,10 +326,10 @@ pub(super) struct ReleaseFence {
 }
 
 impl ReleaseFence {
-    /// Has `stream` wait for it. A receiver that is gone uses nothing any more.
+    /// Has `stream` wait for it. A receiver that is gone uses nothing any more, and one that poisons its own line says so.
     pub(super) fn order(&self, stream: &Stream) -> Result<()> {
         match self.words.hold_up(self.point, stream) {
-            Err(Error::PeerDied { .. }) => Ok(()),
+            Err(Error::PeerDied { .. } | Error::FenceRefused { .. }) => Ok(()),
             result => result,
         }
     }
