@@ -1,11 +1,9 @@
 //! What is tried when there is no memory, step by step.
 
-use cuda_mem_core::forked;
-
 use super::allocate::{Request, grow_error};
 use super::callbacks::refuse_watchers;
 use super::pending::Waiting;
-use super::shared::{Shared, wait_for};
+use super::shared::{Shared, refuse_forked, wait_for};
 use super::slot::StreamSlot;
 use crate::engine::paged::{PAGE, Policy};
 use crate::error::{Error, Result};
@@ -187,9 +185,7 @@ impl Shared {
 
     /// Gives what nothing is in and nothing uses back to the driver; how many bytes.
     pub(super) fn empty_cache(&self) -> Result<usize> {
-        if forked() {
-            return Err(cuda_mem_core::Error::Forked.into());
-        }
+        refuse_forked()?;
         refuse_watchers()?;
         self.poll();
         self.settle();
