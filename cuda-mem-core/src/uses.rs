@@ -175,6 +175,16 @@ impl Uses {
         self.all(Use::is_over)
     }
 
+    /// The same uses once more. One that is open has its end when it is copied again.
+    pub(crate) fn copied(&self) -> Self {
+        let entries = self.lock();
+        let copy = |entry: &Use| Use { open: 0, ..entry.clone() };
+        let (writer, readers) =
+            (entries.writer.as_ref().map(copy), entries.readers.iter().map(copy).collect());
+        drop(entries);
+        Self { entries: Mutex::new(Entries { writer, readers }) }
+    }
+
     /// As [`Uses::are_over`], where a use that was lost with its context is over too.
     pub(crate) fn are_over_or_lost(&mut self) -> Result<bool> {
         self.all(|entry| match entry.is_over() {

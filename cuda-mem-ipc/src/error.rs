@@ -63,6 +63,22 @@ pub enum Error {
         /// The peer.
         pid: u32,
     },
+    /// The driver of the process that was to record a fence refused it: nobody learns when the work before it is done. The process
+    /// lives, and the connection goes on.
+    #[error(
+        "the driver of process {pid} refused a fence, so that nothing says when its work before this point is done: the bytes may not be \
+         what it meant them to be"
+    )]
+    FenceRefused {
+        /// The process whose driver it was.
+        pid: u32,
+    },
+    /// The driver has refused a fence on each line that this process writes of the connection.
+    #[error("the driver has refused fences on all {lines} lines of the connection: make a new one")]
+    NoLinesLeft {
+        /// How many there are.
+        lines: u32,
+    },
     /// The driver layer refused.
     #[error(transparent)]
     Core(#[from] core::Error),

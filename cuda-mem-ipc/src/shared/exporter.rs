@@ -153,7 +153,8 @@ impl Exporter {
     /// # Errors
     ///
     /// Nothing was handed over then, but for one case: if the driver refuses to record the fence, the receiver may have the buffer by then.
-    /// It gets [`Error::PeerDied`] from it, and from what was handed over on this stream before and is not done. [`Error::Timeout`] when the receiver takes no messages, [`Error::PeerDied`],
+    /// It gets [`Error::FenceRefused`] from it, and from what was handed over on this stream before; so may, here, another thread that hands
+    /// over at that moment. [`Error::NoLinesLeft`] after many of these. [`Error::Timeout`] when the receiver takes no messages, [`Error::PeerDied`],
     /// [`Error::Closed`] and [`Error::PeerExited`] when it is gone; [`Error::Core`]: [`core::Error::ForeignContext`] for another
     /// driver's stream, those of [`FenceLine::record`](core::FenceLine::record), [`core::Error::Forked`].
     pub fn hand_over(

@@ -114,8 +114,8 @@ impl ReceivedBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::PeerDied`] if the exporter died before its work was done; [`Error::Core`], as
-    /// [`DeviceBuffer::on`](core::DeviceBuffer::on).
+    /// [`Error::PeerDied`] if the exporter died before its work was done, [`Error::FenceRefused`] if it lives and nobody learns when that is;
+    /// [`Error::Core`], as [`DeviceBuffer::on`](core::DeviceBuffer::on).
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         let received = &*self.received;
@@ -133,7 +133,7 @@ impl ReceivedBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::PeerDied`] if it never will be; [`Error::Core`].
+    /// [`Error::PeerDied`] and [`Error::FenceRefused`], as [`ReceivedBuffer::on`]; [`Error::Core`].
     pub fn is_ready(&self) -> Result<bool> {
         refuse_forked()?;
         self.received.arrival.is_reached(&self.received.link.words)

@@ -1,6 +1,7 @@
 //! The fences between two processes: words in memory that both have, half of the lines written by either side.
 
 mod own;
+mod theirs;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,13 +9,14 @@ use std::sync::{Arc, Mutex};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream, Uses};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, FenceLine, Stream};
 
-use super::releases::{self, bury};
+use super::releases;
 use super::{lock, ring, wire};
 use crate::LARGEST_PAGE;
 use crate::error::{Error, Result};
 use own::{Own, keep_poisoned};
+pub(super) use theirs::ReleaseFence;
 
 /// Bytes of a line's slot, as [`SharedWords`] documents.
 const SLOT: usize = 64;
@@ -155,7 +157,7 @@ impl Words {
         announce: impl FnOnce(Point) -> bool,
     ) -> Result<Point> {
         let page = self.page()?;
-        let number = lock(&self.own).of(stream);
+        let number = lock(&self.own).of(stream).ok_or(Error::NoLinesLeft { lines: wire::LINES })?;
         let line = page.line(self.slot(self.side, number))?;
         let mut is_told = false;
         let recorded = line.record_announced(stream, |generation| {
@@ -163,10 +165,9 @@ impl Words {
             is_told
         });
         if recorded.is_err() && is_told {
-            self.give_up(number, line, stream);
+            self.give_up(number, &page);
         }
-        // A poisoned line is the peer's doing, or that of whoever found it dead.
-        let generation = recorded.map_err(|error| self.told(error))?.generation().unwrap_or_default();
+        let generation = recorded.map_err(|error| self.told(number, error))?.generation().unwrap_or_default();
         if let Some(issued) = self.issued.get(number as usize) {
             issued.fetch_max(generation, Ordering::SeqCst);
         }
@@ -174,46 +175,10 @@ impl Words {
     }
 
     /// Poisons a line of this side for good.
-    fn give_up(&self, number: u32, line: &FenceLine, stream: &Stream) {
+    fn give_up(&self, number: u32, page: &Arc<Page>) {
         lock(&self.own).give_up(number);
-        line.poison();
-        let (line, uses) = (line.clone(), Uses::new());
-        // Otherwise its context is lost, and it writes nothing more.
-        if uses.record_stream(stream).is_ok() {
-            releases::queue([move || keep_poisoned(&line, uses)]);
-        }
-    }
-
-    /// Has `stream` wait for a fence of the peer. Without a call of the driver if it was reached.
-    pub(super) fn hold_up(&self, point: Point, stream: &Stream) -> Result<()> {
-        let held_up = self.fence(point).and_then(|fence| {
-            if fence.is_complete()? {
-                return Ok(());
-            }
-            Ok(fence.hold_up(stream)?)
-        });
-        match held_up {
-            Err(error) if is_poison(&error) => self.was_reached(point).map(drop),
-            result => result,
-        }
-    }
-
-    /// Whether a fence of the peer was reached.
-    pub(super) fn is_reached(&self, point: Point) -> Result<bool> {
-        match self.fence(point).and_then(|fence| Ok(fence.is_complete()?)) {
-            Err(error) if is_poison(&error) => self.was_reached(point),
-            result => result,
-        }
-    }
-
-    fn fence(&self, point: Point) -> Result<Fence> {
-        Ok(self.page()?.line(self.slot(self.peer(), point.line))?.fence(point.generation)?)
-    }
-
-    /// Whether a fence of a peer that is gone was reached before.
-    fn was_reached(&self, point: Point) -> Result<bool> {
-        let reached = lock(&self.reached).get(point.line as usize).copied().unwrap_or_default();
-        if reached >= point.generation { Ok(true) } else { Err(Error::PeerDied { pid: self.pid }) }
+        let (line, page) = (self.slot(self.side, number), Arc::clone(page));
+        releases::queue([move || keep_poisoned(line, &page)]);
     }
 
     /// Whether everything that this side recorded is done.
@@ -223,19 +188,6 @@ impl Words {
 
     fn issued(&self) -> [u64; LINES] {
         std::array::from_fn(|line| self.issued.get(line).map_or(0, |issued| issued.load(Ordering::SeqCst)))
-    }
-
-    /// A fence that the peer says it has recorded.
-    pub(super) fn expect(&self, point: Point) {
-        if let Some(expected) = lock(&self.expected).get_mut(point.line as usize) {
-            *expected = point.generation.max(*expected);
-        }
-    }
-
-    /// Whether everything that the peer said it has recorded is done.
-    pub(super) fn expected_are_reached(&self) -> bool {
-        let expected = *lock(&self.expected);
-        self.have_come_to(self.peer(), expected)
     }
 
     fn have_come_to(&self, side: Side, generations: [u64; LINES]) -> bool {
@@ -248,29 +200,14 @@ impl Words {
         lines.all(|(line, generation)| word(&page.words, self.slot(side, line)) >= generation)
     }
 
-    /// The peer is gone: whoever waits for it is let go, and what it had reached is remembered.
-    pub(super) fn end(&self) {
-        let Ok(page) = self.page() else { return };
-        {
-            let mut reached = lock(&self.reached);
-            for (line, reached) in (0..wire::LINES).zip(reached.iter_mut()) {
-                let seen = word(&page.words, self.slot(self.peer(), line));
-                // Above the last generation it is poison.
-                *reached = if seen > LAST { 0 } else { seen };
-            }
-        }
-        for line in 0..wire::LINES {
-            if let Ok(line) = page.line(self.slot(self.peer(), line)) {
-                line.poison();
-            }
-        }
-        *lock(&self.page) = None;
-        // Its release waits for streams, which may wait for another peer.
-        bury(page);
-    }
-
-    fn told(&self, error: core::Error) -> Error {
+    /// Why a fence could not be recorded on one of this side's lines.
+    fn told(&self, line: u32, error: core::Error) -> Error {
         match error {
+            // Another stream of this process had that, right before this one asked.
+            core::Error::Poisoned if lock(&self.own).is_given_up(line) => {
+                Error::FenceRefused { pid: std::process::id() }
+            }
+            // The peer's doing, or that of whoever found it dead.
             core::Error::Poisoned => Error::PeerDied { pid: self.pid },
             error => error.into(),
         }
@@ -308,32 +245,6 @@ const LAST: u64 = 1 << 62;
 
 fn word(page: &SharedWords, slot: usize) -> u64 {
     page.mapping().word(slot * SLOT).map_or(0, |word| word.load(Ordering::SeqCst))
-}
-
-fn is_poison(error: &Error) -> bool {
-    matches!(error, Error::Core(core::Error::Poisoned) | Error::PeerDied { .. })
-}
-
-/// A receiver's last use of memory that was handed to it: what its owner waits for.
-#[derive(Debug, Clone)]
-pub(super) struct ReleaseFence {
-    pub(super) words: Arc<Words>,
-    pub(super) point: Point,
-}
-
-impl ReleaseFence {
-    /// Has `stream` wait for it. A receiver that is gone uses nothing any more.
-    pub(super) fn order(&self, stream: &Stream) -> Result<()> {
-        match self.words.hold_up(self.point, stream) {
-            Err(Error::PeerDied { .. }) => Ok(()),
-            result => result,
-        }
-    }
-
-    /// Whether it need not be waited for.
-    pub(super) fn is_over(&self) -> bool {
-        !matches!(self.words.is_reached(self.point), Ok(false))
-    }
 }
 
 #[cfg(test)]

@@ -79,8 +79,8 @@ fn who_has_a_buffer_whose_fence_is_refused_is_let_go() {
     // At once or when the poison comes.
     let _ = refused.on(&stream).map(drop);
     eventually("it is known that nothing comes", || refused.is_ready().is_err());
-    assert!(matches!(refused.is_ready(), Err(Error::PeerDied { .. })));
-    assert!(matches!(refused.on(&stream).map(drop), Err(Error::PeerDied { .. })));
+    assert!(matches!(refused.is_ready(), Err(Error::FenceRefused { .. })));
+    assert!(matches!(refused.on(&stream).map(drop), Err(Error::FenceRefused { .. })));
     let next = importer.recv(LIMIT).unwrap();
     drop(next.on(&stream).unwrap());
     next.synchronize(LIMIT).unwrap();

@@ -8,7 +8,7 @@ use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, GrowError, Load, MEDIUM, Policy, StreamHeap, Wanted, block_size};
 use crate::error::{Error, Result};
 use crate::primitive::Ordering;
-use crate::statistics::{PoolSize, ShardGuard};
+use crate::statistics::{ActiveBytes, PoolSize, ShardGuard};
 
 /// What was asked for.
 #[derive(Debug, Clone, Copy)]
@@ -162,26 +162,31 @@ impl Shared {
             return self.give_up(slot, request);
         }
         self.poll();
-        self.catch_up(slot);
+        let active = self.catch_up(slot);
         self.collect_garbage();
-        match self.try_grow(slot, request)? {
+        match self.try_grow(slot, request, active)? {
             Some(address) => Ok(address),
             None => self.climb(slot, request),
         }
     }
 
-    /// One attempt: None if there is no memory for it.
-    pub(super) fn try_grow(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
+    /// One attempt: None if there is no memory for it. Whoever has just looked at what is active says so.
+    pub(super) fn try_grow(
+        &self,
+        slot: &StreamSlot,
+        request: Request,
+        active: Option<ActiveBytes>,
+    ) -> Result<Option<u64>> {
         if let Some(address) = self.take_of_kept(slot, request) {
             return Ok(Some(address));
         }
         // Before others wait for what is taken next: this may wait for those who count.
-        let (active, peak) = self.ledger.glance_at_active_bytes();
+        let ActiveBytes { now, peak } = active.unwrap_or_else(|| self.ledger.glance_at_active_bytes());
         let bytes = |count: u64| usize::try_from(count).unwrap_or(0);
         // The page source knows nothing of private blocks.
         let others = self.private.active();
         let load =
-            Load { active: bytes(active).saturating_sub(others), peak: bytes(peak).saturating_sub(others) };
+            Load { active: bytes(now).saturating_sub(others), peak: bytes(peak).saturating_sub(others) };
         // Whoever has the page source may call the driver: a page out of what is here is sooner there.
         if request.size <= MEDIUM
             && self.source.try_lock().is_err()

@@ -10,12 +10,12 @@ use std::alloc::Layout;
 use std::sync::Arc;
 
 use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{Context, MemorySource, Stream};
+use cuda_mem_core::{Context, MemorySource, Stream, forked};
 
 use super::index::number_of;
 use super::observer::{CallObserver, Observer};
 use super::options::CachingOptions;
-use super::shared::{Shared, limit};
+use super::shared::{Shared, limit, refuse_forked};
 use crate::error::{Error, Result};
 use crate::primitive::{Ordering, lock};
 use crate::resource::{DeviceAccessible, Home, MemoryResource, RawResource};
@@ -23,6 +23,9 @@ use crate::resource::{DeviceAccessible, Home, MemoryResource, RawResource};
 /// Device memory that is kept when it is freed, and moved to where it is needed.
 ///
 /// Clones are handles to the same allocator. See `docs/allocator.md` for how it works.
+///
+/// In a forked child all of it is the parent's: what can fail is `Forked` in [`Error::Core`], and what cannot does nothing and tells of
+/// nothing. It takes no lock there, which a thread of the parent may have held.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -127,6 +130,7 @@ impl CachingAllocator {
     ///
     /// [`Error::UnknownAddress`] if no block begins there; [`Error::InCallback`], [`Error::Core`] of the driver.
     pub fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
+        refuse_forked()?;
         let shared = self.shared();
         let Some(found) = shared.map.find(address) else { return shared.record_private(address, stream) };
         let slot = shared.slots.get(found.owner).ok_or(Error::UnknownAddress { address })?;
@@ -173,6 +177,7 @@ impl CachingAllocator {
     ///
     /// [`Error::InvalidFraction`], [`Error::InCallback`].
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
+        refuse_forked()?;
         let shared = self.shared();
         let bytes = limit(fraction, shared.total)?;
         shared.set_limit(bytes)?;
@@ -189,6 +194,9 @@ impl CachingAllocator {
     /// The physical memory that is held now, in bytes, that of private pools included.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
+        if forked() {
+            return 0;
+        }
         lock(&self.shared().source).reserved().saturating_add(self.shared().private.reserved())
     }
 
@@ -196,19 +204,22 @@ impl CachingAllocator {
     /// [`reserved_bytes`](crate::statistics::DeviceStatistics::reserved_bytes) of the statistics it is never reset.
     #[must_use]
     pub fn peak_reserved_bytes(&self) -> usize {
+        if forked() {
+            return 0;
+        }
         usize::try_from(self.shared().most_reserved()).unwrap_or(usize::MAX)
     }
 
     /// Host memory that the allocator's books take, in bytes.
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
-        self.shared().metadata_bytes()
+        if forked() { 0 } else { self.shared().metadata_bytes() }
     }
 
     /// How many calls of the driver were made for memory, mappings and order.
     #[must_use]
     pub fn driver_calls(&self) -> u64 {
-        self.shared().calls().total()
+        if forked() { 0 } else { self.shared().calls().total() }
     }
 }
 

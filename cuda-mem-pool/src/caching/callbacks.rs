@@ -5,6 +5,8 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use cuda_mem_core::forked;
+
 use super::out_of_memory::OutOfMemoryReport;
 use super::segment::BackingChange;
 use crate::error::{Error, Result};
@@ -76,6 +78,10 @@ impl<F: ?Sized> List<F> {
         // Not one of a model's: its value goes on from one to the next.
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let id = CallbackId(NEXT.fetch_add(1, Ordering::Relaxed));
+        if forked() {
+            // Nothing is ever called there.
+            return id;
+        }
         let mut list = lock(&self.0);
         *list = Arc::new(list.iter().cloned().chain([(id, callback)]).collect());
         id
@@ -115,7 +121,7 @@ impl Callbacks {
     }
 
     pub(super) fn remove(&self, id: CallbackId) -> bool {
-        self.reclaimers.remove(id) || self.observers.remove(id) || self.watchers.remove(id)
+        !forked() && (self.reclaimers.remove(id) || self.observers.remove(id) || self.watchers.remove(id))
     }
 
     /// Has everybody free what they can; whether anybody did. Not when one of them asks.

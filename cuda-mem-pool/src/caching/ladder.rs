@@ -1,15 +1,14 @@
 //! What is tried when there is no memory, step by step.
 
-use cuda_mem_core::forked;
-
 use super::allocate::{Request, grow_error};
 use super::callbacks::refuse_watchers;
 use super::pending::Waiting;
-use super::shared::{Shared, wait_for};
+use super::shared::{Shared, refuse_forked, wait_for};
 use super::slot::StreamSlot;
-use crate::engine::paged::PAGE;
+use crate::engine::paged::{PAGE, Policy};
 use crate::error::{Error, Result};
 use crate::primitive::lock;
+use crate::statistics::ActiveBytes;
 
 /// One step, for a request of a stream: whether it may have helped.
 type Step = fn(&Shared, &StreamSlot, Request) -> Result<bool>;
@@ -17,9 +16,6 @@ type Step = fn(&Shared, &StreamSlot, Request) -> Result<bool>;
 /// The cheapest first. The host waits in the last one alone.
 const STEPS: [Step; 5] =
     [Shared::take_back, Shared::reclaim_private, Shared::trim, Shared::hold_up, Shared::wait_for_pending];
-
-/// One part in so many of what is active may wait for other streams although its own stream could wait instead.
-const WAITS_ON: usize = 16;
 
 impl Shared {
     /// A block after everything that helps.
@@ -54,7 +50,7 @@ impl Shared {
     fn try_steps(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
         for step in STEPS {
             if step(self, slot, request)?
-                && let Some(address) = self.try_grow(slot, request)?
+                && let Some(address) = self.try_grow(slot, request, None)?
             {
                 return Ok(Some(address));
             }
@@ -92,7 +88,7 @@ impl Shared {
 
     /// Has the streams of blocks that wait for other streams wait instead, on the device.
     fn hold_up(&self, _slot: &StreamSlot, _request: Request) -> Result<bool> {
-        Ok(self.hold_up_all(self.pending.take_marked()))
+        Ok(self.hold_up_all(self.pending.take_marked()) > 0)
     }
 
     /// Takes blocks of a heap that needs memory back whose stream the device has not brought to their free yet; other streams still
@@ -101,34 +97,36 @@ impl Shared {
     /// Other heaps' streams are left alone: they would wait for memory that they did not ask for, and a capture that another thread
     /// begins there meanwhile would be lost.
     ///
-    /// Of the newest nothing is taken, up to [`WAITS_ON`] of what is active: a stream that waits for the last that another one was given
+    /// Of the newest nothing is taken, up to [`Policy::WAITS_ON`] of what is active: a stream that waits for the last that another one was given
     /// does not work beside it any more.
-    pub(super) fn catch_up(&self, slot: &StreamSlot) {
+    ///
+    /// What is active afterwards, if that had to be looked at: it is a sum over all heaps, and whoever grows needs it next.
+    pub(super) fn catch_up(&self, slot: &StreamSlot) -> Option<ActiveBytes> {
         if self.pending.is_empty() {
-            return;
+            return None;
         }
-        let (active, _) = self.ledger.glance_at_active_bytes();
-        let room = usize::try_from(active).unwrap_or(usize::MAX) / WAITS_ON;
-        self.hold_up_all(self.pending.take_behind(slot.number, room, &self.observer));
+        let ActiveBytes { now, peak } = self.ledger.glance_at_active_bytes();
+        let room = usize::try_from(now).unwrap_or(usize::MAX) / Policy::WAITS_ON;
+        let back = self.hold_up_all(self.pending.take_behind(slot.number, room, &self.observer));
+        Some(ActiveBytes { now: now.saturating_sub(back as u64), peak })
     }
 
-    /// Has the streams of these blocks wait for what other streams do with them; whether there were any that could.
-    fn hold_up_all(&self, blocks: Vec<Waiting>) -> bool {
-        let mut helped = false;
+    /// Has the streams of these blocks wait for what other streams do with them; how many bytes those had that could.
+    fn hold_up_all(&self, blocks: Vec<Waiting>) -> usize {
+        let mut back = 0usize;
         for waiting in blocks {
             let owner = self.slots.get(waiting.block.heap).map(|owner| &owner.stream);
             // Made to wait, a stream that captures would lose its capture.
             let owner = owner.filter(|stream| matches!(stream.is_capturing(), Ok(false)));
-            match owner.map(|stream| waiting.hold_up(stream, &self.observer)) {
-                Some(Ok(())) => {
-                    self.complete(&waiting);
-                    helped = true;
-                }
+            if owner.is_some_and(|stream| waiting.hold_up(stream, &self.observer)) {
+                self.complete(&waiting);
+                back = back.saturating_add(waiting.block.size);
+            } else {
                 // A stream that captures cannot; the host may.
-                _ => self.put_back_waiting(waiting),
+                self.put_back_waiting(waiting);
             }
         }
-        helped
+        back
     }
 
     /// Waits on the host for blocks that nobody could be made to wait for, and for free memory that the device still uses, which
@@ -187,9 +185,7 @@ impl Shared {
 
     /// Gives what nothing is in and nothing uses back to the driver; how many bytes.
     pub(super) fn empty_cache(&self) -> Result<usize> {
-        if forked() {
-            return Err(cuda_mem_core::Error::Forked.into());
-        }
+        refuse_forked()?;
         refuse_watchers()?;
         self.poll();
         self.settle();

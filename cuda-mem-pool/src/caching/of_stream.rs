@@ -6,7 +6,7 @@ use cuda_mem_core::Stream;
 use cuda_mem_core::sys::CUdeviceptr;
 
 use super::allocator::CachingAllocator;
-use super::shared::Shared;
+use super::shared::{Shared, refuse_forked};
 use super::slot::StreamSlot;
 use crate::error::Result;
 
@@ -42,6 +42,7 @@ impl CachingAllocator {
     /// [`Error::Core`](crate::Error::Core) if it is a stream of another context;
     /// [`Error::TooManyStreams`](crate::Error::TooManyStreams).
     pub fn of_stream(&self, stream: &Stream) -> Result<StreamAllocator<'_>> {
+        refuse_forked()?;
         let shared = self.shared();
         Ok(StreamAllocator { shared, slot: shared.slot(stream)? })
     }

@@ -247,16 +247,17 @@ impl Waiting {
         self.points.iter().flatten().try_for_each(|point| Ok(point.wait()?))
     }
 
-    /// Lets a stream wait for the uses.
-    pub(super) fn hold_up(&self, stream: &Stream, observer: &Observer) -> Result<()> {
-        let Some(points) = &self.points else { return Ok(self.uses.order(stream)?) };
+    /// Lets a stream wait for the uses, by their points; whether it does.
+    pub(super) fn hold_up(&self, stream: &Stream, observer: &Observer) -> bool {
         let told = |point: &UsePoint| {
             let of = point.stream().id();
             DriverCall::StreamWait { stream: stream.id(), of, event: None }
         };
         // Behind the points: what the streams were given since has nothing to do with the block.
-        let order = || points.iter().try_for_each(|point| Ok(point.order(stream)?));
-        observer.watch_all(order, |()| points.iter().map(told).collect())
+        let order = |points: &[UsePoint]| points.iter().try_for_each(|point| point.order(stream));
+        self.points.as_deref().is_some_and(|points| {
+            observer.watch_all(|| order(points), |()| points.iter().map(told).collect()).is_ok()
+        })
     }
 }
 

@@ -10,6 +10,7 @@ use cuda_mem_core::sys::CUdeviceptr;
 
 use super::allocator::{CachingAllocator, Inner};
 use super::segment::{Segment, end_of};
+use super::shared::refuse_forked;
 use crate::engine::paged::Backing;
 use crate::error::{Error, Result};
 use crate::primitive::{Mutex, lock};
@@ -112,9 +113,7 @@ impl CachingAllocator {
     /// [`Error::UnknownAddress`] if a part of the range has no memory of this allocator, [`Error::TooLarge`],
     /// [`Error::InCallback`], [`Error::Core`] in a forked child. Nothing is pinned then.
     pub fn pin(&self, address: CUdeviceptr, bytes: usize, pin: Pin) -> Result<Pinned> {
-        if forked() {
-            return Err(cuda_mem_core::Error::Forked.into());
-        }
+        refuse_forked()?;
         let end = end_of(address, bytes)?;
         let chunks = self.shared().source()?.pin(address, end).ok_or(Error::UnknownAddress { address })?;
         let range = PinnedRange { address, bytes, pin };
@@ -125,6 +124,9 @@ impl CachingAllocator {
     /// What is pinned now, in the order in which it was.
     #[must_use]
     pub fn pins(&self) -> Vec<PinnedRange> {
+        if forked() {
+            return Vec::new();
+        }
         lock(&self.shared().pins.0).ranges.values().copied().collect()
     }
 }

@@ -3,7 +3,10 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use cuda_mem_core::forked;
+
 use super::CachingAllocator;
+use super::shared::refuse_forked;
 use crate::history::{History, TrackerId};
 use crate::snapshot::Snapshot;
 use crate::statistics::DeviceStatistics;
@@ -21,17 +24,21 @@ impl CachingAllocator {
     /// Makes no driver call, and takes each stream's heap for a moment.
     #[must_use]
     pub fn statistics(&self) -> DeviceStatistics {
-        self.shared().statistics()
+        if forked() { DeviceStatistics::default() } else { self.shared().statistics() }
     }
 
     /// Has the peaks start anew from what there is now.
     pub fn reset_peak_statistics(&self) {
-        self.shared().reset_peak_statistics();
+        if !forked() {
+            self.shared().reset_peak_statistics();
+        }
     }
 
     /// Has the sums and counts start anew from nothing.
     pub fn reset_accumulated_statistics(&self) {
-        self.shared().reset_accumulated_statistics();
+        if !forked() {
+            self.shared().reset_accumulated_statistics();
+        }
     }
 
     /// What happened lately, once it is recorded: blocks that come and go, requests that fail, and addresses that get and lose
@@ -87,7 +94,7 @@ impl CachingAllocator {
     /// ```
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        self.shared().snapshot()
+        if forked() { Snapshot::default() } else { self.shared().snapshot() }
     }
 
     /// Writes a trace of all blocks that are allocated from now on, with the time and the thread of each event, until the
@@ -101,6 +108,7 @@ impl CachingAllocator {
         target: impl Write + Send + 'static,
         header: &Header,
     ) -> io::Result<TraceRecording> {
+        refuse_forked().map_err(io::Error::other)?;
         let recorder = Arc::new(TraceRecorder::new(target, header)?);
         let tracker = self.history().attach(recorder.clone());
         Ok(TraceRecording { allocator: self.clone(), recorder, tracker })
@@ -145,6 +153,7 @@ impl TraceRecording {
     ///
     /// As [`TraceRecorder::finish`].
     pub fn finish(self) -> io::Result<()> {
+        refuse_forked().map_err(io::Error::other)?;
         self.allocator.history().detach(self.tracker);
         self.recorder.finish()
     }
@@ -152,6 +161,10 @@ impl TraceRecording {
 
 impl Drop for TraceRecording {
     fn drop(&mut self) {
+        if forked() {
+            // The parent goes on with it.
+            return;
+        }
         self.allocator.history().detach(self.tracker);
         // Told by `finish` to those who ask.
         let _ = self.recorder.finish();

@@ -146,8 +146,9 @@ impl Shared {
         self.slots.get(number).ok_or(Error::TooManyStreams { most: super::slot::MOST })
     }
 
-    /// The page source, which knows of all pins; not for watchers, who have it.
+    /// The page source, which knows of all pins; not for watchers, who have it, nor in a forked child.
     pub(super) fn source(&self) -> Result<MutexGuard<'_, PageSource<Vmm>>> {
+        refuse_forked()?;
         refuse_watchers()?;
         let mut source = lock(&self.source);
         source.unpin(&self.pins.take_dropped());
@@ -231,6 +232,12 @@ impl Drop for Shared {
         // What the driver refuses is counted there.
         let _ = source.close();
     }
+}
+
+/// In a forked child all of it is the parent's. To be asked before a lock, which a thread of the parent may have held: that one does not run
+/// there.
+pub(super) fn refuse_forked() -> Result<()> {
+    if forked() { Err(cuda_mem_core::Error::Forked.into()) } else { Ok(()) }
 }
 
 /// The bytes that a share of a device's memory is.

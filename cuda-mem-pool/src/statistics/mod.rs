@@ -8,5 +8,6 @@ mod ledger;
 mod stat;
 
 pub use device::DeviceStatistics;
+pub(crate) use ledger::ActiveBytes;
 pub use ledger::{LiveStatistics, PeakLedger, Peaks, Shard, ShardGuard};
 pub use stat::{PoolSize, PoolStat, Stat};

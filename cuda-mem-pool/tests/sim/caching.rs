@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, Error as CoreError, Stream};
-use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, CallObserver, DriverCall};
-use cuda_mem_pool::statistics::{PeakLedger, Peaks, PoolSize};
-use cuda_mem_pool::{Error, MemoryResource};
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, CallObserver, DriverCall, Pin, Pinned};
+use cuda_mem_pool::segments::Filter;
+use cuda_mem_pool::statistics::{DeviceStatistics, PeakLedger, Peaks, PoolSize};
+use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
 use crate::common::capture::{Capture, GLOBAL};
@@ -263,6 +264,86 @@ fn a_forked_child_is_told_so_and_frees_nothing() {
         assert_eq!(allocator.statistics().active.all.current, 0);
     }
     expect_clean(&sim);
+}
+
+/// A thread that grows a heap when the process is forked has the page source and that heap, and does not run in the child.
+#[test]
+fn a_forked_child_waits_for_no_lock_of_its_parent() {
+    on(Sim::builder().memory(256 << 20).workers(2), |_, context| {
+        let ((here, is_here), (go, go_on)) = (mpsc::channel(), mpsc::channel());
+        let stop = Arc::new(Stop {
+            armed: AtomicBool::new(false),
+            here: Mutex::new(here),
+            go_on: Mutex::new(go_on),
+            told: AtomicBool::new(false),
+        });
+        let allocator =
+            CachingAllocator::observed(context, &CachingOptions::default(), stop.clone()).unwrap();
+        let [a, b, c] = [(); 3].map(|()| Stream::new(context).unwrap());
+        let address = allocator.allocate_by_address(MIB, &a).unwrap();
+        let pinned = allocator.pin(address, MIB, Pin::Exported).unwrap();
+        stop.armed.store(true, Ordering::SeqCst);
+        thread::scope(|scope| {
+            let getter = scope.spawn(|| allocator.allocate(40 * MIB, &a).unwrap());
+            is_here.recv().unwrap();
+            child::forked(|| in_a_forked_child(&allocator, address, [&b, &c], &pinned));
+            go.send(()).unwrap();
+            drop(getter.join().unwrap());
+        });
+        assert!(stop.told.load(Ordering::SeqCst), "nobody had the locks");
+        drop(pinned);
+        // SAFETY: allocated above, and not used.
+        unsafe { allocator.free_by_address(address) }.unwrap();
+    });
+}
+
+/// Calls what takes locks of an allocator.
+fn in_a_forked_child(
+    allocator: &CachingAllocator,
+    address: u64,
+    [other, new]: [&Stream; 2],
+    pinned: &Pinned,
+) -> Result<(), String> {
+    fn refused<R>(what: &str, result: Result<R, Error>) -> Result<(), String> {
+        match result {
+            Err(Error::Core(CoreError::Forked)) => Ok(()),
+            Err(error) => Err(format!("{what}: {error}\n")),
+            Ok(_) => Err(format!("{what} in a forked child\n")),
+        }
+    }
+    let id = MempoolId::for_user();
+    refused("record_stream", allocator.record_stream(address, other))?;
+    refused("of_stream", allocator.of_stream(new))?;
+    refused("set_memory_fraction", allocator.set_memory_fraction(0.5))?;
+    refused("begin_allocate_to_pool", allocator.begin_allocate_to_pool(id, Filter::new(|_| true)))?;
+    refused("base_allocation", allocator.base_allocation(address))?;
+    refused("export_block", allocator.export_block(address))?;
+    refused("segment", allocator.segment(address))?;
+    refused("generation", allocator.generation(address, MIB))?;
+    refused("largest_free_block", allocator.largest_free_block())?;
+    refused("stream_segment_sizes", allocator.stream_segment_sizes())?;
+    refused("segments", pinned.segments())?;
+    refused("export_posix_fds", pinned.export_posix_fds())?;
+    allocator.reset_peak_statistics();
+    allocator.reset_accumulated_statistics();
+    let sizes = [
+        allocator.reserved_bytes(),
+        allocator.peak_reserved_bytes(),
+        allocator.metadata_bytes(),
+        allocator.pins().len(),
+        allocator.snapshot().segments.len(),
+    ];
+    if sizes != [0; 5]
+        || allocator.driver_calls() > 0
+        || allocator.statistics() != DeviceStatistics::default()
+    {
+        return Err("figures of the parent's in a forked child\n".to_owned());
+    }
+    let observer = allocator.attach_oom_observer(|_| {});
+    if allocator.detach(observer) {
+        return Err("a callback in a forked child\n".to_owned());
+    }
+    Ok(())
 }
 
 /// A thread that counted when the process was forked does not run in the child, where a shard ends all the same.

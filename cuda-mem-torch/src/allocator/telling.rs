@@ -54,10 +54,12 @@ impl Caches {
     }
 
     pub(crate) fn attach_out_of_memory_observer(&self, observer: &OutOfMemoryObserver) -> Result<()> {
-        let mut devices = self.all()?;
+        let devices = self.all()?;
         let _making = lock(&self.making);
         lock(&self.listeners.observers).push(Arc::clone(observer));
-        devices.by_ref().for_each(|device| observe(&device.caching, observer));
+        for device in devices {
+            observe(&device.caching, observer);
+        }
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! What an exporter says of a segment, and where it lies.
 
-use super::{Fields, WireError, check};
+use super::WireError;
+use super::bytes::{Fields, check};
 
 /// How many handles a segment has at the most: each is a descriptor of one message, and a mapping in each importer.
 pub const MOST_HANDLES: usize = 64;

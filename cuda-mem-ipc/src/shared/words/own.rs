@@ -1,11 +1,13 @@
 //! Which lines the streams of a side have.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use cuda_mem_pool::cuda_mem_core::{self as core, FenceLine, Stream, StreamId, Uses};
+use cuda_mem_pool::cuda_mem_core::{self as core, Stream, StreamId};
 
+use super::Page;
 use crate::shared::wire::LINES;
 
 /// From so many streams on, lines are given out anew: streams may end.
@@ -20,37 +22,53 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// Fences of one line are reached in order, so each stream has a line of its own as long as there are enough.
-    pub(super) fn of(&mut self, stream: &Stream) -> u32 {
+    /// Fences of one line are reached in order, so each stream has a line of its own as long as there are enough. None if all were
+    /// given up.
+    pub(super) fn of(&mut self, stream: &Stream) -> Option<u32> {
         if let Some(line) = self.lines.get(&stream.id()) {
-            return *line;
+            return Some(*line);
         }
         if self.lines.len() >= STREAMS {
             self.lines.clear();
         }
-        let line = self.next_line();
+        let line = self.next_line()?;
         self.lines.insert(stream.id(), line);
-        line
+        Some(line)
     }
 
-    fn next_line(&mut self) -> u32 {
+    fn next_line(&mut self) -> Option<u32> {
         let first = self.next;
         self.next = first.wrapping_add(1);
         let mut lines = (0..LINES).map(|further| first.wrapping_add(further) % LINES);
-        lines.find(|line| self.given_up & (1 << line) == 0).unwrap_or(first % LINES)
+        lines.find(|line| !self.is_given_up(*line))
     }
 
-    /// No stream has a line from now on, as long as there are others.
+    /// No stream has a line from now on.
     pub(super) fn give_up(&mut self, line: u32) {
         self.given_up |= 1 << line;
         self.lines.retain(|_, of_stream| *of_stream != line);
     }
+
+    pub(super) fn is_given_up(&self, line: u32) -> bool {
+        self.given_up & (1 << line) != 0
+    }
 }
 
-/// Poisons a line that was given up until `uses` are over: each fence that they were to record before moves the word back, and a stream may
-/// only then come to its wait.
-pub(super) fn keep_poisoned(line: &FenceLine, mut uses: Uses) {
-    while let Ok(false) | Err(core::Error::Capturing { .. }) = uses.are_over() {
+/// Poisons a line that was given up until nothing in this process uses the words, or nobody else has them: each fence that a stream was to
+/// record before moves the word back, and a stream of the peer may only then come to its wait. Streams may share the line, and poison lets
+/// them pass in any order, so it is not enough that the one is done whose fence was refused.
+pub(super) fn keep_poisoned(line: usize, page: &Arc<Page>) {
+    let Ok(line) = page.line(line) else { return };
+    let mut uses = page.words.uses();
+    // The last one's drop does the same.
+    while Arc::strong_count(page) > 1 {
+        match uses.are_over() {
+            Ok(false) | Err(core::Error::Capturing { .. }) => {}
+            // Another thread's default stream, which that one is about to give something to do with other words.
+            Err(core::Error::WrongThread) => uses = page.words.uses(),
+            // Otherwise the context is lost, and nothing more is written.
+            Ok(true) | Err(_) => break,
+        }
         thread::sleep(Duration::from_millis(1));
         line.poison();
     }

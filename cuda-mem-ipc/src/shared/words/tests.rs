@@ -1,4 +1,9 @@
+use std::thread;
+use std::time::{Duration, Instant};
+
 use cuda_mem_pool::cuda_mem_core::Driver;
+use cuda_mem_pool::cuda_mem_core::sys::CUresult;
+use cuda_mem_sim::Sim;
 
 use super::*;
 
@@ -15,4 +20,67 @@ fn what_a_peer_sends_is_pinned_only_if_it_is_as_large_as_it_must_be() {
         assert_eq!(opened.is_ok(), is_accepted, "{bytes}");
         assert!(is_accepted || matches!(opened, Err(Error::Protocol { pid: 1, .. })), "{bytes}");
     }
+}
+
+fn context(sim: &Sim) -> Context {
+    Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap()
+}
+
+/// A fence that the peer was told of and the driver refuses.
+fn refused(sim: &Sim, words: &Words, stream: &Stream) -> Point {
+    let mut announced = None;
+    sim.fail_call("cuStreamWriteValue64", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    let recorded = words.record_announced(stream, |point| {
+        announced = Some(point);
+        true
+    });
+    assert!(matches!(recorded, Err(Error::Core(core::Error::Driver(_)))), "{recorded:?}");
+    announced.unwrap()
+}
+
+#[test]
+fn a_refused_fence_is_no_death_of_either_side() {
+    let sim = Sim::builder().build();
+    let context = context(&sim);
+    let stream = Stream::new(&context).unwrap();
+    let ours = Words::create(&context, 2).unwrap();
+    let theirs = Words::open(&context, ours.descriptor().unwrap(), 1).unwrap();
+    let lines: Vec<_> = (0..LINES).map(|_| refused(&sim, &ours, &stream)).collect();
+    for point in &lines {
+        assert!(matches!(theirs.is_reached(*point), Err(Error::FenceRefused { pid: 1 })));
+        assert!(matches!(theirs.hold_up(*point, &stream), Err(Error::FenceRefused { pid: 1 })));
+    }
+    let numbers = lines.iter().map(|point| point.line);
+    assert!(numbers.eq(0..wire::LINES), "one refused fence a line");
+    let none = ours.record(&stream);
+    assert!(matches!(none, Err(Error::NoLinesLeft { lines: wire::LINES })), "{none:?}");
+    theirs.end();
+    assert!(matches!(theirs.is_reached(lines[0]), Err(Error::PeerDied { pid: 1 })));
+}
+
+/// The poison lets a stream write that shares the line, and the word is back where somebody may wait for more.
+#[test]
+fn a_line_stays_poisoned_until_all_streams_that_share_it_are_done() {
+    let sim = Sim::builder().build();
+    let context = context(&sim);
+    let words = Words::create(&context, 1).unwrap();
+    let (first, gate) = (Stream::new(&context).unwrap(), FenceLine::new(&context).unwrap());
+    gate.fence(1).unwrap().hold_up(&first).unwrap();
+    let shared = words.record(&first).unwrap();
+    let others: Vec<_> = (1..LINES).map(|_| Stream::new(&context).unwrap()).collect();
+    others.iter().for_each(|stream| assert_ne!(words.record(stream).unwrap().line, shared.line));
+    let last = Stream::new(&context).unwrap();
+    releases::stay().unwrap();
+    assert_eq!(refused(&sim, &words, &last), Point { generation: 2, ..shared });
+    last.synchronize().unwrap();
+    // Whoever looks at that stream alone sees it done in this time.
+    thread::sleep(Duration::from_millis(30));
+    gate.poison();
+    first.synchronize().unwrap();
+    let (page, begin) = (words.page().unwrap(), Instant::now());
+    while word(&page.words, words.slot(words.side, shared.line)) <= LAST {
+        assert!(begin.elapsed() < Duration::from_secs(20), "whoever waits for the refused fence waits on");
+        thread::yield_now();
+    }
+    releases::leave();
 }

@@ -9,14 +9,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use cuda_mem_core::Device;
 use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{Device, Error as CoreError, forked};
 
 use super::State;
 use super::allocate::{pool_of, sizes};
 use crate::caching::CachingAllocator;
 use crate::caching::callbacks::refuse_watchers;
-use crate::caching::shared::Shared;
+use crate::caching::shared::{Shared, refuse_forked};
 use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{MutexGuard, Ordering, lock};
@@ -90,6 +90,7 @@ impl CachingAllocator {
     ///
     /// [`PoolError`](crate::segments::PoolError) in [`Error::Pool`] if allocations go to the pool already, it was released, or is [`MempoolId::NONE`].
     pub fn begin_allocate_to_pool(&self, id: MempoolId, filter: Filter) -> Result<()> {
+        refuse_forked()?;
         let shared = self.shared();
         // Afterwards nothing that waits in this pool comes back, as long as allocations go to it.
         shared.poll_private();
@@ -247,10 +248,7 @@ impl CachingAllocator {
 
 impl Shared {
     fn pools(&self) -> Result<MutexGuard<'_, State>> {
-        if forked() {
-            // Before the lock, which a thread of the parent may have held.
-            return Err(CoreError::Forked.into());
-        }
+        refuse_forked()?;
         Ok(lock(&self.private.state))
     }
 

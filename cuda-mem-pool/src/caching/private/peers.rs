@@ -1,19 +1,17 @@
 //! What peers reach, and what a block lies in.
 
+use cuda_mem_core::Device;
 use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{Device, forked};
 
 use crate::caching::index::number_of;
-use crate::caching::shared::Shared;
+use crate::caching::shared::{Shared, refuse_forked};
 use crate::engine::paged::PAGE;
 use crate::error::{Error, Result};
 use crate::primitive::lock;
 
 impl Shared {
     pub(super) fn enable_peer_access(&self, peer: Device) -> Result<()> {
-        if forked() {
-            return Err(cuda_mem_core::Error::Forked.into());
-        }
+        refuse_forked()?;
         let owner = self.context.device();
         if peer.driver() != owner.driver() {
             return Err(cuda_mem_core::Error::ForeignContext { what: "the peer device" }.into());
@@ -35,6 +33,7 @@ impl Shared {
     }
 
     pub(super) fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
+        refuse_forked()?;
         let unknown = || Error::UnknownAddress { address };
         let Some(found) = self.map.find(address) else {
             let state = lock(&self.private.state);

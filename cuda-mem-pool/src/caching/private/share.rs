@@ -2,10 +2,10 @@
 
 use std::os::fd::OwnedFd;
 
+use cuda_mem_core::Stream;
 use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{Error as CoreError, Stream, forked};
 
-use crate::caching::shared::Shared;
+use crate::caching::shared::{Shared, refuse_forked};
 use crate::caching::{CachingAllocator, Pin};
 use crate::engine::paged::PAGE;
 use crate::error::Result;
@@ -34,9 +34,7 @@ impl CachingAllocator {
     ///
     /// As there.
     pub fn allocate_in_pool(&self, bytes: usize, stream: &Stream) -> Result<Option<CUdeviceptr>> {
-        if forked() {
-            return Err(CoreError::Forked.into());
-        }
+        refuse_forked()?;
         let shared = self.shared();
         if shared.private.is_routed() { shared.allocate_routed(bytes, stream) } else { Ok(None) }
     }
@@ -74,9 +72,7 @@ impl CachingAllocator {
 impl Shared {
     /// The largest block that is free in private pools.
     pub(in crate::caching) fn largest_free_private(&self) -> Result<usize> {
-        if forked() {
-            return Err(CoreError::Forked.into());
-        }
+        refuse_forked()?;
         let state = lock(&self.private.state);
         let segments = state.pools.iter().flat_map(|(_, pool)| pool.heap().segments());
         let free = segments.flat_map(|segment| segment.blocks());

@@ -109,8 +109,9 @@ impl<B: Backend> PageSource<B> {
             self.ground.touching(row.address, row.end()).map(|(start, map)| (start, map.chunk)).collect();
         for (start, chunk) in maps {
             self.ground.settle(start, heap);
+            let place = if self.ground.is_row(start) { start } else { 0 };
             if let Some(chunk) = self.ground.chunk_mut(chunk) {
-                (chunk.heap, chunk.place) = (heap, start);
+                (chunk.heap, chunk.place) = (heap, place);
             }
         }
     }

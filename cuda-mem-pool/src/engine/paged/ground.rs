@@ -16,6 +16,8 @@ pub(super) struct Ground {
     maps: BTreeMap<u64, Map>,
     /// Ranges of addresses that were reserved, by their beginning.
     ranges: BTreeMap<u64, u64>,
+    /// Those for handles that are given, which no window is looked for in.
+    given: Vec<(u64, u64)>,
     bytes: usize,
     most_maps: usize,
     /// How many handles there ever were, and how often anything behind an address has changed.
@@ -36,8 +38,8 @@ pub(super) struct Chunk {
     pub(super) maps: Vec<u64>,
     /// Where it was mapped, or brought to use again, last.
     pub(super) home: u64,
-    /// Where it belongs, and is again once nothing is in it: its first place in the line, where its neighbours are as they were.
-    /// 0 if it has none.
+    /// Where it belongs, and is again once nothing is in it: its first place in the line or among what was given, where its neighbours are
+    /// as they were ([`Ground::is_row`]). 0 if it has none.
     pub(super) place: u64,
     /// Its number as a leaf of its heap's nest, or [`NONE`]. A leaf is in use, or free, at all of its mappings that are not stale.
     pub(super) leaf: u32,
@@ -72,6 +74,7 @@ impl Ground {
             chunks: Slab::new(),
             maps: BTreeMap::new(),
             ranges: BTreeMap::new(),
+            given: Vec::new(),
             bytes: 0,
             most_maps: 0,
             made: 0,
@@ -104,6 +107,17 @@ impl Ground {
     /// Beginning and end of the reserved ranges, in order.
     pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         self.ranges.iter().map(|(from, to)| (*from, *to))
+    }
+
+    /// Adds addresses beside the line, for handles that are given one behind the other.
+    pub(super) fn add_given(&mut self, from: u64, to: u64) {
+        self.given.push((from, to));
+    }
+
+    /// Whether handles lie one behind the other around an address: in the line, or where they were given.
+    pub(super) fn is_row(&self, address: u64) -> bool {
+        let in_line = self.ranges.range(..=address).next_back().is_some_and(|(_, end)| address < *end);
+        in_line || self.given.iter().any(|(from, to)| (*from..*to).contains(&address))
     }
 
     /// Enters a new handle; None if there are no more numbers.

@@ -126,6 +126,7 @@ impl<B: Backend> PageSource<B> {
             let range = self.range.max(bytes as u64);
             let start = self.backend.reserve(range)?;
             self.presents = (start, start + range);
+            self.ground.add_given(start, start + range);
         }
         let Some(chunk) = self.create(heap, bytes)? else {
             self.haste.give_up();

@@ -15,11 +15,13 @@ use super::source::{GrowError, PageSource};
 use crate::engine::slab::NONE;
 
 impl<B: Backend> PageSource<B> {
-    /// A handle is offered at an address: its place, if it has none yet.
+    /// A handle is offered at an address: its place, if it has none yet and others belong beside it there. A window of a nest is nobody's
+    /// place, for leaves come and go there; a handle that was one is offered there until it is moved.
     pub(super) fn settle_in(&mut self, chunk: u32, address: u64) {
+        let is_row = self.ground.is_row(address);
         let Some(record) = self.ground.chunk_mut(chunk) else { return };
         if record.place == 0 {
-            record.place = address;
+            record.place = if is_row { address } else { 0 };
         } else if record.place != address && !self.away.contains(&chunk) {
             self.away.push(chunk);
         }

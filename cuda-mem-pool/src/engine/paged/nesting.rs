@@ -140,9 +140,7 @@ impl<B: Backend> PageSource<B> {
             chunk.leaf = NONE;
         }
         self.ground.settle(home, heap);
-        if self.ground.chunk(chunk).is_some_and(|chunk| chunk.place > 0) {
-            self.settle_in(chunk, home);
-        }
+        self.settle_in(chunk, home);
         mine.tick();
         mine.large.offer(home, PAGE, freed_at);
         Some(Whole { chunk, bytes: PAGE, freed_at })

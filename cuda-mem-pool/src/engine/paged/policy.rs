@@ -96,6 +96,9 @@ impl Policy {
         moves: true,
     };
 
+    /// One part in so many of what is active may wait for other streams although its own stream could wait instead.
+    pub const WAITS_ON: usize = 16;
+
     /// Sets whether free pages may be mapped elsewhere rather than new memory be made.
     #[must_use]
     pub const fn with_moves(self, moves: bool) -> Self {

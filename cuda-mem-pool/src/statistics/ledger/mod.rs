@@ -70,6 +70,13 @@ pub struct LiveStatistics {
     pub requested_bytes: PoolStat,
 }
 
+/// What [`PeakLedger::glance_at_active_bytes`] saw.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ActiveBytes {
+    pub(crate) now: u64,
+    pub(crate) peak: u64,
+}
+
 /// Counts blocks in shards, one for each heap, and keeps the peaks of their sum.
 ///
 /// ```
@@ -145,9 +152,9 @@ impl PeakLedger {
 
     /// Active bytes, and the most that there were, while other threads count: what they count meanwhile is in each of the two or
     /// not. Waits for the ledger's lock alone, whose holder may wait for those who count.
-    pub(crate) fn glance_at_active_bytes(&self) -> (u64, u64) {
+    pub(crate) fn glance_at_active_bytes(&self) -> ActiveBytes {
         let (now, most) = self.books.glance();
-        (now.active_bytes(), most.active_bytes())
+        ActiveBytes { now: now.active_bytes(), peak: most.active_bytes() }
     }
 
     /// Has the peaks start anew from what there is now. Waits as [`PeakLedger::read`].

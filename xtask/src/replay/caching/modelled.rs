@@ -15,8 +15,6 @@ use super::pages::Pages;
 
 /// Addresses that are reserved at once: sixteen times the memory of an H200.
 const RANGE: u64 = 16 * (143_771 << 20);
-/// As the allocator has it: one part in so many of what is active may wait for other streams.
-const WAITS_ON: usize = 16;
 
 /// The engine, and what the allocator has around it.
 pub(super) struct Modelled {
@@ -120,7 +118,7 @@ impl Inner {
     /// As the allocator does: the oldest, but for a part of what is active.
     fn catch_up(&mut self, model: &Model, heap: usize) -> Result<()> {
         let all = self.pending.iter().map(|waiting| waiting.owned.block.size);
-        let mut excess = all.sum::<usize>().saturating_sub(self.load.active / WAITS_ON);
+        let mut excess = all.sum::<usize>().saturating_sub(self.load.active / Policy::WAITS_ON);
         let behind = self.pending.take_if(|waiting| {
             let is_taken = excess > 0 && waiting.owned.heap == heap && !model.is_complete(&waiting.own);
             if is_taken {

@@ -25,6 +25,15 @@ impl Machine {
         }
     }
 
+    /// A handle belongs where others lie beside it, and is mapped there.
+    fn check_homes(&self) {
+        let ground = &self.source.ground;
+        for (number, chunk) in ground.chunks().filter(|(_, chunk)| chunk.place > 0) {
+            assert!(ground.is_row(chunk.place), "handle {number} belongs to {:#x}, in no row", chunk.place);
+            assert!(chunk.maps.contains(&chunk.place), "handle {number} has left its place for good");
+        }
+    }
+
     /// Each byte of a handle is in one block, or free, in the heap that has the handle, once, and at a mapping that offers it.
     fn check_places(&self) {
         let ground = &self.source.ground;
@@ -58,6 +67,7 @@ impl Machine {
     pub(super) fn check(&self) {
         self.check_handles();
         self.check_places();
+        self.check_homes();
         let mut all = 0;
         let mut kept: BTreeSet<u64> = self.index.0.borrow().keys().copied().collect();
         for (_, block) in &self.live {
