@@ -28,6 +28,9 @@ const NOT_FOR_MIRI: &[&str] = &[
     "host::system",
 ];
 
+/// Tests that load the library into programs which are not instrumented, and have nothing that its instrumentation calls.
+const NOT_INSTRUMENTED: &[&str] = &["a_c_program_allocates", "the_package_without_pytorch"];
+
 /// Tests that ThreadSanitizer cannot follow: the first two reserve more addresses than it leaves free, and the library that
 /// the last one opens is not instrumented.
 const NOT_FOR_THREADS: &[&str] =
@@ -108,11 +111,12 @@ fn sanitizers(steps: &mut Steps, workspace: &Workspace, tests: &[String]) {
         let folder = workspace.root.join("ci/sanitizers");
         let mut address = sanitized(workspace, "address", tests);
         address.env("LSAN_OPTIONS", options(&folder.join("leaks.txt")));
+        skip(&mut address, NOT_INSTRUMENTED);
         steps.command("address sanitizer", &mut address);
         let mut thread = sanitized(workspace, "thread", tests);
         // Tests fork with threads running, and start some in the child.
         thread.env("TSAN_OPTIONS", options(&folder.join("races.txt")) + ":die_after_fork=0");
-        thread.arg("--").args(NOT_FOR_THREADS.iter().flat_map(|name| ["--skip", name]));
+        skip(&mut thread, &[NOT_INSTRUMENTED, NOT_FOR_THREADS].concat());
         steps.command("thread sanitizer", &mut thread);
         return;
     }
@@ -126,6 +130,11 @@ fn sanitizers(steps: &mut Steps, workspace: &Workspace, tests: &[String]) {
         steps.skip("address sanitizer", missing);
     }
     steps.skip("thread sanitizer", missing);
+}
+
+/// Leaves out tests whose names have one of these in them; the last words of a command.
+fn skip(command: &mut Command, names: &[&str]) {
+    command.arg("--").args(names.iter().flat_map(|name| ["--skip", name]));
 }
 
 /// What is known, by file; a test may look at what its child printed, and finds nothing of ours there.
@@ -183,7 +192,7 @@ fn miri(steps: &mut Steps, quick: bool) {
             command.env(name, value);
         }
         command.arg(package).env("MIRIFLAGS", flags);
-        command.arg("--").args(NOT_FOR_MIRI.iter().flat_map(|name| ["--skip", name]));
+        skip(&mut command, NOT_FOR_MIRI);
         steps.command(&format!("miri {package}"), &mut command);
     }
 }
@@ -217,4 +226,20 @@ fn unpack_seeds(folder: &Path, target: &str) -> Result<()> {
         fs::write(corpus.join(format!("seed-{index}")), pairs.iter().map(byte).collect::<Result<Vec<_>>>()?)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::NOT_INSTRUMENTED;
+
+    #[test]
+    fn what_is_left_out_is_there() {
+        let tests = concat!(
+            include_str!("../../cuda-mem-torch/tests/abi/program.rs"),
+            include_str!("../../cuda-mem-torch/tests/python.rs"),
+        );
+        for name in NOT_INSTRUMENTED {
+            assert!(tests.contains(&format!("#[test]\nfn {name}() {{")), "there is no test {name}");
+        }
+    }
 }

@@ -11,6 +11,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
 use super::*;
 use crate::mempool_id::MempoolId;
@@ -270,12 +271,16 @@ fn snapshot() -> impl Strategy<Value = Snapshot> {
         })
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(8))]
-    #[test]
-    fn python_loads_what_was_written(snapshots in prop::collection::vec(snapshot(), 20)) {
+/// Each case starts Python. The macro would have `PROPTEST_CASES` replace their number, which is meant for cases that cost little.
+#[test]
+fn python_loads_what_was_written() {
+    let few = ProptestConfig { source_file: Some(file!()), ..ProptestConfig::with_cases(8) };
+    let snapshots = prop::collection::vec(snapshot(), 20);
+    let checked = TestRunner::new(few).run(&snapshots, |snapshots| {
         python_agrees(&snapshots);
-    }
+        Ok(())
+    });
+    checked.unwrap();
 }
 
 fn long_trace(length: usize) -> Snapshot {

@@ -72,7 +72,11 @@ pub(crate) fn calls(what: impl FnOnce()) -> Vec<&'static str> {
 
 /// A stream that lives as long as the process: the allocators know it by its handle.
 pub(crate) fn new_stream() -> &'static Stream {
-    Box::leak(Box::new(Stream::new(&context()).unwrap()))
+    // Found there by the leak sanitizer when its test is over.
+    static ALL: Mutex<Vec<&'static Stream>> = Mutex::new(Vec::new());
+    let stream: &'static Stream = Box::leak(Box::new(Stream::new(&context()).unwrap()));
+    ALL.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+    stream
 }
 
 /// As `cudaStreamBeginCapture` in its relaxed mode.
