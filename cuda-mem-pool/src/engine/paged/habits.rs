@@ -1,53 +1,92 @@
 //! Which heaps have windows of their own.
+//!
+//! A window pays when its size comes back after its leaves have served others: it is found as it was, without a call. So what its leaves
+//! cost the driver is counted against frees; and a heap gets none while the sizes that it asks for are those that it asked for just
+//! before. That is how programs work that do the same for layer after layer: their blocks are alike and there at once, each needs a window
+//! of its own, and with the next step or batch all sizes are new.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::backend::Backend;
 use super::heap::StreamHeap;
-use super::policy::FEW;
+use super::policy::{FEW, Policy};
 use super::source::PageSource;
 
-/// How many sizes are remembered at most.
-const SIZES: usize = 1 << 16;
+/// How many sizes are remembered at most. Only those of the last few frees matter.
+const SIZES: usize = 1 << 12;
 
-/// Whether heaps ask for the same sizes again.
+/// A size that comes again soon counts as much as so many others.
+const SOON: u32 = 2;
+
+/// What sizes count for at most: after so many others a heap may have windows again.
+const MOST: u32 = 256;
+
+/// What heaps ask for, and what their windows have cost.
 #[derive(Debug, Default)]
 pub(super) struct Habits {
-    /// By heap.
-    sizes: HashSet<(u32, usize)>,
-    trust: HashMap<u32, Trust>,
+    /// By heap and size: how many blocks the heap had freed when it asked last.
+    asked: HashMap<(u32, usize), u64>,
+    of: HashMap<u32, Habit>,
 }
 
-/// Up with each size that came before, down with each that did not.
-#[derive(Debug, Clone, Copy)]
-struct Trust(u32);
-
-impl Trust {
-    /// So many sizes that never came before are enough to give up, from the middle.
-    const MOST: u32 = 2048;
-}
-
-impl Default for Trust {
-    fn default() -> Self {
-        Self(Self::MOST / 2)
-    }
+#[derive(Debug, Default)]
+struct Habit {
+    /// Up with each size that comes again soon, down with each other one.
+    alike: u32,
+    /// From [`Policy::alike`] on until it is 0 again.
+    is_alike: bool,
+    /// The frees that leaves are yet to be paid with.
+    owed: u64,
+    /// From too many on until nothing is owed.
+    is_overdrawn: bool,
 }
 
 impl Habits {
     /// Host memory that the books take.
     pub(super) fn metadata_bytes(&self) -> usize {
-        let sizes = self.sizes.capacity().saturating_mul(size_of::<(u32, usize)>() + 1);
-        sizes.saturating_add(self.trust.capacity().saturating_mul(size_of::<(u32, Trust)>()))
+        let asked = self.asked.capacity().saturating_mul(size_of::<((u32, usize), u64)>() + 1);
+        asked.saturating_add(self.of.capacity().saturating_mul(size_of::<(u32, Habit)>()))
+    }
+
+    /// Learns whether sizes come again soon: a heap that has freed so many blocks asks for one of this size.
+    pub(super) fn see(&mut self, heap: u32, size: usize, frees: u64, policy: &Policy) {
+        if self.asked.len() >= SIZES {
+            self.asked.clear();
+        }
+        let before = self.asked.insert((heap, size), frees);
+        let is_soon = before.is_some_and(|before| frees.saturating_sub(before) < policy.soon);
+        let habit = self.of.entry(heap).or_default();
+        habit.alike = if is_soon { (habit.alike + SOON).min(MOST) } else { habit.alike.saturating_sub(1) };
+        habit.is_alike = habit.alike >= if habit.is_alike { 1 } else { policy.alike };
+    }
+
+    /// The driver has mapped a leaf for a heap.
+    pub(super) fn charge(&mut self, heap: u32, policy: &Policy) {
+        let habit = self.of.entry(heap).or_default();
+        habit.owed = habit.owed.saturating_add(policy.frees_a_leaf);
+        habit.is_overdrawn |= habit.owed > policy.leaves.saturating_mul(policy.frees_a_leaf);
+    }
+
+    /// A heap has freed so many blocks more.
+    pub(super) fn pay(&mut self, heap: u32, frees: u64) {
+        let habit = self.of.entry(heap).or_default();
+        habit.owed = habit.owed.saturating_sub(frees);
+        habit.is_overdrawn &= habit.owed > 0;
+    }
+
+    /// Whether windows pay for a heap, as far as is known.
+    fn are_for_windows(&self, heap: u32) -> bool {
+        self.of.get(&heap).is_none_or(|habit| !habit.is_alike && !habit.is_overdrawn)
     }
 }
 
 impl<B: Backend> PageSource<B> {
     /// Whether so little is held that blocks have windows of their own.
     pub(super) fn holds_little(&self, heap: u32, mine: &StreamHeap) -> bool {
-        let trusted = self.habits.trust.get(&heap).is_none_or(|trust| trust.0 > 0);
         let is_little =
             self.ground.bytes() < self.little() && self.ground.mappings() <= self.policy.most_mappings;
-        trusted && is_little && mine.now() >= self.policy.churn && self.policy.moves
+        let has_begun = mine.now() >= self.policy.churn;
+        is_little && has_begun && self.policy.moves && self.habits.are_for_windows(heap)
     }
 
     /// While less than this is held, it is little. Until very many heaps have the windows that they need, each of them has the driver
@@ -55,15 +94,60 @@ impl<B: Backend> PageSource<B> {
     pub(super) fn little(&self) -> usize {
         self.policy.little.saturating_mul(self.marks.len().clamp(1, FEW))
     }
+}
 
-    /// Learns whether sizes come again.
-    pub(super) fn see(&mut self, heap: u32, size: usize) {
-        let habits = &mut self.habits;
-        if habits.sizes.len() >= SIZES {
-            habits.sizes.clear();
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: Policy = Policy::DEFAULT;
+
+    /// Asks for a size after each free.
+    fn see_all(habits: &mut Habits, first: u64, sizes: impl Iterator<Item = usize>) {
+        for (frees, size) in (first..).zip(sizes) {
+            habits.see(0, size, frees, &POLICY);
         }
-        let is_known = !habits.sizes.insert((heap, size));
-        let Trust(trust) = habits.trust.entry(heap).or_default();
-        *trust = if is_known { (*trust + 1).min(Trust::MOST) } else { trust.saturating_sub(1) };
+    }
+
+    #[test]
+    fn a_heap_that_asks_for_the_same_again_soon_has_no_windows_until_it_asks_for_others() {
+        let mut habits = Habits::default();
+        let others = 1000..1000 + MOST as usize;
+        see_all(&mut habits, 0, others.clone());
+        assert!(habits.are_for_windows(0));
+        // New sizes, each twice.
+        see_all(&mut habits, 5000, (0..64).map(|at| at / 2));
+        assert!(!habits.are_for_windows(0));
+        assert!(habits.are_for_windows(1), "each heap by itself");
+        see_all(&mut habits, 10_000, (0..4000).map(|at| at / 2));
+        see_all(&mut habits, 20_000, others.clone().skip(1));
+        assert!(!habits.are_for_windows(0), "after fewer than {MOST} others");
+        see_all(&mut habits, 30_000, others.take(1));
+        assert!(habits.are_for_windows(0));
+    }
+
+    #[test]
+    fn sizes_that_come_again_after_a_while_are_no_reason() {
+        let mut habits = Habits::default();
+        see_all(&mut habits, 0, (0..10_000).map(|at| at % POLICY.soon as usize));
+        assert!(habits.are_for_windows(0));
+    }
+
+    #[test]
+    fn a_heap_whose_leaves_cost_too_much_has_no_windows_until_all_are_paid_for() {
+        let mut habits = Habits::default();
+        let charge = |habits: &mut Habits, leaves| (0..leaves).for_each(|_| habits.charge(0, &POLICY));
+        charge(&mut habits, POLICY.leaves);
+        assert!(habits.are_for_windows(0));
+        habits.pay(0, POLICY.frees_a_leaf * 10);
+        charge(&mut habits, 10);
+        assert!(habits.are_for_windows(0));
+        charge(&mut habits, 1);
+        assert!(!habits.are_for_windows(0));
+        assert!(habits.are_for_windows(1), "each heap by itself");
+        habits.pay(0, POLICY.frees_a_leaf * (POLICY.leaves + 1) - 1);
+        assert!(!habits.are_for_windows(0));
+        habits.pay(0, 1);
+        assert!(habits.are_for_windows(0));
     }
 }

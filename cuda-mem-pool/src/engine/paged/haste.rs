@@ -70,6 +70,7 @@ impl<B: Backend> PageSource<B> {
         self.haste.of_this_block = 0;
         let paid = self.haste.paid.entry(heap).or_default();
         let frees = mine.frees().saturating_sub(std::mem::replace(paid, mine.frees()));
+        self.habits.pay(heap, frees);
         // What was given shall not be asked for again and again.
         let each = if self.haste.given > 0 { 1 } else { self.policy.credit };
         self.haste.debt = self.haste.debt.saturating_sub(frees.saturating_mul(each));

@@ -48,6 +48,15 @@ pub struct Policy {
     pub(crate) nests: usize,
     /// And once something has become free so often: a program that only fills memory needs no windows, and its blocks stay.
     pub(crate) churn: u64,
+    /// A size that comes again within so many frees comes again soon.
+    pub(crate) soon: u64,
+    /// From so many of those on, less half of the others, a heap has no windows: its blocks are alike and there at once, so that
+    /// each would need one of its own.
+    pub(crate) alike: u32,
+    /// So many leaves may be mapped for a heap before they are paid for: what a thousand sizes need that come again and again.
+    pub(crate) leaves: u64,
+    /// And with so many frees each is paid for: more of them leave fewer calls where windows do not pay, and fewer windows where they do.
+    pub(crate) frees_a_leaf: u64,
     /// Each free pays for so many microseconds of calls that move pages.
     pub(crate) credit: u64,
     /// From so many microseconds that nothing has paid for, new memory is made rather than pages moved.
@@ -85,6 +94,10 @@ impl Policy {
         little: 512 << 20,
         nests: 1750,
         churn: 256,
+        soon: 64,
+        alike: 8,
+        leaves: 2560,
+        frees_a_leaf: 32,
         credit: 25,
         patience: 8_000,
         of_one_block: 100,

@@ -200,7 +200,7 @@ impl<B: Backend> PageSource<B> {
         let wanted = if small { 2 * PAGE - GRANULE } else { size };
         self.set_care(heap, mine, wanted, load);
         if !small {
-            self.see(heap, size);
+            self.habits.see(heap, size, mine.frees(), &self.policy);
         }
         // One that is not little itself would take thousands of leaves.
         if size <= self.little()

@@ -127,6 +127,7 @@ impl<B: Backend> PageSource<B> {
                 }
                 return Err(error);
             }
+            self.habits.charge(heap, &self.policy);
         }
         if !is_leaf {
             self.leave(heap, mine, chunk);

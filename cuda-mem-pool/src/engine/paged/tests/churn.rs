@@ -20,6 +20,8 @@ struct Outcome {
     grows: u64,
     nanoseconds: f64,
     mappings: usize,
+    /// How many heaps have windows of their own in the end.
+    nests: usize,
 }
 
 /// `heaps` heaps by turns, each with sizes from 512 bytes up to `doublings` doublings, evenly over them.
@@ -75,6 +77,44 @@ fn churn(heaps: u32, doublings: f64, rounds: usize, seed: u32) -> Outcome {
         grows: grows * 40_000 / (rounds as u64 * u64::from(heaps)),
         nanoseconds,
         mappings: source.most_mappings(),
+        nests: all.values().filter(|heap| heap.nest.held_bytes() > 0).count(),
+    }
+}
+
+/// One heap, and how many of its leaves the driver has mapped.
+struct Program {
+    source: PageSource<Model>,
+    heap: StreamHeap,
+    active: usize,
+    peak: usize,
+}
+
+impl Program {
+    fn new() -> Self {
+        let source = PageSource::new(Model::new(0, usize::MAX), Policy::DEFAULT, 1 << 42);
+        Self { source, heap: StreamHeap::new(), active: 0, peak: 0 }
+    }
+
+    fn allocate(&mut self, size: usize) -> Block {
+        self.source.backend_mut().now += 1;
+        let block = self.heap.allocate(size, 0, &NoIndex).unwrap_or_else(|| {
+            let wanted = Wanted { size, unused: 0, load: Load { active: self.active, peak: self.peak } };
+            let none = &mut BTreeMap::new();
+            self.source.grow(0, &mut self.heap, &mut Others(none), wanted, &NoIndex).unwrap()
+        });
+        self.active += size;
+        self.peak = self.peak.max(self.active);
+        block
+    }
+
+    fn free(&mut self, block: Block) {
+        self.source.backend_mut().now += 1;
+        self.heap.free(block.number, &NoIndex).unwrap();
+        self.active -= block.size;
+    }
+
+    fn maps(&self) -> u64 {
+        self.source.backend().maps
     }
 }
 
@@ -92,10 +132,58 @@ fn random_blocks_are_held_in_little_more_than_they_are() {
 #[test]
 fn blocks_that_come_again_need_no_more_calls() {
     for seed in [0, 1, 3, 4] {
-        let Outcome { ratio, calls, .. } = churn(1, 16.0, 64 << 10, seed);
+        let Outcome { ratio, calls, nests, .. } = churn(1, 16.0, 64 << 10, seed);
         assert!(ratio <= 1.1, "seed {seed} holds {ratio}");
         assert!(calls[3] <= 8, "seed {seed} makes {calls:?} calls");
+        assert_eq!(nests, 1, "seed {seed} has its windows yet");
     }
+}
+
+/// Random blocks, none of whose sizes comes again, with [`LIVE`] of them alive.
+fn random_blocks(program: &mut Program, rounds: usize, engine: &mut Mt19937) -> Vec<Block> {
+    let mut live: Vec<Block> = Vec::new();
+    for round in 0..rounds {
+        if live.len() == LIVE {
+            program.free(live.swap_remove(round * 29 % LIVE));
+        }
+        let size = (512.0 * (engine.canonical() * 16.0).exp2()) as usize;
+        live.push(program.allocate(block_size(size).unwrap()));
+    }
+    live
+}
+
+/// Steps of training: other sizes in each, and each of them twice, for a block and its gradient.
+#[test]
+fn small_steps_with_new_sizes_give_windows_up() {
+    let (mut program, mut engine) = (Program::new(), Mt19937::new(7));
+    let live = random_blocks(&mut program, 512, &mut engine);
+    assert!(program.heap.nest.used_bytes() > 0, "random blocks have windows");
+    live.into_iter().for_each(|block| program.free(block));
+    let before = program.maps();
+    for _ in 0..300 {
+        let sizes = (0..12).map(|_| block_size((engine.canonical() * f64::from(16 << 20)) as usize).unwrap());
+        let blocks: Vec<Block> = sizes.map(|size| program.allocate(size)).collect();
+        for block in blocks.into_iter().rev() {
+            let gradient = program.allocate(block.size);
+            program.free(block);
+            program.free(gradient);
+        }
+    }
+    let maps = program.maps() - before;
+    println!("{maps} mappings");
+    assert_eq!(program.heap.nest.held_bytes(), 0, "windows of its own");
+    assert!(maps <= 1500, "{maps} mappings for 7,200 allocations");
+}
+
+/// Windows are given up for long where what is mapped for them is never paid for.
+#[test]
+fn blocks_that_never_come_again_give_windows_up() {
+    let mut program = Program::new();
+    let live = random_blocks(&mut program, 20 << 10, &mut Mt19937::new(7));
+    live.into_iter().for_each(|block| program.free(block));
+    let maps = program.maps();
+    println!("{maps} mappings");
+    assert!(maps <= 3600, "{maps} mappings for 20,480 allocations");
 }
 
 /// One that holds little yet gets its first large block of few handles.
@@ -145,10 +233,10 @@ fn figures_of_churn() {
         [(16, 10.0, 1), (1, 16.0, 16), (2, 16.0, 2), (4, 16.0, 2), (8, 16.0, 2), (16, 16.0, 1)]
     {
         for seed in 0..seeds {
-            let Outcome { ratio, peak, calls, grows, nanoseconds, mappings } =
+            let Outcome { ratio, peak, calls, grows, nanoseconds, mappings, nests } =
                 churn(heaps, doublings, rounds / heaps as usize, seed);
             println!(
-                "{heaps} heaps, {doublings} doublings, seed {seed}: peak {} MiB held {ratio:.4} calls {calls:?} grows {grows} ns {nanoseconds:.0} mappings {mappings}",
+                "{heaps} heaps, {doublings} doublings, seed {seed}: peak {} MiB held {ratio:.4} calls {calls:?} grows {grows} ns {nanoseconds:.0} mappings {mappings} nests {nests}",
                 peak >> 20
             );
         }

@@ -126,7 +126,7 @@ impl World {
         let model = Model::new(lag, 96 * MIB);
         let backend = Failing { model, fails_in: None, for_good: false };
         // Small handles at the tail of blocks are moved too.
-        let policy = Policy { smallest_tail: 2 * MIB, churn, little, ..Policy::DEFAULT };
+        let policy = Policy { smallest_tail: 2 * MIB, churn, alike: u32::MAX, little, ..Policy::DEFAULT };
         let heaps = (0..HEAPS).map(|heap| (heap, StreamHeap::new())).collect();
         Self {
             source: PageSource::new(backend, policy, 1 << 40),

@@ -117,7 +117,9 @@ impl Machine {
         let most_mappings = if chance.one_in(3) { 20 } else { Policy::DEFAULT.most_mappings };
         let churn = if chance.one_in(2) { 0 } else { Policy::DEFAULT.churn };
         let room_of_heap = if chance.one_in(2) { 1 << 20 } else { Policy::DEFAULT.room_of_heap };
-        let base = Policy { most_mappings, churn, room_of_heap, ..base };
+        // Few sizes come again soon, and nothing here pays for leaves: heaps have windows all the same.
+        let (alike, leaves) = (u32::MAX, u64::MAX);
+        let base = Policy { most_mappings, churn, alike, leaves, room_of_heap, ..base };
         let policy = Policy { moves: !chance.one_in(6), ..base };
         // Half of them give memory soon rather than move it.
         let policy = if chance.one_in(2) { Policy { patience: 40, credit: 1, ..policy } } else { policy };
