@@ -18,6 +18,8 @@ use crate::memory::misuse::{Leak, Misuse};
 ///
 /// A process can have fifteen at a time, besides the one behind [`table`](crate::table). Dropping one ends its threads;
 /// calls through its table return `CUDA_ERROR_DEINITIALIZED` from then on, until another simulator takes its place.
+/// What is given back later still, by a thread in the background say, is asked of that one and recorded there: a test whose
+/// simulator others follow drops it when nothing is left ([`leaks`](Self::leaks)).
 #[derive(Debug)]
 pub struct Sim {
     driver: Arc<Driver>,

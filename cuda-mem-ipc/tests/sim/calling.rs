@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, Stream};
 use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
-use cuda_mem_sim::Sim;
 
 use crate::other::{LIMIT, both_ends};
+use crate::own_sim::OwnSim;
 
 /// Longer than a receiver looks before it sleeps.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -34,7 +34,7 @@ fn wait_for_leases(exporter: &Exporter) {
 #[test]
 fn a_call_that_no_buffer_follows_wakes_nobody_for_good() {
     const ROUNDS: usize = 20;
-    let sim = Sim::builder().build();
+    let sim = OwnSim::new();
     let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
     let (exporter, importer) = ends(&context);
     let receiver = thread::spawn(move || {

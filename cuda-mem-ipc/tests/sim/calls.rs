@@ -7,6 +7,7 @@ use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
 use cuda_mem_sim::Sim;
 
 use crate::other::{LIMIT, both_ends};
+use crate::own_sim::OwnSim;
 
 /// The calls of this thread that something makes, in their order.
 pub(crate) fn calls_of<R>(sim: &Sim, what: impl FnOnce() -> R) -> (R, Vec<&'static str>) {
@@ -28,7 +29,7 @@ fn operation(name: &'static str) -> [&'static str; 5] {
 
 #[test]
 fn a_hand_over_is_one_operation_on_either_stream_and_its_return_too() {
-    let sim = Sim::builder().build();
+    let sim = OwnSim::new();
     let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
     let (here, there) = both_ends();
     let theirs = context.clone();

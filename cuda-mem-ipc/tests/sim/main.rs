@@ -20,6 +20,7 @@ mod hello;
 mod hostile;
 mod listener;
 mod other;
+mod own_sim;
 mod polling;
 mod raw;
 mod refused_fences;
