@@ -199,22 +199,34 @@ fn something_is_freed_while_no_stream_is_busy_or_none_waits_for_a_fence() {
             let is_idle = driver.while_idle(|| ()).is_some();
             (is_idle, driver.while_nothing_is_awaited(|| ()).is_some())
         };
-        assert_eq!(freed(), (true, true));
+        // What must not be freed never is; what may be is refused while another test's memory is freed, which is over at once.
+        let expect = |wanted: (bool, bool)| {
+            for _ in 0..5 {
+                let now = freed();
+                assert!(now.0 <= wanted.0 && now.1 <= wanted.1, "{now:?} for {wanted:?}");
+            }
+            until("what may be freed is", || freed() == wanted);
+        };
+        expect((true, true));
         let gate = Gate::before(&stream);
-        assert_eq!(freed(), (false, true));
+        expect((false, true));
         gate.open();
         stream.synchronize().unwrap();
         let capture = Capture::begin(&stream, RELAXED);
-        assert_eq!(freed(), (false, true));
+        expect((false, true));
         capture.end().unwrap();
         let line = FenceLine::new(context).unwrap();
         line.fence(1).unwrap().hold_up(&stream).unwrap();
-        assert_eq!(freed(), (false, false));
+        expect((false, false));
         line.poison();
         stream.synchronize().unwrap();
-        assert_eq!(freed(), (true, true));
+        expect((true, true));
         // No stream is given a wait meanwhile, and nobody else frees.
-        let inside = driver.while_idle(|| std::thread::scope(|scope| scope.spawn(freed).join().unwrap()));
-        assert_eq!(inside, Some((false, false)));
+        let inside = || driver.while_idle(|| std::thread::scope(|scope| scope.spawn(freed).join().unwrap()));
+        until("nobody frees beside", || {
+            let inside = inside();
+            assert!(matches!(inside, None | Some((false, false))), "{inside:?}");
+            inside.is_some()
+        });
     });
 }
