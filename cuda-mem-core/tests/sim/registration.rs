@@ -9,7 +9,7 @@ use cuda_mem_core::{Driver, Error};
 use cuda_mem_sim::Sim;
 
 use crate::common::child;
-use crate::rig::{current, expect_clean, log_of, on_simulator, text};
+use crate::rig::{current, expect_clean, log_of, on, on_simulator, text};
 
 /// Several pieces of those that threads take.
 const LEN: usize = 100 << 20;
@@ -226,9 +226,11 @@ fn pinning_without_a_driver_says_what_is_missing() {
     }
 }
 
+/// A thread may undo what another has registered since it asked for that, and before it knows: the driver keeps the count, and the
+/// simulator would report it.
 #[test]
 fn pins_of_many_threads() {
-    on_simulator(|_, context| {
+    on(Sim::builder().misuse_detection(false), |_, context| {
         let (driver, memory) = (context.driver(), vec![1u8; 64 * 4096]);
         let (pinned, unpinned) = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8)
