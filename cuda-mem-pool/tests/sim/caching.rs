@@ -270,27 +270,13 @@ fn a_forked_child_is_told_so_and_frees_nothing() {
 #[test]
 fn a_forked_child_waits_for_no_lock_of_its_parent() {
     on(Sim::builder().memory(256 << 20).workers(2), |_, context| {
-        let ((here, is_here), (go, go_on)) = (mpsc::channel(), mpsc::channel());
-        let stop = Arc::new(Stop {
-            armed: AtomicBool::new(false),
-            here: Mutex::new(here),
-            go_on: Mutex::new(go_on),
-            told: AtomicBool::new(false),
-        });
-        let allocator =
-            CachingAllocator::observed(context, &CachingOptions::default(), stop.clone()).unwrap();
+        let (allocator, getting) = stopping(context);
         let [a, b, c] = [(); 3].map(|()| Stream::new(context).unwrap());
         let address = allocator.allocate_by_address(MIB, &a).unwrap();
         let pinned = allocator.pin(address, MIB, Pin::Exported).unwrap();
-        stop.armed.store(true, Ordering::SeqCst);
-        thread::scope(|scope| {
-            let getter = scope.spawn(|| allocator.allocate(40 * MIB, &a).unwrap());
-            is_here.recv().unwrap();
+        getting.meanwhile(&allocator, &a, || {
             child::forked(|| in_a_forked_child(&allocator, address, [&b, &c], &pinned));
-            go.send(()).unwrap();
-            drop(getter.join().unwrap());
         });
-        assert!(stop.told.load(Ordering::SeqCst), "nobody had the locks");
         drop(pinned);
         // SAFETY: allocated above, and not used.
         unsafe { allocator.free_by_address(address) }.unwrap();
@@ -393,19 +379,42 @@ impl CallObserver for Stop {
     }
 }
 
+/// A thread that stops while it gets memory, with the locks that this takes.
+struct Getting {
+    stop: Arc<Stop>,
+    is_here: mpsc::Receiver<()>,
+    go: mpsc::Sender<()>,
+}
+
+impl Getting {
+    /// Does something while that thread is in the driver. It is not to wait for it.
+    fn meanwhile(&self, allocator: &CachingAllocator, stream: &Stream, act: impl FnOnce()) {
+        self.stop.armed.store(true, Ordering::SeqCst);
+        thread::scope(|scope| {
+            let getter = scope.spawn(|| allocator.allocate(40 * MIB, stream).unwrap());
+            self.is_here.recv().unwrap();
+            act();
+            self.go.send(()).unwrap();
+            drop(getter.join().unwrap());
+        });
+        assert!(self.stop.told.load(Ordering::SeqCst), "the thread that got memory was waited for");
+    }
+}
+
+/// An allocator in which such a thread stops.
+fn stopping(context: &Context) -> (CachingAllocator, Getting) {
+    let ((here, is_here), (go, go_on)) = (mpsc::channel(), mpsc::channel());
+    let (armed, told) = Default::default();
+    let stop = Arc::new(Stop { armed, here: Mutex::new(here), go_on: Mutex::new(go_on), told });
+    let allocator = CachingAllocator::observed(context, &CachingOptions::default(), stop.clone()).unwrap();
+    (allocator, Getting { stop, is_here, go })
+}
+
 /// While one thread is in the driver, another gets a block out of what its stream has, though it has to join pieces for it.
 #[test]
 fn who_has_memory_does_not_wait_for_who_gets_some() {
     on(Sim::builder().memory(256 << 20).workers(2), |_, context| {
-        let ((here, is_here), (go, go_on)) = (mpsc::channel(), mpsc::channel());
-        let stop = Arc::new(Stop {
-            armed: AtomicBool::new(false),
-            here: Mutex::new(here),
-            go_on: Mutex::new(go_on),
-            told: AtomicBool::new(false),
-        });
-        let allocator =
-            CachingAllocator::observed(context, &CachingOptions::default(), stop.clone()).unwrap();
+        let (allocator, getting) = stopping(context);
         let [a, b] = [(); 2].map(|()| Stream::new(context).unwrap());
         // All but one is kept in pieces of one size, which serve no other before they are joined. A heap of which nobody has any
         // would lose all.
@@ -415,15 +424,7 @@ fn who_has_memory_does_not_wait_for_who_gets_some() {
         pieces.resize_with(held / (16 << 10) - 1, || allocator.allocate(16 << 10, &b).unwrap());
         assert_eq!(allocator.reserved_bytes(), held);
         drop(pieces);
-        stop.armed.store(true, Ordering::SeqCst);
-        thread::scope(|scope| {
-            let getter = scope.spawn(|| allocator.allocate(40 * MIB, &a).unwrap());
-            is_here.recv().unwrap();
-            drop(allocator.allocate(8 << 10, &b).unwrap());
-            go.send(()).unwrap();
-            drop(getter.join().unwrap());
-        });
-        assert!(stop.told.load(Ordering::SeqCst), "the block came before the other's memory");
+        getting.meanwhile(&allocator, &a, || drop(allocator.allocate(8 << 10, &b).unwrap()));
         assert!(allocator.reserved_bytes() >= held + 40 * MIB);
         drop(first);
     });
