@@ -113,6 +113,9 @@ impl Shared {
         guard: &mut ShardGuard<'_>,
         request: Request,
     ) -> Option<u64> {
+        if self.leaves_frees {
+            slot.note_taker();
+        }
         if !slot.remote.is_empty() {
             self.drain(slot, heap, guard);
         }
@@ -162,6 +165,7 @@ impl Shared {
             return self.give_up(slot, request);
         }
         self.poll();
+        self.take_in();
         let active = self.catch_up(slot);
         self.collect_garbage();
         match self.try_grow(slot, request, active)? {

@@ -41,26 +41,42 @@ impl Shared {
             self.tell_freed(slot, address, number_of(found));
         }
         let (tier, record) = (tier_of(found), found.record);
-        let taken = match slot.heap.try_with(|heap, guard| self.put_back(slot, heap, guard, tier, record)) {
-            Some(taken) => taken,
-            None => self.leave(slot, number_of(found))?,
+        let taken = if self.leaves_frees && !slot.is_taker() {
+            // The heap's lines are with the thread that allocates there: a ring takes none of them along.
+            self.leave(slot, number_of(found))?
+        } else {
+            match slot.heap.try_with(|heap, guard| self.put_back(slot, heap, guard, tier, record)) {
+                Some(taken) => taken,
+                None => self.leave(slot, number_of(found))?,
+            }
         };
         // A block that is kept for the next one of its size is still found by its address.
         if taken { Ok(()) } else { Err(Error::UnknownAddress { address }) }
     }
 
-    /// Leaves a block to whoever has the heap, or puts it back after him; whether somebody had it, as far as that is known.
+    /// Leaves a block to whoever takes the heap next, or puts it back with all that was left if there is no room; whether somebody had it, as far as that is known.
     #[inline(never)]
     fn leave(&self, slot: &StreamSlot, number: BlockNumber) -> Result<bool> {
         if slot.remote.push(number.0).is_ok() {
             return Ok(true);
         }
-        refuse_watchers()?;
-        Ok(slot.heap.with(|heap, guard| {
+        let put_back = |heap: &mut StreamHeap, guard: &mut ShardGuard<'_>| {
             self.drain(slot, heap, guard);
             let (tier, record) = number.parts();
             self.put_back(slot, heap, guard, tier, record)
-        }))
+        };
+        if let Some(taken) = slot.heap.try_with(put_back) {
+            return Ok(taken);
+        }
+        refuse_watchers()?;
+        Ok(slot.heap.with(put_back))
+    }
+
+    /// Has what was left to heaps that nobody has right now be free: it counts as in use where memory is got, and others cannot have it.
+    pub(super) fn take_in(&self) {
+        for slot in self.slots.iter().filter(|slot| !slot.remote.is_empty()) {
+            slot.heap.try_with(|heap, guard| self.drain(slot, heap, guard));
+        }
     }
 
     /// Gives a block back to its heap and counts it; whether somebody had it.

@@ -25,7 +25,7 @@ use crate::engine::paged::{Heaps, PAGE, PageSource, Policy, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::primitive::{AtomicU64, AtomicUsize, Mutex, MutexGuard, lock};
-use crate::statistics::{DeviceStatistics, PeakLedger, ShardGuard};
+use crate::statistics::{DeviceStatistics, PeakLedger, Peaks, ShardGuard};
 
 /// How much of the address space is reserved at once, in multiples of the device's memory: windows leave room behind them, and
 /// old mappings stay until their addresses are needed.
@@ -54,12 +54,14 @@ pub(super) struct Shared {
     pub(super) callbacks: Callbacks,
     pub(super) pins: Pins,
     pub(super) moves: bool,
+    /// Whether threads leave what they free to whoever allocates there, uncounted: the peaks are upper bounds then.
+    pub(super) leaves_frees: bool,
     /// The bits of the share of the device's memory that may be held.
     pub(super) fraction: AtomicU64,
 }
 
 /// On cache lines of its own: whoever grows writes to it all the time, and each block that comes and goes reads what would lie beside it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Apart<T>(T);
 
@@ -111,6 +113,7 @@ impl Shared {
             callbacks,
             pins: Pins::default(),
             moves: options.moves,
+            leaves_frees: matches!(options.statistics, Peaks::Sharded),
             fraction: AtomicU64::new(options.memory_fraction.to_bits()),
         };
         shared.set_limit(limit)?;
@@ -279,6 +282,9 @@ impl OtherHeaps<'_> {
         guard: &mut ShardGuard<'_>,
         body: impl FnOnce(&mut StreamHeap) -> R,
     ) -> R {
+        if !slot.remote.is_empty() {
+            self.shared.drain(slot, heap, guard);
+        }
         guard.disarm();
         // What is kept there for later is free here; blocks of pages seldom make a whole handle, and stay, but where nobody has any.
         let index = self.shared.index(slot.number);

@@ -11,9 +11,11 @@ use std::sync::OnceLock;
 use cuda_mem_core::Stream;
 
 use super::remote::RemoteFrees;
+use super::shared::Apart;
 use super::size_set::SizeSet;
+use super::thread_slots;
 use crate::engine::paged::StreamHeap;
-use crate::primitive::UnsafeCell;
+use crate::primitive::{AtomicUsize, Ordering, UnsafeCell};
 use crate::statistics::{Shard, ShardGuard};
 
 /// A stream, its heap, and the frees that other threads left for it.
@@ -26,12 +28,36 @@ pub(super) struct StreamSlot {
     pub(super) remote: RemoteFrees,
     /// The sizes of its blocks that wait for other streams.
     pub(super) waiting: SizeSet,
+    /// The thread that took a block last, where frees of others are left for it.
+    taker: Apart<AtomicUsize>,
 }
 
 impl StreamSlot {
     pub(super) fn new(number: u32, stream: Stream, shard: Shard) -> Self {
         let heap = HeapCell::new(shard, StreamHeap::watched());
-        Self { number, stream, heap, remote: RemoteFrees::new(), waiting: SizeSet::default() }
+        Self {
+            number,
+            stream,
+            heap,
+            remote: RemoteFrees::new(),
+            waiting: SizeSet::default(),
+            taker: Apart::default(),
+        }
+    }
+
+    /// The calling thread takes a block. Written only when it was another that did: those who free read it all the time.
+    #[inline]
+    pub(super) fn note_taker(&self) {
+        let token = thread_slots::token();
+        if self.taker.load(Ordering::Relaxed) != token {
+            self.taker.store(token, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the calling thread took a block last: a hint.
+    #[inline]
+    pub(super) fn is_taker(&self) -> bool {
+        self.taker.load(Ordering::Relaxed) == thread_slots::token()
     }
 }
 

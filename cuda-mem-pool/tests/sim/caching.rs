@@ -236,6 +236,49 @@ fn sixteen_threads_on_sixteen_streams() {
     threads_free_for_each_other(16, Peaks::Sharded);
 }
 
+/// What a thread frees that does not allocate there is left to whoever does, and is free all the same for whoever asks.
+#[test]
+fn what_is_left_to_the_thread_that_allocates_is_free() {
+    for peaks in [Peaks::Sharded, Peaks::Exact] {
+        on(Sim::builder().memory(400 << 20), |_, context| {
+            let options = CachingOptions::default().with_statistics(peaks);
+            let allocator = CachingAllocator::new(context, &options).unwrap();
+            let [a, b] = [(); 2].map(|()| Stream::new(context).unwrap());
+            let elsewhere = |blocks: Vec<u64>| {
+                let free = || {
+                    // SAFETY: each is allocated below, and not used.
+                    blocks.iter().for_each(|address| unsafe { allocator.free_by_address(*address) }.unwrap());
+                };
+                thread::scope(|scope| scope.spawn(free).join().unwrap());
+            };
+            let active = || allocator.statistics().active.all.current;
+
+            let large = allocator.allocate_by_address(150 * MIB, &a).unwrap();
+            let books = allocator.metadata_bytes();
+            elsewhere(vec![large]);
+            let has_ring = allocator.metadata_bytes() > books + 512;
+            assert_eq!(has_ring, peaks == Peaks::Sharded, "{peaks:?}");
+            // Another stream has it, for which nothing else is made.
+            let other = allocator.allocate_by_address(150 * MIB, &b).unwrap();
+            assert!(allocator.reserved_bytes() < 200 * MIB, "{}", allocator.reserved_bytes());
+            elsewhere(vec![other]);
+            assert_eq!(active(), 0);
+
+            // More than can be left.
+            let many = (0..300).map(|_| allocator.allocate_by_address(4096, &a).unwrap()).collect::<Vec<_>>();
+            let first = many[0];
+            elsewhere(many);
+            assert_eq!(active(), 0);
+            // The next one of the size is one of them.
+            let again = allocator.allocate_by_address(4096, &a).unwrap();
+            assert!(again.abs_diff(first) < 2 * MIB as u64);
+            elsewhere(vec![again]);
+            allocator.empty_cache().unwrap();
+            assert_eq!((active(), allocator.reserved_bytes()), (0, 0));
+        });
+    }
+}
+
 #[test]
 fn a_forked_child_is_told_so_and_frees_nothing() {
     let sim = Sim::builder().build();

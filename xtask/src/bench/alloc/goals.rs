@@ -66,20 +66,28 @@ fn hits(figures: &Figures) -> Vec<Verdict> {
 
 fn remote_frees(figures: &Figures) -> Vec<Verdict> {
     let cases = PATTERNS[..2].iter().map(|pattern| remote(*pattern)).collect::<Vec<_>>();
-    let worst = |metrics: &[&str]| {
-        let sum = |case| metrics.iter().map(|metric| figures.median(case, OURS, metric)).sum::<Option<f64>>();
+    let worst = |who, metrics: &[&str]| {
+        let sum = |case| metrics.iter().map(|metric| figures.median(case, who, metric)).sum::<Option<f64>>();
         most(cases.iter().map(|case| sum(case)))
     };
-    vec![
-        Verdict::new("free on another thread, worst sizes", AtMost(60.0), "ns", worst(&["remote_free"])),
-        // What the free leaves to whoever allocates next is no gain: with a hit's time it is bounded too.
-        Verdict::new(
-            "free on another thread and the allocation that follows",
-            AtMost(100.0),
-            "ns",
-            worst(&["remote_free", "remote_alloc"]),
-        ),
-    ]
+    let verdicts = [(OURS, ""), (SHARDED, ", sharded statistics")].map(|(who, how)| {
+        [
+            Verdict::new(
+                format!("free on another thread{how}, worst sizes"),
+                AtMost(60.0),
+                "ns",
+                worst(who, &["remote_free"]),
+            ),
+            // What the free leaves to whoever allocates next is no gain: with a hit's time it is bounded too.
+            Verdict::new(
+                format!("free on another thread and the allocation that follows{how}"),
+                AtMost(100.0),
+                "ns",
+                worst(who, &["remote_free", "remote_alloc"]),
+            ),
+        ]
+    });
+    verdicts.into_iter().flatten().collect()
 }
 
 /// Above these MiB of live memory, what is held beyond it tells of the allocator and not of a page.
@@ -139,7 +147,7 @@ mod tests {
     #[test]
     fn nothing_measured_is_nothing_met() {
         let verdicts = verdicts(&Figures::default());
-        assert_eq!(verdicts.len(), 15 + 4 + 2 + 3 + 6 + 1);
+        assert_eq!(verdicts.len(), 15 + 4 + 4 + 3 + 6 + 1);
         assert!(verdicts.iter().all(|verdict| verdict.verdict == "not measured"), "{verdicts:?}");
     }
 
