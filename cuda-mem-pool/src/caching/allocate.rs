@@ -113,9 +113,6 @@ impl Shared {
         guard: &mut ShardGuard<'_>,
         request: Request,
     ) -> Option<u64> {
-        if self.leaves_frees {
-            slot.note_taker();
-        }
         if !slot.remote.is_empty() {
             self.drain(slot, heap, guard);
         }

@@ -41,7 +41,7 @@ impl Shared {
             self.tell_freed(slot, address, number_of(found));
         }
         let (tier, record) = (tier_of(found), found.record);
-        let taken = if self.leaves_frees && !slot.is_taker() {
+        let taken = if slot.is_anothers() {
             // The heap's lines are with the thread that allocates there: a ring takes none of them along.
             self.leave(slot, number_of(found))?
         } else {

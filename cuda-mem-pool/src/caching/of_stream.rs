@@ -44,7 +44,9 @@ impl CachingAllocator {
     pub fn of_stream(&self, stream: &Stream) -> Result<StreamAllocator<'_>> {
         refuse_forked()?;
         let shared = self.shared();
-        Ok(StreamAllocator { shared, slot: shared.slot(stream)? })
+        let slot = shared.slot(stream)?;
+        slot.note_many_takers();
+        Ok(StreamAllocator { shared, slot })
     }
 }
 

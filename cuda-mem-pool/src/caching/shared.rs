@@ -54,16 +54,22 @@ pub(super) struct Shared {
     pub(super) callbacks: Callbacks,
     pub(super) pins: Pins,
     pub(super) moves: bool,
-    /// Whether threads leave what they free to whoever allocates there, uncounted: the peaks are upper bounds then.
-    pub(super) leaves_frees: bool,
+    /// Whether threads leave what they free to the one that allocates there, uncounted: the peaks are upper bounds then.
+    leaves_frees: bool,
     /// The bits of the share of the device's memory that may be held.
     pub(super) fraction: AtomicU64,
 }
 
 /// On cache lines of its own: whoever grows writes to it all the time, and each block that comes and goes reads what would lie beside it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Apart<T>(T);
+
+impl<T> Apart<T> {
+    pub(super) fn new(value: T) -> Self {
+        Self(value)
+    }
+}
 
 impl<T> Deref for Apart<T> {
     type Target = T;
@@ -99,8 +105,8 @@ impl Shared {
             map: PageMap::new(),
             slots,
             by_stream: Mutex::default(),
-            source: Apart(Mutex::new(source)),
-            held: Apart(AtomicUsize::new(0)),
+            source: Apart::new(Mutex::new(source)),
+            held: Apart::new(AtomicUsize::new(0)),
             pending: Pending::default(),
             private,
             rounding: Rounding::new(&options.segments),
@@ -138,7 +144,7 @@ impl Shared {
         let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
         let number = *numbers.entry(stream.id()).or_insert(next);
         if number == next {
-            let slot = StreamSlot::new(number, stream.clone(), self.ledger.shard());
+            let slot = StreamSlot::new(number, stream.clone(), self.ledger.shard(), self.leaves_frees);
             if self.slots.add(slot).is_none() {
                 numbers.remove(&stream.id());
                 return Err(Error::TooManyStreams { most: super::slot::MOST });
@@ -146,7 +152,9 @@ impl Shared {
         }
         drop(numbers);
         thread_slots::remember(self.id, stream.id(), number);
-        self.slots.get(number).ok_or(Error::TooManyStreams { most: super::slot::MOST })
+        let slot = self.slots.get(number).ok_or(Error::TooManyStreams { most: super::slot::MOST })?;
+        slot.note_taker();
+        Ok(slot)
     }
 
     /// The page source, which knows of all pins; not for watchers, who have it, nor in a forked child.

@@ -28,36 +28,43 @@ pub(super) struct StreamSlot {
     pub(super) remote: RemoteFrees,
     /// The sizes of its blocks that wait for other streams.
     pub(super) waiting: SizeSet,
-    /// The thread that took a block last, where frees of others are left for it.
+    /// The thread that allocates here, where frees of others are left for it. Read with each free, and hardly ever written.
     taker: Apart<AtomicUsize>,
 }
 
+/// Several threads allocate, or nothing is left to any.
+const MANY: usize = 0;
+/// None has yet. No thread's data is at this address.
+const NOBODY: usize = 1;
+
 impl StreamSlot {
-    pub(super) fn new(number: u32, stream: Stream, shard: Shard) -> Self {
+    /// `leaves_frees`: to the thread that allocates here, as long as there is only one.
+    pub(super) fn new(number: u32, stream: Stream, shard: Shard, leaves_frees: bool) -> Self {
         let heap = HeapCell::new(shard, StreamHeap::watched());
-        Self {
-            number,
-            stream,
-            heap,
-            remote: RemoteFrees::new(),
-            waiting: SizeSet::default(),
-            taker: Apart::default(),
-        }
+        let taker = Apart::new(AtomicUsize::new(if leaves_frees { NOBODY } else { MANY }));
+        Self { number, stream, heap, remote: RemoteFrees::new(), waiting: SizeSet::default(), taker }
     }
 
-    /// The calling thread takes a block. Written only when it was another that did: those who free read it all the time.
-    #[inline]
+    /// The calling thread comes to allocate here.
     pub(super) fn note_taker(&self) {
         let token = thread_slots::token();
-        if self.taker.load(Ordering::Relaxed) != token {
-            self.taker.store(token, Ordering::Relaxed);
-        }
+        let _ = self.taker.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taker| match taker {
+            NOBODY => Some(token),
+            taker if taker == token => None,
+            _ => Some(MANY),
+        });
     }
 
-    /// Whether the calling thread took a block last: a hint.
+    /// Any thread may come to allocate here, without a word.
+    pub(super) fn note_many_takers(&self) {
+        self.taker.store(MANY, Ordering::Relaxed);
+    }
+
+    /// Whether another thread alone allocates here: a hint.
     #[inline]
-    pub(super) fn is_taker(&self) -> bool {
-        self.taker.load(Ordering::Relaxed) == thread_slots::token()
+    pub(super) fn is_anothers(&self) -> bool {
+        let taker = self.taker.load(Ordering::Relaxed);
+        taker != MANY && taker != thread_slots::token()
     }
 }
 

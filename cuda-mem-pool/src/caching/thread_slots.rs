@@ -24,7 +24,7 @@ fn place(allocator: u64, stream: u64) -> usize {
     (allocator.wrapping_add(stream) as usize) % REMEMBERED
 }
 
-/// Names the calling thread among those that run, and is not 0.
+/// Names the calling thread among those that run, with the address of something of its own.
 #[inline]
 pub(super) fn token() -> usize {
     // A thread at its end has none of its own: nobody has that name.
