@@ -90,8 +90,18 @@ pub struct PoolProperties {
 pub struct MemoryPool {
     driver: Driver,
     raw: Handle<CUmemPoolHandle_st>,
-    /// Whether it was made here and is to be destroyed.
-    owned: bool,
+    part: Part,
+}
+
+/// What a value has to do with the end of its pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// It made or imported the pool: the last of these destroys it.
+    Owner,
+    /// It was given a pool that a program made here and may let go: as long as this value lives, so does the pool.
+    Guest,
+    /// The pool is the driver's, or another library's.
+    None,
 }
 
 impl MemoryPool {
@@ -130,13 +140,13 @@ impl MemoryPool {
             unsafe { call!(driver, cuMemPoolCreate(&mut raw, &raw_properties)) }?;
             Ok(raw.addr())
         })?;
-        Ok(Self { driver, raw: Handle::new(raw), owned: true })
+        Ok(Self { driver, raw: Handle::new(raw), part: Part::Owner })
     }
 
     /// The pool that `cuMemAllocAsync` takes memory from on this device, or its default one if no other was made current.
     ///
     /// Wraps [`cuDeviceGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html). The pool stays its
-    /// owner's.
+    /// owner's; one that was made here is destroyed when this value is gone too.
     ///
     /// # Capture
     ///
@@ -148,16 +158,16 @@ impl MemoryPool {
     pub fn current_of_device(device: Device) -> Result<Self> {
         let driver = device.driver();
         let _relaxed = Relaxed::enter(driver)?;
-        let mut raw: CUmemoryPool = ptr::null_mut();
-        // SAFETY: one handle to write, a valid device.
-        unsafe { call!(driver, cuDeviceGetMemPool(&mut raw, device.as_raw())) }?;
-        Ok(Self { driver, raw: Handle::new(raw), owned: false })
+        Self::given(driver, |raw| {
+            // SAFETY: one handle to write, a valid device.
+            unsafe { call!(driver, cuDeviceGetMemPool(raw, device.as_raw())) }
+        })
     }
 
     /// The pool that is current for a place and a kind of memory, or the default one if no other was made current.
     ///
     /// Wraps [`cuMemGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). The pool stays
-    /// its owner's.
+    /// its owner's; one that was made here is destroyed when this value is gone too.
     ///
     /// # Capture
     ///
@@ -169,10 +179,21 @@ impl MemoryPool {
     pub fn current(driver: Driver, location: MemoryLocation, kind: AllocationType) -> Result<Self> {
         let _relaxed = Relaxed::enter(driver)?;
         let mut place = location.as_raw();
+        Self::given(driver, |raw| {
+            // SAFETY: one handle to write; the location is read during the call.
+            unsafe { call!(driver, cuMemGetMemPool(raw, &mut place, kind.as_raw())) }
+        })
+    }
+
+    /// A pool that may be one which was made here.
+    fn given(driver: Driver, get: impl FnOnce(&mut CUmemoryPool) -> Result<()>) -> Result<Self> {
         let mut raw: CUmemoryPool = ptr::null_mut();
-        // SAFETY: one handle to write; the location is read during the call.
-        unsafe { call!(driver, cuMemGetMemPool(&mut raw, &mut place, kind.as_raw())) }?;
-        Ok(Self { driver, raw: Handle::new(raw), owned: false })
+        let is_ours = owned::given(driver, || {
+            get(&mut raw)?;
+            Ok(raw.addr())
+        })?;
+        let part = if is_ours { Part::Guest } else { Part::None };
+        Ok(Self { driver, raw: Handle::new(raw), part })
     }
 
     /// The default pool for a place and a kind of memory.
@@ -192,7 +213,7 @@ impl MemoryPool {
         let mut raw: CUmemoryPool = ptr::null_mut();
         // SAFETY: one handle to write; the location is read during the call.
         unsafe { call!(driver, cuMemGetDefaultMemPool(&mut raw, &mut place, kind.as_raw())) }?;
-        Ok(Self { driver, raw: Handle::new(raw), owned: false })
+        Ok(Self { driver, raw: Handle::new(raw), part: Part::None })
     }
 
     /// Makes this pool the current one for a place and a kind of memory: what [`MemoryPool::current`] gives from now on, for
@@ -227,10 +248,10 @@ impl MemoryPool {
         self.raw.raw().cast()
     }
 
-    /// Whether the pool is destroyed with this value.
+    /// Whether the pool was made or imported by this value, and is destroyed with the last such.
     #[must_use]
     pub fn is_owned(&self) -> bool {
-        self.owned
+        self.part == Part::Owner
     }
 
     /// Memory of the pool, to be freed with [`free`]; 0 for 0 bytes.
@@ -348,7 +369,7 @@ impl MemoryPool {
     }
 
     /// Destroys the pool if it is owned, and tells whether the driver did. A pool that was imported several times is one, which
-    /// the last of them destroys. What was allocated from it stays valid until it is
+    /// the last of them destroys, and so is one that somebody was given as the current one. What was allocated from it stays valid until it is
     /// freed, and then goes back to the system.
     ///
     /// Wraps [`cuMemPoolDestroy`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
@@ -371,12 +392,12 @@ impl MemoryPool {
 
     fn destroy(&self) -> Result<()> {
         refuse_forked()?;
-        if !self.owned {
+        if self.part == Part::None {
             return Ok(());
         }
         let _relaxed = Relaxed::enter(self.driver)?;
         owned::let_go(self.driver, self.raw.raw().addr(), || {
-            // SAFETY: a pool of which this value is the last owner, destroyed once: after a success nobody calls again.
+            // SAFETY: a pool that this value is the last to have, destroyed once: after a success nobody calls again.
             unsafe { call!(self.driver, cuMemPoolDestroy(self.raw.raw())) }
         })
     }
@@ -424,7 +445,7 @@ pub unsafe fn free(address: CUdeviceptr, stream: &Stream) -> Result<()> {
 
 impl Drop for MemoryPool {
     fn drop(&mut self) {
-        if !fork::forked() && !self.driver.release(|| self.destroy()) {
+        if !fork::forked() && !self.driver.release(|| self.destroy()) && self.part != Part::None {
             owned::abandon(self.driver, self.raw.raw().addr());
         }
     }
@@ -441,6 +462,6 @@ impl Eq for MemoryPool {}
 
 impl fmt::Debug for MemoryPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryPool").field("raw", &self.raw.raw()).field("owned", &self.owned).finish()
+        f.debug_struct("MemoryPool").field("raw", &self.raw.raw()).field("owned", &self.is_owned()).finish()
     }
 }

@@ -32,6 +32,18 @@ pub(super) fn imported(driver: Driver, import: impl FnOnce() -> Result<usize>) -
     Ok(())
 }
 
+/// Asks for a pool that somebody has, with nobody destroying it before it is counted: whether it was made or imported here.
+pub(super) fn given(driver: Driver, get: impl FnOnce() -> Result<usize>) -> Result<bool> {
+    let mut owners = owners();
+    let pool = get()?;
+    let count = owners.get_mut(&(driver, pool));
+    let is_ours = count.is_some();
+    if let Some(count) = count {
+        *count = count.saturating_add(1);
+    }
+    Ok(is_ours)
+}
+
 /// Lets one owner go; the last one's end is `destroy`. If that fails, it stays an owner.
 pub(super) fn let_go(driver: Driver, pool: usize, destroy: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut owners = owners();

@@ -12,7 +12,7 @@ use std::ptr;
 
 use cuda_mem_sys::{CUdeviceptr, CUmemAllocationHandleType, CUmemPoolPtrExportData_v1, CUmemoryPool};
 
-use super::{MemoryPool, owned};
+use super::{MemoryPool, Part, owned};
 use crate::capture::Relaxed;
 use crate::driver::Driver;
 use crate::error::{Result, call};
@@ -110,7 +110,7 @@ impl MemoryPool {
             unsafe { call!(driver, cuMemPoolImportFromShareableHandle(&mut raw, handle, DESCRIPTOR, 0)) }?;
             Ok(raw.addr())
         })?;
-        Ok(Self { driver, raw: Handle::new(raw), owned: true })
+        Ok(Self { driver, raw: Handle::new(raw), part: Part::Owner })
     }
 
     /// What another process needs to find the allocation that starts at `address`. Its pool is exported before

@@ -1,6 +1,7 @@
 //! `PinnedMemoryResource`: every member and branch.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Mutex, PoisonError};
 
 use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::CUmemPool_attribute;
@@ -51,8 +52,12 @@ fn without_options_it_is_the_drivers_pool_and_stays_its_own() {
     assert_eq!(block.as_slice().unwrap().len(), 4096);
 }
 
+/// Which pool is current is the process's.
+static CURRENT: Mutex<()> = Mutex::new(());
+
 #[test]
 fn the_current_pool_is_the_one_that_was_made_current() {
+    let _alone = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
     let world = World::new();
     if !has_host_pools(&world) {
         return;
@@ -74,6 +79,39 @@ fn the_current_pool_is_the_one_that_was_made_current() {
     resource.close();
     pool.close().unwrap();
     assert_eq!(PinnedMemoryResource::new(&world.context, None).unwrap().handle(), default.as_raw());
+}
+
+/// Who was given a pool that a program made, and may let go, has it for as long as he wants.
+#[test]
+fn the_current_pool_outlives_the_one_who_made_it() {
+    let _alone = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let world = World::new();
+    if !has_host_pools(&world) {
+        return;
+    }
+    let properties = PoolProperties {
+        allocation_type: AllocationType::Pinned,
+        location: MemoryLocation::Host,
+        shareable: false,
+        max_size: 0,
+    };
+    let (place, kind) = (MemoryLocation::Host, AllocationType::Pinned);
+    let default = MemoryPool::default_of(world.driver, place, kind).unwrap();
+    let pool = MemoryPool::create(world.driver, &properties).unwrap();
+    pool.make_current(place, kind).unwrap();
+    let given = MemoryPool::current(world.driver, place, kind).unwrap();
+    assert!(given == pool && !given.is_owned());
+    drop(pool);
+
+    let address = given.allocate(4096, &world.stream).unwrap();
+    // SAFETY: allocated above, not used, freed once.
+    unsafe { cuda_mem_core::raw_pool::free(address, &world.stream) }.unwrap();
+    world.stream.synchronize().unwrap();
+    given.trim_to(0).unwrap();
+    assert_eq!(given.attributes().unwrap().used_mem_current, 0);
+    given.close().unwrap();
+    // It went with the last of them.
+    assert!(MemoryPool::current(world.driver, place, kind).unwrap() == default);
 }
 
 #[test]
