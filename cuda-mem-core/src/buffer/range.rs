@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
+use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
@@ -19,6 +20,9 @@ use crate::error::{Error, Result, WithBytes, call};
 use crate::host::HostMemory;
 use crate::stream::Stream;
 use crate::uses::Access;
+
+/// So much of a file is in memory at once, on its way to a device.
+const PIECE: usize = 32 << 20;
 
 /// A part of a [`DeviceBuffer`].
 ///
@@ -231,23 +235,10 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
             return Enqueued::Nothing(error);
         }
         match source.file() {
-            Some((file, below)) if bytes < below => {
-                // The wait below would fail captures of others.
-                let _relaxed = match Relaxed::enter(stream.driver()) {
-                    Ok(relaxed) => relaxed,
-                    Err(error) => return Enqueued::Nothing(error),
-                };
-                let mut piece = vec![0; bytes];
-                if let Err(error) = file.read_exact_at(&mut piece, offset as u64) {
-                    return Enqueued::Nothing(Error::Io { call: "pread", source: error.into() });
-                }
-                // SAFETY: the vector lives until the copy was waited for.
-                let copied = unsafe { self.upload(stream, piece.as_ptr(), bytes) };
-                match copied.wait(stream) {
-                    Ok(()) => Enqueued::Copy,
-                    Err(error) => Enqueued::Nothing(error),
-                }
-            }
+            Some((file, below)) if bytes < below => match self.upload_file(stream, file, offset) {
+                Ok(()) => Enqueued::Copy,
+                Err(error) => Enqueued::Nothing(error),
+            },
             _ => {
                 // SAFETY: the caller's promise: the offset lies in the memory or is its end.
                 let start = unsafe { source.as_ptr().add(offset) };
@@ -255,6 +246,24 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
                 unsafe { self.upload(stream, start, bytes) }
             }
         }
+    }
+
+    /// Copies a part of a file here, in pieces that are read and waited for one after the other.
+    fn upload_file(&self, stream: &Stream, file: &File, offset: usize) -> Result<()> {
+        // The waits would fail captures of others.
+        let _relaxed = Relaxed::enter(stream.driver())?;
+        let target = self.bytes();
+        let mut memory = vec![0; target.len().min(PIECE)];
+        for start in (0..target.len()).step_by(PIECE) {
+            let part = target.part(start..start.saturating_add(PIECE));
+            memory.truncate(part.len());
+            let at = (offset as u64).saturating_add(start as u64);
+            file.read_exact_at(&mut memory, at)
+                .map_err(|error| Error::Io { call: "pread", source: error.into() })?;
+            // SAFETY: as many bytes as the part has, which live until the copy was waited for.
+            unsafe { part.upload(stream, memory.as_ptr()) }.wait(stream)?;
+        }
+        Ok(())
     }
 
     /// Puts a copy from host memory into the stream.

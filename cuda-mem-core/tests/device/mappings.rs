@@ -103,6 +103,20 @@ fn a_file_that_shrinks_while_it_is_registered_hurts_nobody() {
 }
 
 #[test]
+fn a_file_goes_to_a_device_in_pieces_wherever_they_begin() {
+    let world = World::new();
+    let (skipped, len) = (4096 + 3, (32 << 20) + LEN);
+    let bytes = pattern(skipped + len, 5);
+    let mapping = FileMapping::private(&TempFile::on_tmpfs(&bytes).open()).unwrap();
+    let device = DeviceBuffer::<u8>::zeroed(&world.stream, len).unwrap();
+    scope(&world.context, |scope| {
+        scope.upload_bytes(&world.stream, &mapping, skipped..skipped + len, &device.whole())
+    })
+    .unwrap();
+    assert!(device.to_vec(&world.stream).unwrap() == bytes[skipped..]);
+}
+
+#[test]
 fn what_is_no_file_with_bytes_is_an_error_or_empty() {
     let world = World::new();
     let folder = FileMapping::read_only(&File::open("/").unwrap()).unwrap_err();
