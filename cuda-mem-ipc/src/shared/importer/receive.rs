@@ -72,7 +72,8 @@ impl ImportLink {
         let mut turn = lock(&self.turn);
         for _ in 0..MOST_AT_A_TIME {
             let corrupt = |_| self.breaks("it has put more into the ring than there is room for");
-            if let Some(entry) = turn.ring.peek().map_err(corrupt)? {
+            let entry = turn.ring.peek().map_err(corrupt)?;
+            if let Some(entry) = entry {
                 let pid = self.connection.peer().pid();
                 let wrong = |source| self.connection.breaks(Error::Wire { pid, source });
                 let (said, messages) = HandOver::of_entry(entry).map_err(wrong)?;
@@ -90,6 +91,13 @@ impl ImportLink {
                 Err(error) if error.is_gone() || matches!(error, Error::Broken) => {
                     self.forget_all();
                     return Err(error);
+                }
+                // What an entry comes behind was sent before it was there. Who waited for that would find the entry again and again, and
+                // never sleep.
+                Err(error) if error.is_timeout() && entry.is_some() => {
+                    return Err(self.breaks(
+                        "it has put into the ring what comes behind a message that it did not send",
+                    ));
                 }
                 result => result?,
             };
