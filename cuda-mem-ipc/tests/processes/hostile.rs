@@ -126,6 +126,11 @@ fn what_no_exporter_puts_into_the_ring_ends_the_connection() {
         let refused = importer.recv(LIMIT);
         assert!(matches!(refused, Err(Error::Protocol { .. } | Error::Wire { .. })), "{what}: {refused:?}");
         assert!(hostile.recv(LIMIT).unwrap_err().is_gone(), "{what}");
+        // Whatever it writes from here on.
+        write_ring(&words, 3, &with(6, 0));
+        write_ring(&words, 0, &[1]);
+        assert!(matches!(importer.recv(LIMIT), Err(Error::Broken)), "{what}");
+        assert_eq!(importer.buffers(), 0, "{what}");
     }
     let (importer, hostile, words) = importer(&world);
     say(&hostile, Message::Segment(said), &[descriptor.as_fd()]);

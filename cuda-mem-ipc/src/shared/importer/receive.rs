@@ -71,6 +71,11 @@ impl ImportLink {
         // Messages are believed in their order, whoever receives them.
         let mut turn = lock(&self.turn);
         for _ in 0..MOST_AT_A_TIME {
+            if self.connection.is_broken() {
+                // What is in the ring is believed no more than messages are.
+                self.forget_all();
+                return Err(Error::Broken);
+            }
             let corrupt = |_| self.breaks("it has put more into the ring than there is room for");
             let entry = turn.ring.peek().map_err(corrupt)?;
             if let Some(entry) = entry {
