@@ -23,15 +23,17 @@ const HEARD: usize = 17;
 const ENTRIES: usize = 24;
 const LINE: usize = 8;
 
+/// How often a thread tries to raise a number. Others of this side may have been faster, each of them once a frame; who is kept from it so often
+/// is kept from it by the other side.
+const TRIES: usize = 64;
+
 /// The words that both have. The models have others.
 pub(super) trait Cells {
     fn load(&self, cell: usize, order: Ordering) -> u64;
     fn store(&self, cell: usize, value: u64, order: Ordering);
     fn add(&self, cell: usize, value: u64);
-    /// Makes a number at least so much.
-    fn raise(&self, cell: usize, value: u64);
-    /// Makes a number 0, and tells whether it was not. What is 0 is not written.
-    fn take(&self, cell: usize) -> bool;
+    /// Writes a number in place of another one. False if that is not there any more.
+    fn replace(&self, cell: usize, found: u64, value: u64) -> bool;
     fn fence(&self);
 }
 
@@ -154,9 +156,14 @@ pub(super) fn sleeps(cells: &impl Cells) -> bool {
     cells.load(SLEEPERS, Ordering::Relaxed) > 0
 }
 
-/// Says that so many frames were sent which the reader has to hear.
+/// Says that so many frames were sent which the reader has to hear. If that does not succeed, it hears them all the same, later.
 pub(super) fn say_sent(cells: &impl Cells, frames: u64) {
-    cells.raise(SENT, frames);
+    for _ in 0..TRIES {
+        let said = cells.load(SENT, Ordering::Relaxed);
+        if said >= frames || cells.replace(SENT, said, frames) {
+            return;
+        }
+    }
 }
 
 /// Whether there are said to be frames that were not heard. It is a hint: frames are believed when they come.
@@ -198,7 +205,9 @@ pub(super) fn rise(cells: &impl Cells) {
 
 /// Whether it is this one of all who write that has to wake the only reader: what others write until it is awake costs nothing more.
 pub(super) fn is_to_wake(cells: &impl Cells) -> bool {
-    cells.take(SLEEPERS)
+    let found = cells.load(SLEEPERS, Ordering::Relaxed);
+    // What is 0 is not written.
+    found > 0 && cells.replace(SLEEPERS, found, 0)
 }
 
 /// The first word of an entry.
@@ -229,6 +238,12 @@ impl Shared {
         Consumer::new(self.clone(), RING_ENTRIES)
     }
 
+    /// All of the memory, for who writes there what is none of its business.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn mapping(&self) -> &SharedMapping {
+        &self.mapping
+    }
+
     /// None outside of the mapping, where nothing of a ring is.
     fn word(&self, cell: usize) -> Option<&AtomicU64> {
         self.mapping.word(self.first * 64 + cell * 8).ok()
@@ -252,17 +267,9 @@ impl Cells for Shared {
         }
     }
 
-    fn raise(&self, cell: usize, value: u64) {
-        if let Some(word) = self.word(cell) {
-            word.fetch_max(value, Ordering::Relaxed);
-        }
-    }
-
-    fn take(&self, cell: usize) -> bool {
-        self.word(cell).is_some_and(|word| {
-            let found = word.load(Ordering::Relaxed);
-            found > 0 && word.compare_exchange(found, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        })
+    fn replace(&self, cell: usize, found: u64, value: u64) -> bool {
+        let (written, not) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.word(cell).is_some_and(|word| word.compare_exchange(found, value, written, not).is_ok())
     }
 
     fn fence(&self) {

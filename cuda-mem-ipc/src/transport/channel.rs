@@ -102,7 +102,7 @@ impl Channel {
         self.socket.check_process()?;
         let (mut exited, mut has_waited) = (None, false);
         loop {
-            if self.is_broken.load(Ordering::Acquire) {
+            if self.is_broken() {
                 return Err(Error::Broken);
             }
             if let Some(done) = attempt()? {
@@ -174,6 +174,10 @@ impl Channel {
             }
             Err(error) => Err(self.breaks(error)),
         }
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_broken.load(Ordering::Acquire)
     }
 
     /// Ends the connection for both sides because of what came, which is handed back.

@@ -204,6 +204,11 @@ impl Connection {
         rustix::io::ioctl_fionread(&self.channel).is_ok_and(|bytes| bytes > 0)
     }
 
+    /// Whether this side has ended it because of what came.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.channel.is_broken()
+    }
+
     /// Ends the connection for both sides because of what a message said, which is handed back.
     pub(crate) fn breaks(&self, error: Error) -> Error {
         self.channel.breaks(error)

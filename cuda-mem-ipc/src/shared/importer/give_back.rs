@@ -157,7 +157,7 @@ impl Watched for ImportLink {
         // Buffers that the peer had sent are received all the same. Whoever has the turn now sees the end by itself.
         if let Ok(turn) = self.turn.try_lock() {
             let is_over = turn.held.is_none() && matches!(turn.ring.peek(), Ok(None));
-            if is_over && !self.connection.has_message() {
+            if self.connection.is_broken() || is_over && !self.connection.has_message() {
                 self.forget_all();
             }
         }

@@ -59,11 +59,15 @@ impl ImportLink {
 
     /// Waits until there is something to receive, or the peer has ended.
     pub(super) fn sleep(&self, deadline: Deadline) -> Result<()> {
-        let position = lock(&self.turn).ring.position();
-        let may_sleep = ring::may_sleep(&self.ring, position);
-        let slept = if may_sleep { self.connection.wait_readable(deadline) } else { Ok(()) };
+        let slept = if self.lies_down() { self.connection.wait_readable(deadline) } else { Ok(()) };
         ring::awake(&self.ring);
         slept
+    }
+
+    /// Says that somebody is about to sleep. If it is false, there is something to take.
+    pub(super) fn lies_down(&self) -> bool {
+        let position = lock(&self.turn).ring.position();
+        ring::may_sleep(&self.ring, position)
     }
 
     /// The next buffer, if it is there.
@@ -71,8 +75,14 @@ impl ImportLink {
         // Messages are believed in their order, whoever receives them.
         let mut turn = lock(&self.turn);
         for _ in 0..MOST_AT_A_TIME {
+            if self.connection.is_broken() {
+                // What is in the ring is believed no more than messages are.
+                self.forget_all();
+                return Err(Error::Broken);
+            }
             let corrupt = |_| self.breaks("it has put more into the ring than there is room for");
-            if let Some(entry) = turn.ring.peek().map_err(corrupt)? {
+            let entry = turn.ring.peek().map_err(corrupt)?;
+            if let Some(entry) = entry {
                 let pid = self.connection.peer().pid();
                 let wrong = |source| self.connection.breaks(Error::Wire { pid, source });
                 let (said, messages) = HandOver::of_entry(entry).map_err(wrong)?;
@@ -90,6 +100,13 @@ impl ImportLink {
                 Err(error) if error.is_gone() || matches!(error, Error::Broken) => {
                     self.forget_all();
                     return Err(error);
+                }
+                // What an entry comes behind was sent before it was there. Who waited for that would find the entry again and again, and
+                // never sleep.
+                Err(error) if error.is_timeout() && entry.is_some() => {
+                    return Err(self.breaks(
+                        "it has put into the ring what comes behind a message that it did not send",
+                    ));
                 }
                 result => result?,
             };

@@ -163,6 +163,10 @@ mod real {
     }
 }
 
+/// A peer that writes between any two looks at the memory.
+#[cfg(not(loom))]
+mod hostile;
+
 #[cfg(loom)]
 mod model {
     use loom::sync::atomic::{AtomicU64, fence};
@@ -187,14 +191,8 @@ mod model {
             self.0[cell].fetch_add(value, Ordering::Relaxed);
         }
 
-        fn raise(&self, cell: usize, value: u64) {
-            self.0[cell].fetch_max(value, Ordering::Relaxed);
-        }
-
-        fn take(&self, cell: usize) -> bool {
-            let found = self.0[cell].load(Ordering::Relaxed);
-            let taken = || self.0[cell].compare_exchange(found, 0, Ordering::Relaxed, Ordering::Relaxed);
-            found > 0 && taken().is_ok()
+        fn replace(&self, cell: usize, found: u64, value: u64) -> bool {
+            self.0[cell].compare_exchange(found, value, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         }
 
         fn fence(&self) {

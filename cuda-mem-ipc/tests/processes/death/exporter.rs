@@ -61,11 +61,11 @@ fn dying(first: &Channel) {
         if step != Step::Offered {
             let _branch = raw::accepted(&connection);
             let (memory, said) = raw::segment(&world, 0);
+            let descriptor = memory.export_posix_fd().unwrap();
+            raw::say(&connection, Message::Segment(said), &[descriptor.as_fd()]);
             if step == Step::Entered {
                 raw::enter(&words, &[0, 0, 0, said.bytes, 0, 1, 1]);
             }
-            let descriptor = memory.export_posix_fd().unwrap();
-            raw::say(&connection, Message::Segment(said), &[descriptor.as_fd()]);
         }
         stay(first);
     }
