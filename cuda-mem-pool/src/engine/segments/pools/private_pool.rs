@@ -9,11 +9,13 @@ pub struct PrivatePool<S> {
     pub(super) heap: SegmentHeap,
     pub(super) source: Option<S>,
     pub(super) use_on_oom: bool,
+    /// How many segments were taken out and neither went nor came back yet.
+    pub(super) leaving: usize,
 }
 
 impl<S> PrivatePool<S> {
     pub(super) fn new(options: Options, source: Option<S>) -> Self {
-        Self { uses: 0, heap: SegmentHeap::new(options), source, use_on_oom: false }
+        Self { uses: 0, heap: SegmentHeap::new(options), source, use_on_oom: false, leaving: 0 }
     }
 
     /// How often it is in use.
@@ -49,5 +51,10 @@ impl<S> PrivatePool<S> {
     #[must_use]
     pub fn is_freeable(&self) -> bool {
         self.uses == 0
+    }
+
+    /// Whether nobody uses it and it has no memory, not even on its way out.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_freeable() && self.leaving == 0 && self.heap.totals().segments == 0
     }
 }

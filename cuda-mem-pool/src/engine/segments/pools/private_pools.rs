@@ -27,7 +27,9 @@ use crate::mempool_id::MempoolId;
 /// pools.end_allocate(id)?;
 /// assert!(pools.take_cached(id).is_empty()); // still in use
 /// pools.release_pool(id)?;
-/// assert_eq!(pools.take_cached(id)[0].segment.address, 0x20_0000); // to be given back
+/// let taken = pools.take_cached(id).remove(0);
+/// assert_eq!(taken.segment.address, 0x20_0000); // to be given back
+/// pools.given_back(&taken);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
