@@ -58,7 +58,7 @@ impl Shared {
     /// Not those of graphs: a graph goes on using what was freed while it was captured.
     fn take_available(&self, id: MempoolId, wanted: &SegmentRequest) -> Vec<Leaving> {
         let mut state = lock(&self.private.state);
-        if state.notes.get(&id).is_some_and(|notes| notes.captured) {
+        if state.is_captured(id) {
             return Vec::new();
         }
         let taken = state.pools.take_available(id, wanted).into_iter();

@@ -157,7 +157,7 @@ fn are_over(uses: &mut Uses, until: Instant) -> bool {
 
 impl State {
     pub(super) fn leaving(&self, taken: TakenSegment<Arc<dyn RawResource>>) -> Leaving {
-        let captured = self.notes.get(&taken.id).is_some_and(|notes| notes.captured);
+        let captured = self.is_captured(taken.id);
         let owner = self.streams.get(&taken.segment.stream).cloned();
         Leaving { taken, captured, owner }
     }

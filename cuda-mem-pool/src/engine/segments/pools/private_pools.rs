@@ -148,7 +148,7 @@ impl<S> PrivatePools<S> {
     }
 
     /// A free block of one of the pools that are in use and allow it, for a request that no private pool was meant for. The
-    /// block stays that pool's.
+    /// block stays that pool's. None of a pool whose memory a graph may use, which goes on using what is free.
     ///
     /// # Errors
     ///
@@ -158,8 +158,8 @@ impl<S> PrivatePools<S> {
         stream: u64,
         bytes: u64,
     ) -> Result<Option<(MempoolId, BlockId)>, SegmentError> {
-        let willing = self.pools.iter_mut().filter(|(_, pool)| pool.use_on_oom && !pool.is_freeable());
-        for (&id, pool) in willing {
+        let lends = |pool: &PrivatePool<S>| pool.use_on_oom && !pool.captured && !pool.is_freeable();
+        for (&id, pool) in self.pools.iter_mut().filter(|(_, pool)| lends(pool)) {
             if let Allocation::Hit(block) = pool.heap.allocate(stream, bytes)? {
                 return Ok(Some((id, block)));
             }

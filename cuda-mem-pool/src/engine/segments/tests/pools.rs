@@ -111,6 +111,9 @@ fn free_memory_serves_others_before_they_run_out_where_that_is_allowed() {
     pools.get_mut(TWO).unwrap().heap_mut().free(block).unwrap();
     pools.set_use_on_oom(TWO, false).unwrap();
     assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None));
+    pools.set_use_on_oom(ONE, true).unwrap();
+    pools.get_mut(ONE).unwrap().note_capture();
+    assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None), "a graph's");
     pools.set_use_on_oom(TWO, true).unwrap();
     pools.release_pool(TWO).unwrap();
     assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None), "released");
