@@ -78,6 +78,24 @@ fn a_pool_lends_in_need_if_it_may() {
 }
 
 #[test]
+fn a_pool_does_not_lend_what_a_graph_may_use() {
+    small(|_, context, stream| {
+        let (allocator, id) = (allocator(context), MempoolId::for_graph());
+        let capture = Capture::begin(stream, GLOBAL);
+        let block = routed(&allocator, id, 200 * MIB, stream).unwrap();
+        free(&allocator, block);
+        drop(capture.end().unwrap());
+        allocator.set_use_on_oom(id, true).unwrap();
+        let refused = allocator.allocate_by_address(100 * MIB, stream).unwrap_err();
+        assert!(matches!(refused, Error::DeviceOutOfMemory(_)), "{refused}");
+        // Its own requests have it.
+        let again = routed(&allocator, id, 200 * MIB, stream).unwrap();
+        assert_eq!(again, block);
+        free(&allocator, again);
+    });
+}
+
+#[test]
 fn the_fraction_is_of_all_memory_together() {
     small(|_, context, stream| {
         let options = CachingOptions::default().with_memory_fraction(0.5);

@@ -180,9 +180,12 @@ impl Shared {
 impl super::Private {
     /// Notes whether graphs may use what the pool hands out from now on.
     fn note_capture(&self, id: MempoolId, stream: &Stream) -> Result<()> {
-        let known = |state: &State| state.notes.get(&id).is_some_and(|notes| notes.captured);
-        if !known(&lock(&self.state)) && stream.is_capturing()? {
-            lock(&self.state).notes.entry(id).or_default().captured = true;
+        let known = lock(&self.state).is_captured(id);
+        if !known
+            && stream.is_capturing()?
+            && let Ok(pool) = lock(&self.state).pools.get_mut(id)
+        {
+            pool.note_capture();
         }
         Ok(())
     }

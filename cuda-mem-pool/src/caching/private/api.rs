@@ -131,7 +131,8 @@ impl CachingAllocator {
         Ok(self.shared().pools()?.pools.release_pool(id)?)
     }
 
-    /// Whether the pool's free memory may serve requests of its streams that would else be out of memory.
+    /// Whether the pool's free memory may serve requests of its streams that would else be out of memory. It serves none once the
+    /// pool has given memory to a stream that captured: a graph goes on using what is free.
     ///
     /// # Errors
     ///

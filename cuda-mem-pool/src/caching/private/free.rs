@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use cuda_mem_core::Stream;
 
-use super::Notes;
 use super::allocate::{pool_of, sizes};
 use super::handed_out::Entry;
 use crate::caching::pending::{Freed, Pending};
@@ -79,8 +78,8 @@ impl Shared {
             return Vec::new();
         }
         let state = lock(&self.private.state);
-        let capturing = |id, notes: &Notes| notes.captured && state.pools.routes().has(id);
-        let quiet = state.notes.iter().filter(|&(&id, notes)| !capturing(id, notes));
+        let capturing = |id| state.is_captured(id) && state.pools.routes().has(id);
+        let quiet = state.notes.iter().filter(|&(&id, _)| !capturing(id));
         quiet.map(|(_, notes)| Arc::clone(&notes.pending)).collect()
     }
 

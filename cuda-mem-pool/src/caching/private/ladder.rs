@@ -11,8 +11,7 @@ use crate::caching::shared::{Shared, wait_for};
 use crate::error::Result;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
-use crate::resource::RawResource;
-use crate::segments::{SegmentRequest, TakenSegment};
+use crate::segments::SegmentRequest;
 use crate::snapshot::Action;
 
 impl Shared {
@@ -30,11 +29,11 @@ impl Shared {
                 self.wait_for_streams();
                 self.wait_for_uses();
             }
-            let (wanted, source) = match self.look(routed)? {
-                Found::Miss(wanted, source) => (wanted, source),
+            let wanted = match self.look(routed)? {
+                Found::Miss(wanted, _) => wanted,
                 found => return Ok(found),
             };
-            let leaving = self.take_available(routed.pool, &wanted, source.as_ref());
+            let leaving = self.take_available(routed.pool, &wanted);
             self.give_back(leaving, patience)?;
             // What the driver refuses stays, and the request may do without.
             let _ = self.empty_cache();
@@ -57,19 +56,12 @@ impl Shared {
 
     /// Takes segments out of the pool that are too large to be cut for the request, so that there is room for one that is not.
     /// Not those of graphs: a graph goes on using what was freed while it was captured.
-    fn take_available(
-        &self,
-        id: MempoolId,
-        wanted: &SegmentRequest,
-        source: Option<&Arc<dyn RawResource>>,
-    ) -> Vec<Leaving> {
+    fn take_available(&self, id: MempoolId, wanted: &SegmentRequest) -> Vec<Leaving> {
         let mut state = lock(&self.private.state);
-        if state.notes.get(&id).is_some_and(|notes| notes.captured) {
+        if state.is_captured(id) {
             return Vec::new();
         }
-        let Ok(pool) = state.pools.get_mut(id) else { return Vec::new() };
-        let available = pool.heap_mut().release_available(wanted).segments.into_iter();
-        let taken = available.map(|segment| TakenSegment { id, source: source.cloned(), segment });
+        let taken = state.pools.take_available(id, wanted).into_iter();
         taken.map(|taken| state.leaving(taken)).collect()
     }
 

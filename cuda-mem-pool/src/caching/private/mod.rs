@@ -31,7 +31,7 @@ use super::pending::Pending;
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 use crate::resource::RawResource;
-use crate::segments::{Options, PrivatePools};
+use crate::segments::{Options, PrivatePool, PrivatePools};
 use crate::statistics::Shard;
 
 /// The private pools of an allocator.
@@ -68,9 +68,14 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Notes {
-    /// A stream captured when a block was handed out: graphs may use the memory, wherever they are launched.
-    captured: bool,
     pending: Arc<Pending>,
+}
+
+impl State {
+    /// Whether graphs may use the pool's memory, wherever they are launched.
+    fn is_captured(&self, id: MempoolId) -> bool {
+        self.pools.get(id).is_ok_and(PrivatePool::is_captured)
+    }
 }
 
 impl Private {

@@ -10,14 +10,14 @@ use cuda_mem_core::{Stream, StreamId, Uses};
 use super::State;
 use super::allocate::pool_of;
 use crate::caching::shared::{Shared, wait_for};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
 use crate::resource::RawResource;
-use crate::segments::{FreeSegment, PoolError, SegmentKind, TakenSegment};
+use crate::segments::{FreeSegment, SegmentKind, TakenSegment};
 use crate::snapshot::Action;
 
-/// A segment that was taken out of its pool, which may be forgotten by now.
+/// A segment that was taken out of its pool, which is not forgotten while it is out, and the streams neither.
 #[derive(Debug)]
 pub(super) struct Leaving {
     taken: TakenSegment<Arc<dyn RawResource>>,
@@ -52,8 +52,6 @@ impl Shared {
         drop(state);
         let released = self.give_back(leaving, patience);
         drop(upstreams);
-        let forgotten = lock(&self.private.state).forget();
-        drop(forgotten);
         released
     }
 
@@ -67,7 +65,7 @@ impl Shared {
             let quiet = !users.is_empty() && users.iter().all(|user| streams.is_quiet(user));
             let refusal = if quiet { self.private.memory.release(address).err() } else { None };
             if !quiet || refusal.is_some() {
-                let kept = lock(&self.private.state).put_back(leaving);
+                let kept = lock(&self.private.state).pools.put_back(&leaving.taken).map_err(Error::Pool);
                 result = result.and(refusal.map_or(Ok(()), |error| Err(error.into()))).and(kept);
                 continue;
             }
@@ -75,8 +73,11 @@ impl Shared {
             self.count_segment(kind, size, false);
             let (pool, owner) = (leaving.taken.id, leaving.owner.as_ref());
             self.tell_private(Action::SegmentFree, pool, address, size as usize, owner);
+            lock(&self.private.state).pools.given_back(&leaving.taken);
             bytes = bytes.saturating_add(size as usize);
         }
+        let forgotten = lock(&self.private.state).forget();
+        drop(forgotten);
         result.map(|()| bytes)
     }
 
@@ -156,21 +157,13 @@ fn are_over(uses: &mut Uses, until: Instant) -> bool {
 
 impl State {
     pub(super) fn leaving(&self, taken: TakenSegment<Arc<dyn RawResource>>) -> Leaving {
-        let captured = self.notes.get(&taken.id).is_some_and(|notes| notes.captured);
+        let captured = self.is_captured(taken.id);
         let owner = self.streams.get(&taken.segment.stream).cloned();
         Leaving { taken, captured, owner }
     }
 
-    fn put_back(&mut self, leaving: Leaving) -> Result<()> {
-        let Leaving { taken, captured, owner } = leaving;
-        self.notes.entry(taken.id).or_default().captured |= captured;
-        if let Some(owner) = owner {
-            self.streams.entry(taken.segment.stream).or_insert(owner);
-        }
-        Ok(self.pools.put_back(taken).map_err(PoolError::from)?)
-    }
-
-    /// Forgets the notes of pools that are no more, and the streams when there are none: to be dropped without the lock.
+    /// Forgets the notes of pools that are no more, and the streams when there are none: to be dropped without the lock. A graph may
+    /// run on any of the streams while its pool is there, which it is until its last segment has gone.
     fn forget(&mut self) -> (Vec<super::Notes>, Vec<Stream>) {
         let gone: Vec<MempoolId> =
             self.notes.keys().copied().filter(|id| self.pools.get(*id).is_err()).collect();

@@ -9,11 +9,21 @@ pub struct PrivatePool<S> {
     pub(super) heap: SegmentHeap,
     pub(super) source: Option<S>,
     pub(super) use_on_oom: bool,
+    pub(super) captured: bool,
+    /// How many segments were taken out and neither went nor came back yet.
+    pub(super) leaving: usize,
 }
 
 impl<S> PrivatePool<S> {
     pub(super) fn new(options: Options, source: Option<S>) -> Self {
-        Self { uses: 0, heap: SegmentHeap::new(options), source, use_on_oom: false }
+        Self {
+            uses: 0,
+            heap: SegmentHeap::new(options),
+            source,
+            use_on_oom: false,
+            captured: false,
+            leaving: 0,
+        }
     }
 
     /// How often it is in use.
@@ -45,9 +55,25 @@ impl<S> PrivatePool<S> {
         self.use_on_oom
     }
 
+    /// Whether a graph may use its memory, what is free too: a stream captured when it was asked for a block.
+    #[must_use]
+    pub fn is_captured(&self) -> bool {
+        self.captured
+    }
+
+    /// Notes that graphs may use its memory from now on.
+    pub fn note_capture(&mut self) {
+        self.captured = true;
+    }
+
     /// Whether its last use has ended, so that its memory can be given back.
     #[must_use]
     pub fn is_freeable(&self) -> bool {
         self.uses == 0
+    }
+
+    /// Whether nobody uses it and it has no memory, not even on its way out.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_freeable() && self.leaving == 0 && self.heap.totals().segments == 0
     }
 }

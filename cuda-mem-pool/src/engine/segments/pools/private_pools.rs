@@ -27,7 +27,9 @@ use crate::mempool_id::MempoolId;
 /// pools.end_allocate(id)?;
 /// assert!(pools.take_cached(id).is_empty()); // still in use
 /// pools.release_pool(id)?;
-/// assert_eq!(pools.take_cached(id)[0].segment.address, 0x20_0000); // to be given back
+/// let taken = pools.take_cached(id).remove(0);
+/// assert_eq!(taken.segment.address, 0x20_0000); // to be given back
+/// pools.given_back(&taken);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -146,7 +148,7 @@ impl<S> PrivatePools<S> {
     }
 
     /// A free block of one of the pools that are in use and allow it, for a request that no private pool was meant for. The
-    /// block stays that pool's.
+    /// block stays that pool's. None of a pool whose memory a graph may use, which goes on using what is free.
     ///
     /// # Errors
     ///
@@ -156,8 +158,8 @@ impl<S> PrivatePools<S> {
         stream: u64,
         bytes: u64,
     ) -> Result<Option<(MempoolId, BlockId)>, SegmentError> {
-        let willing = self.pools.iter_mut().filter(|(_, pool)| pool.use_on_oom && !pool.is_freeable());
-        for (&id, pool) in willing {
+        let lends = |pool: &PrivatePool<S>| pool.use_on_oom && !pool.captured && !pool.is_freeable();
+        for (&id, pool) in self.pools.iter_mut().filter(|(_, pool)| lends(pool)) {
             if let Allocation::Hit(block) = pool.heap.allocate(stream, bytes)? {
                 return Ok(Some((id, block)));
             }

@@ -1,5 +1,7 @@
 //! Private pools, one rule at a time.
 
+use std::slice;
+
 use super::support::{MIB, allocate_at};
 use crate::engine::segments::{Filter, Options, PoolError, PrivatePools, SegmentError};
 use crate::mempool_id::MempoolId;
@@ -73,15 +75,21 @@ fn blocks_outlive_their_pool_and_its_memory_goes_where_it_came_from() {
     let taken = pools.take_cached(MempoolId::NONE);
     assert_eq!(taken.len(), 1);
     assert_eq!((taken[0].id, taken[0].source, taken[0].segment.address), (TWO, None, 2 * BASE));
+    let released = PoolError::Released { id: TWO };
+    assert_eq!(pools.create_or_incref(TWO, None), Err(released), "its memory is on its way");
+    assert!(pools.take_cached(MempoolId::NONE).is_empty() && pools.get(TWO).is_ok());
+    pools.given_back(&taken[0]);
     assert!(pools.get(TWO).is_err());
+    assert_eq!(pools.put_back(&taken[0]), Err(PoolError::Unknown { id: TWO }), "it went");
 
     pools.get_mut(ONE).unwrap().heap_mut().free(block).unwrap();
     let taken = pools.take_cached(ONE).remove(0);
     assert_eq!((taken.source, taken.segment.address, taken.segment.bytes), (Some("theirs"), BASE, 2 * MIB));
     // The source did not take it.
-    pools.put_back(taken.clone()).unwrap();
+    pools.put_back(&taken).unwrap();
     assert_eq!(pools.get(ONE).unwrap().heap().totals().reserved, 2 * MIB);
-    assert_eq!(pools.take_cached(ONE), [taken]);
+    assert_eq!(pools.take_cached(ONE), slice::from_ref(&taken));
+    pools.given_back(&taken);
     assert!(pools.take_cached(ONE).is_empty(), "there is no such pool, and that is no error");
 }
 
@@ -103,6 +111,9 @@ fn free_memory_serves_others_before_they_run_out_where_that_is_allowed() {
     pools.get_mut(TWO).unwrap().heap_mut().free(block).unwrap();
     pools.set_use_on_oom(TWO, false).unwrap();
     assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None));
+    pools.set_use_on_oom(ONE, true).unwrap();
+    pools.get_mut(ONE).unwrap().note_capture();
+    assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None), "a graph's");
     pools.set_use_on_oom(TWO, true).unwrap();
     pools.release_pool(TWO).unwrap();
     assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None), "released");

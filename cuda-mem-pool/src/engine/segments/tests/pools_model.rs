@@ -164,8 +164,9 @@ impl Machine {
             assert!(pool == 0 || pool == of);
             assert_eq!(self.model[&of].uses, 0, "a pool that is in use");
             if refuse {
-                self.pools.put_back(taken).unwrap();
+                self.pools.put_back(&taken).unwrap();
             } else {
+                self.pools.given_back(&taken);
                 self.segments.remove(&address);
             }
         }

@@ -1,0 +1,85 @@
+//! What becomes of private pools while another thread asks whether their memory is quiet.
+
+use std::sync::mpsc::{Receiver, channel};
+
+use cuda_mem_core::Stream;
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::segments::{Filter, PoolError};
+use cuda_mem_pool::{Error, MemoryResource, MempoolId};
+use cuda_mem_sim::Sim;
+
+use crate::common::capture::{Capture, RELAXED};
+use crate::common::gate::Gate;
+use crate::interrupted::{LIMIT, interrupted, meanwhile, until};
+
+/// So large that it has a segment of its own.
+const BYTES: usize = 30 << 20;
+
+/// A pool's only segment, which is free once more.
+fn filled(allocator: &CachingAllocator, id: MempoolId, stream: &Stream) {
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    drop(allocator.allocate(BYTES, stream).unwrap());
+    allocator.end_allocate_to_pool(id).unwrap();
+}
+
+/// Has another thread work with the allocator at the next question about a stream: what came of it.
+fn beside<R: Send + 'static>(
+    allocator: &CachingAllocator,
+    work: impl FnOnce(&CachingAllocator) -> R + Send + 'static,
+) -> Receiver<R> {
+    let (done, was_done) = channel();
+    let allocator = allocator.clone();
+    // A thread that panics sends nothing.
+    meanwhile(move || drop(std::thread::spawn(move || done.send(work(&allocator))).join()));
+    was_done
+}
+
+/// The graph of a released pool runs on a stream that had memory of another private pool alone.
+#[test]
+fn a_graphs_memory_waits_for_streams_that_only_private_pools_know() {
+    interrupted(Sim::builder(), |_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let [stream, launched_on] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let (graphs, others) = (MempoolId::for_graph(), MempoolId::for_user());
+        let capture = Capture::begin(&stream, RELAXED);
+        filled(&allocator, graphs, &stream);
+        drop(capture.end().unwrap());
+        filled(&allocator, others, &launched_on);
+        allocator.release_pool(others).unwrap();
+        assert_eq!(allocator.empty_pool_cache(others).unwrap(), BYTES);
+        let gate = Gate::before(&launched_on);
+        allocator.release_pool(graphs).unwrap();
+
+        let other_pool_goes = beside(&allocator, |allocator| {
+            let id = MempoolId::for_user();
+            allocator.create_or_incref_pool(id, None).unwrap();
+            allocator.release_pool(id).unwrap();
+            allocator.empty_pool_cache(id).unwrap();
+        });
+        assert_eq!(allocator.empty_cache().unwrap(), 0);
+        other_pool_goes.recv_timeout(LIMIT).unwrap();
+        assert_eq!(allocator.empty_cache().unwrap(), 0, "the graph runs");
+        gate.open();
+        until("all is quiet", || allocator.empty_cache().is_ok() && allocator.reserved_bytes() == 0);
+    });
+}
+
+#[test]
+fn a_pool_is_there_until_all_its_memory_has_gone() {
+    interrupted(Sim::builder(), |_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let stream = Stream::new(context).unwrap();
+        let id = MempoolId::for_user();
+        filled(&allocator, id, &stream);
+        allocator.release_pool(id).unwrap();
+        let gate = Gate::before(&stream);
+        let made = beside(&allocator, move |allocator| allocator.create_or_incref_pool(id, None));
+        assert_eq!(allocator.empty_cache().unwrap(), 0);
+        let made = made.recv_timeout(LIMIT).unwrap();
+        assert!(matches!(made, Err(Error::Pool(PoolError::Released { .. }))), "{made:?}");
+        assert_eq!(allocator.reserved_bytes(), BYTES);
+        gate.open();
+        until("all is quiet", || allocator.empty_cache().is_ok() && allocator.reserved_bytes() == 0);
+        allocator.create_or_incref_pool(id, None).unwrap();
+    });
+}
