@@ -66,7 +66,12 @@ fn is_set(flag: &'static std::thread::LocalKey<Cell<bool>>) -> bool {
 
 /// Refuses what would wait for locks that the calling thread has, because it is in a watcher.
 pub(super) fn refuse_watchers() -> Result<()> {
-    if is_set(&WATCHING) { Err(Error::InCallback) } else { Ok(()) }
+    if is_watching() { Err(Error::InCallback) } else { Ok(()) }
+}
+
+/// Whether the calling thread is in a watcher.
+pub(super) fn is_watching() -> bool {
+    is_set(&WATCHING)
 }
 
 impl<F: ?Sized> List<F> {

@@ -13,6 +13,7 @@ mod caching_model;
 mod caching_oom;
 mod caching_pins;
 mod caching_pools;
+mod caching_watchers;
 mod capture_reuse;
 mod faults;
 #[path = "../../../cuda-mem-core/tests/sim/interrupted.rs"]
