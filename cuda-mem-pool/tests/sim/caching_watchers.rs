@@ -12,7 +12,7 @@ use cuda_mem_pool::caching::{CachingAllocator, Pin};
 use cuda_mem_pool::history::{HistoryOptions, TraceTracker};
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::snapshot::{Action, TraceEntry};
-use cuda_mem_pool::{Error, MempoolId};
+use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
 use crate::caching_pins::Holes;
@@ -250,6 +250,34 @@ fn a_watcher_waits_for_no_tracker() {
         all.free(&[block, small]);
         all.free(&all.kept);
         allocator.release_pool(id).unwrap();
+        allocator.empty_cache().unwrap();
+        assert_eq!(allocator.statistics().active_bytes.all.current, 0);
+    });
+}
+
+/// What cannot be taken back while the heap is locked is offered again.
+#[test]
+fn an_owner_that_is_dropped_in_a_watcher_is_not_lost() {
+    // More than a thread leaves to a heap that somebody has.
+    const MANY: usize = 300;
+    on_small(|context| {
+        let all = Holes::new(context);
+        let allocator = all.allocator.clone();
+        let other = Stream::new(context).unwrap();
+        let recorded = allocator.allocate(1000, &all.stream).unwrap();
+        allocator.record_stream(recorded.address(), &other).unwrap();
+        let mut owners = vec![recorded];
+        owners.extend((0..MANY).map(|_| allocator.allocate(1000, &all.stream).unwrap()));
+        let dropped = Mutex::new(owners);
+        let watching = allocator.on_backing_change(move |_| dropped.lock().unwrap().clear());
+        all.free(&all.holes);
+        let block = allocator.allocate_by_address(28 * MIB, &all.stream).unwrap();
+        assert!(allocator.detach(watching));
+        let driver = context.driver();
+        assert_eq!((driver.reclaim(), driver.release_failures()), (0, 0));
+        all.free(&[block]);
+        all.free(&all.kept);
+        context.synchronize().unwrap();
         allocator.empty_cache().unwrap();
         assert_eq!(allocator.statistics().active_bytes.all.current, 0);
     });
