@@ -5,6 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cuda_mem_core::forked;
+
 use crate::primitive::{Mutex, MutexGuard, lock};
 use crate::snapshot::TraceEntry;
 
@@ -87,6 +89,10 @@ impl Trackers {
 
     pub(super) fn attach(&self, tracker: Arc<dyn TraceTracker>) -> TrackerId {
         let id = TrackerId(self.attached.fetch_add(1, Ordering::Relaxed));
+        if forked() {
+            // Nobody is ever told there.
+            return id;
+        }
         let mut list = lock(&self.list);
         *list = Arc::new(list.iter().cloned().chain([(id, tracker)]).collect());
         id
