@@ -191,8 +191,9 @@ impl History {
             }
             state.options.frames.clone()
         };
-        // Not under the lock: it may take long, or allocate.
-        provider.map(|provider| provider())
+        // Not under the lock: it may take long, or allocate. Whoever asks is in the middle of something, and goes on without.
+        let provider = provider?;
+        self.trackers.run(move || provider())
     }
 
     /// Something happened. With listeners, waits for other threads that record, and for trackers, which are told before this
@@ -263,7 +264,8 @@ impl History {
         !forked() && self.trackers.detach(id, emptied)
     }
 
-    /// How often a tracker has panicked. The panic ends there: memory must not be lost over it.
+    /// How often a tracker has panicked, or what tells stacks, which then are not recorded. The panic ends there: memory must not be lost
+    /// over it.
     #[must_use]
     pub fn tracker_panics(&self) -> u64 {
         self.trackers.panics()

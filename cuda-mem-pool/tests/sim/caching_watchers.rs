@@ -22,7 +22,7 @@ use crate::rig::on;
 const MIB: usize = 1 << 20;
 
 /// Runs a test in a thread of its own, so that one that waits for ever fails instead.
-fn within_a_minute(test: impl FnOnce() + Send + 'static) {
+pub(crate) fn within_a_minute(test: impl FnOnce() + Send + 'static) {
     let (ends, end) = channel::<()>();
     let thread = thread::spawn(move || {
         let _ends = ends;

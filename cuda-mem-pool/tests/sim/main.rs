@@ -11,6 +11,7 @@ mod bench_sequences;
 mod caching;
 mod caching_model;
 mod caching_oom;
+mod caching_panics;
 mod caching_pins;
 mod caching_pools;
 mod caching_watchers;
