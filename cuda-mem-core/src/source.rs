@@ -52,7 +52,8 @@ pub unsafe trait MemorySource: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`](crate::Error::Capturing) if it cannot be taken back now, and will be offered again;
+    /// [`Error::Capturing`](crate::Error::Capturing) or [`Error::Timeout`](crate::Error::Timeout) if it cannot be taken back now, and will
+    /// be offered again;
     /// [`Error::NotAllocated`](crate::Error::NotAllocated) and [`Error::WrongSize`](crate::Error::WrongSize) from sources that
     /// know what they gave; [`Error::Driver`](crate::Error::Driver) and others. The memory is still allocated after any error.
     ///

@@ -149,7 +149,9 @@ impl Shared {
     #[cold]
     pub(super) fn drain(&self, slot: &StreamSlot, heap: &mut StreamHeap, guard: &mut ShardGuard<'_>) {
         slot.remote.drain(|number| {
-            let (tier, record) = BlockNumber(number).parts();
+            let number = BlockNumber(number);
+            self.note_left(slot, heap, number);
+            let (tier, record) = number.parts();
             self.put_back(slot, heap, guard, tier, record);
         });
     }

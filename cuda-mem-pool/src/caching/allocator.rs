@@ -8,6 +8,7 @@
 
 use std::alloc::Layout;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, MemorySource, Stream, forked};
@@ -246,6 +247,8 @@ unsafe impl MemorySource for Inner {
     ) -> cuda_mem_core::Result<()> {
         self.shared.free(address, Some(stream)).map_err(|error| match error {
             Error::Core(error) => error,
+            // Only not yet the time: an owner that is dropped in a watcher is offered again.
+            Error::InCallback => cuda_mem_core::Error::Timeout(Duration::ZERO),
             _ => cuda_mem_core::Error::NotAllocated { address },
         })
     }

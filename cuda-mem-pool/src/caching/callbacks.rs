@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use cuda_mem_core::forked;
@@ -11,6 +10,7 @@ use super::out_of_memory::OutOfMemoryReport;
 use super::segment::BackingChange;
 use crate::error::{Error, Result};
 use crate::primitive::{Mutex, Ordering, lock};
+use crate::quietly::quietly;
 
 /// Names a callback of an allocator; no two in a process have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -66,7 +66,12 @@ fn is_set(flag: &'static std::thread::LocalKey<Cell<bool>>) -> bool {
 
 /// Refuses what would wait for locks that the calling thread has, because it is in a watcher.
 pub(super) fn refuse_watchers() -> Result<()> {
-    if is_set(&WATCHING) { Err(Error::InCallback) } else { Ok(()) }
+    if is_watching() { Err(Error::InCallback) } else { Ok(()) }
+}
+
+/// Whether the calling thread is in a watcher.
+pub(super) fn is_watching() -> bool {
+    is_set(&WATCHING)
 }
 
 impl<F: ?Sized> List<F> {
@@ -109,8 +114,7 @@ impl List<Watcher> {
         let _inside = Inside::new(&WATCHING);
         let watchers = self.all();
         for (_, watcher) in watchers.iter() {
-            // The panic hook has reported it.
-            let _ = catch_unwind(AssertUnwindSafe(|| watcher(change)));
+            let _ = quietly(|| watcher(change));
         }
     }
 }

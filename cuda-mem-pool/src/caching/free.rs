@@ -6,6 +6,7 @@ use super::allocate::pool_of;
 use super::callbacks::refuse_watchers;
 use super::index::{number_of, tier_of};
 use super::pending::{Freed, Waiting};
+use super::record::Goes;
 use super::shared::Shared;
 use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, StreamHeap, Tier};
@@ -37,8 +38,8 @@ impl Shared {
             }
         }
         // By who frees it, before anybody else may have it.
-        if self.history.is_listening() {
-            self.tell_freed(slot, address, number_of(found));
+        if self.history.is_listening() && self.tell_freed(slot, address, number_of(found))? == Goes::Left {
+            return Ok(());
         }
         let (tier, record) = (tier_of(found), found.record);
         let taken = if slot.is_anothers() {
@@ -130,18 +131,10 @@ impl Shared {
 
     /// Whether somebody has a block: one that is kept for the next one of its size is still found by its address.
     pub(super) fn is_in_use(&self, slot: &StreamSlot, number: BlockNumber) -> Result<bool> {
-        let in_use = |heap: &mut StreamHeap, guard: &mut ShardGuard<'_>| {
+        slot.heap.with_but_for_watchers(|heap, guard| {
             guard.disarm();
             heap.block(number).is_some()
-        };
-        match slot.heap.try_with(in_use) {
-            Some(is_in_use) => Ok(is_in_use),
-            None => {
-                // It may be this thread that has the heap, in a watcher.
-                refuse_watchers()?;
-                Ok(slot.heap.with(in_use))
-            }
-        }
+        })
     }
 
     /// Gives the blocks back whose uses are over.

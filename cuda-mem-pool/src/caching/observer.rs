@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_core::StreamId;
 
+use crate::quietly::quietly;
+
 /// A call of the driver that an allocator made. Addresses and memory are the driver's, lengths in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -104,7 +106,8 @@ pub enum DriverCall {
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 pub trait CallObserver: Send + Sync {
-    /// A call was made, which took so long. The allocator's locks are held: it must not be called from here.
+    /// A call was made, which took so long. The allocator's locks are held: it must not be called from here. A panic ends here, and the
+    /// allocator goes on.
     fn called(&self, call: &DriverCall, took: Duration);
 }
 
@@ -134,7 +137,10 @@ impl Observer {
         let took = started.elapsed();
         let told = told(&result);
         let each = took / u32::try_from(told.len()).unwrap_or(u32::MAX).max(1);
-        told.iter().for_each(|call| observer.called(call, each));
+        for call in &told {
+            // The books are yet to be told of what the driver has done.
+            let _ = quietly(|| observer.called(call, each));
+        }
         Ok(result)
     }
 }

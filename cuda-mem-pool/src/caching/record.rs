@@ -7,22 +7,37 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::allocate::Request;
+use super::callbacks::is_watching;
 use super::shared::Shared;
 use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, StreamHeap};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::history::{Event, History, RecordContext};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{Mutex, lock};
+use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 use crate::snapshot::{Action, Frames};
 
 /// What was noted and is not told yet, and the stacks of blocks in use.
 #[derive(Debug, Default)]
 pub(super) struct Record {
-    moves: Mutex<VecDeque<Event>>,
-    /// Whoever has it tells of moves.
+    /// Moves, and what watchers did. The stack of a watcher's event is its own; a move has that of whoever tells of it.
+    noted: Mutex<VecDeque<(Event, Option<Frames>)>>,
+    /// Whoever has it tells of what is noted.
     turn: Mutex<()>,
+    /// Blocks that watchers freed while their heaps were locked, by heap and number, with their addresses.
+    left: Mutex<HashMap<(u32, u32), u64>>,
+    /// How many those are, so that the usual drain costs one load.
+    left_count: AtomicUsize,
     stacks: Mutex<Stacks>,
+}
+
+/// What becomes of a block that is freed while somebody listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Goes {
+    /// It was told of, and is to be put back.
+    Told,
+    /// Whoever takes the heap next tells of it and puts it back.
+    Left,
 }
 
 /// By address. Blocks may go unseen between two recordings, so those of earlier ones are forgotten.
@@ -45,27 +60,65 @@ impl Shared {
                 self.note_moves(slot, heap);
             });
             self.keep_stack(address, frames.clone());
-            self.tell(self.event(Action::Alloc, slot, address, request.requested), frames.as_ref());
+            self.tell(self.event(Action::Alloc, slot, address, request.requested), frames);
         } else {
             self.tell_moves();
         }
         address
     }
 
-    /// A block goes back that nobody uses.
+    /// A block goes back that nobody uses. In a watcher whose thread may have the heap it is left to whoever takes that next, who tells of it.
     #[cold]
-    pub(super) fn tell_freed(&self, slot: &StreamSlot, address: u64, number: BlockNumber) {
-        if let Some(requested) = self.requested(slot, number) {
+    pub(super) fn tell_freed(&self, slot: &StreamSlot, address: u64, number: BlockNumber) -> Result<Goes> {
+        let Ok(requested) = self.requested(slot, number) else {
+            self.leave_untold(slot, address, number)?;
+            return Ok(Goes::Left);
+        };
+        if let Some(requested) = requested {
             self.keep_stack(address, None);
             self.tell_free(Action::FreeRequested, slot, address, requested);
             self.tell_free(Action::FreeCompleted, slot, address, requested);
         }
+        Ok(Goes::Told)
+    }
+
+    fn leave_untold(&self, slot: &StreamSlot, address: u64, number: BlockNumber) -> Result<()> {
+        let key = (slot.number, number.0);
+        // Before anybody can find the block among those that were left.
+        if lock(&self.record.left).insert(key, address).is_none() {
+            self.record.left_count.fetch_add(1, Ordering::Relaxed);
+        }
+        slot.remote.push(number.0).map_err(|_full| {
+            self.take_left(key);
+            Error::InCallback
+        })
+    }
+
+    fn take_left(&self, key: (u32, u32)) -> Option<u64> {
+        let address = lock(&self.record.left).remove(&key)?;
+        self.record.left_count.fetch_sub(1, Ordering::Relaxed);
+        Some(address)
+    }
+
+    /// Notes that a block goes back now, if a watcher left it untold. Whoever calls has the heap.
+    pub(super) fn note_left(&self, slot: &StreamSlot, heap: &StreamHeap, number: BlockNumber) {
+        // Who left the block counted it before, so that whoever finds the block finds the count.
+        if self.record.left_count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let Some(address) = self.take_left((slot.number, number.0)) else { return };
+        let Some(requested) = heap.requested(number).filter(|_| self.history.is_listening()) else { return };
+        self.keep_stack(address, None);
+        let freed = [Action::FreeRequested, Action::FreeCompleted];
+        let events = freed.map(|action| (self.event(action, slot, address, requested), None));
+        lock(&self.record.noted).extend(events);
     }
 
     /// Nobody uses a block any more that went back.
     #[cold]
     pub(super) fn tell_completed(&self, slot: &StreamSlot, address: u64, number: BlockNumber) {
-        if let Some(requested) = self.requested(slot, number) {
+        // Watchers complete no blocks.
+        if let Ok(Some(requested)) = self.requested(slot, number) {
             self.keep_stack(address, None);
             self.tell_free(Action::FreeCompleted, slot, address, requested);
         }
@@ -75,7 +128,7 @@ impl Shared {
     pub(super) fn tell_free(&self, action: Action, slot: &StreamSlot, address: u64, requested: usize) {
         if self.history.is_listening() {
             let frames = self.history.frames(RecordContext::All);
-            self.tell(self.event(action, slot, address, requested), frames.as_ref());
+            self.tell(self.event(action, slot, address, requested), frames);
         }
     }
 
@@ -86,7 +139,7 @@ impl Shared {
             let frames = self.history.frames(RecordContext::Alloc);
             // A driver that does not even tell that has none.
             let free = self.context.memory_info().map_or(0, |memory| memory.free as u64);
-            self.tell(self.event(Action::Oom, slot, free, request.size), frames.as_ref());
+            self.tell(self.event(Action::Oom, slot, free, request.size), frames);
         }
     }
 
@@ -112,13 +165,13 @@ impl Shared {
         if self.history.is_listening() {
             let events = moved.into_iter().map(|moved| {
                 let action = if moved.here { Action::SegmentMap } else { Action::SegmentUnmap };
-                self.event(action, slot, moved.address, moved.size)
+                (self.event(action, slot, moved.address, moved.size), None)
             });
-            lock(&self.record.moves).extend(events);
+            lock(&self.record.noted).extend(events);
         }
     }
 
-    /// Tells of the moves that are noted. Whoever calls has neither a heap nor the page source.
+    /// Tells of what is noted. Whoever calls has neither a heap nor the page source.
     pub(super) fn tell_moves(&self) {
         if self.history.is_listening() {
             let frames = self.history.frames(RecordContext::Alloc);
@@ -126,12 +179,21 @@ impl Shared {
         }
     }
 
-    fn tell(&self, event: Event, frames: Option<&Frames>) {
-        self.tell_noted(frames);
-        self.history.record(event, frames);
+    /// Tells of something, behind what is noted. In a watcher it is noted too: whoever has a turn to tell may wait for the heap that this
+    /// thread has.
+    pub(super) fn tell(&self, event: Event, frames: Option<Frames>) {
+        if is_watching() {
+            lock(&self.record.noted).push_back((event, frames));
+        } else {
+            self.tell_noted(frames.as_ref());
+            self.history.record(event, frames.as_ref());
+        }
     }
 
     fn tell_noted(&self, frames: Option<&Frames>) {
+        if is_watching() {
+            return;
+        }
         let _turn = if History::is_telling() {
             // The one who has the turn may be this thread, or wait for the tracker that this thread is in.
             let Ok(turn) = self.record.turn.try_lock() else { return };
@@ -140,13 +202,17 @@ impl Shared {
             lock(&self.record.turn)
         };
         // Those up to now: a tracker that allocates may have memory move each time, and would be told of it without end.
-        let noted = lock(&self.record.moves).len();
+        let noted = lock(&self.record.noted).len();
         for _ in 0..noted {
-            let next = lock(&self.record.moves).pop_front();
-            let Some(event) = next else { return };
-            // What goes back is recorded as frees are.
-            let told = event.action != Action::SegmentUnmap || self.history.has_context(RecordContext::All);
-            self.history.record(event, frames.filter(|_| told));
+            let next = lock(&self.record.noted).pop_front();
+            let Some((event, own)) = next else { return };
+            let frames = match event.action {
+                Action::SegmentMap => frames,
+                // What goes back is recorded as frees are.
+                Action::SegmentUnmap => frames.filter(|_| self.history.has_context(RecordContext::All)),
+                _ => own.as_ref(),
+            };
+            self.history.record(event, frames);
         }
     }
 
@@ -155,8 +221,9 @@ impl Shared {
         Event { action, address, size: size as u64, stream, pool: MempoolId::NONE }
     }
 
-    fn requested(&self, slot: &StreamSlot, number: BlockNumber) -> Option<usize> {
-        slot.heap.with(|heap, guard| {
+    /// The bytes that were asked for, of a block in use.
+    fn requested(&self, slot: &StreamSlot, number: BlockNumber) -> Result<Option<usize>> {
+        slot.heap.with_but_for_watchers(|heap, guard| {
             guard.disarm();
             heap.requested(number)
         })

@@ -97,7 +97,7 @@ impl CachingAllocator {
     ///
     /// The allocator's page source and a heap are locked meanwhile. The watcher may hand out and free what is cached; what would
     /// need those locks, such as to grow, to pin or to empty the cache, is [`Error::InCallback`], in this allocator and in
-    /// others. It must not ask for sizes, such as [`CachingAllocator::reserved_bytes`], nor wait for threads that allocate. A panic
+    /// others. The history is told of it once the watcher has returned. It must not ask for sizes, such as [`CachingAllocator::reserved_bytes`], nor wait for threads that allocate. A panic
     /// ends in the watcher, and the change goes on. A handle of this allocator in the watcher keeps it alive until
     /// [`CachingAllocator::detach`].
     ///

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use cuda_mem_core::forked;
 pub use frames::{FramesProvider, backtrace};
 pub use options::{HistoryOptions, RecordContext};
 pub use tracker::{TraceTracker, TrackerId};
@@ -30,6 +31,8 @@ const RECORDING: u8 = 1;
 const TRACKED: u8 = 2;
 
 /// The history of one device.
+///
+/// In a forked child it does nothing and tells of nothing, and takes no lock, which a thread of the parent may have held.
 ///
 /// Whoever records an entry still has what it speaks of: a block is recorded as allocated by who will hand it out, and as
 /// freed before anybody else may have it. Then the entries, which are put in order here, are in an order in which they can have
@@ -116,6 +119,9 @@ impl History {
 
     /// Records from now on. If it does already, the options change, and the newest entries that fit stay.
     pub fn start(&self, options: &HistoryOptions) {
+        if forked() {
+            return;
+        }
         let mut state = lock(&self.state);
         if options.clear_history {
             state.ring.clear();
@@ -130,6 +136,9 @@ impl History {
 
     /// Records no more, and forgets all entries. Trackers stay.
     pub fn stop(&self) {
+        if forked() {
+            return;
+        }
         let mut state = lock(&self.state);
         self.listeners.fetch_and(!RECORDING, Ordering::Relaxed);
         self.recordings.fetch_add(1, Ordering::Relaxed);
@@ -172,7 +181,7 @@ impl History {
     #[inline]
     #[must_use]
     pub fn frames(&self, level: RecordContext) -> Option<Frames> {
-        if !self.is_recording() {
+        if !self.is_recording() || forked() {
             return None;
         }
         let provider = {
@@ -182,8 +191,9 @@ impl History {
             }
             state.options.frames.clone()
         };
-        // Not under the lock: it may take long, or allocate.
-        provider.map(|provider| provider())
+        // Not under the lock: it may take long, or allocate. Whoever asks is in the middle of something, and goes on without.
+        let provider = provider?;
+        self.trackers.run(move || provider())
     }
 
     /// Something happened. With listeners, waits for other threads that record, and for trackers, which are told before this
@@ -197,6 +207,9 @@ impl History {
 
     #[cold]
     fn tell(&self, event: Event, frames: Option<&Frames>) {
+        if forked() {
+            return;
+        }
         // Held until all are told: entries reach trackers in the order of the ring.
         let telling = self.trackers.begin();
         let entry = self.keep(event, frames);
@@ -231,24 +244,28 @@ impl History {
     /// What was recorded, oldest first.
     #[must_use]
     pub fn entries(&self) -> Vec<TraceEntry> {
-        lock(&self.state).ring.entries()
+        if forked() { Vec::new() } else { lock(&self.state).ring.entries() }
     }
 
     /// Tells `tracker` of every entry from now on, also while nothing is recorded and of actions that are skipped.
     pub fn attach(&self, tracker: Arc<dyn TraceTracker>) -> TrackerId {
         let id = self.trackers.attach(tracker);
-        self.listeners.fetch_or(TRACKED, Ordering::Relaxed);
+        if !forked() {
+            self.listeners.fetch_or(TRACKED, Ordering::Relaxed);
+        }
         id
     }
 
     /// Tells a tracker no more. It may still be told of what other threads record right now. False if it was not attached.
     pub fn detach(&self, id: TrackerId) -> bool {
-        self.trackers.detach(id, || {
+        let emptied = || {
             self.listeners.fetch_and(!TRACKED, Ordering::Relaxed);
-        })
+        };
+        !forked() && self.trackers.detach(id, emptied)
     }
 
-    /// How often a tracker has panicked. The panic ends there: memory must not be lost over it.
+    /// How often a tracker has panicked, or what tells stacks, which then are not recorded. The panic ends there: memory must not be lost
+    /// over it.
     #[must_use]
     pub fn tracker_panics(&self) -> u64 {
         self.trackers.panics()

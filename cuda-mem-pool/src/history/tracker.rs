@@ -1,15 +1,20 @@
 //! Who is told of each entry.
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cuda_mem_core::forked;
+
 use crate::primitive::{Mutex, MutexGuard, lock};
+use crate::quietly::quietly;
 use crate::snapshot::TraceEntry;
 
 /// Is told of each entry of a [`History`](super::History), in the order of the entries, by the thread that did what the entry
 /// says, before that call returns.
+///
+/// What a watcher of [backing changes](crate::caching::CachingAllocator::on_backing_change) does is told after it has returned, by whoever
+/// tells next: a tracker may wait for what the watcher's thread has locked.
 ///
 /// What a tracker itself does to the allocator is recorded, but no tracker is told of it. Other threads that record wait
 /// meanwhile, so a tracker must not wait for them; and it must not take the GIL, which they may have.
@@ -87,6 +92,10 @@ impl Trackers {
 
     pub(super) fn attach(&self, tracker: Arc<dyn TraceTracker>) -> TrackerId {
         let id = TrackerId(self.attached.fetch_add(1, Ordering::Relaxed));
+        if forked() {
+            // Nobody is ever told there.
+            return id;
+        }
         let mut list = lock(&self.list);
         *list = Arc::new(list.iter().cloned().chain([(id, tracker)]).collect());
         id
@@ -106,6 +115,15 @@ impl Trackers {
         !gone.is_empty()
     }
 
+    /// Runs what is the program's. None if it panicked, which is counted.
+    pub(super) fn run<R>(&self, body: impl FnOnce() -> R) -> Option<R> {
+        let result = quietly(body);
+        if result.is_none() {
+            self.panics.fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    }
+
     pub(super) fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }
@@ -116,16 +134,10 @@ impl Telling<'_> {
         let list = Arc::clone(&lock(&self.trackers.list));
         INSIDE.set(true);
         for (_, tracker) in list.iter() {
-            self.run(|| tracker.track(entry));
+            self.trackers.run(|| tracker.track(entry));
         }
         // It may have been detached meanwhile, and ends here.
-        self.run(|| drop(list));
+        self.trackers.run(|| drop(list));
         INSIDE.set(false);
-    }
-
-    fn run(&self, body: impl FnOnce()) {
-        if catch_unwind(AssertUnwindSafe(body)).is_err() {
-            self.trackers.panics.fetch_add(1, Ordering::Relaxed);
-        }
     }
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, Error as CoreError, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, CallObserver, DriverCall, Pin, Pinned};
+use cuda_mem_pool::history::{Event, HistoryOptions, RecordContext, TraceTracker};
 use cuda_mem_pool::segments::Filter;
+use cuda_mem_pool::snapshot::{Action, TraceEntry};
 use cuda_mem_pool::statistics::{DeviceStatistics, PeakLedger, Peaks, PoolSize};
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
@@ -326,6 +328,15 @@ fn a_forked_child_waits_for_no_lock_of_its_parent() {
     });
 }
 
+/// Is told of nothing, because it is attached in a forked child.
+struct Never;
+
+impl TraceTracker for Never {
+    fn track(&self, entry: &TraceEntry) {
+        panic!("{entry:?} in a forked child");
+    }
+}
+
 /// Calls what takes locks of an allocator.
 fn in_a_forked_child(
     allocator: &CachingAllocator,
@@ -372,6 +383,17 @@ fn in_a_forked_child(
     if allocator.detach(observer) {
         return Err("a callback in a forked child\n".to_owned());
     }
+    let history = allocator.history();
+    history.start(&HistoryOptions::default().with_max_entries(1));
+    history.record(Event { action: Action::Alloc, address, size: 1, stream: 0, pool: MempoolId::NONE }, None);
+    let tracker = history.attach(Arc::new(Never));
+    if history.frames(RecordContext::State).is_some()
+        || !history.entries().is_empty()
+        || history.detach(tracker)
+    {
+        return Err("a history in a forked child\n".to_owned());
+    }
+    history.stop();
     Ok(())
 }
 

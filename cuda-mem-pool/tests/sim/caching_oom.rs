@@ -205,7 +205,11 @@ fn the_host_waits_last_and_is_counted() {
 }
 
 /// A run up the whole ladder, with what it has in `blocks` when it ends early.
-fn climb(allocator: &CachingAllocator, streams: &[Stream; 3], blocks: &RefCell<Vec<u64>>) -> Result<()> {
+pub(crate) fn climb(
+    allocator: &CachingAllocator,
+    streams: &[Stream; 3],
+    blocks: &RefCell<Vec<u64>>,
+) -> Result<()> {
     let [one, other, user] = streams;
     let allocate = |bytes: usize, stream: &Stream| -> Result<u64> {
         let address = allocator.allocate_by_address(bytes, stream)?;
@@ -261,7 +265,7 @@ fn climb(allocator: &CachingAllocator, streams: &[Stream; 3], blocks: &RefCell<V
 }
 
 /// Every byte is there after whatever happened: nothing is in use, all of it goes back, and all of it can be had.
-fn expect_whole(context: &Context, allocator: &CachingAllocator, stream: &Stream) -> Vec<String> {
+pub(crate) fn expect_whole(context: &Context, allocator: &CachingAllocator, stream: &Stream) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut reserved = usize::MAX;
     for _ in 0..2 {

@@ -38,18 +38,18 @@ fn read(stream: &Stream, address: u64, len: usize) -> Vec<u8> {
 }
 
 /// Every second block of a device of 64 MiB is free: five of 8 MiB, with as many between them.
-struct Holes {
-    allocator: CachingAllocator,
-    stream: Stream,
-    kept: Vec<u64>,
-    holes: Vec<u64>,
+pub(crate) struct Holes {
+    pub(crate) allocator: CachingAllocator,
+    pub(crate) stream: Stream,
+    pub(crate) kept: Vec<u64>,
+    pub(crate) holes: Vec<u64>,
     changes: Arc<Mutex<Vec<BackingChange>>>,
 }
 
 const BLOCK: usize = 8 * MIB;
 
 impl Holes {
-    fn new(context: &Context) -> Self {
+    pub(crate) fn new(context: &Context) -> Self {
         let stream = Stream::new(context).unwrap();
         let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
         let blocks: Vec<u64> =
@@ -64,7 +64,7 @@ impl Holes {
         Self { allocator, stream, kept, holes, changes }
     }
 
-    fn free(&self, blocks: &[u64]) {
+    pub(crate) fn free(&self, blocks: &[u64]) {
         for block in blocks {
             // SAFETY: allocated here; what uses it is in its stream.
             unsafe { self.allocator.free_by_address(*block) }.unwrap();
@@ -172,45 +172,6 @@ fn a_free_part_of_pinned_memory_serves_where_it_is() {
         let again = allocator.allocate(30 * MIB, &stream).unwrap();
         assert_eq!(again.address(), address);
         drop((again, pinned));
-    });
-}
-
-#[test]
-fn a_watcher_meets_no_lock() {
-    on(Sim::builder().memory(64 << 20), |_, context| {
-        let all = Holes::new(context);
-        let outcomes = Arc::new(Mutex::new(Vec::new()));
-        let (seen, allocator, stream) = (Arc::clone(&outcomes), all.allocator.clone(), all.stream.clone());
-        let first = Mutex::new(Some(all.allocator.pin(all.kept[0], 1, Pin::DlPack).unwrap()));
-        let mine = Mutex::new(vec![all.allocator.allocate_by_address(1000, &all.stream).unwrap()]);
-        let id = all.allocator.on_backing_change(move |change| {
-            drop(first.lock().unwrap().take());
-            for block in mine.lock().unwrap().drain(..) {
-                // SAFETY: allocated above and not used.
-                unsafe { allocator.free_by_address(block) }.unwrap();
-            }
-            seen.lock().unwrap().extend([
-                allocator.allocate_by_address(20 * MIB, &stream).map(|_| ()),
-                allocator.segment(change.address).map(|_| ()),
-                allocator.pin(change.address, 1, Pin::Graph).map(|_| ()),
-                allocator.generation(change.address, 1).map(|_| ()),
-                allocator.empty_cache().map(|_| ()),
-                allocator.set_memory_fraction(0.5),
-            ]);
-            panic!("a watcher that fails");
-        });
-        all.free(&all.holes);
-        let block = all.allocator.allocate_by_address(32 * MIB, &all.stream).unwrap();
-        assert!(all.allocator.detach(id));
-        let outcomes = std::mem::take(&mut *outcomes.lock().unwrap());
-        assert!(!outcomes.is_empty());
-        assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(Error::InCallback))), "{outcomes:?}");
-        assert!(all.allocator.pins().is_empty());
-        all.free(&[block]);
-        all.free(&all.kept);
-        // Takes in what was freed while the heap was locked.
-        all.allocator.empty_cache().unwrap();
-        assert_eq!(all.allocator.statistics().active_bytes.all.current, 0);
     });
 }
 

@@ -11,9 +11,11 @@ mod bench_sequences;
 mod caching;
 mod caching_model;
 mod caching_oom;
+mod caching_panics;
 mod caching_pins;
 mod caching_pools;
 mod caching_pools_meanwhile;
+mod caching_watchers;
 mod capture_reuse;
 mod faults;
 #[path = "../../../cuda-mem-core/tests/sim/interrupted.rs"]

@@ -173,7 +173,7 @@ impl Shared {
             Action::FreeCompleted => self.keep_stack(address, None),
             _ => {}
         }
-        self.history.record(Event { action, address, size: size as u64, stream, pool }, frames.as_ref());
+        self.tell(Event { action, address, size: size as u64, stream, pool }, frames);
     }
 }
 

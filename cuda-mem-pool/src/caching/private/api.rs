@@ -241,7 +241,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAddress`] if no block begins there.
+    /// [`Error::UnknownAddress`] if no block begins there; [`Error::InCallback`].
     pub fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
         self.shared().base_allocation(address)
     }

@@ -6,6 +6,7 @@ use cuda_mem_core::Stream;
 
 use super::allocate::{Found, Routed, refused};
 use super::reclaim::{Leaving, Patience};
+use crate::caching::callbacks::refuse_watchers;
 use crate::caching::pending::Pending;
 use crate::caching::shared::{Shared, wait_for};
 use crate::error::Result;
@@ -18,6 +19,7 @@ impl Shared {
     /// A block after everything that helps. Nobody waits on the host before the last step.
     #[cold]
     pub(super) fn climb_private(&self, routed: Routed<'_>) -> Result<Found> {
+        refuse_watchers()?;
         self.poll();
         self.collect_garbage();
         if let Some(found) = self.look_or_extend(routed)? {
