@@ -112,9 +112,11 @@ impl CachingAllocator {
     /// # Safety
     ///
     /// The block is not used any more by anybody: what uses it is ordered before this point of its stream, or on streams that
-    /// [`CachingAllocator::record_stream`] was told. A graph that was captured from blocks of a private pool may use them beyond
-    /// that, for work of the graph and until the pool's last [`CachingAllocator::release_pool`]: by then its launches are ordered
-    /// before that point, on streams that memory of this allocator was allocated for.
+    /// [`CachingAllocator::record_stream`] was told. A graph may use a block beyond that if it was allocated while its stream captured
+    /// and allocations for that stream went to a private pool: for work of the graph, until the pool's last
+    /// [`CachingAllocator::release_pool`]. By then all launches were made, each on a stream that memory of the default pool was
+    /// allocated for, or of a private one while this pool was there. A block that was allocated before its stream captured is no
+    /// exception: it is freed behind the last launch that uses it, as behind any other work.
     #[inline]
     pub unsafe fn free_by_address(&self, address: CUdeviceptr) -> Result<()> {
         self.shared().free(address, None)

@@ -50,9 +50,11 @@ use crate::segments::{Checkpoint, Filter, Options, Restored};
 ///
 /// # Capture
 ///
-/// All of these may be called while streams capture, and no call of theirs disturbs a capture. A block of a pool that was handed
-/// out for a stream that captures may be used by the graph, wherever that is launched: the pool keeps its memory until the
-/// last [`release_pool`](Self::release_pool), whatever was freed meanwhile. Blocks that wait for other streams
+/// All of these may be called while streams capture, and no call of theirs disturbs a capture. A block that was allocated while
+/// its stream captured, and its allocations went to a pool, may be used by the graph, wherever that is launched: the pool keeps its
+/// memory until the last [`release_pool`](Self::release_pool), whatever was freed meanwhile. A block that was allocated before the
+/// capture is freed behind the graph's last launch, and not sooner: nothing here sees that a graph uses it
+/// ([`free_by_address`](Self::free_by_address) says all of it). Blocks that wait for other streams
 /// ([`record_stream`](Self::record_stream)) stay away while a graph may be captured from their pool: as long as allocations go
 /// to it, unless [`set_graph_capture_record_stream_reuse`](Self::set_graph_capture_record_stream_reuse) is on.
 impl CachingAllocator {
