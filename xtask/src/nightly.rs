@@ -37,7 +37,7 @@ const NOT_FOR_THREADS: &[&str] =
     &["without_data_any_size_can_be_had", "the_driver_answers_as_measured", "the_shared_library_is_a_driver"];
 
 /// The targets of `ci/fuzz/`.
-const FUZZED: &[&str] = &["trace", "settings", "frame", "connection", "hand_over"];
+const FUZZED: &[&str] = &["trace", "settings", "frame", "connection", "hand_over", "ring"];
 
 /// Cases that a property test tries, where it tries 256 by itself.
 const CASES: &str = "100000";

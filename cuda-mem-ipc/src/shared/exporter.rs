@@ -2,6 +2,8 @@
 
 mod announced;
 mod leases;
+#[cfg(any(test, fuzzing))]
+pub(super) mod played;
 mod send;
 mod serve;
 
@@ -90,8 +92,14 @@ impl Exporter {
     /// [`Error::Protocol`] and [`Error::Wire`] if the other end is no importer; [`core::Error::Unsupported`] if the device's streams
     /// cannot wait for words; those of [`Connection::send`] and [`Connection::recv`]; [`core::Error::Forked`].
     pub fn new(context: &Context, connection: Connection, deadline: impl Into<Deadline>) -> Result<Self> {
+        let exporter = Self::unwatched(context, connection, deadline.into())?;
+        reaper::watch(Arc::<ExportLink>::clone(&exporter.link))?;
+        Ok(exporter)
+    }
+
+    /// One that the thread does not look after.
+    fn unwatched(context: &Context, connection: Connection, deadline: Deadline) -> Result<Self> {
         refuse_forked()?;
-        let deadline = deadline.into();
         let words = Arc::new(Words::create(context, connection.peer().pid())?);
         let descriptor = words.descriptor()?;
         let (keepers, keepsake) = Keepsake::new()?;
@@ -136,7 +144,6 @@ impl Exporter {
             given: Mutex::default(),
             is_closing: AtomicBool::new(false),
         });
-        reaper::watch(Arc::<ExportLink>::clone(&link))?;
         Ok(Self { link })
     }
 

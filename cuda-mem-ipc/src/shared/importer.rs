@@ -4,6 +4,8 @@ mod ahead;
 mod give_back;
 mod kept;
 mod known;
+#[cfg(any(test, fuzzing))]
+pub(super) mod played;
 mod receive;
 
 use std::collections::BTreeMap;
@@ -126,12 +128,23 @@ impl Importer {
         ahead: AheadLimit,
         deadline: impl Into<Deadline>,
     ) -> Result<Self> {
+        let importer = Self::unwatched(context, connection, ahead, deadline.into())?;
+        reaper::watch(Arc::<ImportLink>::clone(&importer.link))?;
+        Ok(importer)
+    }
+
+    /// One that the thread does not look after.
+    fn unwatched(
+        context: &Context,
+        connection: Connection,
+        ahead: AheadLimit,
+        deadline: Deadline,
+    ) -> Result<Self> {
         refuse_forked()?;
         if ahead.segments > MOST_SEGMENTS {
             let (value, accepted) = (ahead.segments, 0..=MOST_SEGMENTS);
             return Err(core::Error::NotAccepted { option: "AheadLimit::segments", value, accepted }.into());
         }
-        let deadline = deadline.into();
         let pid = connection.peer().pid();
         let Heard { message: offer, descriptors, .. } = heard(&connection, deadline)?;
         let offered = match (offer, <[OwnedFd; 2]>::try_from(descriptors)) {
@@ -181,7 +194,6 @@ impl Importer {
             is_over: AtomicBool::new(false),
             is_exhausted: AtomicBool::new(false),
         });
-        reaper::watch(Arc::<ImportLink>::clone(&link))?;
         Ok(Self { link })
     }
 

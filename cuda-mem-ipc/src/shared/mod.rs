@@ -18,6 +18,8 @@ mod buffer;
 mod ends;
 mod exporter;
 mod face;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod importer;
 mod keepsake;
 mod last;

@@ -83,6 +83,12 @@ impl ReceivedBuffer {
         Self { received: Arc::new(received) }
     }
 
+    /// As the exporter said it.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn said(&self) -> HandOver {
+        self.received.said
+    }
+
     /// The number that [`Exporter::hand_over`](super::Exporter::hand_over) returned.
     #[must_use]
     pub fn sequence(&self) -> u64 {

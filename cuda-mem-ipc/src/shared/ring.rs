@@ -238,6 +238,12 @@ impl Shared {
         Consumer::new(self.clone(), RING_ENTRIES)
     }
 
+    /// All of the memory, for who writes there what is none of its business.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn mapping(&self) -> &SharedMapping {
+        &self.mapping
+    }
+
     /// None outside of the mapping, where nothing of a ring is.
     fn word(&self, cell: usize) -> Option<&AtomicU64> {
         self.mapping.word(self.first * 64 + cell * 8).ok()

@@ -59,11 +59,15 @@ impl ImportLink {
 
     /// Waits until there is something to receive, or the peer has ended.
     pub(super) fn sleep(&self, deadline: Deadline) -> Result<()> {
-        let position = lock(&self.turn).ring.position();
-        let may_sleep = ring::may_sleep(&self.ring, position);
-        let slept = if may_sleep { self.connection.wait_readable(deadline) } else { Ok(()) };
+        let slept = if self.lies_down() { self.connection.wait_readable(deadline) } else { Ok(()) };
         ring::awake(&self.ring);
         slept
+    }
+
+    /// Says that somebody is about to sleep. If it is false, there is something to take.
+    pub(super) fn lies_down(&self) -> bool {
+        let position = lock(&self.turn).ring.position();
+        ring::may_sleep(&self.ring, position)
     }
 
     /// The next buffer, if it is there.
