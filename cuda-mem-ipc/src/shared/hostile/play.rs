@@ -197,12 +197,15 @@ impl<'s> Play<'s> {
         }
     }
 
-    /// A turn of the thread that takes releases.
+    /// Turns of the thread that takes releases, of which each takes so many messages at the most.
     fn serve_exporter(&mut self) {
         if !self.gives {
             return;
         }
-        let served = self.giver.serve();
+        let mut served = self.giver.serve();
+        while served.is_ok() && self.giver.is_called() {
+            served = self.giver.serve();
+        }
         self.dozes = served.is_ok();
         if self.dozes {
             assert!(self.giver.lies_down(), "the thread does not sleep, and finds nothing");
