@@ -593,7 +593,7 @@ int cuda_mem_torch_device_count(void);
 
 /*
  What to do next, of the failure that the calling thread met last: text in UTF-8, which stays until its next one. Empty
- before the first.
+ before the first. In a forked child it says so, whatever the parent had met.
  */
 const char *cuda_mem_torch_last_error(void);
 

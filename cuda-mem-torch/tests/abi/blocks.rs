@@ -368,6 +368,8 @@ fn a_forked_child_is_told_so() {
     let block = allocate(MIB, null_mut());
     // Everything is there already, and a child would get at it.
     let before = stats();
+    // SAFETY: no place, which is found out; the child does not take this message for its own.
+    assert_ne!(unsafe { cuda_mem_torch_malloc(0, MIB, null_mut(), null_mut()) }, CUDA_MEM_TORCH_OK);
     // SAFETY: the child calls what follows, none of which may take a lock, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -389,8 +391,11 @@ fn a_forked_child_is_told_so() {
             cuda_mem_torch_pop_compile_context(),
         ];
         let is_told = told == [CUDA_MEM_TORCH_FORKED; 7] && cuda_mem_torch_device_of(block) == -1;
+        // SAFETY: text that stays.
+        let text = unsafe { std::ffi::CStr::from_ptr(cuda_mem_torch_last_error()) };
+        let is_told = is_told && text.to_bytes().starts_with(b"the process was forked");
         // What was handed over is not lost.
-        let well = is_told && RELEASED.load(Ordering::Relaxed) == 2;
+        let well = is_told && cuda_mem_torch_last_driver_code() == 0 && RELEASED.load(Ordering::Relaxed) == 2;
         // SAFETY: the end of the child.
         unsafe { libc::_exit(i32::from(!well)) };
     }
