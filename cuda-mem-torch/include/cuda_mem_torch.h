@@ -593,7 +593,7 @@ int cuda_mem_torch_device_count(void);
 
 /*
  What to do next, of the failure that the calling thread met last: text in UTF-8, which stays until its next one. Empty
- before the first.
+ before the first. In a forked child it says so, whatever the parent had met.
  */
 const char *cuda_mem_torch_last_error(void);
 
@@ -683,6 +683,7 @@ int cuda_mem_torch_ipc_close(void *address);
  Memory of `bytes` bytes for work of a stream of the device, at a multiple of 512; null for no bytes.
 
  `CUDA_MEM_TORCH_OUT_OF_MEMORY` after all that can be done; the message is then PyTorch's, with what would help.
+ `CUDA_MEM_TORCH_CAPTURING` for a stream that captures while caching is off.
 
  # Safety
 
@@ -962,7 +963,8 @@ int cuda_mem_torch_set_settings(const char *settings,
                                 void (*note)(void *data, const char *text));
 
 /*
- Switches caching on or off. Off, each request goes to the driver and each free waits for the device; what was cached stays.
+ Switches caching on or off. Off, each request goes to the driver and each free waits for the device, or for a later
+ call while a stream captures; what was cached stays.
  */
 void cuda_mem_torch_enable(bool caching);
 

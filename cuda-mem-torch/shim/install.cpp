@@ -1,8 +1,9 @@
 // Puts the allocator into PyTorch's place for it, and takes it out again. Called through ctypes.
 #include "allocator.hpp"
+#include "streams.hpp"
 
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/version.h>
 
@@ -64,18 +65,36 @@ void follow_settings() {
   };
 }
 
-/// Whether an allocation of this thread would go to a private pool of the native allocator, so that a graph is being captured or
-/// `use_mem_pool` is active: it is not known which allocations would still go there.
-void refuse_routed(native::CUDAAllocator* before, int devices) {
+/// The devices that were used: others have no memory and no captures.
+std::vector<DeviceIndex> used_devices(int devices) {
+  std::vector<DeviceIndex> used;
   for (int index = 0; index < devices; ++index) {
-    const auto device = static_cast<DeviceIndex>(index);
-    if (!c10::cuda::hasPrimaryContext(device)) {
-      continue;
+    if (c10::cuda::hasPrimaryContext(static_cast<DeviceIndex>(index))) {
+      used.push_back(static_cast<DeviceIndex>(index));
     }
+  }
+  return used;
+}
+
+void refuse_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status{cudaStreamCaptureStatusNone};
+  C10_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
+  TORCH_CHECK(
+      status == cudaStreamCaptureStatusNone,
+      "a CUDA graph is being captured: call enable() before or after the capture");
+}
+
+/// Refuses while allocations would go to a private pool of the native allocator, because a graph is being captured on a stream of
+/// PyTorch's or this thread's, or `use_mem_pool` is active in this thread: it is not known which allocations would still go there.
+void refuse_routed(native::CUDAAllocator* before, const std::vector<DeviceIndex>& devices) {
+  // Of all devices first: what is allocated below could end the capture of another thread.
+  for (const DeviceIndex device : devices) {
     const c10::cuda::CUDAGuard guard(device);
-    TORCH_CHECK(
-        c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None,
-        "a CUDA graph is being captured: call enable() before or after the capture");
+    refuse_capturing(c10::cuda::getCurrentCUDAStream(device));
+    visit_streams(device, refuse_capturing);
+  }
+  for (const DeviceIndex device : devices) {
+    const c10::cuda::CUDAGuard guard(device);
     void* probe = before->raw_alloc(512);
     const auto address = reinterpret_cast<size_t>(probe);
     MempoolId_t pool{0, 0};
@@ -116,7 +135,7 @@ void install(const std::string& version) {
   const bool late = before->initialized();
   const int devices = late ? c10::cuda::device_count() : 0;
   if (late) {
-    refuse_routed(before, devices);
+    refuse_routed(before, used_devices(devices));
   }
   Allocator* ours = the_allocator.load();
   if (ours == nullptr) {

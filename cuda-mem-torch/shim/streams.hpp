@@ -11,10 +11,21 @@
 
 namespace cuda_mem {
 
-/// Shows the library the current stream of a device, and once all that PyTorch hands out: it has to see a stream before it captures.
-/// PyTorch's streams are few and live for ever, and handing each out once leaves the turn where it was.
-inline void see_streams(c10::DeviceIndex device) {
+/// Visits all streams that PyTorch hands out of a device. They are few and live for ever, and handing each out once leaves the turn
+/// where it was.
+template <class Visit>
+void visit_streams(c10::DeviceIndex device, const Visit& visit) {
   constexpr int streams_in_a_pool = 32;
+  const auto [least, greatest] = c10::cuda::CUDAStream::priority_range();
+  for (int priority = least; priority >= greatest; --priority) {
+    for (int turn = 0; turn < streams_in_a_pool; ++turn) {
+      visit(c10::cuda::getStreamFromPool(priority, device));
+    }
+  }
+}
+
+/// Shows the library the current stream of a device, and once all that PyTorch hands out: it has to see a stream before it captures.
+inline void see_streams(c10::DeviceIndex device) {
   const c10::cuda::CUDAGuard guard(device);
   // What cannot be seen, because it captures, is refused when it allocates.
   const auto see = [&](cudaStream_t stream) { return cuda_mem_torch_see_stream(device, stream) == CUDA_MEM_TORCH_OK; };
@@ -26,12 +37,7 @@ inline void see_streams(c10::DeviceIndex device) {
     return;
   }
   bool all = true;
-  const auto [least, greatest] = c10::cuda::CUDAStream::priority_range();
-  for (int priority = least; priority >= greatest; --priority) {
-    for (int turn = 0; turn < streams_in_a_pool; ++turn) {
-      all &= see(c10::cuda::getStreamFromPool(priority, device));
-    }
-  }
+  visit_streams(device, [&](cudaStream_t stream) { all &= see(stream); });
   // Otherwise, as when something is thrown, the next call looks again.
   if (all) {
     seen.insert(device);

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 /// A private pool of an allocator, for one device: PyTorch's `MemPool`.
 ///
 /// Allocations go to it between [`begin_allocate_to_pool`](CudaAllocator::begin_allocate_to_pool) and
-/// [`end_allocate_to_pool`](CudaAllocator::end_allocate_to_pool). Dropped, it takes its use of the pool away and then has the pool's
-/// cache emptied. Allocations and graphs may still hold the pool: its memory goes back when the last has let go and caches are
+/// [`end_allocate_to_pool`](CudaAllocator::end_allocate_to_pool). Dropped, it helps out no more with
+/// free memory of the pool, takes its use of the pool away and then has the pool's cache emptied. Allocations and graphs may still hold the pool: its memory goes back when the last has let go and caches are
 /// emptied, or memory is needed.
 ///
 /// It is no handle that could be cloned:
@@ -156,7 +156,10 @@ impl Drop for MemPool {
         if forked() {
             return;
         }
-        let ended = self.owner.release_pool(self.device, self.id);
+        // Who still holds the pool, such as a graph, writes where it allocated: nobody else may have that from here on.
+        let ended = self.owner.set_use_on_oom(self.device, self.id, false);
+        let released = self.owner.release_pool(self.device, self.id);
+        let ended = ended.and(released);
         // What is in use stays, which is no error.
         let ended = ended.and_then(|()| self.owner.empty_cache(self.id));
         if let Err(error) = ended {

@@ -77,6 +77,13 @@ impl<W: Clone> Uncached<W> {
         Ok(true)
     }
 
+    /// Takes an allocation out of the books, if it is one of these.
+    pub(crate) fn remove(&self, address: CUdeviceptr) -> Option<Block<W>> {
+        let removed = lock(&self.books).remove(&address)?;
+        self.count.fetch_sub(1, Ordering::Release);
+        Some(removed)
+    }
+
     /// An allocation's address and bytes.
     pub(crate) fn base(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, usize)> {
         self.look(address, |block| (address, block.allocation.bytes()))

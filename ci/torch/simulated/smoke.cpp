@@ -15,6 +15,7 @@
 #include <functional>
 #include <new>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace c10::cuda::_internal {
@@ -362,6 +363,12 @@ static void late(CA::CUDAAllocator* native) {
   EXPECT(cuda_mem_torch_shim_install("2.11.0", text, sizeof text) == 1 && has(text, "use_mem_pool is active"));
   native->endAllocateToPool(0, id);
   native->releasePool(0, id);
+  // Another thread captures, into a pool of the native allocator's.
+  const auto captured = c10::cuda::getStreamFromPool(true, 0);
+  std::thread([&] { C10_CUDA_CHECK(cudaStreamBeginCapture(captured, cudaStreamCaptureModeRelaxed)); }).join();
+  EXPECT(cuda_mem_torch_shim_install("2.11.0", text, sizeof text) == 1 && has(text, "a CUDA graph is being captured"));
+  cudaGraph_t graph = nullptr;
+  C10_CUDA_CHECK(cudaStreamEndCapture(captured, &graph));
   install();
   EXPECT(cuda_mem_torch_shim_state() == 2 && allocated() == 6 << 20);
   c10::DataPtr fresh = CA::get()->allocate(1 << 20);

@@ -29,8 +29,8 @@ def enable(
     """Has PyTorch allocate device memory here from now on.
 
     Best called before anything is on a device. Afterwards it works too: what there is stays with PyTorch's own allocator, and
-    statistics are the sum of both. It is refused while a graph is captured or ``use_mem_pool`` is active. Called again, it
-    changes the options.
+    statistics are the sum of both. It is refused while a graph is captured or ``use_mem_pool`` is active in this thread; in
+    other threads ``use_mem_pool`` cannot be seen, so none may be inside. Called again, it changes the options.
 
     The options are those of ``PYTORCH_CUDA_ALLOC_CONF``, and go before it. Raises ``ValueError`` for a value that is not
     accepted, ``UnsupportedTorchError`` for a PyTorch that is not supported, ``CudaMemError`` for all else.

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
@@ -45,6 +45,10 @@ pub(super) struct Failure {
     driver: c_int,
     pub(super) message: String,
 }
+
+/// Told without a lock and without memory of its own.
+const FORKED: &CStr =
+    c"the process was forked from one that had the driver: start processes that use CUDA with spawn";
 
 struct Last {
     message: Option<CString>,
@@ -104,9 +108,12 @@ pub(super) fn entry(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
 }
 
 /// What to do next, of the failure that the calling thread met last: text in UTF-8, which stays until its next one. Empty
-/// before the first.
+/// before the first. In a forked child it says so, whatever the parent had met.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_last_error() -> *const c_char {
+    if forked() {
+        return FORKED.as_ptr();
+    }
     let message = |last: &RefCell<Last>| Some(last.try_borrow().ok()?.message.as_deref()?.as_ptr());
     LAST.try_with(message).ok().flatten().unwrap_or(c"".as_ptr())
 }
@@ -114,6 +121,9 @@ pub extern "C" fn cuda_mem_torch_last_error() -> *const c_char {
 /// The driver's code (`CUresult`) of that failure; 0 if the driver refused nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_last_driver_code() -> c_int {
+    if forked() {
+        return 0;
+    }
     LAST.try_with(|last| last.try_borrow().map_or(0, |last| last.driver)).unwrap_or(0)
 }
 

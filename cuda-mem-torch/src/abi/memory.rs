@@ -19,6 +19,7 @@ use super::{ipc, out_of_memory, streams, uncached};
 /// Memory of `bytes` bytes for work of a stream of the device, at a multiple of 512; null for no bytes.
 ///
 /// `CUDA_MEM_TORCH_OUT_OF_MEMORY` after all that can be done; the message is then PyTorch's, with what would help.
+/// `CUDA_MEM_TORCH_CAPTURING` for a stream that captures while caching is off.
 ///
 /// # Safety
 ///
@@ -53,7 +54,7 @@ fn look_up_and_allocate(ordinal: c_int, bytes: usize, raw: *mut c_void) -> Resul
         return Ok(0);
     }
     let Some(allocator) = streams::find_allocator(device, raw)? else {
-        return uncached::allocate(device, bytes);
+        return uncached::allocate(device, bytes, streams::stream(device, raw)?);
     };
     allocator.allocate_by_address(bytes).map_err(|error| failure(ordinal, bytes, error))
 }

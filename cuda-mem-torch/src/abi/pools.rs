@@ -20,7 +20,7 @@ use cuda_mem_ipc::cuda_mem_pool::{Error, MempoolId, RawResource, Result as PoolR
 use super::devices::{device, if_made, some};
 use super::error::{Failure, entry};
 use super::pointers::{Data, list, pointer, write};
-use super::{cuda_mem_torch_pool_id, ipc, streams};
+use super::{cuda_mem_torch_pool_id, ipc, streams, uncached};
 
 /// Where a pool's segments come from, if not from the device: another allocator.
 #[repr(C)]
@@ -219,6 +219,7 @@ pub unsafe extern "C" fn cuda_mem_torch_empty_cache(
 ) -> c_int {
     entry(|| {
         ipc::unmap_leaving();
+        uncached::free_leaving();
         let mut given = 0usize;
         let pool = MempoolId::from(pool);
         for device in some(device)? {

@@ -210,7 +210,7 @@ pub unsafe extern "C" fn cuda_mem_torch_expandable_segment_sizes(
 ) -> c_int {
     entry(|| {
         let size = size.ok_or_else(|| Failure::argument("size is null"))?;
-        let device = super::devices::device(device)?;
+        let Some(device) = super::devices::if_made(device)? else { return Ok(()) };
         for found in device.caching.stream_segment_sizes()? {
             let raw = super::streams::handle_of(device.ordinal, found.stream.as_raw());
             // SAFETY: the caller's promise.

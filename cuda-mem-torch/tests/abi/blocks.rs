@@ -254,16 +254,59 @@ fn a_known_stream_that_captures_is_not_disturbed() {
     // SAFETY: nothing uses it.
     unsafe { cuda_mem_torch_free(plain, MIB, 0, null_mut()) };
     begin_capture(stream);
-    // SAFETY: nothing uses it.
-    let refused = unsafe { cuda_mem_torch_delete(uncached) };
-    let refused = (refused, message());
+    let during = calls(|| delete(uncached));
+    // SAFETY: freed above, and not anybody else's since.
+    let again = unsafe { cuda_mem_torch_delete(uncached) };
+    empty_cache(NO_POOL);
     cuda_mem_torch_plain_reset();
     end_capture(stream);
-    assert_eq!(refused.0, CUDA_MEM_TORCH_CAPTURING);
-    assert!(refused.1.contains("a stream of device 0 captures a graph"), "{}", refused.1);
-    assert_eq!(cuda_mem_torch_device_of(uncached), 0, "it is as it was");
-    delete(uncached);
+    assert!(during.iter().all(|call| !call.starts_with("cuMemFree")), "{during:?}");
+    assert_eq!((again, cuda_mem_torch_device_of(uncached)), (CUDA_MEM_TORCH_NOT_OURS, -1));
+    let after = calls(|| {
+        empty_cache(NO_POOL);
+    });
+    assert!(after.iter().any(|call| call.starts_with("cuMemFree")), "the capture is over: {after:?}");
     cuda_mem_torch_plain_reset();
+}
+
+#[test]
+fn uncached_memory_that_a_capture_kept_goes_with_the_next_call() {
+    let _turn = turn();
+    let stream = new_stream();
+    // SAFETY: a live stream.
+    succeed(unsafe { cuda_mem_torch_see_stream(0, stream.as_raw()) });
+    cuda_mem_torch_enable(false);
+    let freed = |what: &dyn Fn()| {
+        let block = allocate(MIB, null_mut());
+        begin_capture(stream);
+        delete(block);
+        end_capture(stream);
+        calls(what).iter().filter(|call| call.starts_with("cuMemFree")).count()
+    };
+    let other = allocate(MIB, null_mut());
+    assert_eq!(freed(&|| delete(other)), 2);
+    let next = std::cell::Cell::new(null_mut());
+    assert_eq!(freed(&|| next.set(allocate(MIB, null_mut()))), 1);
+    delete(next.get());
+    cuda_mem_torch_enable(true);
+}
+
+#[test]
+fn without_caching_a_stream_that_captures_gets_no_memory() {
+    let _turn = turn();
+    let stream = new_stream();
+    // SAFETY: a live stream.
+    succeed(unsafe { cuda_mem_torch_see_stream(0, stream.as_raw()) });
+    cuda_mem_torch_enable(false);
+    begin_capture(stream);
+    let mut block = null_mut();
+    // SAFETY: a live stream and a place.
+    let code = unsafe { cuda_mem_torch_malloc(0, MIB, stream.as_raw(), &mut block) };
+    end_capture(stream);
+    assert_eq!(code, CUDA_MEM_TORCH_CAPTURING);
+    assert!(message().contains("the graph would outlive the memory"), "{}", message());
+    delete(allocate(MIB, stream.as_raw()));
+    cuda_mem_torch_enable(true);
 }
 
 #[test]
@@ -325,6 +368,8 @@ fn a_forked_child_is_told_so() {
     let block = allocate(MIB, null_mut());
     // Everything is there already, and a child would get at it.
     let before = stats();
+    // SAFETY: no place, which is found out; the child does not take this message for its own.
+    assert_ne!(unsafe { cuda_mem_torch_malloc(0, MIB, null_mut(), null_mut()) }, CUDA_MEM_TORCH_OK);
     // SAFETY: the child calls what follows, none of which may take a lock, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -346,8 +391,11 @@ fn a_forked_child_is_told_so() {
             cuda_mem_torch_pop_compile_context(),
         ];
         let is_told = told == [CUDA_MEM_TORCH_FORKED; 7] && cuda_mem_torch_device_of(block) == -1;
+        // SAFETY: text that stays.
+        let text = unsafe { std::ffi::CStr::from_ptr(cuda_mem_torch_last_error()) };
+        let is_told = is_told && text.to_bytes().starts_with(b"the process was forked");
         // What was handed over is not lost.
-        let well = is_told && RELEASED.load(Ordering::Relaxed) == 2;
+        let well = is_told && cuda_mem_torch_last_driver_code() == 0 && RELEASED.load(Ordering::Relaxed) == 2;
         // SAFETY: the end of the child.
         unsafe { libc::_exit(i32::from(!well)) };
     }

@@ -161,3 +161,24 @@ fn the_viewers_file_is_written() {
     assert!(message().contains("/nowhere/at/all"));
     delete(block);
 }
+
+#[test]
+fn who_only_asks_for_the_sizes_of_segments_makes_no_context() {
+    unsafe extern "C" fn count(data: *mut c_void, _: *mut c_void, _: bool, _: u64) {
+        // SAFETY: what is passed below.
+        unsafe { *data.cast::<usize>() += 1 };
+    }
+    let _turn = turn();
+    let mut sizes = 0usize;
+    let asked = calls(|| {
+        // SAFETY: a function that may be called with this number.
+        succeed(unsafe { cuda_mem_torch_expandable_segment_sizes(2, (&raw mut sizes).cast(), Some(count)) });
+    });
+    assert!(!asked.contains(&"cuDevicePrimaryCtxRetain"), "{asked:?}");
+    assert_eq!(sizes, 0);
+    let block = allocate(MIB, null_mut());
+    // SAFETY: as above.
+    succeed(unsafe { cuda_mem_torch_expandable_segment_sizes(0, (&raw mut sizes).cast(), Some(count)) });
+    assert!(sizes > 0);
+    delete(block);
+}

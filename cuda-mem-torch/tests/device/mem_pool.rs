@@ -151,6 +151,26 @@ fn with_use_on_oom_it_helps_out_and_without_it_does_not() {
 }
 
 #[test]
+fn dropped_while_a_graph_holds_it_it_helps_out_no_more() {
+    let world = World::new();
+    let (owner, device) = (owner(&world), world.context.device());
+    let make = || MemPool::of(&owner, None, true, true, false);
+    let pool = world.context.with_current(make).unwrap().unwrap();
+    let id = pool.id();
+    let block = inside(&world, &owner, id, 30 * MIB);
+    // As a graph does.
+    owner.create_or_incref_pool(device, id, None).unwrap();
+    drop(pool);
+    free(&*owner, block);
+    let held = owner.device_stats(device).unwrap().reserved_bytes.all.current as f64;
+    owner.set_memory_fraction(held / device.total_memory().unwrap() as f64, device).unwrap();
+    let got = owner.malloc(29 * MIB, device, &world.stream);
+    assert!(got.is_err(), "a graph writes where it allocated: {got:?}");
+    owner.set_memory_fraction(1.0, device).unwrap();
+    owner.release_pool(device, id).unwrap();
+}
+
+#[test]
 fn with_no_split_a_request_gets_all_of_a_block() {
     let world = World::new();
     let owner = owner(&world);

@@ -122,7 +122,8 @@ pub unsafe extern "C" fn cuda_mem_torch_set_settings(
     })
 }
 
-/// Switches caching on or off. Off, each request goes to the driver and each free waits for the device; what was cached stays.
+/// Switches caching on or off. Off, each request goes to the driver and each free waits for the device, or for a later
+/// call while a stream captures; what was cached stays.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_enable(caching: bool) {
     uncached::set_caching(caching);
