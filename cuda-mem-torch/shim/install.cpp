@@ -158,6 +158,11 @@ void uninstall() {
   // The native allocator does not know these pools, and their owners end where nothing may be thrown.
   TORCH_CHECK(
       ours->pool_uses() == 0, "pools of torch.cuda.MemPool or of CUDA graphs are still in use: delete those first");
+  // The end of such a use would not come here, and the thread would stay in the pool.
+  TORCH_CHECK(
+      !ours->native_allocator().has_routes(),
+      "torch.cuda.use_mem_pool is active, or a CUDA graph is captured, in a pool that was made before enable(): call disable() after it "
+      "ends");
   // The native allocator does not know these blocks, and ignores the streams that are recorded for them.
   for (int device = 0; device < ours->device_count(); ++device) {
     cuda_mem_torch_device_stats stats{};

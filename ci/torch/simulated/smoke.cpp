@@ -392,6 +392,15 @@ static void late(CA::CUDAAllocator* native) {
   CA::releasePool(0, id);
   early.clear();
   EXPECT(allocated() == 1 << 20);
+  fresh.clear();
+  // A thread that is inside of such a pool would stay there.
+  const MempoolId_t routed{0, 4500};
+  native->createOrIncrefPool(0, routed);
+  CA::beginAllocateToPool(0, routed, [](cudaStream_t) { return true; });
+  EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 1 && has(text, "use_mem_pool is active"));
+  CA::endAllocateToPool(0, routed);
+  CA::releasePool(0, routed);
+  CA::releasePool(0, routed);
 }
 
 int main(int count, char** words) {
