@@ -123,6 +123,8 @@ void install(const std::string& version) {
       " of the interface, and libcuda_mem_torch.so has ",
       cuda_mem_torch_abi_version());
   if (is_in_place()) {
+    // Whoever asks again may have reset what the library has.
+    the_allocator.load()->apply_settings();
     return;
   }
   native::CUDAAllocator* before = native::allocator.load();

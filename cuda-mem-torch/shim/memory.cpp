@@ -226,10 +226,14 @@ void Allocator::init(int device_count) {
   }
   // All that there are, also those that are not initialised.
   one_device_.store(c10::cuda::device_count() == 1);
-  if (!first || device_count == 0) {
+  if (device_count == 0) {
     return;
   }
+  // Each time: they may have changed while PyTorch allocated itself.
   apply_settings();
+  if (!first) {
+    return;
+  }
   const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
   for (int device = 0; fraction < 1.0 && device < device_count; ++device) {
     check(cuda_mem_torch_set_memory_fraction(device, fraction));

@@ -1,4 +1,6 @@
 // Every virtual function of the shim, through the real libc10_cuda.so, on the simulated driver.
+#include <cuda_mem_torch.h>
+
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -297,15 +299,24 @@ static void sharing() {
   CA::enablePeerAccess(0, 1);
 }
 
-static void settings() {
-  const MempoolId_t id{0, 3000};
-  c10::CachingAllocator::setAllocatorSettings("large_segment_size_mb:40");
+/// The size of a segment of a private pool, which is a setting.
+static size_t segment_size() {
+  static uint64_t pools = 3000;
+  const MempoolId_t id{0, pools++};
   CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
   void* inside = CA::raw_alloc(2 << 20);
   CA::endAllocateToPool(0, id);
-  EXPECT(CA::snapshot(id).segments[0].total_size == 40 << 20);
+  const size_t size = CA::snapshot(id).segments.at(0).total_size;
   CA::raw_delete(inside);
   CA::releasePool(0, id);
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  CA::emptyCache(id);
+  return size;
+}
+
+static void settings() {
+  c10::CachingAllocator::setAllocatorSettings("large_segment_size_mb:40");
+  EXPECT(segment_size() == 40 << 20);
 }
 
 /// PyTorch could not make all of its streams when a pool was begun for the first time. The next time all of them are seen.
@@ -350,6 +361,20 @@ static void begun_without_memory(CA::CUDAAllocator* native, const MempoolId_t& i
   while (native->getPoolUseCount(0, id) > 1) {
     CA::releasePool(0, id);
   }
+}
+
+/// PyTorch's settings hold, whenever they were changed.
+static void settings_stay() {
+  char text[4096] = "";
+  settings();
+  // As `enable()` does that is called again.
+  EXPECT(cuda_mem_torch_set_settings("", nullptr, nullptr) == CUDA_MEM_TORCH_OK);
+  install();
+  EXPECT(segment_size() == 40 << 20);
+  EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 0);
+  c10::CachingAllocator::setAllocatorSettings("large_segment_size_mb:60");
+  install();
+  EXPECT(segment_size() == 60 << 20);
 }
 
 /// The native allocator was in use: its tensors, pools and pointers go on.
@@ -401,6 +426,7 @@ static void late(CA::CUDAAllocator* native) {
   CA::endAllocateToPool(0, routed);
   CA::releasePool(0, routed);
   CA::releasePool(0, routed);
+  settings_stay();
 }
 
 int main(int count, char** words) {
