@@ -109,6 +109,23 @@ void refuse_routed(native::CUDAAllocator* before, const std::vector<DeviceIndex>
   }
 }
 
+/// What the program has set of the native allocator already holds here too; its history has to be asked for again.
+void take_over_limits(Allocator& ours, native::CUDAAllocator* before, const std::vector<DeviceIndex>& devices) {
+  for (const DeviceIndex device : devices) {
+    // It makes the device current.
+    const c10::cuda::CUDAGuard guard(device);
+    const double fraction = before->getMemoryFraction(device);
+    if (fraction < 1.0) {
+      check(cuda_mem_torch_set_memory_fraction(device, fraction), device);
+    }
+  }
+  cuda_mem_torch_enable(before->isEnabled());
+  if (before->isHistoryEnabled() && !ours.isHistoryEnabled()) {
+    TORCH_WARN(
+        "cuda-mem: history is recorded of earlier memory only: call torch.cuda.memory._record_memory_history() again after enable()");
+  }
+}
+
 void install(const std::string& version) {
   TORCH_CHECK(
       minor_version(version) == minor_version(TORCH_VERSION),
@@ -136,8 +153,9 @@ void install(const std::string& version) {
       "\"; this one takes the place of \"native\" only");
   const bool late = before->initialized();
   const int devices = late ? c10::cuda::device_count() : 0;
+  const std::vector<DeviceIndex> used = used_devices(devices);
   if (late) {
-    refuse_routed(before, used_devices(devices));
+    refuse_routed(before, used);
   }
   Allocator* ours = the_allocator.load();
   if (ours == nullptr) {
@@ -148,6 +166,7 @@ void install(const std::string& version) {
   ours->native_allocator().set_late(late);
   if (late) {
     ours->init(devices);
+    take_over_limits(*ours, before, used);
   }
   put(ours);
 }

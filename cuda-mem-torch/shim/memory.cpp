@@ -285,10 +285,18 @@ double Allocator::getMemoryFraction(DeviceIndex device) {
 void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
   TORCH_CHECK(fraction >= 0.0 && fraction <= 1.0, "invalid fraction:", fraction, ". Please set within [0, 1].");
   check(cuda_mem_torch_set_memory_fraction(device, fraction), device);
+  if (native_.is_late()) {
+    // It makes the device current.
+    const c10::cuda::CUDAGuard guard(device);
+    native_->setMemoryFraction(fraction, device);
+  }
 }
 
 void Allocator::enable(bool value) {
   cuda_mem_torch_enable(value);
+  if (native_.is_late()) {
+    native_->enable(value);
+  }
 }
 
 bool Allocator::isEnabled() const {

@@ -363,6 +363,21 @@ static void begun_without_memory(CA::CUDAAllocator* native, const MempoolId_t& i
   }
 }
 
+static bool is_near(double one, double other) {
+  return one > other - 0.001 && one < other + 0.001;
+}
+
+/// What limited the native allocator limits both, now and from here on.
+static void limits(CA::CUDAAllocator* native) {
+  EXPECT(is_near(CA::getMemoryFraction(0), 0.5));
+  EXPECT(!CA::isEnabled());
+  CA::setMemoryFraction(0.25, 0);
+  EXPECT(is_near(CA::getMemoryFraction(0), 0.25) && is_near(native->getMemoryFraction(0), 0.25));
+  CA::setMemoryFraction(1.0, 0);
+  CA::enable(true);
+  EXPECT(CA::isEnabled() && native->isEnabled());
+}
+
 /// PyTorch's settings hold, whenever they were changed.
 static void settings_stay() {
   char text[4096] = "";
@@ -394,7 +409,10 @@ static void late(CA::CUDAAllocator* native) {
   EXPECT(cuda_mem_torch_shim_install("2.11.0", text, sizeof text) == 1 && has(text, "a CUDA graph is being captured"));
   cudaGraph_t graph = nullptr;
   C10_CUDA_CHECK(cudaStreamEndCapture(captured, &graph));
+  native->setMemoryFraction(0.5, 0);
+  native->enable(false);
   install();
+  limits(native);
   EXPECT(cuda_mem_torch_shim_state() == 2 && allocated() == 6 << 20);
   c10::DataPtr fresh = CA::get()->allocate(1 << 20);
   EXPECT(allocated() == 7 << 20);
