@@ -65,6 +65,10 @@ class Native {
   /// Allocations that go to a pool of its own.
   void begin(DeviceIndex device, const MempoolId_t& id, std::function<bool(cudaStream_t)> filter);
   void end(DeviceIndex device, const MempoolId_t& id);
+  /// Whether some thread allocates to a pool of its own.
+  bool has_routes() const {
+    return routed_.load() != 0;
+  }
   bool takes(DeviceIndex device, cudaStream_t stream) const {
     return C10_UNLIKELY(routed_.load(std::memory_order_relaxed) != 0) && has_route(device, stream);
   }

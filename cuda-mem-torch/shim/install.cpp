@@ -109,6 +109,23 @@ void refuse_routed(native::CUDAAllocator* before, const std::vector<DeviceIndex>
   }
 }
 
+/// What the program has set of the native allocator already holds here too; its history has to be asked for again.
+void take_over_limits(Allocator& ours, native::CUDAAllocator* before, const std::vector<DeviceIndex>& devices) {
+  for (const DeviceIndex device : devices) {
+    // It makes the device current.
+    const c10::cuda::CUDAGuard guard(device);
+    const double fraction = before->getMemoryFraction(device);
+    if (fraction < 1.0) {
+      check(cuda_mem_torch_set_memory_fraction(device, fraction), device);
+    }
+  }
+  cuda_mem_torch_enable(before->isEnabled());
+  if (before->isHistoryEnabled() && !ours.isHistoryEnabled()) {
+    TORCH_WARN(
+        "cuda-mem: history is recorded of earlier memory only: call torch.cuda.memory._record_memory_history() again after enable()");
+  }
+}
+
 void install(const std::string& version) {
   TORCH_CHECK(
       minor_version(version) == minor_version(TORCH_VERSION),
@@ -123,6 +140,8 @@ void install(const std::string& version) {
       " of the interface, and libcuda_mem_torch.so has ",
       cuda_mem_torch_abi_version());
   if (is_in_place()) {
+    // Whoever asks again may have reset what the library has.
+    the_allocator.load()->apply_settings();
     return;
   }
   native::CUDAAllocator* before = native::allocator.load();
@@ -134,8 +153,9 @@ void install(const std::string& version) {
       "\"; this one takes the place of \"native\" only");
   const bool late = before->initialized();
   const int devices = late ? c10::cuda::device_count() : 0;
+  const std::vector<DeviceIndex> used = used_devices(devices);
   if (late) {
-    refuse_routed(before, used_devices(devices));
+    refuse_routed(before, used);
   }
   Allocator* ours = the_allocator.load();
   if (ours == nullptr) {
@@ -146,6 +166,7 @@ void install(const std::string& version) {
   ours->native_allocator().set_late(late);
   if (late) {
     ours->init(devices);
+    take_over_limits(*ours, before, used);
   }
   put(ours);
 }
@@ -158,6 +179,11 @@ void uninstall() {
   // The native allocator does not know these pools, and their owners end where nothing may be thrown.
   TORCH_CHECK(
       ours->pool_uses() == 0, "pools of torch.cuda.MemPool or of CUDA graphs are still in use: delete those first");
+  // The end of such a use would not come here, and the thread would stay in the pool.
+  TORCH_CHECK(
+      !ours->native_allocator().has_routes(),
+      "torch.cuda.use_mem_pool is active, or a CUDA graph is captured, in a pool that was made before enable(): call disable() after it "
+      "ends");
   // The native allocator does not know these blocks, and ignores the streams that are recorded for them.
   for (int device = 0; device < ours->device_count(); ++device) {
     cuda_mem_torch_device_stats stats{};

@@ -226,10 +226,14 @@ void Allocator::init(int device_count) {
   }
   // All that there are, also those that are not initialised.
   one_device_.store(c10::cuda::device_count() == 1);
-  if (!first || device_count == 0) {
+  if (device_count == 0) {
     return;
   }
+  // Each time: they may have changed while PyTorch allocated itself.
   apply_settings();
+  if (!first) {
+    return;
+  }
   const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
   for (int device = 0; fraction < 1.0 && device < device_count; ++device) {
     check(cuda_mem_torch_set_memory_fraction(device, fraction));
@@ -281,10 +285,18 @@ double Allocator::getMemoryFraction(DeviceIndex device) {
 void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
   TORCH_CHECK(fraction >= 0.0 && fraction <= 1.0, "invalid fraction:", fraction, ". Please set within [0, 1].");
   check(cuda_mem_torch_set_memory_fraction(device, fraction), device);
+  if (native_.is_late()) {
+    // It makes the device current.
+    const c10::cuda::CUDAGuard guard(device);
+    native_->setMemoryFraction(fraction, device);
+  }
 }
 
 void Allocator::enable(bool value) {
   cuda_mem_torch_enable(value);
+  if (native_.is_late()) {
+    native_->enable(value);
+  }
 }
 
 bool Allocator::isEnabled() const {

@@ -1,4 +1,6 @@
 // Every virtual function of the shim, through the real libc10_cuda.so, on the simulated driver.
+#include <cuda_mem_torch.h>
+
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -297,15 +299,24 @@ static void sharing() {
   CA::enablePeerAccess(0, 1);
 }
 
-static void settings() {
-  const MempoolId_t id{0, 3000};
-  c10::CachingAllocator::setAllocatorSettings("large_segment_size_mb:40");
+/// The size of a segment of a private pool, which is a setting.
+static size_t segment_size() {
+  static uint64_t pools = 3000;
+  const MempoolId_t id{0, pools++};
   CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
   void* inside = CA::raw_alloc(2 << 20);
   CA::endAllocateToPool(0, id);
-  EXPECT(CA::snapshot(id).segments[0].total_size == 40 << 20);
+  const size_t size = CA::snapshot(id).segments.at(0).total_size;
   CA::raw_delete(inside);
   CA::releasePool(0, id);
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  CA::emptyCache(id);
+  return size;
+}
+
+static void settings() {
+  c10::CachingAllocator::setAllocatorSettings("large_segment_size_mb:40");
+  EXPECT(segment_size() == 40 << 20);
 }
 
 /// PyTorch could not make all of its streams when a pool was begun for the first time. The next time all of them are seen.
@@ -352,6 +363,35 @@ static void begun_without_memory(CA::CUDAAllocator* native, const MempoolId_t& i
   }
 }
 
+static bool is_near(double one, double other) {
+  return one > other - 0.001 && one < other + 0.001;
+}
+
+/// What limited the native allocator limits both, now and from here on.
+static void limits(CA::CUDAAllocator* native) {
+  EXPECT(is_near(CA::getMemoryFraction(0), 0.5));
+  EXPECT(!CA::isEnabled());
+  CA::setMemoryFraction(0.25, 0);
+  EXPECT(is_near(CA::getMemoryFraction(0), 0.25) && is_near(native->getMemoryFraction(0), 0.25));
+  CA::setMemoryFraction(1.0, 0);
+  CA::enable(true);
+  EXPECT(CA::isEnabled() && native->isEnabled());
+}
+
+/// PyTorch's settings hold, whenever they were changed.
+static void settings_stay() {
+  char text[4096] = "";
+  settings();
+  // As `enable()` does that is called again.
+  EXPECT(cuda_mem_torch_set_settings("", nullptr, nullptr) == CUDA_MEM_TORCH_OK);
+  install();
+  EXPECT(segment_size() == 40 << 20);
+  EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 0);
+  c10::CachingAllocator::setAllocatorSettings("large_segment_size_mb:60");
+  install();
+  EXPECT(segment_size() == 60 << 20);
+}
+
 /// The native allocator was in use: its tensors, pools and pointers go on.
 static void late(CA::CUDAAllocator* native) {
   c10::DataPtr early = native->allocate(5 << 20);
@@ -369,7 +409,10 @@ static void late(CA::CUDAAllocator* native) {
   EXPECT(cuda_mem_torch_shim_install("2.11.0", text, sizeof text) == 1 && has(text, "a CUDA graph is being captured"));
   cudaGraph_t graph = nullptr;
   C10_CUDA_CHECK(cudaStreamEndCapture(captured, &graph));
+  native->setMemoryFraction(0.5, 0);
+  native->enable(false);
   install();
+  limits(native);
   EXPECT(cuda_mem_torch_shim_state() == 2 && allocated() == 6 << 20);
   c10::DataPtr fresh = CA::get()->allocate(1 << 20);
   EXPECT(allocated() == 7 << 20);
@@ -392,6 +435,16 @@ static void late(CA::CUDAAllocator* native) {
   CA::releasePool(0, id);
   early.clear();
   EXPECT(allocated() == 1 << 20);
+  fresh.clear();
+  // A thread that is inside of such a pool would stay there.
+  const MempoolId_t routed{0, 4500};
+  native->createOrIncrefPool(0, routed);
+  CA::beginAllocateToPool(0, routed, [](cudaStream_t) { return true; });
+  EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 1 && has(text, "use_mem_pool is active"));
+  CA::endAllocateToPool(0, routed);
+  CA::releasePool(0, routed);
+  CA::releasePool(0, routed);
+  settings_stay();
 }
 
 int main(int count, char** words) {

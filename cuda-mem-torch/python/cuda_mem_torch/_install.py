@@ -55,7 +55,10 @@ def enable(
 
 def _announce_lost() -> None:
     """Who listened to the native allocator before does not hear of this one."""
-    _log.info("CUDA was in use before enable(): earlier memory stays with PyTorch's own allocator until it is freed")
+    _log.info(
+        "CUDA was in use before enable(): earlier memory stays with PyTorch's own allocator until it is freed, and out-of-memory "
+        "observers that were attached before hear of that one only"
+    )
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         warnings.warn(
