@@ -134,6 +134,24 @@ fn an_unmapping_in_use_is_reported() {
 }
 
 #[test]
+fn whoever_waits_for_a_context_has_waited_for_streams_that_are_gone() {
+    let gpu = Gpu::new();
+    let handle = create(&gpu, PAGE, &device());
+    let at = reserve(&gpu, PAGE);
+    assert_eq!(cu!(gpu, cuMemMap(at, PAGE, 0, handle, 0)), OK);
+    allow_device(&gpu, at, PAGE);
+    // The first have done their work long before the last are there.
+    for place in 0..200 {
+        let stream = gpu.stream();
+        assert_eq!(cu!(gpu, cuMemsetD8Async(at + place, 1, 1, stream)), OK);
+        assert_eq!(cu!(gpu, cuStreamDestroy(stream)), OK);
+    }
+    assert_eq!(cu!(gpu, cuCtxSynchronize()), OK);
+    assert_eq!(cu!(gpu, cuMemUnmap(at, PAGE)), OK);
+    gpu.assert_no_misuse();
+}
+
+#[test]
 fn a_copy_into_where_the_next_mapping_was_is_reported() {
     let gpu = Gpu::new();
     let (handle, at) = (create(&gpu, PAGE, &device()), reserve(&gpu, 2 * PAGE));

@@ -64,6 +64,8 @@ pub(crate) struct Home {
     /// What all work that is enqueued from now on comes after.
     pub(crate) barrier: Vec<Mark>,
     pub(crate) barrier_clock: Clock,
+    /// What was done on streams that are gone, with their queues: whoever waits for all of the context has waited for that, too.
+    pub(crate) gone: Clock,
     pub(crate) limits: BTreeMap<u32, usize>,
     /// Devices whose memory kernels of this context may reach.
     pub(crate) peers: BTreeSet<usize>,
@@ -243,6 +245,7 @@ impl State {
             per_thread: BTreeMap::new(),
             barrier: Vec::new(),
             barrier_clock: Clock::default(),
+            gone: Clock::default(),
             limits: BTreeMap::new(),
             peers: BTreeSet::new(),
             context,

@@ -199,6 +199,9 @@ impl State {
             }
         } else if matches!(stream.kind, Kind::Legacy | Kind::Whole) {
             let whole = stream.kind == Kind::Whole;
+            if whole {
+                clock.join(&home.gone);
+            }
             for queue in self.queues.values() {
                 let other = &queue.stream;
                 if other.context.id == stream.context.id
@@ -223,6 +226,9 @@ impl State {
         for queue in self.queues.values().filter(|queue| queue.stream.context.id == context.id) {
             marks.push(queue.end());
             clock.join(&queue.clock);
+        }
+        if let Some(home) = self.contexts.get(&context.handle()) {
+            clock.join(&home.gone);
         }
         (marks, clock)
     }
@@ -301,7 +307,10 @@ impl State {
     /// Forgets a queue that is empty and will stay so.
     pub(super) fn drop_empty_queue(&mut self, id: u64) {
         if self.queues.get(&id).is_some_and(|queue| queue.abandoned && queue.tasks.is_empty()) {
-            self.queues.remove(&id);
+            let Some(queue) = self.queues.remove(&id) else { return };
+            if let Some(home) = self.contexts.get_mut(&queue.stream.context.handle()) {
+                home.gone.join(&queue.clock);
+            }
         }
     }
 
