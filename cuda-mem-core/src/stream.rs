@@ -288,9 +288,14 @@ impl Stream {
         Ok(Entered { raw: self.inner.raw.raw(), _bound: Some(self.inner.context.bind()?) })
     }
 
-    /// Whether its handle may be used here: not in a forked child, and that of a default stream only in its own thread.
+    /// Refuses what cannot be asked of it here: anything in a forked child, and of a thread's default stream in any other thread.
+    /// No driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongThread`], [`Error::Forked`].
     #[inline]
-    pub(crate) fn refuse_other_threads(&self) -> Result<()> {
+    pub fn refuse_other_threads(&self) -> Result<()> {
         refuse_forked()?;
         match self.inner.kind {
             Kind::PerThread(owner) if owner != Thread::current() => Err(Error::WrongThread),
@@ -298,9 +303,10 @@ impl Stream {
         }
     }
 
-    /// Whether its handle means the same stream in every thread.
+    /// Whether it is a thread's default stream: its handle means another one in each thread.
     #[inline]
-    pub(crate) fn is_per_thread(&self) -> bool {
+    #[must_use]
+    pub fn is_per_thread(&self) -> bool {
         matches!(self.inner.kind, Kind::PerThread(_))
     }
 

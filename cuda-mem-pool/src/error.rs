@@ -97,8 +97,13 @@ pub enum Error {
          out, and memory freed"
     )]
     InCallback,
+    /// What belonged to the stream may serve another by now.
+    #[error("the stream was forgotten, or its thread is at its end; get an allocator for the stream anew")]
+    StreamEnded,
     /// More streams came than an allocator can tell apart.
-    #[error("an allocator serves {most} streams at the most, counting those that ended")]
+    #[error(
+        "an allocator serves {most} streams at the most, counting those that ended and were not forgotten"
+    )]
     TooManyStreams {
         /// How many that is.
         most: u32,

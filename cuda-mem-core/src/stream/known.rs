@@ -84,6 +84,10 @@ impl KnownStreams {
     }
 
     pub(super) fn leave(&self, stream: &Inner) {
+        if matches!(stream.kind, Kind::PerThread(_)) {
+            // Never entered. A thread that ends drops it without a lock.
+            return;
+        }
         let left = self.lock().remove(&place(stream));
         // Outside the lock, which a record must not hold up that the driver makes wait; and what has left may hold the last
         // handle to a context, though the stream has one as a rule.

@@ -1,6 +1,6 @@
 //! How a block is handed out.
 
-use cuda_mem_core::{Stream, forked};
+use cuda_mem_core::{Stream, StreamId, forked};
 
 use super::callbacks::refuse_watchers;
 use super::shared::{OtherHeaps, Shared};
@@ -53,13 +53,20 @@ impl Shared {
     /// A block for work of a stream; its address.
     #[inline]
     pub(super) fn allocate(&self, requested: usize, stream: &Stream) -> Result<u64> {
-        self.allocate_by(requested, stream, || self.slot(stream))
+        self.allocate_by(requested, || self.allocate_routed(requested, stream), || self.slot(stream))
     }
 
-    /// As [`Shared::allocate`], for the stream of a slot.
+    /// As [`Shared::allocate`], for the stream that a slot had.
     #[inline]
-    pub(super) fn allocate_in(&self, slot: &StreamSlot, requested: usize) -> Result<u64> {
-        self.allocate_by(requested, &slot.stream, || Ok(slot))
+    pub(super) fn allocate_in(&self, slot: &StreamSlot, stream: StreamId, requested: usize) -> Result<u64> {
+        if !slot.owner.is(stream.as_raw()) {
+            return Err(Error::StreamEnded);
+        }
+        let routed = || match slot.owner.stream() {
+            Some(stream) => self.allocate_routed(requested, &stream),
+            None => Err(Error::StreamEnded),
+        };
+        self.allocate_by(requested, routed, || Ok(slot))
     }
 
     /// The slot is asked for only if the block is not a private pool's.
@@ -67,14 +74,14 @@ impl Shared {
     fn allocate_by<'a>(
         &self,
         requested: usize,
-        stream: &Stream,
+        routed: impl FnOnce() -> Result<Option<u64>>,
         slot: impl FnOnce() -> Result<&'a StreamSlot>,
     ) -> Result<u64> {
         if forked() {
             return Err(cuda_mem_core::Error::Forked.into());
         }
         if self.private.is_routed()
-            && let Some(address) = self.allocate_routed(requested, stream)?
+            && let Some(address) = routed()?
         {
             return Ok(address);
         }

@@ -112,7 +112,8 @@ impl CachingAllocator {
     /// # Safety
     ///
     /// The block is not used any more by anybody: what uses it is ordered before this point of its stream, or on streams that
-    /// [`CachingAllocator::record_stream`] was told. A graph may use a block beyond that if it was allocated while its stream captured
+    /// [`CachingAllocator::record_stream`] was told. Of a thread's default stream that has ended with its thread, it is before the
+    /// destructors of the thread's thread-locals ran. A graph may use a block beyond that if it was allocated while its stream captured
     /// and allocations for that stream went to a private pool: for work of the graph, until the pool's last
     /// [`CachingAllocator::release_pool`]. By then all launches were made, each on a stream that memory of the default pool was
     /// allocated for, or of a private one while this pool was there. A block that was allocated before its stream captured is no
@@ -140,10 +141,28 @@ impl CachingAllocator {
         if !shared.is_in_use(slot, number_of(found))? {
             return Err(Error::UnknownAddress { address });
         }
-        if slot.stream.id() == stream.id() {
+        if slot.owner.is(stream.id().as_raw()) {
             return Ok(());
         }
         shared.pending.record_stream(address, stream, None)
+    }
+
+    /// Has what was allocated for a stream serve others from now on, behind all that the stream was given so far: its owner is about to
+    /// destroy it. Blocks that somebody has stay theirs, and come back as ever. Nothing if no memory was allocated for it.
+    ///
+    /// The default stream of a thread is forgotten by itself when the thread ends, if it has no work then. A thread that leaves work in it
+    /// calls this before it ends: nobody can ask about the stream afterwards, and its memory would stay away from everybody.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Core`]: `Capturing`, `WrongThread` for another thread's default stream, and those of the driver. The stream is not
+    /// forgotten then.
+    ///
+    /// # Safety
+    ///
+    /// Nobody allocates for the stream meanwhile, and what it is given from now on uses no memory that was allocated for it before.
+    pub unsafe fn forget_stream(&self, stream: &Stream) -> Result<()> {
+        self.shared().forget_stream(stream)
     }
 
     /// Gives the memory back that nothing is in and that no work uses any more. The host does not wait: what the device still

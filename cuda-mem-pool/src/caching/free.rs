@@ -24,7 +24,7 @@ impl Shared {
         }
         let Some(found) = self.map.find(address) else { return self.free_private(address, stream) };
         let Some(slot) = self.slots.get(found.owner) else { return Err(Error::UnknownAddress { address }) };
-        let elsewhere = stream.filter(|stream| stream.id() != slot.stream.id());
+        let elsewhere = stream.filter(|stream| !slot.owner.is(stream.id().as_raw()));
         if elsewhere.is_some() || !self.pending.is_empty() {
             let uses = self.pending.take_uses(address).map(|used| used.uses);
             if elsewhere.is_some() || uses.is_some() {
@@ -124,7 +124,7 @@ impl Shared {
         let (size, requested) = found.ok_or(Error::UnknownAddress { address })?;
         self.tell_free(Action::FreeRequested, slot, address, requested);
         let block = Freed { address, heap: slot.number, number, size };
-        self.pending.push_of(&slot.stream, block, uses, &self.observer);
+        self.pending.push_of(slot.owner.stream().as_ref(), block, uses, &self.observer);
         slot.waiting.add(size);
         Ok(())
     }

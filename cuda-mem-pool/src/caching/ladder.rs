@@ -3,7 +3,7 @@
 use super::allocate::{Request, grow_error};
 use super::callbacks::refuse_watchers;
 use super::pending::Waiting;
-use super::shared::{Shared, refuse_forked, wait_for};
+use super::shared::{Shared, refuse_forked};
 use super::slot::StreamSlot;
 use crate::engine::paged::{PAGE, Policy};
 use crate::error::{Error, Result};
@@ -31,7 +31,11 @@ impl Shared {
         {
             return Ok(address);
         }
-        match self.borrow_on_oom(request.requested, &slot.stream)? {
+        let borrowed = match slot.owner.stream() {
+            Some(stream) => self.borrow_on_oom(request.requested, &stream)?,
+            None => None,
+        };
+        match borrowed {
             Some(address) => Ok(address),
             None => self.give_up(slot, request),
         }
@@ -115,10 +119,10 @@ impl Shared {
     fn hold_up_all(&self, blocks: Vec<Waiting>) -> usize {
         let mut back = 0usize;
         for waiting in blocks {
-            let owner = self.slots.get(waiting.block.heap).map(|owner| &owner.stream);
+            let owner = self.slots.get(waiting.block.heap).and_then(|slot| slot.owner.stream());
             // Made to wait, a stream that captures would lose its capture.
             let owner = owner.filter(|stream| matches!(stream.is_capturing(), Ok(false)));
-            if owner.is_some_and(|stream| waiting.hold_up(stream, &self.observer)) {
+            if owner.is_some_and(|stream| waiting.hold_up(&stream, &self.observer)) {
                 self.complete(&waiting);
                 back = back.saturating_add(waiting.block.size);
             } else {
@@ -148,7 +152,7 @@ impl Shared {
             self.slots.iter().filter(is_busy).collect()
         };
         for slot in busy {
-            waited |= wait_for(&slot.stream).is_ok();
+            waited |= slot.owner.wait().is_ok();
         }
         if waited {
             lock(&self.counts).num_sync_all_streams += 1;

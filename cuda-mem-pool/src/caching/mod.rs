@@ -11,6 +11,7 @@ mod observer;
 mod of_stream;
 mod options;
 mod out_of_memory;
+mod owner;
 mod page_map;
 mod pending;
 mod pins;

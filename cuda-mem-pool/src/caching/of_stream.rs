@@ -1,9 +1,10 @@
 //! Allocations for one stream, whose heap is looked up once.
 
 use std::fmt;
+use std::marker::PhantomData;
 
-use cuda_mem_core::Stream;
 use cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_core::{Stream, StreamId};
 
 use super::allocator::CachingAllocator;
 use super::shared::{Shared, refuse_forked};
@@ -11,6 +12,8 @@ use super::slot::StreamSlot;
 use crate::error::Result;
 
 /// An allocator for work of one stream: for whoever allocates on the same few streams all the time, and remembers this.
+///
+/// It stays in its thread: the default stream of a thread ends with it, and what belonged to that serves another stream then.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -32,6 +35,9 @@ use crate::error::Result;
 pub struct StreamAllocator<'a> {
     shared: &'a Shared,
     slot: &'a StreamSlot,
+    stream: StreamId,
+    /// Another thread could use it while the stream ends.
+    _here: PhantomData<*const ()>,
 }
 
 impl CachingAllocator {
@@ -39,14 +45,14 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::Core`](crate::Error::Core) if it is a stream of another context;
+    /// [`Error::Core`](crate::Error::Core) if it is a stream of another context, or another thread's default stream;
     /// [`Error::TooManyStreams`](crate::Error::TooManyStreams).
     pub fn of_stream(&self, stream: &Stream) -> Result<StreamAllocator<'_>> {
         refuse_forked()?;
         let shared = self.shared();
         let slot = shared.slot(stream)?;
         slot.note_many_takers();
-        Ok(StreamAllocator { shared, slot })
+        Ok(StreamAllocator { shared, slot, stream: stream.id(), _here: PhantomData })
     }
 }
 
@@ -59,21 +65,21 @@ impl<'a> StreamAllocator<'a> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As there; [`Error::StreamEnded`](crate::Error::StreamEnded).
     #[inline]
     pub fn allocate_by_address(&self, bytes: usize) -> Result<CUdeviceptr> {
-        self.shared.allocate_in(self.slot, bytes)
+        self.shared.allocate_in(self.slot, self.stream, bytes)
     }
 
     /// The stream.
     #[must_use]
-    pub fn stream(&self) -> &'a Stream {
-        &self.slot.stream
+    pub fn stream(&self) -> StreamId {
+        self.stream
     }
 }
 
 impl fmt::Debug for StreamAllocator<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamAllocator").field("stream", self.stream()).finish_non_exhaustive()
+        f.debug_struct("StreamAllocator").field("stream", &self.stream()).finish_non_exhaustive()
     }
 }

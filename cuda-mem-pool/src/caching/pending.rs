@@ -101,11 +101,13 @@ impl Pending {
         self.put_back(Waiting { block, points, uses, own: None, captured });
     }
 
-    /// As [`Pending::push`], of a block of a stream, for [`Pending::take_behind`].
-    pub(super) fn push_of(&self, owner: &Stream, block: Freed, mut uses: Uses, observer: &Observer) {
+    /// As [`Pending::push`], of a block of a stream, unless that has ended, for [`Pending::take_behind`].
+    pub(super) fn push_of(&self, owner: Option<&Stream>, block: Freed, mut uses: Uses, observer: &Observer) {
         let points = recorded(&mut uses, observer);
         let mut own = Uses::new();
-        let own = own.record_stream(owner).ok().and_then(|()| recorded(&mut own, observer)?.pop());
+        let own = owner
+            .and_then(|owner| own.record_stream(owner).ok())
+            .and_then(|()| recorded(&mut own, observer)?.pop());
         self.put_back(Waiting { block, points, uses, own, captured: None });
     }
 

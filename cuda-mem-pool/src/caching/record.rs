@@ -217,7 +217,7 @@ impl Shared {
     }
 
     fn event(&self, action: Action, slot: &StreamSlot, address: u64, size: usize) -> Event {
-        let stream = slot.stream.as_raw() as usize as u64;
+        let stream = slot.handle();
         Event { action, address, size: size as u64, stream, pool: MempoolId::NONE }
     }
 

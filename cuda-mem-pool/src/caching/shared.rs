@@ -5,13 +5,14 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Stream, StreamId, Uses, forked};
+use cuda_mem_core::{Context, Event, Stream, StreamId, Uses, forked};
 
 use super::by_heap;
 use super::callbacks::{Callbacks, refuse_watchers};
 use super::index::HeapIndex;
 use super::observer::Observer;
 use super::options::CachingOptions;
+use super::owner::End;
 use super::page_map::PageMap;
 use super::pending::Pending;
 use super::pins::Pins;
@@ -37,7 +38,7 @@ pub(super) struct Shared {
     pub(super) total: usize,
     pub(super) map: PageMap,
     pub(super) slots: Arc<Slots>,
-    by_stream: Mutex<HashMap<StreamId, u32>>,
+    numbers: Mutex<Numbers>,
     pub(super) source: Apart<Mutex<PageSource<Vmm>>>,
     /// What the source held when a heap last got something of it, for those who would not wait for the source to know.
     pub(super) held: Apart<AtomicUsize>,
@@ -58,6 +59,15 @@ pub(super) struct Shared {
     leaves_frees: bool,
     /// The bits of the share of the device's memory that may be held.
     pub(super) fraction: AtomicU64,
+}
+
+/// Which slot each stream has.
+#[derive(Debug, Default)]
+struct Numbers {
+    /// Those of streams that have ended until another takes their slot over.
+    by_stream: HashMap<StreamId, u32>,
+    /// How many slots there are.
+    made: u32,
 }
 
 /// On cache lines of its own: whoever grows writes to it all the time, and each block that comes and goes reads what would lie beside it.
@@ -104,7 +114,7 @@ impl Shared {
             total,
             map: PageMap::new(),
             slots,
-            by_stream: Mutex::default(),
+            numbers: Mutex::default(),
             source: Apart::new(Mutex::new(source)),
             held: Apart::new(AtomicUsize::new(0)),
             pending: Pending::default(),
@@ -130,8 +140,8 @@ impl Shared {
     #[inline]
     pub(super) fn slot(&self, stream: &Stream) -> Result<&StreamSlot> {
         match thread_slots::recall(self.id, stream.id()).and_then(|number| self.slots.get(number)) {
-            Some(slot) => Ok(slot),
-            None => self.find_slot(stream),
+            Some(slot) if slot.owner.is(stream.id().as_raw()) => Ok(slot),
+            _ => self.find_slot(stream),
         }
     }
 
@@ -140,21 +150,70 @@ impl Shared {
         if stream.context() != &self.context {
             return Err(cuda_mem_core::Error::ForeignContext { what: "the stream" }.into());
         }
-        let mut numbers = lock(&self.by_stream);
-        let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
-        let number = *numbers.entry(stream.id()).or_insert(next);
-        if number == next {
-            let slot = StreamSlot::new(number, stream.clone(), self.ledger.shard(), self.leaves_frees);
-            if self.slots.add(slot).is_none() {
-                numbers.remove(&stream.id());
-                return Err(Error::TooManyStreams { most: super::slot::MOST });
-            }
-        }
+        // The default stream of another thread may end meanwhile, and this one would go on with what is a third one's by then.
+        stream.refuse_other_threads()?;
+        let mut numbers = lock(&self.numbers);
+        let known = numbers.by_stream.get(&stream.id()).and_then(|number| self.slots.get(*number));
+        let (slot, last) = match known.filter(|slot| slot.owner.is(stream.id().as_raw())) {
+            Some(slot) => (slot, None),
+            None => self.new_slot(&mut numbers, stream)?,
+        };
         drop(numbers);
-        thread_slots::remember(self.id, stream.id(), number);
-        let slot = self.slots.get(number).ok_or(Error::TooManyStreams { most: super::slot::MOST })?;
+        drop(last);
+        thread_slots::remember(self.id, stream.id(), slot.number);
         slot.note_taker();
         Ok(slot)
+    }
+
+    /// A slot whose stream has ended, and that stream; else one more.
+    fn new_slot(&self, numbers: &mut Numbers, stream: &Stream) -> Result<(&StreamSlot, Option<Stream>)> {
+        let id = stream.id();
+        let left = self.slots.iter().find_map(|slot| {
+            let is_reached = |point: &Arc<Event>| point.is_complete().unwrap_or(false);
+            Some((slot, slot.owner.take_over(id.as_raw(), stream, is_reached)?))
+        });
+        let (slot, last) = match left {
+            Some((slot, last)) => {
+                slot.forget_takers(self.leaves_frees);
+                // It may have come back since, to another slot.
+                if numbers.by_stream.get(&last.id()) == Some(&slot.number) {
+                    numbers.by_stream.remove(&last.id());
+                }
+                (slot, Some(last))
+            }
+            None => {
+                let slot = StreamSlot::new(numbers.made, stream, self.ledger.shard(), self.leaves_frees);
+                let slot = self.slots.add(slot).ok_or(Error::TooManyStreams { most: super::slot::MOST })?;
+                numbers.made += 1;
+                (slot, None)
+            }
+        };
+        numbers.by_stream.insert(id, slot.number);
+        if stream.is_per_thread() {
+            thread_slots::end_with_thread(&slot.owner, id);
+        }
+        Ok((slot, last))
+    }
+
+    /// As [`CachingAllocator::forget_stream`](super::CachingAllocator::forget_stream).
+    pub(super) fn forget_stream(&self, stream: &Stream) -> Result<()> {
+        refuse_forked()?;
+        stream.refuse_other_threads()?;
+        let number = lock(&self.numbers).by_stream.get(&stream.id()).copied();
+        let Some(slot) = number.and_then(|number| self.slots.get(number)) else { return Ok(()) };
+        let capturing = cuda_mem_core::Error::Capturing { call: "forgetting a stream" };
+        if stream.is_capturing()? {
+            return Err(capturing.into());
+        }
+        let point = Event::new(&self.context)?;
+        stream.record(&point)?;
+        // A capture that began meanwhile would have it.
+        if stream.is_capturing()? {
+            return Err(capturing.into());
+        }
+        let end = if point.is_complete()? { End::Done } else { End::At(Arc::new(point)) };
+        slot.owner.end(stream.id().as_raw(), |_| Some(end));
+        Ok(())
     }
 
     /// The page source, which knows of all pins; not for watchers, who have it, nor in a forked child.
@@ -200,9 +259,9 @@ impl Shared {
     /// False if that cannot be known, as of a stream that captures.
     fn wait(&self) -> bool {
         let private = self.private.streams();
-        let users = self.slots.iter().map(|slot| &slot.stream).chain(&private);
-        let mut streams: Vec<_> =
-            users.map(|stream| wait_for(stream).or_else(|_| wait_for(stream))).collect();
+        let of_slots = self.slots.iter().map(|slot| slot.owner.wait().or_else(|_| slot.owner.wait()));
+        let of_private = private.iter().map(|stream| wait_for(stream).or_else(|_| wait_for(stream)));
+        let mut streams: Vec<_> = of_slots.chain(of_private).collect();
         streams.extend(self.pending.wait());
         let captures =
             |ended: &cuda_mem_core::Result<()>| matches!(ended, Err(cuda_mem_core::Error::Capturing { .. }));

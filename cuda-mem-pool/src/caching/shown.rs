@@ -56,7 +56,7 @@ impl Shared {
             let pool = if is_small { PoolSize::Small } else { PoolSize::Large };
             let blocks = run.iter().map(|piece| known.block(piece)).collect();
             SegmentInfo {
-                stream: slot.stream.as_raw() as usize as u64,
+                stream: slot.handle(),
                 is_expandable: true,
                 ..SegmentInfo::of(known.device, pool, blocks)
             }

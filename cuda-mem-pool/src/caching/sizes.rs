@@ -16,8 +16,10 @@ use crate::statistics::PoolSize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamSegmentSize {
-    /// Whose it is.
+    /// Whose it is; or was, if that has ended.
     pub stream: StreamId,
+    /// Its handle, as it is or was; the default streams of all threads have the same.
+    pub handle: u64,
     /// Which blocks are cut from it: pages that are cut up, and all others.
     pub pool: PoolSize,
     /// The bytes that are mapped, in use or free.
@@ -94,8 +96,10 @@ impl Shared {
         for piece in self.pieces(slot) {
             *mapped.entry(!piece.in_page).or_insert(0u64) += piece.size as u64;
         }
+        let (Some(stream), handle) = (slot.stream_id(), slot.handle()) else { return Vec::new() };
         let size = |(is_large, mapped)| StreamSegmentSize {
-            stream: slot.stream.id(),
+            stream,
+            handle,
             pool: if is_large { PoolSize::Large } else { PoolSize::Small },
             mapped,
         };

@@ -8,24 +8,26 @@
 
 use std::sync::OnceLock;
 
-use cuda_mem_core::Stream;
+use cuda_mem_core::{Stream, StreamId, forked};
 
 use super::callbacks::refuse_watchers;
+use super::owner::Owner;
 use super::remote::RemoteFrees;
 use super::shared::Apart;
 use super::size_set::SizeSet;
 use super::thread_slots;
 use crate::engine::paged::StreamHeap;
 use crate::error::Result;
-use crate::primitive::{AtomicUsize, Ordering, UnsafeCell};
+use crate::primitive::{Arc, AtomicUsize, Ordering, UnsafeCell};
 use crate::statistics::{Shard, ShardGuard};
 
-/// A stream, its heap, and the frees that other threads left for it.
+/// A heap, the stream that it serves, and the frees that other threads left for it.
 #[derive(Debug)]
 pub(super) struct StreamSlot {
     /// The heap's number: its place among the slots.
     pub(super) number: u32,
-    pub(super) stream: Stream,
+    /// Shared with the thread whose default stream it is.
+    pub(super) owner: Arc<Owner>,
     pub(super) heap: HeapCell,
     pub(super) remote: RemoteFrees,
     /// The sizes of its blocks that wait for other streams.
@@ -39,12 +41,32 @@ const MANY: usize = 0;
 /// None has yet. No thread's data is at this address.
 const NOBODY: usize = 1;
 
+const fn first_taker(leaves_frees: bool) -> usize {
+    if leaves_frees { NOBODY } else { MANY }
+}
+
 impl StreamSlot {
     /// `leaves_frees`: to the thread that allocates here, as long as there is only one.
-    pub(super) fn new(number: u32, stream: Stream, shard: Shard, leaves_frees: bool) -> Self {
+    pub(super) fn new(number: u32, stream: &Stream, shard: Shard, leaves_frees: bool) -> Self {
+        let owner = Arc::new(Owner::new(stream.id().as_raw(), stream.clone()));
         let heap = HeapCell::new(shard, StreamHeap::watched());
-        let taker = Apart::new(AtomicUsize::new(if leaves_frees { NOBODY } else { MANY }));
-        Self { number, stream, heap, remote: RemoteFrees::new(), waiting: SizeSet::default(), taker }
+        let taker = Apart::new(AtomicUsize::new(first_taker(leaves_frees)));
+        Self { number, owner, heap, remote: RemoteFrees::new(), waiting: SizeSet::default(), taker }
+    }
+
+    /// The handle of its stream, or of the last one, as it was.
+    pub(super) fn handle(&self) -> u64 {
+        self.owner.last().map_or(0, |stream| stream.as_raw() as usize as u64)
+    }
+
+    /// The number of its stream, or of the last one.
+    pub(super) fn stream_id(&self) -> Option<StreamId> {
+        self.owner.last().map(|stream| stream.id())
+    }
+
+    /// Another stream has it: those who allocate for that come anew.
+    pub(super) fn forget_takers(&self, leaves_frees: bool) {
+        self.taker.store(first_taker(leaves_frees), Ordering::Relaxed);
     }
 
     /// The calling thread comes to allocate here.
@@ -67,6 +89,15 @@ impl StreamSlot {
     pub(super) fn is_anothers(&self) -> bool {
         let taker = self.taker.load(Ordering::Relaxed);
         taker != MANY && taker != thread_slots::token()
+    }
+}
+
+impl Drop for StreamSlot {
+    fn drop(&mut self) {
+        // In a forked child somebody may have had the lock who does not run there.
+        if !forked() {
+            self.owner.close();
+        }
     }
 }
 

@@ -17,8 +17,9 @@ use cuda_mem_core::{Context, Device, Error, Event, Result};
 
 use super::callbacks::{List, Watcher};
 use super::observer::{DriverCall, Observer};
+use super::owner::{End, Served};
 use super::segment::BackingChange;
-use super::slot::Slots;
+use super::slot::{Slots, StreamSlot};
 use crate::engine::paged::{Backend, Change, PAGE};
 use crate::primitive::{Mutex, lock};
 use crate::statistics::{DeviceStatistics, PoolSize};
@@ -172,7 +173,7 @@ impl Vmm {
 
 impl Backend for Vmm {
     type Error = Error;
-    type Mark = Event;
+    type Mark = Arc<Event>;
 
     fn reserve(&mut self, bytes: u64) -> Result<u64> {
         let bytes = usize::try_from(bytes).map_err(|_| Error::TooLarge { count: usize::MAX, size: 1 })?;
@@ -265,9 +266,15 @@ impl Backend for Vmm {
         Ok(())
     }
 
-    fn mark(&mut self, heap: u32) -> Result<Option<Event>> {
+    fn mark(&mut self, heap: u32) -> Result<Option<Arc<Event>>> {
         let Some(slot) = self.slots.get(heap) else { return Ok(None) };
-        match slot.stream.is_capturing() {
+        let stream = match slot.owner.served() {
+            Served::By(stream) => stream,
+            Served::Nobody(End::At(point)) => return Ok(Some(point)),
+            // One that was never recorded has been reached.
+            Served::Nobody(End::Done) => return Ok(Some(Arc::new(Event::new(&self.context)?))),
+        };
+        match stream.is_capturing() {
             Ok(false) => {}
             // Another thread's default stream, which nobody else can name.
             Ok(true) | Err(Error::WrongThread) => return Ok(None),
@@ -275,29 +282,28 @@ impl Backend for Vmm {
         }
         let event = Event::new(&self.context)?;
         let told = Some(event.as_raw() as usize as u64);
-        self.observer.watch(
-            || slot.stream.record(&event),
-            |()| DriverCall::Record { stream: slot.stream.id(), event: told },
-        )?;
+        self.observer
+            .watch(|| stream.record(&event), |()| DriverCall::Record { stream: stream.id(), event: told })?;
         self.calls.record += 1;
         // A capture that began meanwhile may have the event: asked, it would end the capture, and waited for, draw another stream into
         // it.
-        Ok((!slot.stream.is_capturing()?).then_some(event))
+        Ok((!stream.is_capturing()?).then(|| Arc::new(event)))
     }
 
-    fn is_done(&mut self, mark: &Event) -> Result<bool> {
+    fn is_done(&mut self, mark: &Arc<Event>) -> Result<bool> {
         self.calls.query += 1;
         self.observer.watch(|| mark.is_complete(), |_| DriverCall::Query)
     }
 
-    fn wait(&mut self, waiter: u32, of: u32, mark: &Event) -> Result<bool> {
-        let (Some(slot), Some(of)) = (self.slots.get(waiter), self.slots.get(of)) else { return Ok(false) };
-        if slot.stream.is_capturing()? {
+    fn wait(&mut self, waiter: u32, of: u32, mark: &Arc<Event>) -> Result<bool> {
+        let waiter = self.slots.get(waiter).and_then(|slot| slot.owner.stream());
+        let of = self.slots.get(of).and_then(StreamSlot::stream_id);
+        let (Some(waiter), Some(of)) = (waiter, of) else { return Ok(false) };
+        if waiter.is_capturing()? {
             return Ok(false);
         }
-        let (stream, of) = (slot.stream.id(), of.stream.id());
-        let event = Some(mark.as_raw() as usize as u64);
-        self.observer.watch(|| slot.stream.wait(mark), |()| DriverCall::StreamWait { stream, of, event })?;
+        let (stream, event) = (waiter.id(), Some(mark.as_raw() as usize as u64));
+        self.observer.watch(|| waiter.wait(mark), |()| DriverCall::StreamWait { stream, of, event })?;
         self.calls.wait += 1;
         Ok(true)
     }

@@ -61,18 +61,16 @@ impl Shared {
     fn free_memory(&self, slot: &StreamSlot, movable: impl Fn(&StreamSlot, &StreamHeap) -> usize) -> Free {
         let mut free = Free::default();
         for other in self.slots.iter() {
-            let (cached, moves) = other.heap.with(|heap, guard| {
+            let (bytes, largest, moves) = other.heap.with(|heap, guard| {
                 guard.disarm();
-                let pool = CachePool::Stream(other.stream.id());
-                let cached = CachedMemory { pool, bytes: heap.free_bytes(), largest: heap.largest_free() };
-                (cached, movable(other, heap))
+                (heap.free_bytes(), heap.largest_free(), movable(other, heap))
             });
             free.movable = free.movable.saturating_add(moves);
             if other.number == slot.number {
-                free.own = cached.largest;
+                free.own = largest;
             }
-            if cached.bytes > 0 {
-                free.cached.push(cached);
+            if let Some(stream) = other.stream_id().filter(|_| bytes > 0) {
+                free.cached.push(CachedMemory { pool: CachePool::Stream(stream), bytes, largest });
             }
         }
         free

@@ -8,7 +8,7 @@ use super::allocate::{Found, Routed, refused};
 use super::reclaim::{Leaving, Patience};
 use crate::caching::callbacks::refuse_watchers;
 use crate::caching::pending::Pending;
-use crate::caching::shared::{Shared, wait_for};
+use crate::caching::shared::Shared;
 use crate::error::Result;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
@@ -72,7 +72,7 @@ impl Shared {
         lock(&self.counts).num_sync_all_streams += 1;
         for slot in self.slots.iter() {
             // Whatever it fails with, the events tell what is done.
-            let _ = wait_for(&slot.stream);
+            let _ = slot.owner.wait();
         }
         self.poll();
     }

@@ -9,6 +9,7 @@ use cuda_mem_core::{Stream, StreamId, Uses};
 
 use super::State;
 use super::allocate::pool_of;
+use crate::caching::owner::{End, Served};
 use crate::caching::shared::{Shared, wait_for};
 use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
@@ -81,12 +82,21 @@ impl Shared {
         result.map(|()| bytes)
     }
 
-    /// The streams whose work may use a segment. A graph may have been launched on any.
+    /// The streams whose work may use a segment. A graph may have been launched on any. None if it was launched on one that has ended and
+    /// may run yet.
     fn users(&self, leaving: &Leaving) -> Vec<Stream> {
         let mut users: Vec<Stream> = leaving.owner.iter().cloned().collect();
         if leaving.captured {
             users.extend(lock(&self.private.state).streams.values().cloned());
-            users.extend(self.slots.iter().map(|slot| slot.stream.clone()));
+            for slot in self.slots.iter() {
+                match slot.owner.served() {
+                    Served::By(stream) => users.push(stream),
+                    Served::Nobody(End::At(point)) if !point.is_complete().unwrap_or(false) => {
+                        return Vec::new();
+                    }
+                    Served::Nobody(_) => {}
+                }
+            }
         }
         users
     }

@@ -1,0 +1,152 @@
+//! Which stream a heap serves.
+//!
+//! A heap outlives its stream: blocks of it may be in use when that ends, and what is free in it is there for others. So the next stream that
+//! comes for the first time takes it over, with all that is in it, once what the last one was given is done. For the heap it is then as if
+//! it had been one stream all the time: whatever was freed before is behind nothing that still runs.
+
+use std::sync::Arc;
+
+use cuda_mem_core::{Event, Stream};
+
+use super::shared::wait_for;
+use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
+
+/// No stream has this number.
+const NOBODY: u64 = u64::MAX;
+
+/// The stream that a heap serves, by its number without a lock.
+#[derive(Debug)]
+pub(super) struct Owner<S = Stream, E = Arc<Event>> {
+    id: AtomicU64,
+    state: Mutex<State<S, E>>,
+}
+
+#[derive(Debug)]
+enum State<S, E> {
+    Live(S),
+    /// It is given no more work; what is known of the end of all that it was given.
+    Ended(S, End<E>),
+    /// The heap is no more.
+    Closed,
+}
+
+/// Where the work of a stream ends that is given no more.
+#[derive(Debug, Clone)]
+pub(super) enum End<E> {
+    /// All of it is done.
+    Done,
+    /// Behind all of it.
+    At(E),
+}
+
+/// Whom a heap serves.
+#[derive(Debug)]
+pub(super) enum Served<S, E> {
+    By(S),
+    /// The last one has ended.
+    Nobody(End<E>),
+}
+
+impl<S: Clone, E: Clone> Owner<S, E> {
+    pub(super) fn new(id: u64, stream: S) -> Self {
+        Self { id: AtomicU64::new(id), state: Mutex::new(State::Live(stream)) }
+    }
+
+    /// Whether it serves the stream of this number. Whoever may use that stream is told right: it does not end while they do.
+    #[inline]
+    pub(super) fn is(&self, id: u64) -> bool {
+        self.id.load(Ordering::Relaxed) == id
+    }
+
+    /// The stream, unless it has ended.
+    pub(super) fn stream(&self) -> Option<S> {
+        match self.served() {
+            Served::By(stream) => Some(stream),
+            Served::Nobody(_) => None,
+        }
+    }
+
+    pub(super) fn served(&self) -> Served<S, E> {
+        match &*lock(&self.state) {
+            State::Live(stream) => Served::By(stream.clone()),
+            State::Ended(_, end) => Served::Nobody(end.clone()),
+            State::Closed => Served::Nobody(End::Done),
+        }
+    }
+
+    /// The stream, or the last one: for those who are told of it.
+    pub(super) fn last(&self) -> Option<S> {
+        match &*lock(&self.state) {
+            State::Live(stream) | State::Ended(stream, _) => Some(stream.clone()),
+            State::Closed => None,
+        }
+    }
+
+    /// The stream of this number ends, if it is served here and `look` finds where its work ends. With the lock, so that the stream stays:
+    /// `look` waits for nobody.
+    pub(super) fn end(&self, id: u64, look: impl FnOnce(&S) -> Option<End<E>>) -> bool {
+        let mut state = lock(&self.state);
+        let State::Live(stream) = &*state else { return false };
+        if !self.is(id) {
+            return false;
+        }
+        let Some(end) = look(stream) else { return false };
+        *state = State::Ended(stream.clone(), end);
+        self.id.store(NOBODY, Ordering::Relaxed);
+        true
+    }
+
+    /// Another stream is served from now on, if the last one has ended and all its work is done; the last one, to be dropped without a
+    /// lock.
+    pub(super) fn take_over(&self, id: u64, stream: &S, is_reached: impl FnOnce(&E) -> bool) -> Option<S> {
+        if !self.is(NOBODY) {
+            return None;
+        }
+        let mut state = lock(&self.state);
+        let is_done = match &*state {
+            State::Ended(_, End::Done) => true,
+            State::Ended(_, End::At(point)) => is_reached(point),
+            State::Live(_) | State::Closed => false,
+        };
+        if !is_done {
+            return None;
+        }
+        self.id.store(id, Ordering::Relaxed);
+        match std::mem::replace(&mut *state, State::Live(stream.clone())) {
+            State::Live(last) | State::Ended(last, _) => Some(last),
+            State::Closed => None,
+        }
+    }
+
+    /// The heap is no more. What is left of its stream goes here, whoever else may look.
+    pub(super) fn close(&self) {
+        let last = std::mem::replace(&mut *lock(&self.state), State::Closed);
+        self.id.store(NOBODY, Ordering::Relaxed);
+        drop(last);
+    }
+}
+
+impl Owner {
+    /// The thread ends whose default stream this is. In a thread-local's destructor: it asks the driver only what is answered at once, also
+    /// beside a free that waits for the device (docs/measurements.md), which a record of an event is not. A stream that is busy, or
+    /// cannot be asked, stays: nobody can name it any more, and so its memory serves nobody else.
+    pub(super) fn end_with_thread(&self, id: u64) {
+        self.end(id, |stream| {
+            // The thread's own stream captures by its own doing alone, so that none begins between the two.
+            let is_quiet = matches!(stream.is_capturing(), Ok(false)) && matches!(stream.is_idle(), Ok(true));
+            is_quiet.then_some(End::Done)
+        });
+    }
+
+    /// Waits for all that the stream, or the last one, was given.
+    pub(super) fn wait(&self) -> cuda_mem_core::Result<()> {
+        match self.served() {
+            Served::By(stream) => wait_for(&stream),
+            Served::Nobody(End::Done) => Ok(()),
+            Served::Nobody(End::At(point)) => point.synchronize(),
+        }
+    }
+}
+
+#[cfg(all(loom, test))]
+mod models;

@@ -1,0 +1,108 @@
+//! Every order in which streams end and others come.
+
+use super::*;
+use crate::primitive::{Arc, Exclusive};
+use loom::thread;
+
+/// A stream by its number, and the end of its work by whether it is reached.
+type Model = Owner<u64, bool>;
+
+/// A heap with its owner. It is touched by whom it serves alone, and behind the end of whom it served before.
+struct Slot {
+    owner: Model,
+    heap: Exclusive,
+}
+
+impl Slot {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { owner: Owner::new(1, 1), heap: Exclusive::default() })
+    }
+}
+
+/// The thread of a stream uses the heap and ends; two others want it. One gets it, behind the first, and its end by the wrong number does
+/// not end the next.
+#[test]
+fn a_heap_serves_one_stream_after_the_other() {
+    loom::model(|| {
+        let slot = Slot::new();
+        let ends = {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || {
+                slot.heap.touch();
+                assert!(slot.owner.is(1));
+                assert!(slot.owner.end(1, |_| Some(End::Done)));
+                // As a thread whose stream was forgotten before.
+                assert!(!slot.owner.end(1, |_| Some(End::Done)));
+            })
+        };
+        let comes = |stream: u64| {
+            let last = slot.owner.take_over(stream, &stream, |_| true);
+            if last.is_some() {
+                assert!(slot.owner.is(stream));
+                assert_eq!(slot.owner.stream(), Some(stream));
+                slot.heap.touch();
+                assert!(slot.owner.end(stream, |_| Some(End::At(true))));
+            }
+            last
+        };
+        let other = {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || {
+                let last = slot.owner.take_over(3, &3, |_| true);
+                if last.is_some() {
+                    slot.heap.touch();
+                    assert!(slot.owner.end(3, |_| Some(End::Done)));
+                }
+                last
+            })
+        };
+        let mine = comes(2);
+        let theirs = other.join().unwrap();
+        ends.join().unwrap();
+        assert!(mine.is_none() || mine != theirs, "both were the next: {mine:?}");
+        assert!(slot.owner.take_over(4, &4, |_| true).is_some());
+    });
+}
+
+/// A thread that ends beside the end of the allocator: what there is of the stream goes once, and with the allocator.
+#[test]
+fn a_heap_may_go_while_its_stream_ends() {
+    loom::model(|| {
+        let stream = Arc::new(1u64);
+        let owner = Arc::new(Owner::<Arc<u64>, bool>::new(1, Arc::clone(&stream)));
+        let ends = {
+            let owner = Arc::clone(&owner);
+            thread::spawn(move || {
+                owner.end(1, |_| Some(End::Done));
+            })
+        };
+        owner.close();
+        ends.join().unwrap();
+        assert!(owner.last().is_none());
+        assert_eq!(Arc::strong_count(&stream), 1);
+        assert!(owner.take_over(2, &stream, |_| true).is_none());
+    });
+}
+
+/// Work that is not done keeps the heap from others, who have its end to wait for.
+#[test]
+fn a_heap_waits_for_the_end_of_its_streams_work() {
+    loom::model(|| {
+        let slot = Slot::new();
+        let ends = {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || {
+                slot.heap.touch();
+                slot.owner.end(1, |_| Some(End::At(false)));
+            })
+        };
+        assert!(slot.owner.take_over(2, &2, |reached| *reached).is_none());
+        match slot.owner.served() {
+            Served::By(stream) => assert_eq!(stream, 1),
+            Served::Nobody(end) => assert!(matches!(end, End::At(false))),
+        }
+        ends.join().unwrap();
+        assert!(slot.owner.take_over(2, &2, |reached| *reached).is_none());
+        assert!(slot.owner.take_over(2, &2, |_| true).is_some());
+    });
+}

@@ -1,0 +1,272 @@
+//! The default streams of threads that end, and streams that are forgotten: who has their memory then, and behind what.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::thread;
+
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Context, Driver, Error as CoreError, Stream};
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::{Allocation, DeviceAccessible, Error, MemoryResource};
+use cuda_mem_sim::Sim;
+
+use crate::common::gate::Gate;
+use crate::rig::{expect_clean, on};
+
+const MIB: usize = 1 << 20;
+
+fn allocator(context: &Context) -> CachingAllocator {
+    CachingAllocator::new(context, &CachingOptions::default()).unwrap()
+}
+
+/// A device with room for one large block at a time.
+fn on_small(test: impl FnOnce(&Sim, &Context)) {
+    on(Sim::builder().memory(64 << 20).workers(2), test);
+}
+
+fn in_a_thread<R: Send>(body: impl FnOnce() -> R + Send) -> R {
+    thread::scope(|scope| scope.spawn(body).join()).unwrap()
+}
+
+/// Blocks that the thread's default stream writes; it has done all when this returns.
+fn work(allocator: &CachingAllocator, context: &Context) {
+    let own = Stream::per_thread(context).unwrap();
+    for bytes in [1000, 3 * MIB] {
+        let mut block = allocator.allocate(bytes, &own).unwrap();
+        block.as_device_range().fill_bytes(&own, 1).unwrap();
+    }
+    own.synchronize().unwrap();
+}
+
+#[test]
+fn threads_leave_neither_books_nor_memory_behind() {
+    on(Sim::builder(), |_, context| {
+        let allocator = allocator(context);
+        (0..10).for_each(|_| in_a_thread(|| work(&allocator, context)));
+        let before = (allocator.metadata_bytes(), allocator.reserved_bytes());
+        (0..1000).for_each(|_| in_a_thread(|| work(&allocator, context)));
+        assert_eq!((allocator.metadata_bytes(), allocator.reserved_bytes()), before);
+        assert_eq!(allocator.stream_segment_sizes().unwrap().len(), 2);
+    });
+}
+
+#[test]
+fn memory_of_a_thread_that_has_ended_serves_any_stream() {
+    on_small(|_, context| {
+        let allocator = allocator(context);
+        in_a_thread(|| {
+            let own = Stream::per_thread(context).unwrap();
+            drop(allocator.allocate(40 * MIB, &own).unwrap());
+        });
+        let stream = Stream::new(context).unwrap();
+        drop(allocator.allocate(60 * MIB, &stream).unwrap());
+        allocator.empty_cache().unwrap();
+        assert_eq!(context.memory_info().unwrap().free, 64 << 20);
+    });
+}
+
+#[test]
+fn memory_of_a_stream_that_was_forgotten_is_used_behind_its_work() {
+    on_small(|_, context| {
+        let allocator = allocator(context);
+        let gate = in_a_thread(|| {
+            let own = Stream::per_thread(context).unwrap();
+            let gate = Gate::before(&own);
+            let mut block = allocator.allocate(40 * MIB, &own).unwrap();
+            block.as_device_range().fill_bytes(&own, 1).unwrap();
+            drop(block);
+            // SAFETY: it is given no more work.
+            unsafe { allocator.forget_stream(&own) }.unwrap();
+            gate
+        });
+        let stream = Stream::new(context).unwrap();
+        let mut block = allocator.allocate(60 * MIB, &stream).unwrap();
+        block.as_device_range().fill_bytes(&stream, 3).unwrap();
+        assert!(!stream.is_idle().unwrap(), "its work waits for that of the thread's stream");
+        gate.open();
+        assert!(block.buffer().to_vec(&stream).unwrap().iter().all(|byte| *byte == 3));
+    });
+}
+
+/// Nobody can say when it is done, and nobody waits for a whole context beside whom something may capture.
+#[test]
+fn memory_that_a_thread_leaves_with_work_in_it_is_nobodys() {
+    on_small(|_, context| {
+        let allocator = allocator(context);
+        let gate = in_a_thread(|| {
+            let own = Stream::per_thread(context).unwrap();
+            let gate = Gate::before(&own);
+            let mut block = allocator.allocate(40 * MIB, &own).unwrap();
+            block.as_device_range().fill_bytes(&own, 1).unwrap();
+            gate
+        });
+        let stream = Stream::new(context).unwrap();
+        let full = allocator.allocate(60 * MIB, &stream);
+        assert!(matches!(full, Err(Error::DeviceOutOfMemory(_))), "{full:?}");
+        let in_another = in_a_thread(|| {
+            let own = Stream::per_thread(context).unwrap();
+            allocator.allocate(40 * MIB, &own).map(drop)
+        });
+        assert!(matches!(in_another, Err(Error::DeviceOutOfMemory(_))), "{in_another:?}");
+        gate.open();
+    });
+}
+
+/// A driver that does not say whether the stream is done may have it run yet.
+#[test]
+fn a_stream_that_cannot_be_asked_stays() {
+    on(Sim::builder().memory(64 << 20), |sim, context| {
+        let allocator = allocator(context);
+        in_a_thread(|| {
+            let own = Stream::per_thread(context).unwrap();
+            drop(allocator.allocate(40 * MIB, &own).unwrap());
+            sim.fail_call("cuStreamQuery", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        });
+        let stream = Stream::new(context).unwrap();
+        let full = allocator.allocate(60 * MIB, &stream);
+        assert!(matches!(full, Err(Error::DeviceOutOfMemory(_))), "{full:?}");
+        assert_eq!(sim.misuse().len(), 0);
+        sim.clear_faults();
+    });
+}
+
+#[test]
+fn a_block_is_its_owners_after_its_thread_has_ended() {
+    on(Sim::builder(), |_, context| {
+        let allocator = allocator(context);
+        let block = in_a_thread(|| {
+            let own = Stream::per_thread(context).unwrap();
+            let mut block = allocator.allocate(3 * MIB, &own).unwrap();
+            block.as_device_range().fill_bytes(&own, 7).unwrap();
+            own.synchronize().unwrap();
+            block
+        });
+        // The heap is another's now, who gets other memory.
+        in_a_thread(|| work(&allocator, context));
+        let stream = Stream::new(context).unwrap();
+        assert!(block.buffer().to_vec(&stream).unwrap().iter().all(|byte| *byte == 7));
+        let address = block.address();
+        in_a_thread(|| drop(block));
+        stream.synchronize().unwrap();
+        context.synchronize().unwrap();
+        in_a_thread(|| {
+            let own = Stream::per_thread(context).unwrap();
+            let mut again = allocator.allocate(3 * MIB, &own).unwrap();
+            again.as_device_range().fill_bytes(&own, 1).unwrap();
+            assert_eq!(again.address(), address);
+        });
+        assert_eq!(allocator.statistics().active.all.current, 0);
+    });
+}
+
+#[test]
+fn another_threads_default_stream_is_refused() {
+    on(Sim::builder(), |_, context| {
+        let allocator = allocator(context);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let allocator = &allocator;
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let own = Stream::per_thread(context).unwrap();
+                drop(allocator.allocate(1000, &own).unwrap());
+                sender.send(own).unwrap();
+                let _ = ended.recv();
+            });
+            let foreign = receiver.recv().unwrap();
+            let is_refused = |error| matches!(error, Error::Core(CoreError::WrongThread));
+            assert!(allocator.allocate_by_address(1000, &foreign).is_err_and(is_refused));
+            assert!(allocator.of_stream(&foreign).is_err_and(is_refused));
+            // SAFETY: refused.
+            assert!(unsafe { allocator.forget_stream(&foreign) }.is_err_and(is_refused));
+            drop(end);
+        });
+    });
+}
+
+#[test]
+fn a_forgotten_stream_that_comes_back_is_a_new_one() {
+    on(Sim::builder(), |_, context| {
+        let allocator = allocator(context);
+        let stream = Stream::new(context).unwrap();
+        let of_stream = allocator.of_stream(&stream).unwrap();
+        let first = of_stream.allocate_by_address(3 * MIB).unwrap();
+        // SAFETY: it has no work.
+        unsafe { allocator.forget_stream(&stream) }.unwrap();
+        assert!(matches!(of_stream.allocate_by_address(1000), Err(Error::StreamEnded)));
+        let other = Stream::new(context).unwrap();
+        let second = allocator.allocate_by_address(3 * MIB, &other).unwrap();
+        let third = allocator.allocate_by_address(3 * MIB, &stream).unwrap();
+        for address in [first, second, third] {
+            // SAFETY: nothing uses it.
+            unsafe { allocator.free_by_address(address) }.unwrap();
+        }
+        assert_eq!(allocator.allocate_by_address(3 * MIB, &stream).unwrap(), third);
+        // SAFETY: nothing uses it.
+        unsafe { allocator.free_by_address(third) }.unwrap();
+        assert_eq!(allocator.statistics().active.all.current, 0);
+    });
+}
+
+/// A block that is written once more, by the default stream of a thread at its end.
+struct Late(Option<Allocation<DeviceAccessible>>, Arc<Gate>);
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        let Some(mut block) = self.0.take() else { return };
+        let own = block.stream().clone();
+        self.1.hold(&own);
+        block.as_device_range().fill_bytes(&own, 9).unwrap();
+    }
+}
+
+/// What such a destructor gives the stream comes after what the allocator has looked at.
+#[test]
+fn what_is_freed_while_a_thread_ends_is_waited_for() {
+    thread_local! {
+        static LATE: RefCell<Vec<Late>> = const { RefCell::new(Vec::new()) };
+    }
+    on_small(|_, context| {
+        let (allocator, gate) = (allocator(context), Arc::new(Gate::new(context)));
+        in_a_thread(|| {
+            // Entered before anything of the allocator is, it goes after that.
+            LATE.with(|late| assert!(late.borrow().is_empty()));
+            let own = Stream::per_thread(context).unwrap();
+            let mut block = allocator.allocate(40 * MIB, &own).unwrap();
+            block.as_device_range().fill_bytes(&own, 1).unwrap();
+            own.synchronize().unwrap();
+            LATE.with(|late| late.borrow_mut().push(Late(Some(block), Arc::clone(&gate))));
+        });
+        let taken = in_a_thread(|| {
+            let own = Stream::per_thread(context).unwrap();
+            let mut block = allocator.allocate(40 * MIB, &own)?;
+            block.as_device_range().fill_bytes(&own, 2).unwrap();
+            let is_idle = own.is_idle().unwrap();
+            gate.open();
+            own.synchronize().unwrap();
+            Ok::<_, Error>(is_idle)
+        });
+        gate.open();
+        // It waits for the block, on the device, or has none yet.
+        assert!(!matches!(taken, Ok(true)), "{taken:?}");
+        context.synchronize().unwrap();
+        assert_eq!(allocator.statistics().allocated_bytes.all.current, 0);
+    });
+}
+
+#[test]
+fn an_allocator_may_go_while_threads_end() {
+    let sim = Sim::builder().build();
+    let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    for _ in 0..200 {
+        let allocator = allocator(&context);
+        let threads = [(); 4].map(|()| {
+            let (allocator, context) = (allocator.clone(), context.clone());
+            thread::spawn(move || work(&allocator, &context))
+        });
+        drop(allocator);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+    drop(context);
+    expect_clean(&sim);
+}
