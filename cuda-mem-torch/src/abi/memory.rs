@@ -36,10 +36,10 @@ pub unsafe extern "C" fn cuda_mem_torch_malloc(
             return Err(Failure::argument("address is null"));
         }
         let found = match streams::allocator(device, stream) {
-            Some(allocator) if bytes != 0 => {
-                let found = allocator.allocate_by_address(bytes);
-                found.map_err(|error| failure(device, bytes, error))
-            }
+            Some(allocator) if bytes != 0 => match allocator.allocate_by_address(bytes) {
+                Err(Error::StreamEnded) => look_up_and_allocate(device, bytes, stream),
+                found => found.map_err(|error| failure(device, bytes, error)),
+            },
             _ => look_up_and_allocate(device, bytes, stream),
         };
         // SAFETY: the caller's promise.
@@ -54,7 +54,7 @@ fn look_up_and_allocate(ordinal: c_int, bytes: usize, raw: *mut c_void) -> Resul
         return Ok(0);
     }
     let Some(allocator) = streams::find_allocator(device, raw)? else {
-        return uncached::allocate(device, bytes, streams::stream(device, raw)?);
+        return uncached::allocate(device, bytes, &streams::stream(device, raw)?);
     };
     allocator.allocate_by_address(bytes).map_err(|error| failure(ordinal, bytes, error))
 }
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn cuda_mem_torch_record_stream(
             return Ok(());
         }
         let stream = streams::stream(user, stream)?;
-        block(address, |device| device.caching.record_stream(address, stream))
+        block(address, |device| device.caching.record_stream(address, &stream))
     })
 }
 
@@ -238,10 +238,10 @@ pub unsafe extern "C" fn cuda_mem_torch_memcpy_async(
         let (target, source) = (target.expose_provenance() as u64, source.expose_provenance() as u64);
         if p2p || target_device == source_device {
             // SAFETY: the caller's promise.
-            return Ok(unsafe { memcpy_async(stream, target, source, bytes) }?);
+            return Ok(unsafe { memcpy_async(&stream, target, source, bytes) }?);
         }
         let (to, from) = (&device(target_device)?.context, &device(source_device)?.context);
         // SAFETY: the caller's promise.
-        Ok(unsafe { memcpy_peer_async(stream, (target, to), (source, from), bytes) }?)
+        Ok(unsafe { memcpy_peer_async(&stream, (target, to), (source, from), bytes) }?)
     })
 }

@@ -212,7 +212,7 @@ pub unsafe extern "C" fn cuda_mem_torch_expandable_segment_sizes(
         let size = size.ok_or_else(|| Failure::argument("size is null"))?;
         let Some(device) = super::devices::if_made(device)? else { return Ok(()) };
         for found in device.caching.stream_segment_sizes()? {
-            let raw = super::streams::handle_of(device.ordinal, found.stream.as_raw());
+            let raw = pointer(found.handle);
             // SAFETY: the caller's promise.
             unsafe { size(data, raw, found.pool == PoolSize::Small, found.mapped) };
         }

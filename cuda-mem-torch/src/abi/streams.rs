@@ -7,12 +7,11 @@
 
 #![allow(unsafe_code, reason = "takes handles of streams")]
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread::{self, ThreadId};
 
 use cuda_mem_ipc::cuda_mem_pool::caching::StreamAllocator;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{CUresult, MissingFunction};
@@ -22,8 +21,8 @@ use super::devices::{self, Device};
 use super::error::{CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_UNSUPPORTED, Failure, entry};
 use super::uncached;
 
-/// A stream of a device. The default stream of each thread has the same handle in all of them.
-type Key = (c_int, usize, Option<ThreadId>);
+/// A stream of a device; not the default stream of a thread, whose handle means another one in each.
+type Key = (c_int, usize);
 
 /// Whether the calling thread captures on a stream of the device, one that this library need not have seen.
 pub type cuda_mem_torch_capture_query = Option<unsafe extern "C" fn(device: c_int) -> bool>;
@@ -34,25 +33,22 @@ const REMEMBERED: usize = 4;
 
 #[derive(Default)]
 struct Known {
-    by_handle: HashMap<Key, &'static Stream>,
+    by_handle: HashMap<Key, Stream>,
     /// The handles, by what names a stream for ever.
     by_id: HashMap<(c_int, u64), usize>,
 }
 
-/// What a thread looked up last.
+/// What a thread allocated on last.
 #[derive(Clone, Copy)]
 struct Recent {
     turn: u64,
     raw: usize,
     device: c_int,
-    stream: Option<&'static Stream>,
-    /// Once the thread has allocated on it.
     allocator: Option<StreamAllocator<'static>>,
 }
 
-const NONE: Recent = Recent { turn: 0, raw: 0, device: -1, stream: None, allocator: None };
+const NONE: Recent = Recent { turn: 0, raw: 0, device: -1, allocator: None };
 
-/// Never freed: whoever looks one up need not count.
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 static QUERY: Mutex<cuda_mem_torch_capture_query> = Mutex::new(None);
 /// Goes on when what threads remember holds no more: a stream was said to have ended, or caching was turned on or off.
@@ -60,6 +56,8 @@ static TURN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static RECENT: [Cell<Recent>; REMEMBERED] = const { [const { Cell::new(NONE) }; REMEMBERED] };
+    /// The thread's default streams, by their devices. They go with it, and are in no list that it would have to wait for.
+    static OWN: RefCell<Vec<(c_int, Stream)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Handles are addresses of structures, so their lowest bits say little.
@@ -68,25 +66,15 @@ fn place(raw: usize) -> usize {
     (raw >> 5 ^ raw >> 9) % REMEMBERED
 }
 
-#[inline]
-fn recall(device: c_int, raw: *mut c_void) -> Option<Recent> {
-    let (raw, turn) = (raw.addr(), TURN.load(Ordering::Relaxed));
-    let look = |recent: &[Cell<Recent>; REMEMBERED]| {
-        let recent = recent[place(raw)].get();
-        (recent.raw == raw && recent.device == device && recent.turn == turn).then_some(recent)
-    };
-    RECENT.try_with(look).ok()?
-}
-
-fn remember(recent: Recent) {
-    // A thread at its end remembers nothing.
-    let _ = RECENT.try_with(|all| all[place(recent.raw)].set(recent));
-}
-
 /// The allocator for a stream that this thread has allocated on: all that is asked before most allocations.
 #[inline]
 pub(super) fn allocator(device: c_int, raw: *mut c_void) -> Option<StreamAllocator<'static>> {
-    recall(device, raw)?.allocator
+    let (raw, turn) = (raw.addr(), TURN.load(Ordering::Relaxed));
+    let look = |recent: &[Cell<Recent>; REMEMBERED]| {
+        let recent = recent[place(raw)].get();
+        (recent.raw == raw && recent.device == device && recent.turn == turn).then_some(recent.allocator)?
+    };
+    RECENT.try_with(look).ok()?
 }
 
 /// As [`allocator`], looked up; none while caching is off.
@@ -94,28 +82,18 @@ pub(super) fn find_allocator(
     device: &'static Device,
     raw: *mut c_void,
 ) -> Result<Option<StreamAllocator<'static>>, Failure> {
-    // Acquire, here and below: what made it go on is seen after this.
+    // Acquire: what made it go on is seen after this.
     let turn = TURN.load(Ordering::Acquire);
     // Also without caching: a capture on a stream that was never seen could not be spared by whoever frees.
     let stream = stream(device, raw)?;
     if !uncached::is_caching() {
         return Ok(None);
     }
-    let allocator = device.caching.of_stream(stream)?;
-    let (device, raw) = (device.ordinal, raw.addr());
-    remember(Recent { turn, raw, device, stream: Some(stream), allocator: Some(allocator) });
+    let allocator = device.caching.of_stream(&stream)?;
+    let recent = Recent { turn, raw: raw.addr(), device: device.ordinal, allocator: Some(allocator) };
+    // A thread at its end remembers nothing.
+    let _ = RECENT.try_with(|all| all[place(recent.raw)].set(recent));
     Ok(Some(allocator))
-}
-
-/// The stream behind a handle of a device.
-pub(super) fn stream(device: &'static Device, raw: *mut c_void) -> Result<&'static Stream, Failure> {
-    if let Some(stream) = recall(device.ordinal, raw).and_then(|recent| recent.stream) {
-        return Ok(stream);
-    }
-    let turn = TURN.load(Ordering::Acquire);
-    let stream = find(device, raw.addr())?;
-    remember(Recent { turn, raw: raw.addr(), device: device.ordinal, stream: Some(stream), allocator: None });
-    Ok(stream)
 }
 
 /// Has all threads look up again what they remember.
@@ -123,31 +101,50 @@ pub(super) fn forget_all() {
     TURN.fetch_add(1, Ordering::Release);
 }
 
-#[cold]
-fn find(device: &'static Device, raw: usize) -> Result<&'static Stream, Failure> {
-    let key = (device.ordinal, raw, (raw == PER_THREAD).then(|| thread::current().id()));
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_default();
-    if let Some(stream) = known.by_handle.get(&key) {
+/// The stream behind a handle of a device.
+pub(super) fn stream(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
+    let (ordinal, handle) = (device.ordinal, raw.addr());
+    if handle == PER_THREAD {
+        if let Some(stream) = own(ordinal) {
+            return Ok(stream);
+        }
+        let stream = borrow(device, raw)?;
+        // A thread at its end looks it up each time.
+        let _ = OWN.try_with(|own| own.borrow_mut().push((ordinal, stream.clone())));
         return Ok(stream);
     }
-    let handle = std::ptr::without_provenance_mut(raw);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_default();
+    if let Some(stream) = known.by_handle.get(&(ordinal, handle)) {
+        return Ok(stream.clone());
+    }
+    let stream = borrow(device, raw)?;
+    known.by_handle.insert((ordinal, handle), stream.clone());
+    known.by_id.insert((ordinal, stream.id().as_raw()), handle);
+    Ok(stream)
+}
+
+/// The thread's default stream on a device, if it was seen.
+fn own(ordinal: c_int) -> Option<Stream> {
+    let look = |own: &RefCell<Vec<(c_int, Stream)>>| {
+        own.borrow().iter().find(|(device, _)| *device == ordinal).map(|(_, stream)| stream.clone())
+    };
+    OWN.try_with(look).ok()?
+}
+
+fn borrow(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
     // SAFETY: the caller's promise for the handle: a stream of this device, until it is forgotten.
-    let stream = unsafe { Stream::borrow_raw(&device.context, handle) }.map_err(|error| match error {
+    unsafe { Stream::borrow_raw(&device.context, raw) }.map_err(|error| match error {
         CoreError::Capturing { .. } => Failure::new(
             CUDA_MEM_TORCH_CAPTURING,
             format!(
-                "the stream {raw:#x} of device {} captures a graph and was never seen before: allocate on it once before \
+                "the stream {raw:p} of device {} captures a graph and was never seen before: allocate on it once before \
                  the capture begins",
                 device.ordinal
             ),
         ),
         error => error.into(),
-    })?;
-    let stream: &'static Stream = Box::leak(Box::new(stream));
-    known.by_handle.insert(key, stream);
-    known.by_id.insert((device.ordinal, stream.id().as_raw()), raw);
-    Ok(stream)
+    })
 }
 
 /// Whether a stream of the device captures. It is not remembered: who asks this way never says that it has ended.
@@ -195,11 +192,12 @@ pub(super) fn device_of(raw: *mut c_void) -> Result<&'static Device, Failure> {
 /// captures in that mode, but they hold up whoever launches meanwhile, and a stream may wait for a signal that only a launch sends.
 pub(super) fn quiesce(device: &'static Device) -> Result<(), Failure> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut streams = known.iter().flat_map(|known| &known.by_handle);
-    // Of the default stream of another thread nothing can be asked.
-    let capturing =
-        streams.any(|(key, stream)| key.0 == device.ordinal && stream.is_capturing().unwrap_or(false));
+    let streams = known.iter().flat_map(|known| &known.by_handle);
+    let mut here = streams.filter(|(key, _)| key.0 == device.ordinal).map(|(_, stream)| stream);
+    let capturing = here.any(|stream| stream.is_capturing().unwrap_or(false));
     drop(known);
+    // Of the default stream of another thread nothing can be asked.
+    let capturing = capturing || own(device.ordinal).is_some_and(|own| own.is_capturing().unwrap_or(false));
     if capturing || is_said_to_capture(device) {
         return Err(Failure::new(
             CUDA_MEM_TORCH_CAPTURING,
@@ -254,7 +252,9 @@ pub unsafe extern "C" fn cuda_mem_torch_see_stream(device: c_int, stream: *mut c
     entry(|| self::stream(devices::device(device)?, stream).map(drop))
 }
 
-/// A stream is about to be destroyed; another may have its handle afterwards. What was allocated for it stays.
+/// A stream is about to be destroyed; another may have its handle afterwards. Blocks that were allocated for it stay, and what is free of it
+/// serves other streams once all that it was given is done. The default stream of a thread (handle 2) is forgotten by itself when
+/// the thread ends, if it has no work then; a thread that leaves work in it calls this before, for itself.
 ///
 /// # Safety
 ///
@@ -262,23 +262,41 @@ pub unsafe extern "C" fn cuda_mem_torch_see_stream(device: c_int, stream: *mut c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_forget_stream(device: c_int, stream: *mut c_void) -> c_int {
     entry(|| {
-        let ordinal = devices::device(device)?.ordinal;
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = known.get_or_insert_default();
-        known.by_handle.retain(|key, known| {
-            let stays = (key.0, key.1) != (ordinal, stream.addr());
-            if !stays {
-                known.disown();
-            }
-            stays
-        });
+        let device = devices::device(device)?;
+        let Some(known) = take_known(device.ordinal, stream.addr()) else { return Ok(()) };
+        // SAFETY: the caller's promise.
+        let forgotten = unsafe { device.caching.forget_stream(&known) };
+        // While it captures nothing can be said of its end: what was allocated for it serves nobody else then.
+        let _ = forgotten;
+        known.disown();
         forget_all();
         Ok(())
     })
 }
 
-/// The handle of a stream, by the number that names it for ever; null if it is not known.
+/// Takes a stream out of those that are known.
+fn take_known(ordinal: c_int, raw: usize) -> Option<Stream> {
+    if raw == PER_THREAD {
+        let take = |own: &RefCell<Vec<(c_int, Stream)>>| {
+            let mut own = own.borrow_mut();
+            let place = own.iter().position(|(device, _)| *device == ordinal)?;
+            Some(own.swap_remove(place).1)
+        };
+        return OWN.try_with(take).ok()?;
+    }
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.as_mut()?;
+    let stream = known.by_handle.remove(&(ordinal, raw))?;
+    known.by_id.remove(&(ordinal, stream.id().as_raw()));
+    Some(stream)
+}
+
+/// The handle of a stream that is allocated for, by the number that names it for ever; null if it is not known. The default stream of any
+/// thread has the same.
 pub(super) fn handle_of(device: c_int, id: u64) -> *mut c_void {
+    if own(device).is_some_and(|own| own.id().as_raw() == id) {
+        return std::ptr::without_provenance_mut(PER_THREAD);
+    }
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let found = known.as_ref().and_then(|known| known.by_id.get(&(device, id)));
     std::ptr::without_provenance_mut(found.copied().unwrap_or(0))

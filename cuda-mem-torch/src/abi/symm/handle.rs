@@ -174,7 +174,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_barrier(
     entry(|| {
         // SAFETY: the caller's promise.
         let handle = unsafe { read(handle, "handle") }?;
-        Ok(handle.memory.barrier(self::stream(handle.device, stream)?, channel, timeout(timeout_ms))?)
+        Ok(handle.memory.barrier(&self::stream(handle.device, stream)?, channel, timeout(timeout_ms))?)
     })
 }
 
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_put_signal(
     entry(|| {
         // SAFETY: the caller's promise.
         let handle = unsafe { read(handle, "handle") }?;
-        Ok(handle.memory.put_signal(self::stream(handle.device, stream)?, to, channel)?)
+        Ok(handle.memory.put_signal(&self::stream(handle.device, stream)?, to, channel)?)
     })
 }
 
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_wait_signal(
         // SAFETY: the caller's promise.
         let handle = unsafe { read(handle, "handle") }?;
         let stream = self::stream(handle.device, stream)?;
-        Ok(handle.memory.wait_signal(stream, from, channel, timeout(timeout_ms))?)
+        Ok(handle.memory.wait_signal(&stream, from, channel, timeout(timeout_ms))?)
     })
 }
 
