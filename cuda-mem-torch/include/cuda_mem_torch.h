@@ -1069,13 +1069,16 @@ int cuda_mem_torch_synchronize(int device);
 int cuda_mem_torch_see_stream(int device, void *stream);
 
 /*
- A stream is about to be destroyed; another may have its handle afterwards. What was allocated for it stays.
+ A stream is about to be destroyed; another may have its handle afterwards. Blocks that were allocated for it stay, and what is free of it
+ serves other streams once all that it was given is done. The default stream of a thread (handle 2) is forgotten by itself when
+ the thread ends, if it has no work then; a thread that leaves work in it calls this before, for itself.
 
  # Safety
 
  The stream is not used any more.
  */
-int cuda_mem_torch_forget_stream(int device, void *stream);
+int cuda_mem_torch_forget_stream(int device,
+                                 void *stream);
 
 /*
  Joins the group `name` of `world_size` ranks, processes of this host with a device each, as rank `rank`, and returns when all are

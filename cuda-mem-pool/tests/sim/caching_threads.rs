@@ -197,6 +197,13 @@ fn a_forgotten_stream_that_comes_back_is_a_new_one() {
         let other = Stream::new(context).unwrap();
         let second = allocator.allocate_by_address(3 * MIB, &other).unwrap();
         let third = allocator.allocate_by_address(3 * MIB, &stream).unwrap();
+        let owners: Vec<_> =
+            allocator.stream_segment_sizes().unwrap().iter().map(|sizes| sizes.stream).collect();
+        assert_eq!(
+            owners,
+            [other.id(), stream.id()],
+            "the second has what the first had, who has a heap of its own"
+        );
         for address in [first, second, third] {
             // SAFETY: nothing uses it.
             unsafe { allocator.free_by_address(address) }.unwrap();
