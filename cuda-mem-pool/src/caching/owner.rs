@@ -132,9 +132,10 @@ impl Owner {
     /// cannot be asked, stays: nobody can name it any more, and so its memory serves nobody else.
     pub(super) fn end_with_thread(&self, id: u64) {
         self.end(id, |stream| {
-            // The thread's own stream captures by its own doing alone, so that none begins between the two.
-            let is_quiet = matches!(stream.is_capturing(), Ok(false)) && matches!(stream.is_idle(), Ok(true));
-            is_quiet.then_some(End::Done)
+            // Not while it captures, which it does by this thread's doing alone: no capture begins between the two. A driver that has
+            // left the thread might mean another stream.
+            let is_it = Stream::per_thread(stream.context()).is_ok_and(|own| own == *stream);
+            (is_it && stream.is_idle().unwrap_or(false)).then_some(End::Done)
         });
     }
 

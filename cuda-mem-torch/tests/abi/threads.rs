@@ -96,8 +96,8 @@ fn threads_that_are_there_at_once_have_a_slot_each_and_no_more() {
     let (before, _) = held();
     (0..120).for_each(|_| round());
     let (after, _) = held();
-    // Slots that other tests left may have had no memory of this size.
-    assert!(after <= before + AT_ONCE, "{after} for {before}");
+    // The same heaps serve all rounds, with memory of two kinds each, which not all may have had in the first.
+    assert!(after <= before + 2 * AT_ONCE, "{after} for {before}");
 }
 
 #[test]
