@@ -259,6 +259,29 @@ impl Stream {
         self.inner.raw.raw().cast::<c_void>()
     }
 
+    /// Whether the stream was made here and this is the only handle to it: once this is dropped it is destroyed, and until then nobody else
+    /// gives it work. What others gave it before has been given.
+    ///
+    /// ```
+    /// use cuda_mem_core::{Driver, Stream};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let stream = Stream::new(&context)?;
+    /// assert!(stream.is_last_handle());
+    /// let other = stream.clone();
+    /// assert!(!stream.is_last_handle());
+    /// # drop(other);
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn is_last_handle(&self) -> bool {
+        let is_last = self.inner.kind == Kind::Owned && Arc::strong_count(&self.inner) == 1;
+        // What was done with handles that are gone comes before what is done after this.
+        std::sync::atomic::fence(Ordering::Acquire);
+        is_last
+    }
+
     /// Says that the owner of a borrowed stream is about to destroy it though this value stays, unused from now on.
     ///
     /// It is said of this value and its clones, not of another [`Stream::borrow_raw`] of the same handle. A value that is dropped

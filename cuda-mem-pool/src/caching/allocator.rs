@@ -150,6 +150,9 @@ impl CachingAllocator {
     /// Has what was allocated for a stream serve others from now on, behind all that the stream was given so far: its owner is about to
     /// destroy it. Blocks that somebody has stay theirs, and come back as ever. Nothing if no memory was allocated for it.
     ///
+    /// Streams that were made by [`Stream::new`] and its like need not be forgotten: once nobody else has a handle to one, and its work is
+    /// done, the next new stream takes what it had.
+    ///
     /// The default stream of a thread is forgotten by itself when the thread ends, if it has no work then. A thread that leaves work in it
     /// calls this before it ends: nobody can ask about the stream afterwards, and its memory would stay away from everybody.
     ///

@@ -139,6 +139,17 @@ impl Owner {
         });
     }
 
+    /// The stream ends if nobody but this has it any more, and it is done: it can be given nothing else. A busy one is looked at again when
+    /// the next stream comes.
+    pub(super) fn end_if_left(&self) {
+        let id = self.id.load(Ordering::Relaxed);
+        self.end(id, |stream| {
+            // One that captures was lent by its handle, and asked would end its capture.
+            let is_left = stream.is_last_handle() && !stream.is_capturing().unwrap_or(true);
+            (is_left && stream.is_idle().unwrap_or(false)).then_some(End::Done)
+        });
+    }
+
     /// Waits for all that the stream, or the last one, was given.
     pub(super) fn wait(&self) -> cuda_mem_core::Result<()> {
         match self.served() {

@@ -169,6 +169,7 @@ impl Shared {
     fn new_slot(&self, numbers: &mut Numbers, stream: &Stream) -> Result<(&StreamSlot, Option<Stream>)> {
         let id = stream.id();
         let left = self.slots.iter().find_map(|slot| {
+            slot.owner.end_if_left();
             let is_reached = |point: &Arc<Event>| point.is_complete().unwrap_or(false);
             Some((slot, slot.owner.take_over(id.as_raw(), stream, is_reached)?))
         });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, Driver, Error as CoreError, Stream};
+use cuda_mem_core::{Context, Driver, Error as CoreError, Event, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::{Allocation, DeviceAccessible, Error, MemoryResource};
 use cuda_mem_sim::Sim;
@@ -47,6 +47,51 @@ fn threads_leave_neither_books_nor_memory_behind() {
         (0..1000).for_each(|_| in_a_thread(|| work(&allocator, context)));
         assert_eq!((allocator.metadata_bytes(), allocator.reserved_bytes()), before);
         assert_eq!(allocator.stream_segment_sizes().unwrap().len(), 2);
+    });
+}
+
+#[test]
+fn streams_that_were_made_here_leave_nothing_behind_either() {
+    on(Sim::builder(), |_, context| {
+        let allocator = allocator(context);
+        let work = |_| {
+            let stream = Stream::new(context).unwrap();
+            let mut block = allocator.allocate(3 * MIB, &stream).unwrap();
+            block.as_device_range().fill_bytes(&stream, 1).unwrap();
+            stream.synchronize().unwrap();
+        };
+        (0..10).for_each(work);
+        let before = (allocator.metadata_bytes(), allocator.reserved_bytes());
+        (0..1000).for_each(work);
+        assert_eq!((allocator.metadata_bytes(), allocator.reserved_bytes()), before);
+        assert_eq!(allocator.stream_segment_sizes().unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn a_stream_that_is_busy_keeps_its_memory_whoever_has_dropped_it() {
+    on_small(|_, context| {
+        let allocator = allocator(context);
+        // The gate has a handle to the stream that it holds up.
+        let (stream, held) = (Stream::new(context).unwrap(), Stream::new(context).unwrap());
+        let (gate, behind) = (Gate::before(&held), Event::new(context).unwrap());
+        held.record(&behind).unwrap();
+        stream.wait(&behind).unwrap();
+        let mut block = allocator.allocate(3 * MIB, &stream).unwrap();
+        block.as_device_range().fill_bytes(&stream, 1).unwrap();
+        let (address, first) = (block.address(), stream.id());
+        drop((block, stream));
+        let others = [(); 2].map(|()| Stream::new(context).unwrap());
+        let second = allocator.allocate(3 * MIB, &others[0]).unwrap();
+        assert_ne!(second.address(), address);
+        gate.open();
+        context.synchronize().unwrap();
+        let third = allocator.allocate(3 * MIB, &others[1]).unwrap();
+        assert_eq!(third.address(), address, "it was done when the third came");
+        let owners: Vec<_> =
+            allocator.stream_segment_sizes().unwrap().iter().map(|sizes| sizes.stream).collect();
+        assert_eq!(owners, [others[1].id(), others[0].id()]);
+        assert!(!owners.contains(&first));
     });
 }
 
