@@ -51,7 +51,6 @@ impl CachingAllocator {
         refuse_forked()?;
         let shared = self.shared();
         let slot = shared.slot(stream)?;
-        slot.note_many_takers();
         Ok(StreamAllocator { shared, slot, stream: stream.id(), _here: PhantomData })
     }
 }

@@ -79,11 +79,6 @@ impl StreamSlot {
         });
     }
 
-    /// Any thread may come to allocate here, without a word.
-    pub(super) fn note_many_takers(&self) {
-        self.taker.store(MANY, Ordering::Relaxed);
-    }
-
     /// Whether another thread alone allocates here: a hint.
     #[inline]
     pub(super) fn is_anothers(&self) -> bool {
