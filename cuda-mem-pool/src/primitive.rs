@@ -41,6 +41,15 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// As [`lock`], unless somebody has it.
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(std::sync::TryLockError::WouldBlock) => None,
+    }
+}
+
 /// As [`lock`], of something that nobody has for long: who sleeps meanwhile comes back late, and more so the one behind it.
 pub(crate) fn lock_soon<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(not(all(loom, test)))]
@@ -49,10 +58,9 @@ pub(crate) fn lock_soon<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         const TRIES: u32 = 200;
         let mut tries = 0;
         for _ in 0..TRIES {
-            match mutex.try_lock() {
-                Ok(guard) => return guard,
-                Err(std::sync::TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
-                Err(std::sync::TryLockError::WouldBlock) => wait_a_moment(&mut tries),
+            match try_lock(mutex) {
+                Some(guard) => return guard,
+                None => wait_a_moment(&mut tries),
             }
         }
     }

@@ -19,6 +19,12 @@ pub(super) struct Request {
 }
 
 impl Request {
+    /// The request once it has a block of so many bytes.
+    #[inline]
+    pub(super) fn of(self, size: usize) -> Self {
+        Self { size, ..self }
+    }
+
     /// How many bytes of the block were not asked for.
     #[inline]
     pub(super) fn unused(self) -> usize {
@@ -125,7 +131,7 @@ impl Shared {
         }
         let Request { requested, size } = request;
         if let Some(address) = heap.take_kept(size, request.unused()) {
-            guard.allocate(pool_of(size), size, requested);
+            self.count(slot, heap, guard, Request { requested, size });
             return Some(address);
         }
         self.cut_free(slot, heap, guard, request)
@@ -148,7 +154,7 @@ impl Shared {
         request: Request,
     ) -> Option<u64> {
         let block = heap.cut(request.size, request.unused(), &self.index(slot.number))?;
-        guard.allocate(pool_of(block.size), block.size, request.requested);
+        self.count(slot, heap, guard, request.of(block.size));
         Some(block.address)
     }
 
@@ -220,7 +226,7 @@ impl Shared {
             self.note_moves(slot, heap);
             match grown {
                 Ok(block) => {
-                    guard.allocate(pool_of(block.size), block.size, request.requested);
+                    self.count(slot, heap, guard, request.of(block.size));
                     Ok(Some(block.address))
                 }
                 Err(GrowError::OutOfMemory) => Ok(None),
@@ -243,7 +249,7 @@ impl Shared {
             }
             let index = self.index(slot.number);
             let block = heap.allocate_of_kept(request.size, request.unused(), &index)?;
-            guard.allocate(pool_of(block.size), block.size, request.requested);
+            self.count(slot, heap, guard, request.of(block.size));
             Some(block.address)
         })
     }
@@ -253,7 +259,7 @@ impl Shared {
         slot.heap.with(|heap, guard| {
             let index = self.index(slot.number);
             let block = heap.allocate_of_kept(request.size, request.unused(), &index)?;
-            guard.allocate(pool_of(block.size), block.size, request.requested);
+            self.count(slot, heap, guard, request.of(block.size));
             Some(block.address)
         })
     }

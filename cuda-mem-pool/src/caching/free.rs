@@ -117,6 +117,9 @@ impl Shared {
             return Err(error);
         }
         let found = slot.heap.with(|heap, guard| {
+            if !slot.remote.is_empty() {
+                self.drain(slot, heap, guard);
+            }
             let block = heap.block(number)?;
             guard.request_free(pool_of(block.size), block.size);
             Some((block.size, heap.requested(number)?))
@@ -131,9 +134,17 @@ impl Shared {
 
     /// Whether somebody has a block: one that is kept for the next one of its size is still found by its address.
     pub(super) fn is_in_use(&self, slot: &StreamSlot, number: BlockNumber) -> Result<bool> {
+        self.look_at(slot, |heap| heap.block(number).is_some())
+    }
+
+    /// Looks at a heap once all that was left to it is free.
+    pub(super) fn look_at<R>(&self, slot: &StreamSlot, look: impl FnOnce(&StreamHeap) -> R) -> Result<R> {
         slot.heap.with_but_for_watchers(|heap, guard| {
+            if !slot.remote.is_empty() {
+                self.drain(slot, heap, guard);
+            }
             guard.disarm();
-            heap.block(number).is_some()
+            look(heap)
         })
     }
 

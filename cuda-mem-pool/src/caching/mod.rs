@@ -4,6 +4,7 @@ mod allocate;
 mod allocator;
 mod by_heap;
 mod callbacks;
+mod count;
 mod free;
 mod index;
 mod ladder;

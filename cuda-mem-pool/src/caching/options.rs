@@ -21,7 +21,9 @@ use crate::statistics::Peaks;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct CachingOptions {
-    /// How peaks are kept: exactly, or for many threads at once without any of them waiting.
+    /// How peaks are kept: exactly, or for many threads at once without any of them waiting. What a thread frees while another one has
+    /// the heap counts later, but before a peak rises: only where the heap gets memory just then, or raises a peak itself at the same
+    /// moment, an exact one may have such a block in it.
     pub statistics: Peaks,
     /// Whether free pages may be mapped elsewhere rather than new memory be made.
     pub moves: bool,

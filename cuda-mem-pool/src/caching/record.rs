@@ -223,10 +223,7 @@ impl Shared {
 
     /// The bytes that were asked for, of a block in use.
     fn requested(&self, slot: &StreamSlot, number: BlockNumber) -> Result<Option<usize>> {
-        slot.heap.with_but_for_watchers(|heap, guard| {
-            guard.disarm();
-            heap.requested(number)
-        })
+        self.look_at(slot, |heap| heap.requested(number))
     }
 
     /// The stack that a block was allocated with, or none any more.

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 
 use super::by_heap::{ByHeap, next_id};
-use crate::primitive::{Arc, AtomicBool, AtomicU32, Mutex, Ordering, lock};
+use crate::primitive::{Arc, AtomicBool, AtomicU32, Mutex, Ordering, lock, try_lock};
 
 /// How many frees of one thread wait for a drain. A power of two.
 const DEPTH: usize = if cfg!(all(loom, test)) { 2 } else { 128 };
@@ -93,6 +93,11 @@ impl RemoteFrees {
         !self.pending.load(Ordering::Relaxed)
     }
 
+    /// Whether a drain would find something that was pushed before this, or may: waits for nobody, who may be waited for.
+    pub(super) fn has_any(&self) -> bool {
+        try_lock(&self.rings).is_none_or(|rings| rings.iter().any(|ring| ring.has_any()))
+    }
+
     /// Host memory that this takes beside itself.
     pub(super) fn metadata_bytes(&self) -> usize {
         lock(&self.rings).len() * size_of::<Ring>()
@@ -150,6 +155,11 @@ impl Ring {
     #[inline]
     fn record(&self, number: u32) -> &AtomicU32 {
         &self.records[number as usize % DEPTH]
+    }
+
+    fn has_any(&self) -> bool {
+        // Who has left something, and had this thread know, has it seen here.
+        self.pushed.0.load(Ordering::Acquire) != self.drained.0.load(Ordering::Relaxed)
     }
 
     /// For one at a time.

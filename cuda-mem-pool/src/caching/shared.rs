@@ -26,7 +26,7 @@ use crate::engine::paged::{Heaps, PAGE, PageSource, Policy, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::primitive::{AtomicU64, AtomicUsize, Mutex, MutexGuard, lock};
-use crate::statistics::{DeviceStatistics, PeakLedger, Peaks, ShardGuard};
+use crate::statistics::{DeviceStatistics, PeakLedger, ShardGuard};
 
 /// How much of the address space is reserved at once, in multiples of the device's memory: windows leave room behind them, and
 /// old mappings stay until their addresses are needed.
@@ -55,8 +55,6 @@ pub(super) struct Shared {
     pub(super) callbacks: Callbacks,
     pub(super) pins: Pins,
     pub(super) moves: bool,
-    /// Whether threads leave what they free to the one that allocates there, uncounted: the peaks are upper bounds then.
-    leaves_frees: bool,
     /// The bits of the share of the device's memory that may be held.
     pub(super) fraction: AtomicU64,
 }
@@ -129,7 +127,6 @@ impl Shared {
             callbacks,
             pins: Pins::default(),
             moves: options.moves,
-            leaves_frees: matches!(options.statistics, Peaks::Sharded),
             fraction: AtomicU64::new(options.memory_fraction.to_bits()),
         };
         shared.set_limit(limit)?;
@@ -175,7 +172,7 @@ impl Shared {
         });
         let (slot, last) = match left {
             Some((slot, last)) => {
-                slot.forget_takers(self.leaves_frees);
+                slot.forget_takers();
                 // It may have come back since, to another slot.
                 if numbers.by_stream.get(&last.id()) == Some(&slot.number) {
                     numbers.by_stream.remove(&last.id());
@@ -183,7 +180,7 @@ impl Shared {
                 (slot, Some(last))
             }
             None => {
-                let slot = StreamSlot::new(numbers.made, stream, self.ledger.shard(), self.leaves_frees);
+                let slot = StreamSlot::new(numbers.made, stream, self.ledger.shard());
                 let slot = self.slots.add(slot).ok_or(Error::TooManyStreams { most: super::slot::MOST })?;
                 numbers.made += 1;
                 (slot, None)

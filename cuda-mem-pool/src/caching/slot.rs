@@ -36,21 +36,16 @@ pub(super) struct StreamSlot {
     taker: Apart<AtomicUsize>,
 }
 
-/// Several threads allocate, or nothing is left to any.
+/// Several threads allocate: nothing is left to any.
 const MANY: usize = 0;
 /// None has yet. No thread's data is at this address.
 const NOBODY: usize = 1;
 
-const fn first_taker(leaves_frees: bool) -> usize {
-    if leaves_frees { NOBODY } else { MANY }
-}
-
 impl StreamSlot {
-    /// `leaves_frees`: to the thread that allocates here, as long as there is only one.
-    pub(super) fn new(number: u32, stream: &Stream, shard: Shard, leaves_frees: bool) -> Self {
+    pub(super) fn new(number: u32, stream: &Stream, shard: Shard) -> Self {
         let owner = Arc::new(Owner::new(stream.id().as_raw(), stream.clone()));
         let heap = HeapCell::new(shard, StreamHeap::watched());
-        let taker = Apart::new(AtomicUsize::new(first_taker(leaves_frees)));
+        let taker = Apart::new(AtomicUsize::new(NOBODY));
         Self { number, owner, heap, remote: RemoteFrees::new(), waiting: SizeSet::default(), taker }
     }
 
@@ -65,8 +60,8 @@ impl StreamSlot {
     }
 
     /// Another stream has it: those who allocate for that come anew.
-    pub(super) fn forget_takers(&self, leaves_frees: bool) {
-        self.taker.store(first_taker(leaves_frees), Ordering::Relaxed);
+    pub(super) fn forget_takers(&self) {
+        self.taker.store(NOBODY, Ordering::Relaxed);
     }
 
     /// The calling thread comes to allocate here.
@@ -115,6 +110,15 @@ impl HeapCell {
         body: impl FnOnce(&mut StreamHeap, &mut ShardGuard<'_>) -> R,
     ) -> Option<R> {
         let mut guard = self.shard.try_hold()?;
+        Some(self.lend(&mut guard, body))
+    }
+
+    /// Runs `body` on the heap, unless somebody has it who may wait for others.
+    pub(super) fn with_unless_disarmed<R>(
+        &self,
+        body: impl FnOnce(&mut StreamHeap, &mut ShardGuard<'_>) -> R,
+    ) -> Option<R> {
+        let mut guard = self.shard.hold_unless_disarmed()?;
         Some(self.lend(&mut guard, body))
     }
 

@@ -16,6 +16,7 @@ impl Shared {
     }
 
     pub(super) fn reset_peak_statistics(&self) {
+        self.count_all_left();
         self.ledger.reset_peak();
         let mut counts = lock(&self.counts);
         self.most_reserved.fetch_max(counts.reserved_bytes.all.peak, Ordering::Relaxed);

@@ -12,6 +12,7 @@ mod caching;
 mod caching_model;
 mod caching_oom;
 mod caching_panics;
+mod caching_peaks;
 mod caching_pins;
 mod caching_pools;
 mod caching_pools_meanwhile;

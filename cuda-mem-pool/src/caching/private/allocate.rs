@@ -147,7 +147,7 @@ impl Shared {
 
     pub(super) fn count_allocated(&self, block: &Block) {
         let (size, requested) = sizes(block);
-        self.private.shard.hold().allocate(pool_of(block.kind), size, requested);
+        self.count_in(&self.private.shard, pool_of(block.kind), size, requested);
         self.private.active.fetch_add(size, Ordering::Relaxed);
     }
 

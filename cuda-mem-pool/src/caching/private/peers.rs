@@ -43,10 +43,7 @@ impl Shared {
             return Ok((segment.address(), segment.bytes() as usize));
         };
         let slot = self.slots.get(found.owner).ok_or_else(unknown)?;
-        let block = slot.heap.with_but_for_watchers(|heap, guard| {
-            guard.disarm();
-            heap.block(number_of(found))
-        })?;
+        let block = self.look_at(slot, |heap| heap.block(number_of(found)))?;
         let size = block.ok_or_else(unknown)?.size;
         let before = (address % PAGE as u64) as usize;
         Ok((address - before as u64, before.saturating_add(size).next_multiple_of(PAGE)))

@@ -55,15 +55,32 @@ impl Cells {
     #[inline]
     #[must_use]
     pub(super) fn allocate(&self, pool: PoolSize, bytes: i64, requested: i64) -> bool {
+        self.allocate_if(pool, bytes, requested, || self.rise(pool, bytes, requested))
+    }
+
+    /// As [`Cells::allocate`], unless a peak might rise.
+    #[inline]
+    #[must_use]
+    pub(super) fn allocate_below_peak(&self, pool: PoolSize, bytes: i64, requested: i64) -> bool {
+        self.allocate_if(pool, bytes, requested, || self.is_bound() && self.rise(pool, bytes, requested))
+    }
+
+    /// As [`Cells::allocate`], where it passes a limit if `may_pass` says so.
+    #[inline(always)]
+    fn allocate_if(
+        &self,
+        pool: PoolSize,
+        bytes: i64,
+        requested: i64,
+        may_pass: impl FnOnce() -> bool,
+    ) -> bool {
         self.figures.touch();
         let (cells, other) = self.pool_and_other(pool);
         let sum = |cell: &AtomicI64, amount: i64| read(cell).wrapping_add(amount);
         let now = [sum(&cells.blocks, 1), sum(&cells.bytes, bytes), sum(&cells.requested, requested)];
         let all = [sum(&other.blocks, now[0]), sum(&other.bytes, now[1]), sum(&other.requested, now[2])];
         // One test of six signs.
-        if (least_room(&cells.limits, now) | least_room(&self.limits, all)) < 0
-            && !self.rise(pool, bytes, requested)
-        {
+        if (least_room(&cells.limits, now) | least_room(&self.limits, all)) < 0 && !may_pass() {
             return false;
         }
         let [blocks, all_bytes, all_requested] = now;
@@ -79,7 +96,7 @@ impl Cells {
     /// A limit would be passed: whether it may be.
     #[cold]
     fn rise(&self, pool: PoolSize, bytes: i64, requested: i64) -> bool {
-        if !self.bound.load(Ordering::Relaxed) {
+        if !self.is_bound() {
             self.risen.store(true, Ordering::Relaxed);
             return true;
         }
@@ -150,6 +167,11 @@ impl Cells {
     pub(super) fn begin(&self) {
         self.bound.store(false, Ordering::Relaxed);
         self.start_from(self.now());
+    }
+
+    /// Whether no figure may rise above its most: it asks before.
+    pub(super) fn is_bound(&self) -> bool {
+        self.bound.load(Ordering::Relaxed)
     }
 
     /// Binds the figures, which are not above `most`.

@@ -202,6 +202,18 @@ impl Shard {
         }
     }
 
+    /// Takes the shard, unless somebody has it who may wait for others: see [`ShardGuard::disarm`].
+    pub(crate) fn hold_unless_disarmed(&self) -> Option<ShardGuard<'_>> {
+        let mut tries = 0;
+        loop {
+            let taken = self.try_hold();
+            if taken.is_some() || self.cells.lock.load(Ordering::Relaxed) & (HELD | TOKEN) == HELD {
+                return taken;
+            }
+            wait_a_moment(&mut tries);
+        }
+    }
+
     /// Takes the shard when nobody has it.
     #[inline]
     pub fn hold(&self) -> ShardGuard<'_> {
@@ -244,6 +256,15 @@ impl ShardGuard<'_> {
         while !self.counting().allocate(pool, bytes, requested) {
             self.ask(pool, bytes, requested);
         }
+    }
+
+    /// As [`ShardGuard::allocate`], unless a peak might rise; whether it is counted. Who knows of blocks that were given back and are not
+    /// counted yet counts these first.
+    #[inline]
+    pub(crate) fn allocate_below_peak(&mut self, pool: PoolSize, bytes: usize, requested: usize) -> bool {
+        let (bytes, requested) = (bytes as i64, requested as i64);
+        self.counting().allocate_below_peak(pool, bytes, requested)
+            || self.allocate_shared(pool, bytes, requested)
     }
 
     /// A block is given back, and no stream uses it. It may have come from another shard; so for the two below.
@@ -289,6 +310,16 @@ impl ShardGuard<'_> {
         if before & ACTIVE == 0 {
             self.shard.be_admitted(Sums::default());
         }
+    }
+
+    /// Counts a block if others have room for it that they do not use: no peak rises then.
+    #[cold]
+    #[inline(never)]
+    fn allocate_shared(&self, pool: PoolSize, bytes: i64, requested: i64) -> bool {
+        let Shard { cells, others, .. } = self.shard;
+        cells.is_bound()
+            && others.share(cells, Sums::of_block(pool, bytes, requested))
+            && cells.allocate(pool, bytes, requested)
     }
 
     /// Gets room for a block that the shard has none for.
