@@ -20,7 +20,7 @@ use super::routes::Unrouted;
 use super::share::BlockExport;
 use crate::engine::paged::PAGE;
 use crate::error::{Error, Result};
-use crate::primitive::{Mutex, lock};
+use crate::primitive::{Mutex, lock, lock_over_calls};
 use crate::resource::{DEFAULT_ALIGNMENT, Home, RawResource};
 
 /// The memory of all segments.
@@ -67,7 +67,7 @@ impl Memory {
 
     fn map(&self, bytes: usize) -> cuda_mem_core::Result<u64> {
         let bytes = bytes.next_multiple_of(PAGE);
-        let mut mapped = lock(&self.mapped);
+        let mut mapped = lock_over_calls(&self.mapped);
         let options = match mapped.options {
             Some(options) => options,
             None => *mapped.options.insert(CreateOptions::supported_by(self.device)?),
@@ -130,7 +130,7 @@ impl Memory {
 
     /// A descriptor of a segment.
     pub(super) fn export(&self, address: u64) -> Result<BlockExport> {
-        match lock(&self.mapped).segments.get(&address) {
+        match lock_over_calls(&self.mapped).segments.get(&address) {
             Some(Segment::Device { memory, .. }) => {
                 let descriptor = memory.export_posix_fd()?;
                 Ok(BlockExport { base: address, pieces: vec![(memory.bytes(), descriptor)] })
@@ -144,7 +144,7 @@ impl Memory {
 
     /// Lets a peer reach all that the device's own segments have, and will have.
     pub(super) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
-        let mut mapped = lock(&self.mapped);
+        let mut mapped = lock_over_calls(&self.mapped);
         for segment in mapped.segments.values() {
             if let Segment::Device { range, memory } = segment {
                 range.set_access(0, memory.bytes(), &[peer], Access::ReadWrite)?;
