@@ -206,7 +206,7 @@ impl Shared {
             return Err(capturing.into());
         }
         let point = Event::new(&self.context)?;
-        stream.record(&point)?;
+        stream.record_unnoticed(&point)?;
         // A capture that began meanwhile would have it.
         if stream.is_capturing()? {
             return Err(capturing.into());

@@ -283,7 +283,7 @@ impl Backend for Vmm {
         let event = Event::new(&self.context)?;
         let told = Some(event.as_raw() as usize as u64);
         self.observer
-            .watch(|| stream.record(&event), |()| DriverCall::Record { stream: stream.id(), event: told })?;
+            .watch(|| stream.record_unnoticed(&event), |()| DriverCall::Record { stream: stream.id(), event: told })?;
         self.calls.record += 1;
         // A capture that began meanwhile may have the event: asked, it would end the capture, and waited for, draw another stream into
         // it.
