@@ -22,6 +22,7 @@ use crate::error::{Error, Result, call};
 use crate::event::EventPool;
 use crate::fork;
 use crate::handle::Handle;
+use crate::stream::BesideLegacy;
 
 /// A context, normally a device's primary one. Clones are handles to the same one; whatever is made in it keeps it alive.
 ///
@@ -49,6 +50,8 @@ struct Inner {
     retained: bool,
     /// Events for ordering one stream after another, which every such step borrows for a moment.
     events: EventPool,
+    /// For points behind the legacy stream.
+    beside_legacy: BesideLegacy,
 }
 
 /// The memory of a device, in bytes.
@@ -92,7 +95,8 @@ impl Context {
     }
 
     fn new(device: Device, raw: CUcontext, retained: bool) -> Self {
-        let inner = Inner { device, raw: Handle::new(raw), retained, events: EventPool::default() };
+        let (events, beside_legacy) = (EventPool::default(), BesideLegacy::default());
+        let inner = Inner { device, raw: Handle::new(raw), retained, events, beside_legacy };
         Self { inner: Arc::new(inner) }
     }
 
@@ -214,6 +218,10 @@ impl Context {
         &self.inner.events
     }
 
+    pub(crate) fn beside_legacy(&self) -> &BesideLegacy {
+        &self.inner.beside_legacy
+    }
+
     /// Refuses what belongs to another context.
     #[inline]
     pub(crate) fn expect_same(&self, other: &Self, what: &'static str) -> Result<()> {
@@ -247,6 +255,7 @@ impl Drop for Inner {
             return;
         }
         self.events.destroy_all(self.device.driver());
+        self.beside_legacy.destroy(self.device.driver());
         if self.retained {
             let (driver, device) = (self.device.driver(), self.device.as_raw());
             driver.release(|| {

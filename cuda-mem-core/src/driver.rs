@@ -23,6 +23,7 @@ use crate::error::{DriverError, Error, Result, call};
 use crate::fork;
 use crate::host::registry::Registry;
 use crate::idle::WhenIdle;
+use crate::late_reports;
 
 /// An initialised CUDA driver. Copies are handles to the same one.
 ///
@@ -228,7 +229,8 @@ impl Driver {
         self.state.release_failures.load(Ordering::Relaxed)
     }
 
-    /// Has `hook` called for each release that fails from now on, in the thread where it fails. It replaces an earlier hook.
+    /// Has `hook` called for each release that fails from now on, in the thread where it fails: at once, or when the locks are gone that
+    /// the thread has ([`LateReports`](crate::LateReports)), so that it may ask allocators what they have. It replaces an earlier hook.
     ///
     /// The hook must not panic: a panic in it is swallowed, because it would come out of a `Drop`.
     pub fn on_release_failure(self, hook: impl Fn(&Error) + Send + Sync + 'static) {
@@ -261,7 +263,7 @@ impl Driver {
     }
 
     /// Counts a release that failed, and tells the hook: for owners above this crate, whose `Drop` has nobody to return an error
-    /// to. Nothing in a forked child and at the end of the process.
+    /// to. Nothing in a forked child and at the end of the process. A thread with [`LateReports`](crate::LateReports) tells later.
     #[cold]
     pub fn report_release_failure(self, error: &Error) {
         if fork::forked() || error.code() == Some(CUresult::CUDA_ERROR_DEINITIALIZED) {
@@ -269,6 +271,13 @@ impl Driver {
             return;
         }
         self.state.release_failures.fetch_add(1, Ordering::Relaxed);
+        if !late_reports::put_off(self, error) {
+            self.tell_release_failure(error);
+        }
+    }
+
+    /// Tells the hook.
+    pub(crate) fn tell_release_failure(self, error: &Error) {
         let hook = self.state.on_release_failure.read().unwrap_or_else(PoisonError::into_inner).clone();
         // Of a panic nobody is left to be told: the hook's documentation forbids it.
         quietly(|| {

@@ -10,6 +10,7 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
+mod beside_legacy;
 mod capture_past;
 mod capture_point;
 mod known;
@@ -34,6 +35,7 @@ use crate::error::{Error, Result, call};
 use crate::fork;
 use crate::handle::Handle;
 
+pub(crate) use beside_legacy::BesideLegacy;
 pub use capture_past::CapturePast;
 pub use capture_point::{CaptureId, CapturePoint};
 pub(crate) use known::{KnownStreams, Points};

@@ -330,8 +330,9 @@ impl Use {
 
     fn synchronize(&self) -> Result<()> {
         let own = match &self.event {
-            // A capture that begins just now would end by a wait for the stream, which anybody may lend meanwhile.
-            None if !self.stream.is_per_thread() && !self.stream.is_legacy() => {
+            // A capture that begins just now would end by a wait for the stream, which anybody may lend meanwhile, or
+            // by one that names the legacy stream.
+            None if !self.stream.is_per_thread() => {
                 if let Ok(Some(true)) = self.stream.is_idle_unlent() {
                     return Ok(());
                 }
@@ -365,8 +366,7 @@ impl Use {
             if let Some(is_idle) = self.stream.is_idle_unlent()? {
                 return Ok(is_idle);
             }
-            self.event =
-                Some(Arc::new(self.stream.point_unnoticed("looking for the end of uses of memory")?));
+            self.event = Some(Arc::new(self.stream.point("looking for the end of uses of memory")?));
         }
         let answer = self.event.as_ref().map_or(Ok(true), |event| event.is_complete());
         if answer.is_err() && !self.stream.is_per_thread() {

@@ -2,6 +2,9 @@
 
 mod exclusive;
 
+use std::ops::{Deref, DerefMut};
+
+use cuda_mem_core::LateReports;
 pub(crate) use exclusive::Exclusive;
 
 #[cfg(all(loom, test))]
@@ -47,6 +50,35 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         Ok(guard) => Some(guard),
         Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(std::sync::TryLockError::WouldBlock) => None,
+    }
+}
+
+/// As [`lock`], for those who call the driver meanwhile, or drop what does: what the driver refuses to take back the program's hook hears of
+/// when the lock is gone, which it may wait for.
+pub(crate) fn lock_over_calls<T>(mutex: &Mutex<T>) -> OverCalls<'_, T> {
+    let reports = LateReports::new();
+    OverCalls { guard: lock(mutex), _reports: reports }
+}
+
+/// What [`lock_over_calls`] has locked.
+#[derive(Debug)]
+pub(crate) struct OverCalls<'m, T> {
+    guard: MutexGuard<'m, T>,
+    /// Behind the lock, so that it goes later.
+    _reports: LateReports,
+}
+
+impl<T> Deref for OverCalls<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for OverCalls<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
     }
 }
 

@@ -15,9 +15,9 @@ use std::collections::HashMap;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cuda_mem_sys::{CUevent, CUstream, CUstream_flags, CUstream_st};
+use cuda_mem_sys::CUstream_st;
 
-use super::{Inner, Kind, StreamId, destroy, is_capturing};
+use super::{Inner, Kind, StreamId, is_capturing};
 use crate::capture::Relaxed;
 use crate::context::Context;
 use crate::driver::Driver;
@@ -159,7 +159,7 @@ impl Known {
         let _bound = self.context.bind()?;
         let event = Event::pooled(&self.context)?;
         if self.is_legacy {
-            return record_behind_legacy(driver, event.handle()).map(|()| Some(event));
+            return self.context.beside_legacy().record(&self.context, &event).map(|()| Some(event));
         }
         let has_left = self.lock();
         if *has_left || is_capturing(driver, self.raw.raw())? {
@@ -189,19 +189,6 @@ impl Points {
             None => Ok(false),
         }
     }
-}
-
-/// Records `event` behind all work of the current context's legacy stream, which is not named: beside a blocking stream's
-/// capture that would end the capture. A blocking stream of our own waits for it.
-pub(super) fn record_behind_legacy(driver: Driver, event: CUevent) -> Result<()> {
-    let mut blocking: CUstream = ptr::null_mut();
-    let flags = CUstream_flags::CU_STREAM_DEFAULT.0;
-    // SAFETY: one handle to write; a context is current.
-    unsafe { call!(driver, cuStreamCreateWithPriority(&mut blocking, flags, 0)) }?;
-    // SAFETY: a live event and a live stream of the same context.
-    let recorded = unsafe { call!(driver, cuEventRecord(event, blocking)) };
-    destroy(driver, blocking);
-    recorded
 }
 
 fn place(stream: &Inner) -> usize {

@@ -5,8 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::known::record_behind_legacy;
-use super::{Kind, Stream};
+use super::Stream;
 use crate::driver::refuse_forked;
 use crate::error::Result;
 use crate::event::Event;
@@ -34,13 +33,13 @@ impl Stream {
         }
     }
 
-    /// An event behind everything that it was given so far, which no capture has. [`Capturing`](crate::Error::Capturing) for `call`
-    /// if it captures.
+    /// An event behind everything that it was given so far, which no capture has, and the making of which ends none.
+    /// [`Capturing`](crate::Error::Capturing) for `call` if it captures.
     pub(crate) fn point(&self, call: &'static str) -> Result<Event> {
         self.refuse_capturing(call)?;
         let event = Event::pooled(self.context())?;
-        self.record(&event)?;
-        if self.is_lent() {
+        self.record_unnoticed(&event)?;
+        if self.is_lent() && !self.is_legacy() {
             // A capture that began before the record has the event: asked for, it would end the capture, and waited for, draw the
             // other stream into it. Once the capture has ended the driver refuses both (seen on hardware).
             self.refuse_capturing(call)?;
@@ -48,17 +47,25 @@ impl Stream {
         Ok(event)
     }
 
-    /// As [`Stream::point`], for callers who are not expected at the stream: nor does it end a capture of a blocking stream, which
-    /// every mention of the legacy stream does.
-    pub(crate) fn point_unnoticed(&self, call: &'static str) -> Result<Event> {
-        if self.inner.kind != Kind::Legacy {
-            return self.point(call);
+    /// As [`Stream::record`], for callers whom nobody expects at the stream: a capture that a blocking stream has begun in the
+    /// meantime stays as it is, which every mention of the legacy default stream ends.
+    ///
+    /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html); for the legacy stream on a
+    /// blocking stream of the context's own, which waits for it.
+    ///
+    /// # Capture
+    ///
+    /// As [`Stream::record`]; the event of a legacy stream is never part of a graph.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::record`].
+    pub fn record_unnoticed(&self, event: &Event) -> Result<()> {
+        if !self.is_legacy() {
+            return self.record(event);
         }
-        self.refuse_capturing(call)?;
-        let _bound = self.context().bind()?;
-        let event = Event::pooled(self.context())?;
-        record_behind_legacy(self.driver(), event.handle())?;
-        Ok(event)
+        self.context().expect_same(event.context(), "the event")?;
+        self.context().beside_legacy().record(self.context(), event)
     }
 
     /// Whether it has no work; None if somebody else may have it capture, so that it cannot be asked.

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Error, Fence, Stream, Uses};
 
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
-use crate::interrupted::{LIMIT, begin_to_capture, capture_around_record, meanwhile, on_interrupted, until};
+use crate::interrupted::{
+    LIMIT, begin_to_capture, beside_legacy, capture_around_record, meanwhile, on_interrupted, until,
+};
 
 /// A stream, one that others have, and the context's legacy stream beside a blocking one that begins to capture.
 fn on_each(test: impl Fn(&Stream, &Stream)) {
@@ -17,22 +18,8 @@ fn on_each(test: impl Fn(&Stream, &Stream)) {
         let lent = unsafe { Stream::borrow_raw(context, stream.as_raw()) }.unwrap();
         test(&stream, &stream);
         test(&lent, &lent);
-        let blocking = blocking(sim, context);
-        test(&Stream::legacy(context).unwrap(), &blocking);
-        let raw = blocking.as_raw();
-        drop(blocking);
-        // SAFETY: made below, destroyed once, when nobody has it any more.
-        assert_eq!(unsafe { sim.table().cuStreamDestroy().unwrap()(raw.cast()) }, CUresult::CUDA_SUCCESS);
+        beside_legacy(sim, context, &test);
     });
-}
-
-fn blocking(sim: &cuda_mem_sim::Sim, context: &Context) -> Stream {
-    let mut raw = std::ptr::null_mut();
-    // SAFETY: one handle to write; the context is current.
-    let made = context.with_current(|| unsafe { sim.table().cuStreamCreate().unwrap()(&mut raw, 0) });
-    assert_eq!(made.unwrap(), CUresult::CUDA_SUCCESS);
-    // SAFETY: destroyed when nobody has it any more.
-    unsafe { Stream::borrow_raw(context, raw.cast()) }.unwrap()
 }
 
 /// Who looks whether memory is in use is nobody whom the stream's owner knows of.
@@ -47,7 +34,36 @@ fn a_look_at_uses_leaves_a_capture_that_begins_meanwhile_alone() {
         assert!(matches!(answer, Ok(_) | Err(Error::Capturing { .. })), "{answer:?}");
         assert_eq!(capture.end().unwrap().len(), 0);
         until("the use is over", || uses.are_over().unwrap());
+        // On the same driver, for which simulators of a process are few.
+        a_point_behind_uses_leaves_a_capture_that_begins_meanwhile_alone(used, captures);
+        if used.id() != captures.id() {
+            a_wait_for_uses_of_the_legacy_stream_leaves_a_capture_alone(used, captures);
+        }
     });
+}
+
+/// Who has the point knows when the memory is free.
+fn a_point_behind_uses_leaves_a_capture_that_begins_meanwhile_alone(used: &Stream, captures: &Stream) {
+    let mut uses = Uses::new();
+    uses.record_stream(used).unwrap();
+    let captured = begin_to_capture(captures);
+    let points = uses.points();
+    let capture = captured.recv_timeout(LIMIT).unwrap();
+    assert!(matches!(points, Ok(_) | Err(Error::Capturing { .. })), "{points:?}");
+    assert_eq!(capture.end().unwrap().len(), 0);
+    let points = uses.points().unwrap();
+    until("the points are reached", || points.iter().all(|point| point.is_reached().unwrap()));
+}
+
+fn a_wait_for_uses_of_the_legacy_stream_leaves_a_capture_alone(legacy: &Stream, captures: &Stream) {
+    let uses = Uses::new();
+    uses.record_stream(legacy).unwrap();
+    let captured = begin_to_capture(captures);
+    let waited = uses.wait();
+    let capture = captured.recv_timeout(LIMIT).unwrap();
+    assert!(matches!(waited, Ok(()) | Err(Error::Capturing { .. })), "{waited:?}");
+    assert_eq!(capture.end().unwrap().len(), 0);
+    uses.wait().unwrap();
 }
 
 #[test]

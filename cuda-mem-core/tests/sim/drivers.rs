@@ -1,9 +1,11 @@
 //! Two drivers in one process: each for its own.
 
+use std::sync::{Arc, Mutex};
+
 use cuda_mem_core::host::{PinnedFlags, RegisterFlags, Registered};
 use cuda_mem_core::{
-    Context, DeviceBuffer, Driver, Error, Event, Fence, FenceLine, ManagedBuffer, PinnedBuffer, Stream,
-    Transfer,
+    Context, DeviceBuffer, Driver, Error, Event, Fence, FenceLine, LateReports, ManagedBuffer, PinnedBuffer,
+    Stream, Transfer,
 };
 use cuda_mem_sim::Sim;
 
@@ -76,6 +78,33 @@ fn each_has_its_own_registrations_and_failures() {
         // The other driver knows nothing of it.
         drop(Registered::new(two, registered, RegisterFlags::MAPPED).unwrap());
         assert_eq!((one.driver().release_failures(), two.driver().release_failures()), (0, 0));
+    });
+}
+
+#[test]
+fn failures_are_told_when_the_thread_holds_them_back_no_more() {
+    on_simulator(|_, context| {
+        let driver = context.driver();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tell = Arc::clone(&told);
+        driver.on_release_failure(move |error| {
+            // As whoever has a lock and calls the driver.
+            drop(LateReports::new());
+            tell.lock().unwrap().push(error.to_string());
+        });
+        let failures = ["first", "second"].map(|what| Error::ForeignContext { what });
+        let reports = [LateReports::new(), LateReports::new()];
+        failures.iter().for_each(|failure| driver.report_release_failure(failure));
+        let [outer, inner] = reports;
+        drop(outer);
+        assert_eq!((driver.release_failures(), told.lock().unwrap().len()), (2, 0));
+        // Another thread tells of its own at once.
+        let third = Error::ForeignContext { what: "third" };
+        std::thread::scope(|scope| scope.spawn(|| driver.report_release_failure(&third)).join().unwrap());
+        drop(inner);
+        let expected: Vec<_> = [&third, &failures[0], &failures[1]].map(ToString::to_string).into();
+        assert_eq!(*told.lock().unwrap(), expected);
+        driver.on_release_failure(|_| {});
     });
 }
 

@@ -117,6 +117,21 @@ pub(crate) fn interrupted(builder: Builder, test: impl FnOnce(&'static Sim, &Con
     expect_clean(sim);
 }
 
+/// Runs a test with the legacy stream of a context and a blocking stream, whose captures what names the other one ends.
+pub(crate) fn beside_legacy(sim: &Sim, context: &Context, test: impl FnOnce(&Stream, &Stream)) {
+    let mut raw = ptr::null_mut();
+    // SAFETY: one handle to write; the context is current.
+    let made = context.with_current(|| unsafe { sim.table().cuStreamCreate().unwrap()(&mut raw, 0) });
+    assert_eq!(made.unwrap(), CUresult::CUDA_SUCCESS);
+    {
+        // SAFETY: destroyed when nobody has it any more.
+        let blocking = unsafe { Stream::borrow_raw(context, raw.cast()) }.unwrap();
+        test(&Stream::legacy(context).unwrap(), &blocking);
+    }
+    // SAFETY: made above, destroyed once, when nobody has it any more.
+    assert_eq!(unsafe { sim.table().cuStreamDestroy().unwrap()(raw) }, CUresult::CUDA_SUCCESS);
+}
+
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cuda_mem_core::{Event, Stream};
 
 use super::shared::wait_for;
-use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
+use crate::primitive::{AtomicU64, Mutex, Ordering, lock, lock_over_calls};
 
 /// No stream has this number.
 const NOBODY: u64 = u64::MAX;
@@ -85,7 +85,7 @@ impl<S: Clone, E: Clone> Owner<S, E> {
     /// The stream of this number ends, if it is served here and `look` finds where its work ends. With the lock, so that the stream stays:
     /// `look` waits for nobody.
     pub(super) fn end(&self, id: u64, look: impl FnOnce(&S) -> Option<End<E>>) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = lock_over_calls(&self.state);
         let State::Live(stream) = &*state else { return false };
         if !self.is(id) {
             return false;
@@ -102,7 +102,7 @@ impl<S: Clone, E: Clone> Owner<S, E> {
         if !self.is(NOBODY) {
             return None;
         }
-        let mut state = lock(&self.state);
+        let mut state = lock_over_calls(&self.state);
         let is_done = match &*state {
             State::Ended(_, End::Done) => true,
             State::Ended(_, End::At(point)) => is_reached(point),

@@ -9,7 +9,7 @@ use super::size_set::SizeSet;
 use super::slot::StreamSlot;
 use crate::engine::paged::BlockNumber;
 use crate::error::Result;
-use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
+use crate::primitive::{AtomicUsize, Mutex, Ordering, lock, lock_over_calls};
 
 /// Uses by streams other than a block's own: those of blocks in use, and of freed ones that wait until they are over.
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ impl Pending {
         stream: &Stream,
         capture: Option<CaptureId>,
     ) -> Result<()> {
-        let mut used = lock(&self.used);
+        let mut used = lock_over_calls(&self.used);
         let used = used.entry(address).or_insert_with(|| {
             self.blocks.fetch_add(1, Ordering::Release);
             Used { uses: Uses::new(), capture }
@@ -185,7 +185,7 @@ impl Pending {
 
     /// With what is done before anybody else has the blocks.
     fn take_and(&self, is_wanted: impl FnMut(&mut Waiting) -> bool, done: impl FnOnce()) -> Vec<Waiting> {
-        let mut freed = lock(&self.freed);
+        let mut freed = lock_over_calls(&self.freed);
         let taken: Vec<_> = freed.extract_if(.., is_wanted).collect();
         done();
         drop(freed);
@@ -195,8 +195,9 @@ impl Pending {
 
     /// Waits for all uses; what each wait said.
     pub(super) fn wait(&self) -> Vec<cuda_mem_core::Result<()>> {
-        let used = lock(&self.used).values().map(|used| used.uses.wait()).collect::<Vec<_>>();
-        let freed = lock(&self.freed).iter().map(|waiting| waiting.uses.wait()).collect::<Vec<_>>();
+        let used = lock_over_calls(&self.used).values().map(|used| used.uses.wait()).collect::<Vec<_>>();
+        let freed =
+            lock_over_calls(&self.freed).iter().map(|waiting| waiting.uses.wait()).collect::<Vec<_>>();
         used.into_iter().chain(freed).collect()
     }
 

@@ -25,7 +25,7 @@ use super::vmm::{Told, Vmm};
 use crate::engine::paged::{Heaps, PAGE, PageSource, Policy, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::History;
-use crate::primitive::{AtomicU64, AtomicUsize, Mutex, MutexGuard, lock};
+use crate::primitive::{AtomicU64, AtomicUsize, Mutex, OverCalls, lock, lock_over_calls};
 use crate::statistics::{DeviceStatistics, PeakLedger, ShardGuard};
 
 /// How much of the address space is reserved at once, in multiples of the device's memory: windows leave room behind them, and
@@ -149,7 +149,7 @@ impl Shared {
         }
         // The default stream of another thread may end meanwhile, and this one would go on with what is a third one's by then.
         stream.refuse_other_threads()?;
-        let mut numbers = lock(&self.numbers);
+        let mut numbers = lock_over_calls(&self.numbers);
         let known = numbers.by_stream.get(&stream.id()).and_then(|number| self.slots.get(*number));
         let (slot, last) = match known.filter(|slot| slot.owner.is(stream.id().as_raw())) {
             Some(slot) => (slot, None),
@@ -204,7 +204,7 @@ impl Shared {
             return Err(capturing.into());
         }
         let point = Event::new(&self.context)?;
-        stream.record(&point)?;
+        stream.record_unnoticed(&point)?;
         // A capture that began meanwhile would have it.
         if stream.is_capturing()? {
             return Err(capturing.into());
@@ -215,10 +215,10 @@ impl Shared {
     }
 
     /// The page source, which knows of all pins; not for watchers, who have it, nor in a forked child.
-    pub(super) fn source(&self) -> Result<MutexGuard<'_, PageSource<Vmm>>> {
+    pub(super) fn source(&self) -> Result<OverCalls<'_, PageSource<Vmm>>> {
         refuse_forked()?;
         refuse_watchers()?;
-        let mut source = lock(&self.source);
+        let mut source = lock_over_calls(&self.source);
         source.unpin(&self.pins.take_dropped());
         Ok(source)
     }

@@ -175,16 +175,22 @@ impl Backend for Vmm {
     type Error = Error;
     type Mark = Arc<Event>;
 
-    fn reserve(&mut self, bytes: u64) -> Result<u64> {
+    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>> {
         let bytes = usize::try_from(bytes).map_err(|_| Error::TooLarge { count: usize::MAX, size: 1 })?;
-        let range = self.observer.watch(
+        let reserved = self.observer.watch(
             || AddressRange::reserve(self.context.device(), bytes, PAGE),
             |range| DriverCall::Reserve { address: range.address(), bytes: bytes as u64 },
-        )?;
+        );
+        let range = match reserved {
+            Err(Error::Driver(error)) if error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                return Ok(None);
+            }
+            reserved => reserved?,
+        };
         self.calls.reserve += 1;
         let address = range.address();
         self.ranges.insert(address, range);
-        Ok(address)
+        Ok(Some(address))
     }
 
     fn create(&mut self, bytes: usize) -> Result<Option<u64>> {
@@ -282,8 +288,10 @@ impl Backend for Vmm {
         }
         let event = Event::new(&self.context)?;
         let told = Some(event.as_raw() as usize as u64);
-        self.observer
-            .watch(|| stream.record(&event), |()| DriverCall::Record { stream: stream.id(), event: told })?;
+        self.observer.watch(
+            || stream.record_unnoticed(&event),
+            |()| DriverCall::Record { stream: stream.id(), event: told },
+        )?;
         self.calls.record += 1;
         // A capture that began meanwhile may have the event: asked, it would end the capture, and waited for, draw another stream into
         // it.

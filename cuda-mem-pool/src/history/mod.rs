@@ -8,7 +8,7 @@ mod tracker;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -73,6 +73,8 @@ struct State {
 thread_local! {
     static USER_METADATA: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
     static COMPILE_CONTEXTS: RefCell<Vec<Arc<str>>> = const { RefCell::new(Vec::new()) };
+    /// The thread is in what tells stacks.
+    static IN_PROVIDER: Cell<bool> = const { Cell::new(false) };
 }
 
 /// What the calling thread says of what it does next, on any device: new entries carry it, until it says something else. `None`
@@ -193,7 +195,13 @@ impl History {
         };
         // Not under the lock: it may take long, or allocate. Whoever asks is in the middle of something, and goes on without.
         let provider = provider?;
-        self.trackers.run(move || provider())
+        // What it allocates itself has no stack, for which it would be asked within itself without end. A thread at its end asks nobody.
+        if IN_PROVIDER.try_with(|inside| inside.replace(true)).unwrap_or(true) {
+            return None;
+        }
+        let frames = self.trackers.run(move || provider());
+        let _ = IN_PROVIDER.try_with(|inside| inside.set(false));
+        frames
     }
 
     /// Something happened. With listeners, waits for other threads that record, and for trackers, which are told before this

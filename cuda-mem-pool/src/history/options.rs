@@ -61,7 +61,7 @@ impl HistoryOptions {
         self
     }
 
-    /// Records what `frames` says of the calling stack.
+    /// Records what `frames` says of the calling stack. It may allocate; what it does is recorded without stacks.
     #[must_use]
     pub fn with_frames(
         mut self,

@@ -6,7 +6,7 @@ use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
-use crate::interrupted::{LIMIT, begin_to_capture, capture_around_record, interrupted, until};
+use crate::interrupted::{LIMIT, begin_to_capture, beside_legacy, capture_around_record, interrupted, until};
 
 const MIB: usize = 1 << 20;
 
@@ -26,6 +26,51 @@ fn a_stream_whose_memory_another_gets_may_begin_to_capture_meanwhile() {
         assert_eq!(capture.end().unwrap().len(), 0);
         drop(block);
         drop(allocator.allocate(60 * MIB, &other).unwrap());
+    });
+}
+
+/// What looks for the end of the legacy stream's work names it, if it does not see to that, and a blocking stream's capture ends by it.
+#[test]
+fn a_blocking_stream_may_begin_to_capture_beside_memory_of_the_legacy_one() {
+    interrupted(Sim::builder().memory(64 << 20), |sim, context| {
+        beside_legacy(sim, context, |legacy, captures| {
+            let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+            let other = Stream::new(context).unwrap();
+            let beside_capture = |act: &dyn Fn()| {
+                let captured = begin_to_capture(captures);
+                act();
+                let capture = captured.recv_timeout(LIMIT).unwrap();
+                assert_eq!(capture.end().unwrap().len(), 0);
+            };
+            // Another stream gets what it has freed.
+            drop(allocator.allocate(60 * MIB, legacy).unwrap());
+            beside_capture(&|| {
+                // It may cost an attempt.
+                let _ = allocator.allocate(60 * MIB, &other);
+            });
+            drop(allocator.allocate(60 * MIB, &other).unwrap());
+            // A block is freed that it used.
+            let address = allocator.allocate_by_address(4 * MIB, &other).unwrap();
+            allocator.record_stream(address, legacy).unwrap();
+            beside_capture(&|| {
+                // SAFETY: nothing uses the block.
+                unsafe { allocator.free_by_address(address) }.unwrap();
+            });
+            until("the block is back", || {
+                let again = allocator.allocate_by_address(4 * MIB, &other).unwrap();
+                // SAFETY: as above.
+                unsafe { allocator.free_by_address(again) }.unwrap();
+                again == address
+            });
+            // It is allocated for no more.
+            drop(allocator.allocate(4 * MIB, legacy).unwrap());
+            beside_capture(&|| {
+                // SAFETY: it is given nothing more.
+                unsafe { allocator.forget_stream(legacy) }.unwrap_err();
+            });
+            // SAFETY: as above.
+            unsafe { allocator.forget_stream(legacy) }.unwrap();
+        });
     });
 }
 

@@ -449,3 +449,26 @@ fn a_stream_is_not_held_up_by_one_that_is_slower() {
         free(&allocator, next).unwrap();
     });
 }
+
+/// A process may have only so many addresses in a row, however much memory there is.
+#[test]
+fn without_addresses_fewer_are_enough_and_with_none_it_is_out_of_memory() {
+    on(machine(GIB).no_data(), |sim, context| {
+        let fail_one = || sim.fail_call("cuMemAddressReserve", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        for size in [MIB / 2, 8 * MIB] {
+            let stream = Stream::new(context).unwrap();
+            let fewer = allocator(context, true);
+            fail_one();
+            let block = fewer.allocate_by_address(size, &stream).unwrap();
+            assert_eq!((sim.struck().len(), fewer.statistics().num_alloc_retries), (1, 0));
+            free(&fewer, block).unwrap();
+            let none = allocator(context, true);
+            (0..100).for_each(|_| fail_one());
+            let report = report(&none, size, &stream);
+            assert_eq!(report.reserved, 0);
+            sim.clear_faults();
+            let block = none.allocate_by_address(size, &stream).unwrap();
+            free(&none, block).unwrap();
+        }
+    });
+}

@@ -1,9 +1,10 @@
 //! Private pools of `CachingAllocator` on small machines, and what they ask of the driver.
 
+use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::{Filter, Options};
-use cuda_mem_pool::{Error, MempoolId};
+use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
 use crate::common::capture::{Capture, GLOBAL};
@@ -206,5 +207,31 @@ fn nothing_is_asked_of_a_stream_that_captures() {
         allocator.release_pool(id).unwrap();
         assert!(allocator.empty_cache().unwrap() > 0);
         assert_eq!(allocator.reserved_bytes(), 0);
+    });
+}
+
+/// What the driver neither lets the device in to nor takes away again is held until the allocator ends.
+#[test]
+fn memory_of_a_segment_that_cannot_be_undone_stays_claimed() {
+    on(Sim::builder().memory(64 << 20), |sim, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let stream = Stream::new(context).unwrap();
+        let id = MempoolId::for_graph();
+        allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+        for function in ["cuMemSetAccess", "cuMemUnmap"] {
+            sim.fail_call(function, 1, CUresult::CUDA_ERROR_UNKNOWN);
+        }
+        allocator.allocate(4 << 20, &stream).unwrap_err();
+        assert_eq!(sim.struck().len(), 2);
+        let held = allocator.reserved_bytes();
+        assert!(held > 0, "its memory is still there");
+        assert_eq!(context.driver().release_failures(), 0);
+        drop(allocator.allocate(4 << 20, &stream).unwrap());
+        assert_eq!(allocator.reserved_bytes(), 2 * held);
+        allocator.end_allocate_to_pool(id).unwrap();
+        allocator.release_pool(id).unwrap();
+        stream.synchronize().unwrap();
+        allocator.empty_cache().unwrap();
+        assert_eq!(allocator.reserved_bytes(), held);
     });
 }

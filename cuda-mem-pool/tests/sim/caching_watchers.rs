@@ -1,17 +1,17 @@
 //! What callbacks about changing memory may do, while the allocator is locked by the thread that they are called by.
 
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use cuda_mem_core::{Context, Stream};
-use cuda_mem_pool::caching::{CachingAllocator, Pin};
-use cuda_mem_pool::history::{HistoryOptions, TraceTracker};
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, Pin};
+use cuda_mem_pool::history::{HistoryOptions, RecordContext, TraceTracker};
 use cuda_mem_pool::segments::Filter;
-use cuda_mem_pool::snapshot::{Action, TraceEntry};
+use cuda_mem_pool::snapshot::{Action, Frame, Frames, TraceEntry};
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
@@ -280,5 +280,36 @@ fn an_owner_that_is_dropped_in_a_watcher_is_not_lost() {
         context.synchronize().unwrap();
         allocator.empty_cache().unwrap();
         assert_eq!(allocator.statistics().active_bytes.all.current, 0);
+    });
+}
+
+/// It would be asked for the stack of what it does itself, and so on.
+#[test]
+fn what_tells_stacks_may_allocate() {
+    on_small(|context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let stream = Stream::new(context).unwrap();
+        let depth = AtomicUsize::new(0);
+        let (within, of) = (allocator.clone(), stream.clone());
+        let frames = move || {
+            let before = depth.fetch_add(1, Ordering::SeqCst);
+            if before < 5 {
+                drop(within.allocate(3 * MIB, &of).unwrap());
+            }
+            depth.store(before, Ordering::SeqCst);
+            let frame = Frame { filename: "here".into(), line: before as u32, name: "told".into() };
+            Frames::from([frame])
+        };
+        allocator.history().start(&HistoryOptions::default().with_frames(RecordContext::All, frames));
+        let block = allocator.allocate(8 * MIB, &stream).unwrap();
+        drop(block);
+        let entries = allocator.history().entries();
+        let depths: Vec<_> =
+            entries.iter().filter_map(|entry| Some(entry.frames.as_ref()?.first()?.line)).collect();
+        assert!(depths.len() >= 3 && depths.iter().all(|depth| *depth == 0), "{depths:?}");
+        let alloc = |entry: &&TraceEntry| entry.action == Action::Alloc;
+        assert!(entries.iter().filter(alloc).count() > 1, "what it does is recorded too");
+        // It holds the allocator.
+        allocator.history().stop();
     });
 }

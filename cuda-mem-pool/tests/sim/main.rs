@@ -29,6 +29,7 @@ mod pinned_cache_model;
 mod pinned_cache_resource;
 mod pinned_cache_soak;
 mod pools_model;
+mod release_failures;
 #[path = "../../../cuda-mem-core/tests/sim/rig.rs"]
 #[allow(dead_code, reason = "shared with another crate's tests")]
 mod rig;

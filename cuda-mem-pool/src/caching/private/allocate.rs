@@ -98,10 +98,12 @@ impl Shared {
         let Routed { pool: id, stream, requested } = routed;
         let bytes = usize::try_from(wanted.bytes()).map_err(|_| Error::TooLarge { bytes: requested })?;
         let Some(claim) = self.claim(bytes)? else { return Ok(None) };
-        let Some(address) = self.private.memory.acquire(bytes, source)? else { return Ok(None) };
+        let Some((address, claim)) = self.private.memory.acquire(bytes, source, claim)? else {
+            return Ok(None);
+        };
         if self.map.find(address).is_some() {
             // The address is a block's of this allocator, and stands for that block.
-            self.private.memory.release(address)?;
+            self.private.memory.release_claimed(address, claim)?;
             return Err(Error::OwnSource { id });
         }
         let mut state = lock(&self.private.state);
@@ -111,7 +113,7 @@ impl Shared {
             Some(Ok(block)) => block,
             refusal => {
                 drop(state);
-                self.private.memory.release(address)?;
+                self.private.memory.release_claimed(address, claim)?;
                 return match refusal {
                     Some(Err(error)) => Err(refused(error, requested)),
                     _ => Ok(Some(Found::Gone)),

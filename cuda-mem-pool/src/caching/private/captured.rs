@@ -17,7 +17,7 @@ use crate::caching::pending::{Captured, Used};
 use crate::caching::shared::Shared;
 use crate::error::Result;
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
+use crate::primitive::{AtomicBool, Mutex, Ordering, lock, lock_over_calls};
 
 /// What is known of captures.
 #[derive(Debug, Default)]
@@ -102,7 +102,7 @@ impl Shared {
         let Some(pending) = pending.filter(|pending| pending.has_captured(owner)) else { return };
         // SAFETY: the promise of who switched this on.
         let Ok(Some(place)) = (unsafe { stream.capture_point() }) else { return };
-        let mut pasts = lock(&private.captures.pasts);
+        let mut pasts = lock_over_calls(&private.captures.pasts);
         let past = pasts.entry(owner).or_default();
         // SAFETY: as above; the place was taken just now. What cannot be told waits.
         let known = unsafe { past.advance(&place) };

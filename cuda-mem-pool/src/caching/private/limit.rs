@@ -78,7 +78,7 @@ pub(super) struct Claim<'s> {
 }
 
 impl Claim<'_> {
-    /// There is a segment of them now.
+    /// There is a segment of them now, or memory that cannot be given back.
     pub(super) fn keep(mut self) {
         self.bytes = 0;
     }

@@ -16,11 +16,12 @@ use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::vmm::{Access, AddressRange, CreateOptions, PhysicalMemory};
 use cuda_mem_core::{Context, Device, Error as CoreError, Stream};
 
+use super::limit::Claim;
 use super::routes::Unrouted;
 use super::share::BlockExport;
 use crate::engine::paged::PAGE;
 use crate::error::{Error, Result};
-use crate::primitive::{Mutex, lock};
+use crate::primitive::{Mutex, lock, lock_over_calls};
 use crate::resource::{DEFAULT_ALIGNMENT, Home, RawResource};
 
 /// The memory of all segments.
@@ -51,23 +52,30 @@ impl Memory {
         Self { device: context.device(), home: Home::new(context), mapped: Mutex::default() }
     }
 
-    /// Memory of `bytes` bytes; None if there is not as much.
-    pub(super) fn acquire(&self, bytes: usize, source: Option<&Arc<dyn RawResource>>) -> Result<Option<u64>> {
+    /// Memory of `bytes` bytes, with the claim to them; None if there is not as much. The claim is kept if there is memory that
+    /// cannot be had, nor given back.
+    pub(super) fn acquire<'s>(
+        &self,
+        bytes: usize,
+        source: Option<&Arc<dyn RawResource>>,
+        claim: Claim<'s>,
+    ) -> Result<Option<(u64, Claim<'s>)>> {
         let acquired = match source {
-            None => self.map(bytes).map_err(Error::Core),
-            Some(source) => self.ask(bytes, source),
+            None => self.map(bytes, claim).map_err(Error::Core),
+            Some(source) => self.ask(bytes, source, claim),
         };
         match acquired {
-            Ok(address) => Ok(Some(address)),
+            Ok(acquired) => Ok(Some(acquired)),
             Err(Error::OutOfMemory { .. }) => Ok(None),
             Err(error) if is_out_of_memory(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn map(&self, bytes: usize) -> cuda_mem_core::Result<u64> {
+    /// A claim that is not kept goes behind the lock, as arguments do: it takes that of the page source, in which this one is taken.
+    fn map<'s>(&self, bytes: usize, claim: Claim<'s>) -> cuda_mem_core::Result<(u64, Claim<'s>)> {
         let bytes = bytes.next_multiple_of(PAGE);
-        let mut mapped = lock(&self.mapped);
+        let mut mapped = lock_over_calls(&self.mapped);
         let options = match mapped.options {
             Some(options) => options,
             None => *mapped.options.insert(CreateOptions::supported_by(self.device)?),
@@ -75,21 +83,30 @@ impl Memory {
         let range = AddressRange::reserve(self.device, bytes, PAGE)?;
         let memory = PhysicalMemory::create(self.device, bytes, &options)?;
         range.map(0, &memory)?;
+        let address = range.address();
         if let Err(error) = range.set_access(0, bytes, &mapped.all(self.device), Access::ReadWrite) {
             // SAFETY: nobody was told of it yet.
-            unsafe { range.unmap(0, bytes) }?;
+            if unsafe { range.unmap(0, bytes) }.is_err() {
+                // It is held until the allocator ends.
+                mapped.segments.insert(address, Segment::Device { range, memory });
+                claim.keep();
+            }
             return Err(error);
         }
-        let address = range.address();
         mapped.segments.insert(address, Segment::Device { range, memory });
-        Ok(address)
+        Ok((address, claim))
     }
 
     /// Every resource aligns as much as is asked for here; the books refuse what is not aligned as they need it.
     ///
     /// The host waits for the upstream's stream, which has nothing else to do: the memory is for all streams, and one that
     /// captures could not wait.
-    fn ask(&self, bytes: usize, source: &Arc<dyn RawResource>) -> Result<u64> {
+    fn ask<'s>(
+        &self,
+        bytes: usize,
+        source: &Arc<dyn RawResource>,
+        claim: Claim<'s>,
+    ) -> Result<(u64, Claim<'s>)> {
         let layout =
             Layout::from_size_align(bytes, DEFAULT_ALIGNMENT).map_err(|_| Error::TooLarge { bytes })?;
         let stream = self.home.stream()?;
@@ -100,11 +117,21 @@ impl Memory {
         let segment = Segment::Upstream { source: Arc::clone(source), layout, stream: stream.clone() };
         lock(&self.mapped).segments.insert(address, segment);
         if let Err(error) = stream.synchronize() {
-            // If it is refused, it stays until the allocator ends.
-            let _ = self.release(address);
+            // The first error is the one to tell.
+            let _ = self.release_claimed(address, claim);
             return Err(error.into());
         }
-        Ok(address)
+        Ok((address, claim))
+    }
+
+    /// Gives a segment back that was never used. If that is refused it stays until the allocator ends, and so does the claim.
+    pub(super) fn release_claimed(&self, address: u64, claim: Claim<'_>) -> cuda_mem_core::Result<()> {
+        let released = self.release(address);
+        match released {
+            Ok(()) => drop(claim),
+            Err(_) => claim.keep(),
+        }
+        released
     }
 
     /// Gives a segment back that nothing uses any more. After an error it is still there.
@@ -130,7 +157,7 @@ impl Memory {
 
     /// A descriptor of a segment.
     pub(super) fn export(&self, address: u64) -> Result<BlockExport> {
-        match lock(&self.mapped).segments.get(&address) {
+        match lock_over_calls(&self.mapped).segments.get(&address) {
             Some(Segment::Device { memory, .. }) => {
                 let descriptor = memory.export_posix_fd()?;
                 Ok(BlockExport { base: address, pieces: vec![(memory.bytes(), descriptor)] })
@@ -144,7 +171,7 @@ impl Memory {
 
     /// Lets a peer reach all that the device's own segments have, and will have.
     pub(super) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
-        let mut mapped = lock(&self.mapped);
+        let mut mapped = lock_over_calls(&self.mapped);
         for segment in mapped.segments.values() {
             if let Segment::Device { range, memory } = segment {
                 range.set_access(0, memory.bytes(), &[peer], Access::ReadWrite)?;

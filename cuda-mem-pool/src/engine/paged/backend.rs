@@ -12,12 +12,12 @@ pub trait Backend {
     /// A point in a stream's work, behind all that was there when it was made.
     type Mark;
 
-    /// A range of addresses that nothing else has.
+    /// A range of addresses that nothing else has; None if there are not enough in a row.
     ///
     /// # Errors
     ///
     /// Those of the driver or of the model.
-    fn reserve(&mut self, bytes: u64) -> Result<u64, Self::Error>;
+    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, Self::Error>;
 
     /// Physical memory; None if there is not enough.
     ///

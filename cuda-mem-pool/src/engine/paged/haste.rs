@@ -124,10 +124,9 @@ impl<B: Backend> PageSource<B> {
         let fitting = [step, longer].into_iter().find(|bytes| *bytes <= left);
         let bytes = fitting.unwrap_or(exact).max(exact);
         if self.presents.1 - self.presents.0 < bytes as u64 {
-            let range = self.range.max(bytes as u64);
-            let start = self.backend.reserve(range)?;
-            self.presents = (start, start + range);
-            self.ground.add_given(start, start + range);
+            let Some((start, end)) = self.reserve(bytes as u64)? else { return Ok(None) };
+            self.presents = (start, end);
+            self.ground.add_given(start, end);
         }
         let Some(chunk) = self.create(heap, bytes)? else {
             self.haste.give_up();

@@ -17,9 +17,9 @@
 //!     type Error = std::convert::Infallible;
 //!     type Mark = ();
 //!
-//!     fn reserve(&mut self, bytes: u64) -> Result<u64, Self::Error> {
+//!     fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, Self::Error> {
 //!         self.next += bytes;
-//!         Ok(self.next - bytes)
+//!         Ok(Some(self.next - bytes))
 //!     }
 //!     fn create(&mut self, _bytes: usize) -> Result<Option<u64>, Self::Error> {
 //!         self.calls += 1;

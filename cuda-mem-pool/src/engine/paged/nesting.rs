@@ -90,7 +90,7 @@ impl<B: Backend> PageSource<B> {
     ) -> Result<Option<(u32, u64)>, GrowError<B::Error>> {
         let kind = if wanted.size <= SMALL { PageKind::Small } else { PageKind::Medium };
         let mut supply = self.supply(heap, mine, PAGE, wanted.load);
-        let address = self.new_window(PAGE as u64)?;
+        let Some(address) = self.next_window(PAGE as u64)? else { return Ok(None) };
         let Some(found) = self.leaf(heap, mine, others, &mut supply)? else { return Ok(None) };
         self.map_page(heap, mine, found, address)?;
         // Where there are many one more is soon too few.
@@ -99,7 +99,7 @@ impl<B: Backend> PageSource<B> {
             if self.ground.bytes().saturating_add(PAGE) > self.allowed(PAGE, wanted.load) {
                 break;
             }
-            let address = self.new_window(PAGE as u64)?;
+            let Some(address) = self.next_window(PAGE as u64)? else { break };
             let Some(chunk) = self.create(heap, PAGE)? else { break };
             self.map_page(heap, mine, Found::Handle { chunk, freed_at: 0 }, address)?;
         }
@@ -107,6 +107,7 @@ impl<B: Backend> PageSource<B> {
         Ok(mine.nest.take_page(kind))
     }
 
+    /// Has the next window be a page.
     fn map_page(
         &mut self,
         heap: u32,
@@ -114,6 +115,7 @@ impl<B: Backend> PageSource<B> {
         found: Found,
         address: u64,
     ) -> Result<(), GrowError<B::Error>> {
+        self.take_window(PAGE as u64);
         let leaf = self.map_leaf(heap, mine, found, Place { window: NONE, at: 0, address })?;
         mine.nest.add_page(leaf, address);
         Ok(())

@@ -308,13 +308,25 @@ impl<B: Backend> PageSource<B> {
         }
     }
 
+    /// Addresses that nothing else has, from the first to behind the last: as many as are reserved at once, or if there are not so
+    /// many in a row, no more than are needed. None if there are not even these.
+    pub(super) fn reserve(&mut self, needed: u64) -> Result<Option<(u64, u64)>, B::Error> {
+        let fewer = (needed < self.range).then_some(needed);
+        for bytes in [self.range.max(needed)].into_iter().chain(fewer) {
+            if let Some(address) = self.backend.reserve(bytes)? {
+                return Ok(Some((address, address + bytes)));
+            }
+        }
+        Ok(None)
+    }
+
     /// Reserves more addresses, enough for a window of `size` bytes.
     pub(super) fn add_range(&mut self, size: usize) -> Result<(), GrowError<B::Error>> {
-        let bytes = self.range.max((size as u64).saturating_mul(2).next_multiple_of(1 << 30));
-        let address = self.backend.reserve(bytes)?;
+        let needed = (size as u64).saturating_mul(2).next_multiple_of(1 << 30);
+        let (address, end) = self.reserve(needed)?.ok_or(GrowError::OutOfMemory)?;
         // Its last page stays empty: a row of handles never goes on in the next range, which may lie right behind this one. One call
         // takes one range.
-        self.ground.add_range(address, bytes.saturating_sub(PAGE as u64));
+        self.ground.add_range(address, (end - address).saturating_sub(PAGE as u64));
         Ok(())
     }
 

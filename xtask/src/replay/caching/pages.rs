@@ -23,8 +23,8 @@ impl Backend for Pages {
     type Error = Refusal;
     type Mark = Fence;
 
-    fn reserve(&mut self, bytes: u64) -> Result<u64, Refusal> {
-        self.model.reserve(bytes)
+    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, Refusal> {
+        self.model.reserve(bytes).map(Some)
     }
 
     fn create(&mut self, bytes: usize) -> Result<Option<u64>, Refusal> {

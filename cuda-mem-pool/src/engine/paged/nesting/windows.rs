@@ -59,7 +59,7 @@ impl<B: Backend> PageSource<B> {
                 return Ok((window, mine.nest.lacks(window)));
             }
         }
-        let window = self.add_window(mine, size, 0)?;
+        let window = self.add_window(mine, size, 0)?.ok_or(GrowError::OutOfMemory)?;
         Ok((window, (0..pages).collect()))
     }
 
@@ -73,7 +73,7 @@ impl<B: Backend> PageSource<B> {
         let rest = size % PAGE;
         let found = if rest > 0 { mine.nest.tail_for(rest, |chunk| self.may_move(chunk)) } else { None };
         let Some((leaf, chunk)) = found else { return Ok(None) };
-        let window = self.add_window(mine, size, PAGE - rest)?;
+        let Some(window) = self.add_window(mine, size, PAGE - rest)? else { return Ok(None) };
         let address = mine.nest.window(window).map_or(0, |window| window.address);
         self.map_leaf(heap, mine, Found::Leaf { leaf, chunk }, Place { window, at: 0, address })?;
         mine.nest.set_leaf(window, 0, leaf);
@@ -85,9 +85,11 @@ impl<B: Backend> PageSource<B> {
         mine: &mut StreamHeap,
         size: usize,
         skip: usize,
-    ) -> Result<u32, GrowError<B::Error>> {
-        let address = self.new_window(whole_pages((size + skip) as u64))?;
-        Ok(mine.nest.add_window(address, size, skip))
+    ) -> Result<Option<u32>, B::Error> {
+        let bytes = whole_pages((size + skip) as u64);
+        let Some(address) = self.next_window(bytes)? else { return Ok(None) };
+        self.take_window(bytes);
+        Ok(Some(mine.nest.add_window(address, size, skip)))
     }
 
     /// Whether what is mapped at places of a window may go.
@@ -113,17 +115,19 @@ impl<B: Backend> PageSource<B> {
         Ok(true)
     }
 
-    /// Addresses for a new window.
-    pub(super) fn new_window(&mut self, bytes: u64) -> Result<u64, GrowError<B::Error>> {
+    /// Where the next new window begins; None if there are no addresses for it.
+    pub(super) fn next_window(&mut self, bytes: u64) -> Result<Option<u64>, B::Error> {
         let taken = bytes + PAGE as u64;
         let (next, end) = self.windows;
         if end - next < taken {
-            let range = self.range.max(taken);
-            let start = self.backend.reserve(range)?;
-            self.windows = (start, start + range);
+            let Some(range) = self.reserve(taken)? else { return Ok(None) };
+            self.windows = range;
         }
-        let address = self.windows.0;
-        self.windows.0 += taken;
-        Ok(address)
+        Ok(Some(self.windows.0))
+    }
+
+    /// The next window is taken.
+    pub(super) fn take_window(&mut self, bytes: u64) {
+        self.windows.0 += bytes + PAGE as u64;
     }
 }

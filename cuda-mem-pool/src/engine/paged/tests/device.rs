@@ -166,12 +166,12 @@ impl Backend for Device {
     type Error = &'static str;
     type Mark = Point;
 
-    fn reserve(&mut self, bytes: u64) -> Result<u64, &'static str> {
+    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, &'static str> {
         self.call()?;
         let address = (1 << 44) + self.next * (1 << 41);
         self.next += 1;
         self.ranges.insert(address, bytes);
-        Ok(address)
+        Ok(Some(address))
     }
 
     fn create(&mut self, bytes: usize) -> Result<Option<u64>, &'static str> {

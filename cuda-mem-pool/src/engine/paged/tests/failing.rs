@@ -41,8 +41,12 @@ impl Backend for Failing {
     type Error = &'static str;
     type Mark = u64;
 
-    fn reserve(&mut self, bytes: u64) -> Result<u64, &'static str> {
-        self.call(|model| model.reserve(bytes))
+    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, &'static str> {
+        match self.call(|model| model.reserve(bytes)) {
+            // One that fails alone says that there are none.
+            Err(_) if !self.for_good => Ok(None),
+            reserved => reserved,
+        }
     }
     fn create(&mut self, bytes: usize) -> Result<Option<u64>, &'static str> {
         self.call(|model| model.create(bytes))
@@ -122,18 +126,13 @@ struct World {
 }
 
 impl World {
-    fn new(lag: u64, churn: u64, little: usize) -> Self {
+    fn new(lag: u64, churn: u64, little: usize, range: u64) -> Self {
         let model = Model::new(lag, 96 * MIB);
         let backend = Failing { model, fails_in: None, for_good: false };
         // Small handles at the tail of blocks are moved too.
         let policy = Policy { smallest_tail: 2 * MIB, churn, alike: u32::MAX, little, ..Policy::DEFAULT };
         let heaps = (0..HEAPS).map(|heap| (heap, StreamHeap::new())).collect();
-        Self {
-            source: PageSource::new(backend, policy, 1 << 40),
-            heaps,
-            live: Vec::new(),
-            pinned: Vec::new(),
-        }
+        Self { source: PageSource::new(backend, policy, range), heaps, live: Vec::new(), pinned: Vec::new() }
     }
 
     fn take(&mut self, step: Step) {
@@ -202,9 +201,10 @@ proptest! {
         lag in 0..3u64,
         churn in prop::sample::select(vec![0, 4, Policy::DEFAULT.churn]),
         little in prop::sample::select(vec![0, Policy::DEFAULT.little]),
+        range in prop::sample::select(vec![1 << 24, 1 << 40]),
         steps in prop::collection::vec((step(), 0..40u32, any::<bool>()), 1..80),
     ) {
-        let mut world = World::new(lag, churn, little);
+        let mut world = World::new(lag, churn, little, range);
         for (step, fails_in, for_good) in steps {
             world.source.backend.model.now += 1;
             world.source.backend.fails_in = Some(fails_in);
@@ -227,4 +227,19 @@ proptest! {
         prop_assert_eq!(world.source.reserved(), 0);
         prop_assert!(world.source.backend.model.mapped.is_empty());
     }
+}
+
+/// Who asks again and again where there is no memory would come to the end of the addresses.
+#[test]
+fn what_gets_no_memory_takes_no_addresses() {
+    let mut world = World::new(0, 0, Policy::DEFAULT.little, 1 << 40);
+    world.take(Step::Allocate(0, 1000));
+    world.take(Step::Allocate(0, 3 * MIB));
+    assert_eq!((world.live.len(), world.source.reserved()), (2, 6 * MIB));
+    world.source.backend.model.capacity = 6 * MIB;
+    let before = world.source.windows;
+    assert!(before.0 > 0, "they have windows");
+    world.take(Step::Allocate(1, 1000));
+    assert_eq!((world.live.len(), world.source.windows), (2, before));
+    world.check();
 }

@@ -114,7 +114,7 @@ fn no_row_goes_on_in_the_next_range() {
 #[test]
 fn a_row_tells_how_much_of_it_is_mapped() {
     let mut model = Model::new(0, usize::MAX);
-    let at = model.reserve(1 << 30).unwrap();
+    let at = model.reserve(1 << 30).unwrap().unwrap();
     let row: Vec<(usize, u64)> = (0..4).map(|_| (4 * MIB, model.create(4 * MIB).unwrap().unwrap())).collect();
     let calls = model.calls();
     assert_eq!(model.map_row(at, &row), (4, Ok(())));
@@ -136,7 +136,7 @@ impl Backend for Refusing {
     type Error = &'static str;
     type Mark = u64;
 
-    fn reserve(&mut self, bytes: u64) -> Result<u64, &'static str> {
+    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, &'static str> {
         self.model.reserve(bytes)
     }
     fn create(&mut self, bytes: usize) -> Result<Option<u64>, &'static str> {

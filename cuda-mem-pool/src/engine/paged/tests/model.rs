@@ -68,10 +68,10 @@ impl Backend for Model {
     type Error = &'static str;
     type Mark = u64;
 
-    fn reserve(&mut self, bytes: u64) -> Result<u64, &'static str> {
+    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, &'static str> {
         let address = self.next_address;
         self.next_address += bytes + (1 << 30);
-        Ok(address)
+        Ok(Some(address))
     }
 
     fn create(&mut self, bytes: usize) -> Result<Option<u64>, &'static str> {

@@ -1,0 +1,120 @@
+//! What the hook for releases that fail may do: it is the program's own, and may ask the allocator in the middle of whose work it is called.
+
+use std::sync::{Arc, Mutex};
+
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Context, Driver, Stream};
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::segments::Filter;
+use cuda_mem_pool::{MemoryResource, MempoolId};
+use cuda_mem_sim::Sim;
+
+use crate::caching_watchers::within_a_minute;
+
+const MIB: usize = 1 << 20;
+
+/// More than any of these tests makes of a call.
+const ALL: u64 = 100;
+
+fn fail_all(sim: &Sim, function: &str) {
+    (0..ALL).for_each(|_| sim.fail_call(function, 1, CUresult::CUDA_ERROR_UNKNOWN));
+}
+
+/// Has `act`, which makes releases fail, meet a hook that does `asks`. How often that was called. What was not released is left.
+fn with_hook(
+    act: impl FnOnce(&Sim, &Context, &CachingAllocator) + Send + 'static,
+    asks: impl Fn(&Context, &CachingAllocator) + Send + Sync + 'static,
+) -> usize {
+    let calls = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&calls);
+    within_a_minute(move || {
+        let sim = Sim::builder().memory(64 << 20).build();
+        let driver = Driver::over(sim.table()).unwrap();
+        let context = driver.device(0).unwrap().primary_context().unwrap();
+        let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
+        let (of, asked, count) = (context.clone(), allocator.clone(), Arc::clone(&counted));
+        driver.on_release_failure(move |_| {
+            asks(&of, &asked);
+            *count.lock().unwrap() += 1;
+        });
+        act(&sim, &context, &allocator);
+        assert_eq!(driver.release_failures(), *counted.lock().unwrap() as u64);
+        sim.clear_faults();
+        driver.on_release_failure(|_| {});
+        drop(allocator);
+        assert!(sim.misuse().is_empty());
+    });
+    *calls.lock().unwrap()
+}
+
+/// A point behind what a stream freed goes while a heap and the page source are locked.
+#[test]
+fn the_hook_may_look_at_all_figures() {
+    let calls = with_hook(
+        |sim, context, allocator| {
+            let streams = [(); 2].map(|()| Stream::new(context).unwrap());
+            fail_all(sim, "cuEventDestroy");
+            for round in 0..4 {
+                let stream = &streams[round % 2];
+                drop(allocator.allocate(60 * MIB, stream).unwrap());
+                stream.synchronize().unwrap();
+            }
+            allocator.empty_cache().unwrap();
+        },
+        |_, allocator| {
+            let _ = allocator.reserved_bytes();
+            let _ = allocator.statistics();
+            let _ = allocator.snapshot();
+            allocator.largest_free_block().unwrap();
+        },
+    );
+    assert!(calls > 0);
+}
+
+/// Addresses of a segment that was not made are kept from the driver while private memory is locked.
+#[test]
+fn the_hook_may_get_private_memory() {
+    let id = MempoolId::for_graph();
+    let calls = with_hook(
+        move |sim, context, allocator| {
+            let stream = Stream::new(context).unwrap();
+            allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+            sim.fail_call("cuMemMap", 1, CUresult::CUDA_ERROR_UNKNOWN);
+            for _ in 0..2 {
+                sim.fail_call("cuMemAddressFree", 1, CUresult::CUDA_ERROR_UNKNOWN);
+            }
+            allocator.allocate(4 * MIB, &stream).unwrap_err();
+            allocator.end_allocate_to_pool(id).unwrap();
+            allocator.release_pool(id).unwrap();
+        },
+        |context, allocator| {
+            let stream = Stream::new(context).unwrap();
+            drop(allocator.allocate(4 * MIB, &stream).unwrap());
+        },
+    );
+    assert_eq!(calls, 1);
+}
+
+/// The end of a stream that was forgotten is looked for while all streams' numbers are locked.
+#[test]
+fn the_hook_may_come_with_a_stream_of_its_own() {
+    let calls = with_hook(
+        |sim, context, allocator| {
+            let gate = crate::common::gate::Gate::new(context);
+            let [first, second] = [(); 2].map(|()| Stream::new(context).unwrap());
+            drop(allocator.allocate(4 * MIB, &first).unwrap());
+            gate.hold(&first);
+            // SAFETY: it is given nothing more.
+            unsafe { allocator.forget_stream(&first) }.unwrap();
+            gate.open();
+            first.synchronize().unwrap();
+            fail_all(sim, "cuEventDestroy");
+            drop(allocator.allocate(4 * MIB, &second).unwrap());
+        },
+        |context, allocator| {
+            let stream = Stream::new(context).unwrap();
+            drop(allocator.allocate(MIB, &stream).unwrap());
+        },
+    );
+    assert_eq!(calls, 1);
+}
