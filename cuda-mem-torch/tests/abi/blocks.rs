@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_mem_torch::abi::*;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 
 use super::support::*;
 
@@ -150,6 +151,38 @@ fn what_another_thread_changes_ends_what_a_thread_remembers() {
     let looked_up = asked();
     assert!(looked_up.contains(&"cuStreamGetId"), "{looked_up:?}");
     assert!(asked().is_empty());
+}
+
+#[test]
+fn a_stream_that_was_forgotten_may_be_destroyed() {
+    let _turn = turn();
+    let (stream, other) = (Stream::new(&context()).unwrap(), new_stream());
+    // SAFETY: no work is given to it any more.
+    let forget = || unsafe { cuda_mem_torch_forget_stream(0, stream.as_raw()) };
+    for stream in [&stream, other] {
+        delete(allocate(3 * MIB, stream.as_raw()));
+    }
+    begin_capture(&stream);
+    assert_eq!(forget(), CUDA_MEM_TORCH_CAPTURING);
+    assert_eq!(cuda_mem_torch_synchronize(0), CUDA_MEM_TORCH_CAPTURING, "it is still asked");
+    end_capture(&stream);
+    succeed(forget());
+    succeed(forget());
+    let id = stream.id().as_raw();
+    drop(stream);
+    let asked = calls(|| {
+        delete(allocate(5 * MIB, other.as_raw()));
+        empty_cache(NO_POOL);
+        succeed(cuda_mem_torch_synchronize(0));
+    });
+    assert!(asked.contains(&"cuStreamIsCapturing"), "of the other stream: {asked:?}");
+    let of_it: Vec<_> = sim()
+        .log()
+        .records()
+        .into_iter()
+        .filter(|record| record.stream == id || record.result != CUresult::CUDA_SUCCESS)
+        .collect();
+    assert!(of_it.is_empty(), "{of_it:?}");
 }
 
 #[test]
