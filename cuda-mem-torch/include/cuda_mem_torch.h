@@ -11,7 +11,7 @@
 /*
  What [`cuda_mem_torch_abi_version`] says. It changes when anything here changes its meaning or its layout.
  */
-#define CUDA_MEM_TORCH_ABI_VERSION 2
+#define CUDA_MEM_TORCH_ABI_VERSION 3
 
 /*
  All devices, where one may be named.
@@ -289,6 +289,10 @@ typedef struct cuda_mem_torch_segment {
    The private pool it belongs to; zeros for the default one.
    */
   struct cuda_mem_torch_pool_id pool;
+  /*
+   How many segments of its private pool, on its device, came before it; -1 in the default pool, whose ranges grow and change.
+   */
+  int64_t serial;
   /*
    The device.
    */

@@ -5,6 +5,7 @@
 #include <c10/util/ApproximateClock.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace cuda_mem {
 
@@ -100,6 +101,7 @@ void visit_segment(void* data, const cuda_mem_torch_segment* from) noexcept {
   to.is_large = from->is_large;
   to.is_expandable = from->is_expandable;
   to.owner_private_pool_id = {from->pool.first, from->pool.second};
+  to.registration_counter = static_cast<int32_t>(std::min<int64_t>(from->serial, std::numeric_limits<int32_t>::max()));
   to.context_when_allocated = context(from->context);
   static_cast<native::SnapshotInfo*>(data)->segments.push_back(std::move(to));
 }
@@ -243,10 +245,13 @@ native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
   std::sort(info.segments.begin(), info.segments.end(), [](const SegmentInfo& one, const SegmentInfo& other) {
     return one.address < other.address;
   });
-  // NCCL registers a pool's segments in this order.
-  int32_t counter = 0;
+  // NCCL registers a pool's segments in this order, which has to be the same in all processes: as they came, and ranges of the
+  // default pool, which do not come once, by their addresses.
+  int32_t range = 0;
   for (SegmentInfo& segment : info.segments) {
-    segment.registration_counter = counter++;
+    if (segment.registration_counter < 0) {
+      segment.registration_counter = range++;
+    }
   }
   for (auto& trace : info.device_traces) {
     std::stable_sort(trace.begin(), trace.end(), [](const TraceEntry& one, const TraceEntry& other) {

@@ -8,6 +8,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include "upstream.hpp"
+
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -260,18 +262,25 @@ static void pools() {
   EXPECT(has(thrown([&] { CA::checkPoolLiveAllocations(0, {0, 4711}, {}); }), "Could not find pool"));
 }
 
-/// A pool whose segments another allocator gives.
-static void source(CA::CUDAAllocator* upstream) {
+/// A pool whose segments another allocator gives, the upper one first: they are numbered as they came.
+static void source(CA::CUDAAllocator* native) {
+  const auto upstream = std::make_shared<Upstream>(native);
   const MempoolId_t id{0, 2000};
-  const std::shared_ptr<CA::CUDAAllocator> shared(upstream, [](CA::CUDAAllocator*) {});
-  struct Counting {
-    std::shared_ptr<CA::CUDAAllocator> inner;
-  };
-  CA::createOrIncrefPool(0, id, shared);
+  void* lower = upstream->raw_alloc(40 << 20);
+  void* upper = upstream->raw_alloc(20 << 20);
+  EXPECT(lower < upper);
+  upstream->raw_delete(lower);
+  upstream->raw_delete(upper);
+  CA::createOrIncrefPool(0, id, upstream);
   CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
-  void* inside = CA::raw_alloc(1 << 20);
+  void* inside = CA::raw_alloc(2 << 20);
+  void* second = CA::raw_alloc(40 << 20);
   CA::endAllocateToPool(0, id);
+  EXPECT(inside == upper && second == lower);
+  const auto segments = CA::snapshot(id).segments;
+  EXPECT(segments.size() == 2 && segments[0].registration_counter == 1 && segments[1].registration_counter == 0);
   CA::raw_delete(inside);
+  CA::raw_delete(second);
   CA::releasePool(0, id);
   CA::releasePool(0, id);
   C10_CUDA_CHECK(cudaDeviceSynchronize());

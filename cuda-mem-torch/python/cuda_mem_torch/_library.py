@@ -9,7 +9,7 @@ from typing import Callable
 
 from cuda_mem_torch._errors import CudaMemError
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 FOLDER = Path(__file__).resolve().parent
 PATH = FOLDER / "libcuda_mem_torch.so"
 

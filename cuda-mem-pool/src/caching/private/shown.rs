@@ -65,6 +65,7 @@ fn shown(
     SegmentInfo {
         stream: stream as u64,
         segment_pool_id: id,
+        serial: Some(segment.serial()),
         ..SegmentInfo::of(device, pool_of(segment.kind()), blocks)
     }
 }
