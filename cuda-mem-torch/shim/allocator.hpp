@@ -195,6 +195,8 @@ class Allocator final : public native::CUDAAllocator {
   std::atomic<int> device_count_{0};
   std::atomic<bool> one_device_{false};
   std::atomic<size_t> pool_uses_{0};
+  /// What the program last said, which the environment may overrule.
+  std::atomic<bool> enabled_{true};
   std::mutex init_mutex_;
   std::mutex annotations_mutex_;
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;

@@ -7,6 +7,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <c10/util/env.h>
 
 #include <array>
 #include <limits>
@@ -293,14 +294,17 @@ void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
 }
 
 void Allocator::enable(bool value) {
-  cuda_mem_torch_enable(value);
+  // As PyTorch's own allocator reads it: once, and nobody turns caching on then.
+  static const bool is_forced_off = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING").value_or(false);
+  enabled_.store(value);
+  cuda_mem_torch_enable(value && !is_forced_off);
   if (native_.is_late()) {
     native_->enable(value);
   }
 }
 
 bool Allocator::isEnabled() const {
-  return cuda_mem_torch_is_enabled();
+  return enabled_.load();
 }
 
 void Allocator::cacheInfo(DeviceIndex device, size_t* largest) {

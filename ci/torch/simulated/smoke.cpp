@@ -328,6 +328,18 @@ static void settings() {
   EXPECT(segment_size() == 40 << 20);
 }
 
+/// The environment has every request go to the driver, whatever the program says.
+static void uncached() {
+  EXPECT(CA::isEnabled());
+  for (const bool value : {false, true}) {
+    CA::enable(value);
+    EXPECT(CA::isEnabled() == value);
+    void* raw = CA::raw_alloc(1000);
+    EXPECT(raw != nullptr && CA::getDeviceStats(0).reserved_bytes[0].current == 0);
+    CA::raw_delete(raw);
+  }
+}
+
 /// PyTorch could not make all of its streams when a pool was begun for the first time. The next time all of them are seen.
 static void seeing() {
   const MempoolId_t id{0, 6000};
@@ -467,6 +479,10 @@ int main(int count, char** words) {
     install();
     CA::init(c10::cuda::device_count());
     seeing();
+  } else if (count > 1 && std::strcmp(words[1], "uncached") == 0) {
+    install();
+    CA::init(c10::cuda::device_count());
+    uncached();
   } else {
     install();
     EXPECT(cuda_mem_torch_shim_state() == 1 && !CA::get()->initialized());
