@@ -1026,7 +1026,7 @@ int cuda_mem_torch_expandable_segment_sizes(int device, void *data, void (*size)
                                                                                  uint64_t bytes));
 
 /*
- The statistics of a device; nothing, before it is used.
+ The statistics of a device; nothing but the option, before it is used.
 
  # Safety
 

@@ -324,8 +324,9 @@ static size_t segment_size() {
 }
 
 static void settings() {
-  c10::CachingAllocator::setAllocatorSettings("large_segment_size_mb:40");
+  c10::CachingAllocator::setAllocatorSettings("large_segment_size_mb:40,max_split_size_mb:64");
   EXPECT(segment_size() == 40 << 20);
+  EXPECT(CA::getDeviceStats(0).max_split_size == 64 << 20);
 }
 
 /// The environment has every request go to the driver, whatever the program says.
