@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -199,7 +200,9 @@ class Allocator final : public native::CUDAAllocator {
   std::atomic<bool> enabled_{true};
   std::mutex init_mutex_;
   std::mutex annotations_mutex_;
-  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
+  /// The last ones, the oldest first: as many as the history may have entries.
+  std::deque<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
+  size_t most_annotations_{1};
 };
 
 /// The one that is installed, or was.

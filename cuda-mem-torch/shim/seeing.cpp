@@ -296,9 +296,15 @@ void Allocator::recordHistory(
   } else {
     check(cuda_mem_torch_stop_history());
   }
-  if (!enabled || clear) {
+  {
     const std::lock_guard<std::mutex> lock(annotations_mutex_);
-    annotations_.clear();
+    most_annotations_ = std::max<size_t>(max_entries, 1);
+    if (!enabled || clear) {
+      annotations_.clear();
+    }
+    while (annotations_.size() > most_annotations_) {
+      annotations_.pop_front();
+    }
   }
   if (native_.is_late()) {
     native_->recordHistory(enabled, create, max_entries, when, clear, skip_actions);
@@ -320,6 +326,9 @@ void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::s
   }
   const std::lock_guard<std::mutex> lock(annotations_mutex_);
   annotations_.push_back(std::move(entry));
+  if (annotations_.size() > most_annotations_) {
+    annotations_.pop_front();
+  }
 }
 
 void Allocator::pushCompileContext(std::string& context) {

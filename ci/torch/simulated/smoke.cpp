@@ -219,6 +219,15 @@ static void history() {
     EXPECT(sum == segment.total_size);
   }
   EXPECT(live == 2 << 20);
+  // Of annotations there are as many as of entries.
+  CA::recordHistory(true, &mark, 3, CA::RecordContext::ALL, true, {});
+  for (const char* name : {"1", "2", "3", "4", "5"}) {
+    CA::recordAnnotation({{"name", name}});
+  }
+  const auto last = CA::snapshot().external_annotations;
+  EXPECT(last.size() == 3 && last[0].metadata_.at("name") == "3" && last[2].metadata_.at("name") == "5");
+  CA::recordHistory(true, &mark, 2, CA::RecordContext::ALL, false, {});
+  EXPECT(CA::snapshot().external_annotations.size() == 2);
   CA::recordHistory(false, nullptr, 1, CA::RecordContext::NEVER, false, {});
   EXPECT(!CA::isHistoryEnabled() && CA::snapshot().device_traces[0].empty());
 }
