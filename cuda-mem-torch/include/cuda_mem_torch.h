@@ -712,6 +712,17 @@ int cuda_mem_torch_delete(void *address);
 int cuda_mem_torch_device_of(const void *address);
 
 /*
+ The bytes of a block, which it counts with in `allocated_bytes`; 0 for one that was made while caching was off, which does not count.
+ `CUDA_MEM_TORCH_NOT_OURS` if none begins there.
+
+ # Safety
+
+ `bytes` is a place for a size.
+ */
+int cuda_mem_torch_block_bytes(const void *address,
+                               size_t *bytes);
+
+/*
  Enters a stream, of whichever device, as a user of a block: freed, the block stays away from everybody until the stream is past
  the work that it was given by then.
 

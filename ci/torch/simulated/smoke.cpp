@@ -20,6 +20,7 @@
 #include <new>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace c10::cuda::_internal {
@@ -116,6 +117,32 @@ struct Failing final : c10::MemoryReportingInfoBase {
     return true;
   }
 };
+
+/// What a profiler is told.
+struct Listening final : c10::MemoryReportingInfoBase {
+  void reportMemoryUsage(void*, int64_t bytes, size_t total, size_t, c10::Device) override {
+    told.emplace_back(bytes, total);
+  }
+  bool memoryProfilingEnabled() const override {
+    return true;
+  }
+  std::vector<std::pair<int64_t, size_t>> told;
+};
+
+/// The size of the block comes and goes, whatever was asked for. Without caching nothing is told.
+static void profiled() {
+  const auto listening = std::make_shared<Listening>();
+  const c10::DebugInfoGuard profiling(c10::DebugInfoKind::PROFILER_STATE, listening);
+  for (const bool cached : {true, false}) {
+    CA::enable(cached);
+    CA::raw_delete(CA::raw_alloc(1000));
+    CA::raw_delete(CA::raw_alloc((3 << 20) + 1));
+  }
+  CA::enable(true);
+  const std::vector<std::pair<int64_t, size_t>> wanted{
+      {1024, 1024}, {-1024, 0}, {(3 << 20) + 512, (3 << 20) + 512}, {-(3 << 20) - 512, 0}};
+  EXPECT(listening->told == wanted);
+}
 
 struct Mark final : c10::GatheredContext {};
 static std::shared_ptr<c10::GatheredContext> mark() {
@@ -499,6 +526,7 @@ int main(int count, char** words) {
     CA::init(c10::cuda::device_count());
     EXPECT(CA::get()->initialized());
     memory();
+    profiled();
     history();
     pools();
     source(native);

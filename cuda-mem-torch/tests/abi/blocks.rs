@@ -154,6 +154,43 @@ fn what_another_thread_changes_ends_what_a_thread_remembers() {
 }
 
 #[test]
+fn a_block_counts_with_its_bytes() {
+    let _turn = turn();
+    let (stream, pool) = (new_stream().as_raw(), user_pool());
+    let bytes_of = |block: *mut c_void| {
+        let mut bytes = 0;
+        // SAFETY: a place.
+        succeed(unsafe { cuda_mem_torch_block_bytes(block, &mut bytes) });
+        i64::try_from(bytes).unwrap()
+    };
+    let counted = || {
+        let blocks = [1000, 3 * MIB + 1].map(|bytes| {
+            let before = stats().allocated_bytes.all.current;
+            let block = allocate(bytes, stream);
+            let more = stats().allocated_bytes.all.current - before;
+            assert_eq!(bytes_of(block), more);
+            (block, more)
+        });
+        blocks.into_iter().for_each(|(block, _)| delete(block));
+        blocks.map(|(_, more)| more)
+    };
+    let rounded = [1024, (3 << 20) + 512];
+    assert_eq!(counted(), rounded);
+    // SAFETY: no filter.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    assert_eq!(counted(), rounded);
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    cuda_mem_torch_enable(false);
+    assert_eq!(counted(), [0, 0]);
+    cuda_mem_torch_enable(true);
+    let mut bytes = 0;
+    // SAFETY: a place.
+    let code = unsafe { cuda_mem_torch_block_bytes((&raw const bytes).cast(), &mut bytes) };
+    assert_eq!(code, CUDA_MEM_TORCH_NOT_OURS);
+}
+
+#[test]
 fn a_stream_that_was_forgotten_may_be_destroyed() {
     let _turn = turn();
     let (stream, other) = (Stream::new(&context()).unwrap(), new_stream());
