@@ -1,8 +1,9 @@
 //! Blocks, their streams and their figures; the names that PyTorch loads as they are.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use cuda_mem_torch::abi::*;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
@@ -284,6 +285,40 @@ fn plain_memory_is_used_again_behind_a_wait() {
     assert!(unsafe { cuda_mem_torch_alloc(32 << 40, 0, null_mut()) }.is_null());
     // SAFETY: no block, which is found out.
     assert_eq!(unsafe { cuda_mem_torch_plain_base_alloc(null_mut(), null_mut()) }, null_mut());
+}
+
+/// Another thread allocates on another device while one is about to wait for its own.
+#[test]
+fn plain_memory_of_one_device_waits_for_no_other() {
+    static HAD: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn meanwhile(device: c_int) -> bool {
+        if device == 0 && HAD.load(Ordering::Relaxed) == 0 {
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                // SAFETY: a size, and the default stream.
+                let block = unsafe { cuda_mem_torch_alloc(MIB, 1, null_mut()) };
+                let _ = tell.send(block.addr());
+                // SAFETY: nothing uses it.
+                unsafe { cuda_mem_torch_free(block, MIB, 1, null_mut()) };
+            });
+            // It ends when the other does, if that does not wait for this.
+            let had = told.recv_timeout(Duration::from_secs(60));
+            HAD.store(had.unwrap_or(usize::MAX), Ordering::Relaxed);
+        }
+        false
+    }
+    let _turn = turn();
+    // SAFETY: a function that may always be called.
+    succeed(unsafe { cuda_mem_torch_ask_for_captures(Some(meanwhile)) });
+    // SAFETY: a size.
+    let block = unsafe { cuda_mem_torch_alloc(20 * MIB, 0, null_mut()) };
+    // SAFETY: nothing uses it.
+    unsafe { cuda_mem_torch_free(block, 20 * MIB, 0, null_mut()) };
+    cuda_mem_torch_plain_reset();
+    // SAFETY: none is asked from here on.
+    succeed(unsafe { cuda_mem_torch_ask_for_captures(None) });
+    let had = HAD.load(Ordering::Relaxed);
+    assert!(had != 0 && had != usize::MAX, "{had:#x}");
 }
 
 #[test]
