@@ -651,7 +651,8 @@ int cuda_mem_torch_pop_compile_context(void);
 /*
  Tells of a block in PyTorch's format for other processes: `handle` gets up to `capacity` bytes of it, `length` how many there
  are, `offset` where in it the block begins. Whoever opens it keeps the memory, but not the block: this process does not free
- it before the others are done.
+ it before the others are done. Memory that a pool's source gave, or that was made without caching, is told of by the driver's handle,
+ which [`cuda_mem_torch_ipc_open`] leaves to the native allocator; `CUDA_MEM_TORCH_UNSUPPORTED` where the driver makes none.
 
  # Safety
 
@@ -768,7 +769,7 @@ int cuda_mem_torch_set_memory_fraction(int device, double fraction);
 int cuda_mem_torch_memory_fraction(int device, double *fraction);
 
 /*
- Lets `device` reach the memory of `peer`: what it has and what it gets.
+ Lets `device` reach the memory of `peer`: what it has and what it gets, also of other processes.
  */
 int cuda_mem_torch_enable_peer_access(int device, int peer);
 

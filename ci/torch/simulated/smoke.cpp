@@ -314,6 +314,8 @@ static void source(CA::CUDAAllocator* native) {
   CA::endAllocateToPool(0, id);
   EXPECT(inside == upper && second == lower);
   const auto segments = CA::snapshot(id).segments;
+  const auto shared = CA::shareIpcHandle(second);
+  EXPECT(shared.handle.size() == 66 && shared.handle[1] == 'c');
   EXPECT(segments.size() == 2 && segments[0].registration_counter == 1 && segments[1].registration_counter == 0);
   CA::raw_delete(inside);
   CA::raw_delete(second);

@@ -224,12 +224,14 @@ pub unsafe extern "C" fn cuda_mem_torch_memory_fraction(device: c_int, fraction:
     })
 }
 
-/// Lets `device` reach the memory of `peer`: what it has and what it gets.
+/// Lets `device` reach the memory of `peer`: what it has and what it gets, also of other processes.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_enable_peer_access(device: c_int, peer: c_int) -> c_int {
     entry(|| {
         let reaching = devices::device(device)?.context.device();
-        Ok(devices::device(peer)?.caching.enable_peer_access(reaching)?)
+        let owner = devices::device(peer)?;
+        owner.caching.enable_peer_access(reaching)?;
+        ipc::add_peer(owner, reaching)
     })
 }
 
