@@ -991,7 +991,7 @@ bool cuda_mem_torch_is_enabled(void);
 
 /*
  Tells of all segments of a device or of all, of their blocks, and of the history. A pool other than zeros limits it to its
- segments, without a history.
+ segments; the history is that of all pools, whose entries name them.
 
  # Safety
 

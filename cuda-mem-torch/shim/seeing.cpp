@@ -239,7 +239,9 @@ native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
   if (native_.is_late()) {
     info = native_->snapshot(id, include_traces);
   }
-  info.device_traces.resize(std::max(info.device_traces.size(), static_cast<size_t>(device_count_.load())));
+  if (include_traces) {
+    info.device_traces.resize(std::max(info.device_traces.size(), static_cast<size_t>(device_count_.load())));
+  }
   const cuda_mem_torch_visitor visitor{&info, &visit_segment, &visit_block, &visit_trace};
   check(cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), include_traces, &visitor));
   std::sort(info.segments.begin(), info.segments.end(), [](const SegmentInfo& one, const SegmentInfo& other) {

@@ -256,6 +256,7 @@ static void history() {
   CA::recordHistory(true, &mark, 2, CA::RecordContext::ALL, false, {});
   EXPECT(CA::snapshot().external_annotations.size() == 2);
   CA::recordHistory(false, nullptr, 1, CA::RecordContext::NEVER, false, {});
+  EXPECT(CA::snapshot({0, 0}, false).device_traces.empty() && CA::snapshot({0, 4711}).device_traces.size() == 2);
   EXPECT(!CA::isHistoryEnabled() && CA::snapshot().device_traces[0].empty());
 }
 

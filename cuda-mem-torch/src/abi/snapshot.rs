@@ -108,7 +108,7 @@ pub struct cuda_mem_torch_visitor {
 }
 
 /// Tells of all segments of a device or of all, of their blocks, and of the history. A pool other than zeros limits it to its
-/// segments, without a history.
+/// segments; the history is that of all pools, whose entries name them.
 ///
 /// # Safety
 ///
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn cuda_mem_torch_snapshot(
             let mut segments: Vec<_> = snapshot.segments.iter().filter(of_pool).collect();
             segments.sort_by_key(|segment| segment.address);
             segments.into_iter().for_each(|segment| visitor.tell_segment(device, segment));
-            if include_traces && wanted == MempoolId::NONE {
+            if include_traces {
                 snapshot.device_traces.iter().flatten().for_each(|trace| visitor.tell_trace(device, trace));
             }
         }
