@@ -140,9 +140,9 @@ fn legacy(device: &'static Device, address: u64) -> Result<ShareableHandle, Fail
         Failure::new(
             CUDA_MEM_TORCH_UNSUPPORTED,
             format!(
-                "the memory at {address:#x} is of another allocator, which the pool has it from, and the driver makes no handle of \
-                 it for other processes: {error}. Share a copy that is made outside of the pool (tensor.clone()), or have that \
-                 allocator use cudaMalloc"
+                "the driver makes no handle for other processes of the memory at {address:#x}, which was not mapped here: {error}. \
+                 Share a copy that is made outside of the pool with caching on (tensor.clone()), or have the pool's allocator use \
+                 cudaMalloc"
             ),
         )
     })
