@@ -297,9 +297,10 @@ fn plain_memory_of_one_device_waits_for_no_other() {
             std::thread::spawn(move || {
                 // SAFETY: a size, and the default stream.
                 let block = unsafe { cuda_mem_torch_alloc(MIB, 1, null_mut()) };
-                let _ = tell.send(block.addr());
-                // SAFETY: nothing uses it.
+                let address = block.addr();
+                // SAFETY: nothing uses it. Parked by now, it goes with the reset below, which comes to this device next.
                 unsafe { cuda_mem_torch_free(block, MIB, 1, null_mut()) };
+                let _ = tell.send(address);
             });
             // It ends when the other does, if that does not wait for this.
             let had = told.recv_timeout(Duration::from_secs(60));
