@@ -11,7 +11,7 @@
 /*
  What [`cuda_mem_torch_abi_version`] says. It changes when anything here changes its meaning or its layout.
  */
-#define CUDA_MEM_TORCH_ABI_VERSION 2
+#define CUDA_MEM_TORCH_ABI_VERSION 3
 
 /*
  All devices, where one may be named.
@@ -289,6 +289,10 @@ typedef struct cuda_mem_torch_segment {
    The private pool it belongs to; zeros for the default one.
    */
   struct cuda_mem_torch_pool_id pool;
+  /*
+   How many segments of its private pool, on its device, came before it; -1 in the default pool, whose ranges grow and change.
+   */
+  int64_t serial;
   /*
    The device.
    */
@@ -647,7 +651,8 @@ int cuda_mem_torch_pop_compile_context(void);
 /*
  Tells of a block in PyTorch's format for other processes: `handle` gets up to `capacity` bytes of it, `length` how many there
  are, `offset` where in it the block begins. Whoever opens it keeps the memory, but not the block: this process does not free
- it before the others are done.
+ it before the others are done. Memory that a pool's source gave, or that was made without caching, is told of by the driver's handle,
+ which [`cuda_mem_torch_ipc_open`] leaves to the native allocator; `CUDA_MEM_TORCH_UNSUPPORTED` where the driver makes none.
 
  # Safety
 
@@ -708,6 +713,17 @@ int cuda_mem_torch_delete(void *address);
 int cuda_mem_torch_device_of(const void *address);
 
 /*
+ The bytes of a block, which it counts with in `allocated_bytes`; 0 for one that was made while caching was off, which does not count.
+ `CUDA_MEM_TORCH_NOT_OURS` if none begins there.
+
+ # Safety
+
+ `bytes` is a place for a size.
+ */
+int cuda_mem_torch_block_bytes(const void *address,
+                               size_t *bytes);
+
+/*
  Enters a stream, of whichever device, as a user of a block: freed, the block stays away from everybody until the stream is past
  the work that it was given by then.
 
@@ -753,7 +769,7 @@ int cuda_mem_torch_set_memory_fraction(int device, double fraction);
 int cuda_mem_torch_memory_fraction(int device, double *fraction);
 
 /*
- Lets `device` reach the memory of `peer`: what it has and what it gets.
+ Lets `device` reach the memory of `peer`: what it has and what it gets, also of other processes.
  */
 int cuda_mem_torch_enable_peer_access(int device, int peer);
 
@@ -975,7 +991,7 @@ bool cuda_mem_torch_is_enabled(void);
 
 /*
  Tells of all segments of a device or of all, of their blocks, and of the history. A pool other than zeros limits it to its
- segments, without a history.
+ segments; the history is that of all pools, whose entries name them.
 
  # Safety
 
@@ -1022,7 +1038,7 @@ int cuda_mem_torch_expandable_segment_sizes(int device, void *data, void (*size)
                                                                                  uint64_t bytes));
 
 /*
- The statistics of a device; nothing, before it is used.
+ The statistics of a device; nothing but the option, before it is used.
 
  # Safety
 
@@ -1070,8 +1086,9 @@ int cuda_mem_torch_see_stream(int device, void *stream);
 
 /*
  A stream is about to be destroyed; another may have its handle afterwards. Blocks that were allocated for it stay, and what is free of it
- serves other streams once all that it was given is done. The default stream of a thread (handle 2) is forgotten by itself when
- the thread ends, if it has no work then; a thread that leaves work in it calls this before, for itself.
+ serves other streams once all that it was given is done. While it captures it is [`CUDA_MEM_TORCH_CAPTURING`], and nothing is forgotten.
+ The default stream of a thread (handle 2) is forgotten by itself when the thread ends, if it has no work then; a thread that leaves work
+ in it calls this before, for itself.
 
  # Safety
 

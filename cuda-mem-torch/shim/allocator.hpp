@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -195,9 +196,13 @@ class Allocator final : public native::CUDAAllocator {
   std::atomic<int> device_count_{0};
   std::atomic<bool> one_device_{false};
   std::atomic<size_t> pool_uses_{0};
+  /// What the program last said, which the environment may overrule.
+  std::atomic<bool> enabled_{true};
   std::mutex init_mutex_;
   std::mutex annotations_mutex_;
-  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
+  /// The last ones, the oldest first: as many as the history may have entries.
+  std::deque<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
+  size_t most_annotations_{1};
 };
 
 /// The one that is installed, or was.

@@ -119,7 +119,7 @@ void take_over_limits(Allocator& ours, native::CUDAAllocator* before, const std:
       check(cuda_mem_torch_set_memory_fraction(device, fraction), device);
     }
   }
-  cuda_mem_torch_enable(before->isEnabled());
+  ours.enable(before->isEnabled());
   if (before->isHistoryEnabled() && !ours.isHistoryEnabled()) {
     TORCH_WARN(
         "cuda-mem: history is recorded of earlier memory only: call torch.cuda.memory._record_memory_history() again after enable()");
@@ -167,6 +167,8 @@ void install(const std::string& version) {
   if (late) {
     ours->init(devices);
     take_over_limits(*ours, before, used);
+  } else {
+    ours->enable(ours->isEnabled());
   }
   put(ours);
 }

@@ -7,6 +7,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <c10/util/env.h>
 
 #include <array>
 #include <limits>
@@ -37,7 +38,7 @@ namespace {
 
 constexpr size_t one_exabyte = 1152921504606846976ULL;
 
-/// Tells PyTorch's profiler of bytes that came or went.
+/// Tells PyTorch's profiler of bytes of a block that came or went, as its own allocator does: of cached blocks alone.
 void report(void* pointer, int64_t bytes, DeviceIndex device) {
   cuda_mem_torch_device_stats stats{};
   check(cuda_mem_torch_stats(device, &stats));
@@ -47,12 +48,6 @@ void report(void* pointer, int64_t bytes, DeviceIndex device) {
       static_cast<size_t>(stats.allocated_bytes.all.current),
       static_cast<size_t>(stats.reserved_bytes.all.current),
       c10::Device(c10::kCUDA, device));
-}
-
-int64_t allocated_bytes(DeviceIndex device) {
-  cuda_mem_torch_device_stats stats{};
-  check(cuda_mem_torch_stats(device, &stats));
-  return stats.allocated_bytes.all.current;
 }
 
 /// PyTorch's callbacks for memory that libraries keep, such as what other processes are done with.
@@ -75,12 +70,16 @@ inline bool is_watched() {
 }
 
 /// Tells of a new block, which goes back if somebody who is told throws.
-[[gnu::cold]] void tell_allocated(void* pointer, size_t bytes, DeviceIndex device) {
+[[gnu::cold]] void tell_allocated(void* pointer, DeviceIndex device) {
   try {
     if (const c10::impl::PyInterpreter* interpreter = c10::impl::GPUTrace::get_trace(); interpreter != nullptr) {
       (*interpreter)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
     }
+    size_t bytes = 0;
     if (c10::memoryProfilingEnabled()) {
+      check(cuda_mem_torch_block_bytes(pointer, &bytes), device);
+    }
+    if (bytes != 0) {
       report(pointer, static_cast<int64_t>(bytes), device);
     }
   } catch (...) {
@@ -94,16 +93,14 @@ inline bool is_watched() {
   if (const c10::impl::PyInterpreter* interpreter = c10::impl::GPUTrace::get_trace(); interpreter != nullptr) {
     (*interpreter)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
   }
-  const int device = c10::memoryProfilingEnabled() ? cuda_mem_torch_device_of(pointer) : -1;
-  if (device < 0) {
-    return cuda_mem_torch_delete(pointer);
+  size_t bytes = 0;
+  int device = -1;
+  if (c10::memoryProfilingEnabled() && cuda_mem_torch_block_bytes(pointer, &bytes) == CUDA_MEM_TORCH_OK) {
+    device = cuda_mem_torch_device_of(pointer);
   }
-  const auto index = static_cast<DeviceIndex>(device);
-  const int64_t before = allocated_bytes(index);
   const int code = cuda_mem_torch_delete(pointer);
-  if (code == CUDA_MEM_TORCH_OK) {
-    // What others allocated meanwhile is in it too: the library does not tell of single blocks.
-    report(pointer, allocated_bytes(index) - before, index);
+  if (code == CUDA_MEM_TORCH_OK && bytes != 0 && device >= 0) {
+    report(pointer, -static_cast<int64_t>(bytes), static_cast<DeviceIndex>(device));
   }
   return code;
 }
@@ -166,7 +163,7 @@ inline void* Allocator::obtain(size_t bytes, DeviceIndex device, cudaStream_t st
     refuse(code, bytes, device);
   }
   if (is_watched()) {
-    tell_allocated(pointer, bytes, device);
+    tell_allocated(pointer, device);
   }
   return pointer;
 }
@@ -293,14 +290,17 @@ void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
 }
 
 void Allocator::enable(bool value) {
-  cuda_mem_torch_enable(value);
+  // As PyTorch's own allocator reads it: once, and nobody turns caching on then.
+  static const bool is_forced_off = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING").value_or(false);
+  enabled_.store(value);
+  cuda_mem_torch_enable(value && !is_forced_off);
   if (native_.is_late()) {
     native_->enable(value);
   }
 }
 
 bool Allocator::isEnabled() const {
-  return cuda_mem_torch_is_enabled();
+  return enabled_.load();
 }
 
 void Allocator::cacheInfo(DeviceIndex device, size_t* largest) {

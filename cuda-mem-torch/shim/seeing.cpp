@@ -5,6 +5,7 @@
 #include <c10/util/ApproximateClock.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace cuda_mem {
 
@@ -100,6 +101,7 @@ void visit_segment(void* data, const cuda_mem_torch_segment* from) noexcept {
   to.is_large = from->is_large;
   to.is_expandable = from->is_expandable;
   to.owner_private_pool_id = {from->pool.first, from->pool.second};
+  to.registration_counter = static_cast<int32_t>(std::min<int64_t>(from->serial, std::numeric_limits<int32_t>::max()));
   to.context_when_allocated = context(from->context);
   static_cast<native::SnapshotInfo*>(data)->segments.push_back(std::move(to));
 }
@@ -237,16 +239,21 @@ native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
   if (native_.is_late()) {
     info = native_->snapshot(id, include_traces);
   }
-  info.device_traces.resize(std::max(info.device_traces.size(), static_cast<size_t>(device_count_.load())));
+  if (include_traces) {
+    info.device_traces.resize(std::max(info.device_traces.size(), static_cast<size_t>(device_count_.load())));
+  }
   const cuda_mem_torch_visitor visitor{&info, &visit_segment, &visit_block, &visit_trace};
   check(cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), include_traces, &visitor));
   std::sort(info.segments.begin(), info.segments.end(), [](const SegmentInfo& one, const SegmentInfo& other) {
     return one.address < other.address;
   });
-  // NCCL registers a pool's segments in this order.
-  int32_t counter = 0;
+  // NCCL registers a pool's segments in this order, which has to be the same in all processes: as they came, and ranges of the
+  // default pool, which do not come once, by their addresses.
+  int32_t range = 0;
   for (SegmentInfo& segment : info.segments) {
-    segment.registration_counter = counter++;
+    if (segment.registration_counter < 0) {
+      segment.registration_counter = range++;
+    }
   }
   for (auto& trace : info.device_traces) {
     std::stable_sort(trace.begin(), trace.end(), [](const TraceEntry& one, const TraceEntry& other) {
@@ -291,9 +298,15 @@ void Allocator::recordHistory(
   } else {
     check(cuda_mem_torch_stop_history());
   }
-  if (!enabled || clear) {
+  {
     const std::lock_guard<std::mutex> lock(annotations_mutex_);
-    annotations_.clear();
+    most_annotations_ = std::max<size_t>(max_entries, 1);
+    if (!enabled || clear) {
+      annotations_.clear();
+    }
+    while (annotations_.size() > most_annotations_) {
+      annotations_.pop_front();
+    }
   }
   if (native_.is_late()) {
     native_->recordHistory(enabled, create, max_entries, when, clear, skip_actions);
@@ -315,6 +328,9 @@ void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::s
   }
   const std::lock_guard<std::mutex> lock(annotations_mutex_);
   annotations_.push_back(std::move(entry));
+  if (annotations_.size() > most_annotations_) {
+    annotations_.pop_front();
+  }
 }
 
 void Allocator::pushCompileContext(std::string& context) {

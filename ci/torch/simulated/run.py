@@ -112,8 +112,14 @@ def main():
         folder = Path(scratch)
         program, environment = build_program(folder, arguments.headers, arguments.build, "smoke.cpp", ["-O0", "-g1"])
         # Where there is one device alone, nobody is asked which is current. The last cannot make one of PyTorch's streams at first.
-        for words, settings in (([], "devices=2"), (["late"], "devices=2"), (["late"], "devices=1"), (["seeing"], "faults=cuStreamCreateWithPriority:40:2")):
-            chosen = environment | {"CUDA_MEM_SIM": settings}
+        for words, settings, more in (
+            ([], "devices=2", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "0"}),
+            (["late"], "devices=2", {}),
+            (["late"], "devices=1", {}),
+            (["uncached"], "devices=2", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
+            (["seeing"], "faults=cuStreamCreateWithPriority:40:2", {}),
+        ):
+            chosen = environment | {"CUDA_MEM_SIM": settings} | more
             subprocess.run([str(program), *words], env=chosen, check=True, timeout=300)
         if arguments.python:
             (folder / CUDART).unlink()

@@ -8,6 +8,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include "upstream.hpp"
+
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +20,7 @@
 #include <new>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace c10::cuda::_internal {
@@ -114,6 +117,32 @@ struct Failing final : c10::MemoryReportingInfoBase {
     return true;
   }
 };
+
+/// What a profiler is told.
+struct Listening final : c10::MemoryReportingInfoBase {
+  void reportMemoryUsage(void*, int64_t bytes, size_t total, size_t, c10::Device) override {
+    told.emplace_back(bytes, total);
+  }
+  bool memoryProfilingEnabled() const override {
+    return true;
+  }
+  std::vector<std::pair<int64_t, size_t>> told;
+};
+
+/// The size of the block comes and goes, whatever was asked for. Without caching nothing is told.
+static void profiled() {
+  const auto listening = std::make_shared<Listening>();
+  const c10::DebugInfoGuard profiling(c10::DebugInfoKind::PROFILER_STATE, listening);
+  for (const bool cached : {true, false}) {
+    CA::enable(cached);
+    CA::raw_delete(CA::raw_alloc(1000));
+    CA::raw_delete(CA::raw_alloc((3 << 20) + 1));
+  }
+  CA::enable(true);
+  const std::vector<std::pair<int64_t, size_t>> wanted{
+      {1024, 1024}, {-1024, 0}, {(3 << 20) + 512, (3 << 20) + 512}, {-(3 << 20) - 512, 0}};
+  EXPECT(listening->told == wanted);
+}
 
 struct Mark final : c10::GatheredContext {};
 static std::shared_ptr<c10::GatheredContext> mark() {
@@ -217,7 +246,17 @@ static void history() {
     EXPECT(sum == segment.total_size);
   }
   EXPECT(live == 2 << 20);
+  // Of annotations there are as many as of entries.
+  CA::recordHistory(true, &mark, 3, CA::RecordContext::ALL, true, {});
+  for (const char* name : {"1", "2", "3", "4", "5"}) {
+    CA::recordAnnotation({{"name", name}});
+  }
+  const auto last = CA::snapshot().external_annotations;
+  EXPECT(last.size() == 3 && last[0].metadata_.at("name") == "3" && last[2].metadata_.at("name") == "5");
+  CA::recordHistory(true, &mark, 2, CA::RecordContext::ALL, false, {});
+  EXPECT(CA::snapshot().external_annotations.size() == 2);
   CA::recordHistory(false, nullptr, 1, CA::RecordContext::NEVER, false, {});
+  EXPECT(CA::snapshot({0, 0}, false).device_traces.empty() && CA::snapshot({0, 4711}).device_traces.size() == 2);
   EXPECT(!CA::isHistoryEnabled() && CA::snapshot().device_traces[0].empty());
 }
 
@@ -260,18 +299,27 @@ static void pools() {
   EXPECT(has(thrown([&] { CA::checkPoolLiveAllocations(0, {0, 4711}, {}); }), "Could not find pool"));
 }
 
-/// A pool whose segments another allocator gives.
-static void source(CA::CUDAAllocator* upstream) {
+/// A pool whose segments another allocator gives, the upper one first: they are numbered as they came.
+static void source(CA::CUDAAllocator* native) {
+  const auto upstream = std::make_shared<Upstream>(native);
   const MempoolId_t id{0, 2000};
-  const std::shared_ptr<CA::CUDAAllocator> shared(upstream, [](CA::CUDAAllocator*) {});
-  struct Counting {
-    std::shared_ptr<CA::CUDAAllocator> inner;
-  };
-  CA::createOrIncrefPool(0, id, shared);
+  void* lower = upstream->raw_alloc(40 << 20);
+  void* upper = upstream->raw_alloc(20 << 20);
+  EXPECT(lower < upper);
+  upstream->raw_delete(lower);
+  upstream->raw_delete(upper);
+  CA::createOrIncrefPool(0, id, upstream);
   CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
-  void* inside = CA::raw_alloc(1 << 20);
+  void* inside = CA::raw_alloc(2 << 20);
+  void* second = CA::raw_alloc(40 << 20);
   CA::endAllocateToPool(0, id);
+  EXPECT(inside == upper && second == lower);
+  const auto segments = CA::snapshot(id).segments;
+  const auto shared = CA::shareIpcHandle(second);
+  EXPECT(shared.handle.size() == 66 && shared.handle[1] == 'c');
+  EXPECT(segments.size() == 2 && segments[0].registration_counter == 1 && segments[1].registration_counter == 0);
   CA::raw_delete(inside);
+  CA::raw_delete(second);
   CA::releasePool(0, id);
   CA::releasePool(0, id);
   C10_CUDA_CHECK(cudaDeviceSynchronize());
@@ -315,8 +363,21 @@ static size_t segment_size() {
 }
 
 static void settings() {
-  c10::CachingAllocator::setAllocatorSettings("large_segment_size_mb:40");
+  c10::CachingAllocator::setAllocatorSettings("large_segment_size_mb:40,max_split_size_mb:64");
   EXPECT(segment_size() == 40 << 20);
+  EXPECT(CA::getDeviceStats(0).max_split_size == 64 << 20);
+}
+
+/// The environment has every request go to the driver, whatever the program says.
+static void uncached() {
+  EXPECT(CA::isEnabled());
+  for (const bool value : {false, true}) {
+    CA::enable(value);
+    EXPECT(CA::isEnabled() == value);
+    void* raw = CA::raw_alloc(1000);
+    EXPECT(raw != nullptr && CA::getDeviceStats(0).reserved_bytes[0].current == 0);
+    CA::raw_delete(raw);
+  }
 }
 
 /// PyTorch could not make all of its streams when a pool was begun for the first time. The next time all of them are seen.
@@ -458,12 +519,17 @@ int main(int count, char** words) {
     install();
     CA::init(c10::cuda::device_count());
     seeing();
+  } else if (count > 1 && std::strcmp(words[1], "uncached") == 0) {
+    install();
+    CA::init(c10::cuda::device_count());
+    uncached();
   } else {
     install();
     EXPECT(cuda_mem_torch_shim_state() == 1 && !CA::get()->initialized());
     CA::init(c10::cuda::device_count());
     EXPECT(CA::get()->initialized());
     memory();
+    profiled();
     history();
     pools();
     source(native);

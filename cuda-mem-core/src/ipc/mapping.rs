@@ -182,6 +182,24 @@ impl ImportedMapping {
         self.mapped.device
     }
 
+    /// Lets more devices read and write the memory.
+    ///
+    /// Wraps [`cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Needs no context.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`] for devices of another driver; [`Error::Driver`]: code 101 for a device that cannot reach it;
+    /// [`Error::Forked`].
+    pub fn allow(&self, devices: &[Device]) -> Result<()> {
+        // There is one until the mapping is closed.
+        let range = self.mapped.range.as_ref();
+        range.map_or(Ok(()), |range| range.set_access(0, self.mapped.bytes, devices, Access::ReadWrite))
+    }
+
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
     /// [`DeviceBuffer::on`](crate::DeviceBuffer::on). It is not ordered behind work of the other process: that takes a fence.
     ///

@@ -9,10 +9,11 @@ impl Shared {
     pub(super) fn statistics(&self) -> DeviceStatistics {
         let [small, large] = self.splits();
         let live = self.ledger.read();
+        let max_split_size = self.private.max_split_size();
         let mut counts = lock(&self.counts);
         counts.inactive_split.set(small.count, large.count);
         counts.inactive_split_bytes.set(small.bytes, large.bytes);
-        counts.with_live(&live)
+        DeviceStatistics { max_split_size, ..counts.with_live(&live) }
     }
 
     pub(super) fn reset_peak_statistics(&self) {

@@ -27,6 +27,8 @@ pub struct SegmentInfo {
     pub segment_type: PoolSize,
     /// The pool it belongs to; [`MempoolId::NONE`] is the default one.
     pub segment_pool_id: MempoolId,
+    /// How many segments of its private pool, on its device, came before it; none in the default pool, whose ranges grow and change.
+    pub serial: Option<u64>,
     /// Whether its memory is mapped page by page.
     pub is_expandable: bool,
     /// Who asked, when the segment was made.
@@ -54,6 +56,7 @@ impl SegmentInfo {
             stream: 0,
             segment_type,
             segment_pool_id: MempoolId::NONE,
+            serial: None,
             is_expandable: false,
             frames: None,
             blocks,

@@ -13,6 +13,7 @@ from cuda_mem_torch._install import disable, enable, is_enabled
 from cuda_mem_torch._pinning import pin, pin_memory, unpin, unpin_memory
 from cuda_mem_torch._pools import MemPool, plain_allocator
 from cuda_mem_torch._seeing import report, snapshot, stats
+from cuda_mem_torch._streams import forget_stream
 
 __version__ = "0.1.0"
 
@@ -22,6 +23,7 @@ __all__ = [
     "UnsupportedTorchError",
     "disable",
     "enable",
+    "forget_stream",
     "is_enabled",
     "pin",
     "pin_memory",

@@ -9,7 +9,7 @@ from typing import Callable
 
 from cuda_mem_torch._errors import CudaMemError
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 FOLDER = Path(__file__).resolve().parent
 PATH = FOLDER / "libcuda_mem_torch.so"
 
@@ -40,6 +40,7 @@ def load() -> ctypes.CDLL:
     library.cuda_mem_torch_ipc_open.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)]
     library.cuda_mem_torch_ipc_close.argtypes = [ctypes.c_void_p]
     library.cuda_mem_torch_see_stream.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    library.cuda_mem_torch_forget_stream.argtypes = [ctypes.c_int, ctypes.c_void_p]
     library.cuda_mem_torch_synchronize.argtypes = [ctypes.c_int]
     return library
 

@@ -256,6 +256,52 @@ class Parts(unittest.TestCase):
             cuda_mem_torch.pin_memory(ctypes.addressof(memory), 8192)
         cuda_mem_torch.unpin_memory(ctypes.addressof(memory))
 
+    def test_a_forgotten_stream_is_known_no_more(self):
+        import ctypes
+
+        driver, library = ctypes.CDLL(os.environ["CUDA_MEM_DRIVER"]), _library.load()
+        context, block, stream = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        self.assertEqual(driver.cuInit(0), 0)
+        self.assertEqual(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), 0)
+        self.assertEqual(driver.cuCtxSetCurrent(context), 0)
+        self.assertEqual(driver.cuStreamCreate(ctypes.byref(stream), 1), 0)
+        external = types.SimpleNamespace(device_index=0, cuda_stream=stream.value, stream_id=stream.value)
+
+        def allocate():
+            code = library.cuda_mem_torch_malloc(0, ctypes.c_size_t(3 << 20), stream, ctypes.byref(block))
+            return code or library.cuda_mem_torch_delete(block)
+
+        def beside_a_capture(do):
+            self.assertEqual(driver.cuStreamBeginCapture_v2(stream, 2), 0)
+            try:
+                return do()
+            finally:
+                self.assertEqual(driver.cuStreamEndCapture(stream, ctypes.byref(ctypes.c_void_p())), 0)
+
+        for forget in (lambda: cuda_mem_torch.forget_stream(external), lambda: cuda_mem_torch.forget_stream(stream.value, 0)):
+            self.assertEqual(allocate(), 0)
+            with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "captur"):
+                beside_a_capture(forget)
+            self.assertEqual(beside_a_capture(allocate), 0, "it was not forgotten")
+            # Once more is nothing.
+            forget(), forget()
+            self.assertEqual(beside_a_capture(allocate), _library.CAPTURING, "it has to be seen before")
+
+    def test_only_streams_of_others_are_forgotten(self):
+        forget = cuda_mem_torch.forget_stream
+        with self.assertRaisesRegex(ValueError, r"forget_stream\(handle, device\)"):
+            forget(4096)
+        with self.assertRaisesRegex(ValueError, "never destroyed"):
+            forget(0, 0)
+        of_a_pool = types.SimpleNamespace(device_index=0, cuda_stream=4096, stream_id=3)
+        with self.assertRaisesRegex(ValueError, "of PyTorch's own"):
+            forget(of_a_pool)
+        with self.assertRaisesRegex(ValueError, "the device is 9"):
+            forget(4096, 9)
+        external = types.SimpleNamespace(device_index=0, cuda_stream=4096, stream_id=4096)
+        with self.assertRaisesRegex(ValueError, "of device 0, not of 1"):
+            forget(external, 1)
+
     def test_everything_public_is_documented(self):
         for name in cuda_mem_torch.__all__:
             self.assertTrue(getattr(cuda_mem_torch, name).__doc__, name)

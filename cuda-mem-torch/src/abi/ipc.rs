@@ -7,9 +7,11 @@
 #![allow(unsafe_code, reason = "takes pointers of C")]
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::ImportedMapping;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Error as CoreError};
 
 use super::devices::{Device, device};
 use super::error::{
@@ -17,8 +19,8 @@ use super::error::{
 };
 use super::memory::block;
 use super::pointers::{list, pointer, write};
-use super::streams;
-use crate::ipc::{Exports, Named, sized, take};
+use super::{streams, uncached};
+use crate::ipc::{Exports, Named, ShareableHandle, sized, take};
 
 /// Memory of another process, mapped once however often it is opened.
 #[derive(Debug)]
@@ -29,8 +31,39 @@ struct Opened {
     users: usize,
 }
 
+#[derive(Debug)]
+struct Imports {
+    opened: Vec<Opened>,
+    /// Which devices reach the memory of which, by the owner's number.
+    peers: Vec<(c_int, core::Device)>,
+}
+
+impl Imports {
+    fn lock() -> MutexGuard<'static, Self> {
+        IMPORTS.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The device itself and those that reach its memory.
+    fn reaching(&self, device: &Device) -> Vec<core::Device> {
+        let peers = self.peers.iter().filter(|(owner, _)| *owner == device.ordinal).map(|(_, peer)| *peer);
+        std::iter::once(device.context.device()).chain(peers).collect()
+    }
+}
+
+/// A device reaches the memory of another from now on: what was opened for that one too.
+pub(super) fn add_peer(owner: &'static Device, peer: core::Device) -> Result<(), Failure> {
+    let mut imports = Imports::lock();
+    if imports.reaching(owner).contains(&peer) {
+        return Ok(());
+    }
+    let of_owner = imports.opened.iter().filter(|opened| opened.device.ordinal == owner.ordinal);
+    of_owner.into_iter().try_for_each(|opened| opened.mapping.allow(&[peer]))?;
+    imports.peers.push((owner.ordinal, peer));
+    Ok(())
+}
+
 static EXPORTS: Exports = Exports::new();
-static OPENED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
+static IMPORTS: Mutex<Imports> = Mutex::new(Imports { opened: Vec::new(), peers: Vec::new() });
 /// What nobody uses any more and could not be unmapped yet. Whoever opens the same bytes again gets a mapping of its own: by then
 /// they may name other memory.
 static LEAVING: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
@@ -43,7 +76,8 @@ pub(super) fn forget(address: u64) {
 
 /// Tells of a block in PyTorch's format for other processes: `handle` gets up to `capacity` bytes of it, `length` how many there
 /// are, `offset` where in it the block begins. Whoever opens it keeps the memory, but not the block: this process does not free
-/// it before the others are done.
+/// it before the others are done. Memory that a pool's source gave, or that was made without caching, is told of by the driver's handle,
+/// which [`cuda_mem_torch_ipc_open`] leaves to the native allocator; `CUDA_MEM_TORCH_UNSUPPORTED` where the driver makes none.
 ///
 /// # Safety
 ///
@@ -58,8 +92,7 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_share(
 ) -> c_int {
     entry(|| {
         let address = address.addr() as u64;
-        let told =
-            EXPORTS.share(address, || block(address, |device| device.caching.export_block(address)))?;
+        let told = share(address)?;
         let begins = usize::try_from(told.offset).unwrap_or(0);
         let bytes = told.handle;
         // SAFETY: the caller's promise.
@@ -71,6 +104,47 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_share(
             unsafe { handle.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len().min(capacity)) };
         }
         Ok(())
+    })
+}
+
+/// Why a block is not told of as mapped memory.
+enum Unmapped {
+    /// Its pool has its memory from another allocator.
+    OfSource(&'static Device),
+    Failed(Failure),
+}
+
+fn share(address: u64) -> Result<ShareableHandle, Failure> {
+    if let Some(ordinal) = uncached::device_of(address) {
+        return legacy(device(ordinal)?, address);
+    }
+    let export = || {
+        let exported = block(address, |device| match device.caching.export_block(address) {
+            Err(Error::Core(CoreError::NotShareable { .. })) => Ok(Err(Unmapped::OfSource(device))),
+            exported => exported.map(Ok),
+        });
+        exported.unwrap_or_else(|failure| Err(Unmapped::Failed(failure)))
+    };
+    match EXPORTS.share(address, export) {
+        Ok(told) => Ok(told),
+        Err(Unmapped::Failed(failure)) => Err(failure),
+        Err(Unmapped::OfSource(device)) => legacy(device, address),
+    }
+}
+
+/// By the driver's handle of the whole allocation, as PyTorch's own allocator does. It is for memory of `cuMemAlloc` alone.
+fn legacy(device: &'static Device, address: u64) -> Result<ShareableHandle, Failure> {
+    // SAFETY: the caller's promise for the block, which keeps the allocation. One byte: the handle is for all of it anyway.
+    let told = unsafe { EXPORTS.legacy(&device.context, address, 1) };
+    told.map_err(|error| {
+        Failure::new(
+            CUDA_MEM_TORCH_UNSUPPORTED,
+            format!(
+                "the driver makes no handle for other processes of the memory at {address:#x}, which was not mapped here: {error}. \
+                 Share a copy that is made outside of the pool with caching on (tensor.clone()), or have the pool's allocator use \
+                 cudaMalloc"
+            ),
+        )
     })
 }
 
@@ -107,17 +181,17 @@ fn open(device: &'static Device, bytes: &[u8]) -> Result<u64, Failure> {
     };
     unmap_leaving();
     let key = (device.ordinal, bytes.to_vec());
-    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = opened.iter_mut().find(|opened| opened.key == key) {
+    let mut imports = Imports::lock();
+    if let Some(known) = imports.opened.iter_mut().find(|opened| opened.key == key) {
         known.users += 1;
         return Ok(known.mapping.as_raw());
     }
     let descriptors = take(pid, &pieces)?;
     let pieces = descriptors.iter().zip(&pieces).map(sized).collect::<Result<Vec<_>, _>>()?;
     let owner = device.context.device();
-    let mapping = ImportedMapping::import_posix_fds(owner, &pieces, &[owner])?;
+    let mapping = ImportedMapping::import_posix_fds(owner, &pieces, &imports.reaching(device))?;
     let address = mapping.as_raw();
-    opened.push(Opened { key, mapping, device, users: 1 });
+    imports.opened.push(Opened { key, mapping, device, users: 1 });
     Ok(address)
 }
 
@@ -155,7 +229,8 @@ impl Opened {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_ipc_close(address: *mut c_void) -> c_int {
     entry(|| {
-        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut imports = Imports::lock();
+        let opened = &mut imports.opened;
         let address = address.addr() as u64;
         let Some(place) = opened.iter().position(|opened| opened.mapping.as_raw() == address) else {
             return Err(Failure::new(
@@ -169,7 +244,7 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_close(address: *mut c_void) -> c_int
         }
         // Before anything can fail: nobody may find it any more.
         let last = opened.swap_remove(place);
-        drop(opened);
+        drop(imports);
         unmap_leaving();
         match last.unmap() {
             Err(failure) if failure.code == CUDA_MEM_TORCH_CAPTURING => Ok(()),

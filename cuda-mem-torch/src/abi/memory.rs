@@ -120,6 +120,25 @@ pub extern "C" fn cuda_mem_torch_device_of(address: *const c_void) -> c_int {
     if code == super::CUDA_MEM_TORCH_OK { found } else { -1 }
 }
 
+/// The bytes of a block, which it counts with in `allocated_bytes`; 0 for one that was made while caching was off, which does not count.
+/// `CUDA_MEM_TORCH_NOT_OURS` if none begins there.
+///
+/// # Safety
+///
+/// `bytes` is a place for a size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_block_bytes(address: *const c_void, bytes: *mut usize) -> c_int {
+    entry(|| {
+        let address = address.addr() as u64;
+        let found = match uncached::device_of(address) {
+            Some(_) => 0,
+            None => block(address, |device| device.caching.block_bytes(address))?,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { write(bytes, found, "bytes") }
+    })
+}
+
 /// Enters a stream, of whichever device, as a user of a block: freed, the block stays away from everybody until the stream is past
 /// the work that it was given by then.
 ///
@@ -205,12 +224,14 @@ pub unsafe extern "C" fn cuda_mem_torch_memory_fraction(device: c_int, fraction:
     })
 }
 
-/// Lets `device` reach the memory of `peer`: what it has and what it gets.
+/// Lets `device` reach the memory of `peer`: what it has and what it gets, also of other processes.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_enable_peer_access(device: c_int, peer: c_int) -> c_int {
     entry(|| {
         let reaching = devices::device(device)?.context.device();
-        Ok(devices::device(peer)?.caching.enable_peer_access(reaching)?)
+        let owner = devices::device(peer)?;
+        owner.caching.enable_peer_access(reaching)?;
+        ipc::add_peer(owner, reaching)
     })
 }
 

@@ -26,6 +26,7 @@ use super::devices::{self, Device};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, Failure, entry};
 use super::pointers::{pointer, write};
 use super::streams;
+use crate::devices::MOST;
 
 /// So much parked memory is waited for, even if no request needs it.
 const MOST_PARKED: usize = 1 << 30;
@@ -46,12 +47,22 @@ struct Block {
     elsewhere: Vec<&'static Device>,
 }
 
-static PLAIN: Mutex<Vec<(c_int, Plain)>> = Mutex::new(Vec::new());
-/// Of devices that have nothing yet: who sets a fraction makes no context.
-static FRACTIONS: Mutex<Vec<(c_int, f64)>> = Mutex::new(Vec::new());
+/// What a device has, and until then what it will be made with: who sets a fraction makes no context.
+struct OfDevice {
+    plain: Option<Plain>,
+    fraction: f64,
+}
 
-fn plain() -> MutexGuard<'static, Vec<(c_int, Plain)>> {
-    PLAIN.lock().unwrap_or_else(PoisonError::into_inner)
+/// By their devices, each for itself: one may be waited for meanwhile. Nobody holds two.
+static PLAIN: [Mutex<OfDevice>; MOST] = [const { Mutex::new(OfDevice { plain: None, fraction: 1.0 }) }; MOST];
+
+fn lock(of: &'static Mutex<OfDevice>) -> MutexGuard<'static, OfDevice> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What all devices have that were used, one after the other.
+fn all() -> impl Iterator<Item = (&'static Device, MutexGuard<'static, OfDevice>)> {
+    devices::all().filter_map(|device| Some((device, of(device).ok()?)))
 }
 
 /// PyTorch's `alloc`: memory of `size` bytes, or null if there is none. A size of 0 gives null.
@@ -71,7 +82,7 @@ pub unsafe extern "C" fn cuda_mem_torch_alloc(
             return Ok(());
         }
         let device = devices::device(device)?;
-        found = of(&mut plain(), device)?.allocate(device, size, stream)?;
+        found = of(device)?.made(device)?.allocate(device, size, stream)?;
         Ok(())
     });
     if code == CUDA_MEM_TORCH_OK { pointer(found) } else { std::ptr::null_mut() }
@@ -94,7 +105,7 @@ pub unsafe extern "C" fn cuda_mem_torch_free(
     }
     entry(|| {
         let device = devices::device(device)?;
-        of(&mut plain(), device)?.park(address.addr() as u64)
+        of(device)?.made(device)?.park(address.addr() as u64)
     });
 }
 
@@ -109,9 +120,11 @@ pub extern "C" fn cuda_mem_torch_plain_init(device_count: c_int) {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_plain_reset() {
     entry(|| {
-        for (ordinal, plain) in plain().iter_mut() {
-            plain.use_parked(devices::device(*ordinal)?, None);
-            plain.caching.empty_cache()?;
+        for (device, mut of) in all() {
+            if let Some(plain) = &mut of.plain {
+                plain.use_parked(device, None);
+                plain.caching.empty_cache()?;
+            }
         }
         Ok(())
     });
@@ -121,15 +134,9 @@ pub extern "C" fn cuda_mem_torch_plain_reset() {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_plain_memory_fraction(fraction: f64, device: c_int) {
     entry(|| {
-        devices::check_fraction(device, fraction)?;
-        let plain = plain();
-        if let Some((_, plain)) = plain.iter().find(|(ordinal, _)| *ordinal == device) {
-            return Ok(plain.caching.set_memory_fraction(fraction)?);
-        }
-        let mut fractions = FRACTIONS.lock().unwrap_or_else(PoisonError::into_inner);
-        fractions.retain(|(ordinal, _)| *ordinal != device);
-        fractions.push((device, fraction));
-        Ok(())
+        let mut of = lock(&PLAIN[devices::check_fraction(device, fraction)?]);
+        of.fraction = fraction;
+        of.plain.as_ref().map_or(Ok(()), |plain| Ok(plain.caching.set_memory_fraction(fraction)?))
     });
 }
 
@@ -146,7 +153,7 @@ pub unsafe extern "C" fn cuda_mem_torch_plain_base_alloc(
     let mut base = address;
     entry(|| {
         let wanted = address.addr() as u64;
-        let found = plain().iter().find_map(|(_, plain)| plain.caching.base_allocation(wanted).ok());
+        let found = all().find_map(|(_, of)| of.plain.as_ref()?.caching.base_allocation(wanted).ok());
         let Some((begin, bytes)) = found else { return Ok(()) };
         base = pointer(begin);
         if size.is_null() {
@@ -169,9 +176,9 @@ pub unsafe extern "C" fn cuda_mem_torch_plain_record_stream(address: *mut c_void
     entry(|| {
         let address = address.addr() as u64;
         let user = streams::device_of(stream)?;
-        for (ordinal, plain) in plain().iter_mut() {
-            if let Some(block) = plain.live.get_mut(&address)
-                && *ordinal != user.ordinal
+        for (device, mut of) in all() {
+            if let Some(block) = of.plain.as_mut().and_then(|plain| plain.live.get_mut(&address))
+                && device.ordinal != user.ordinal
             {
                 devices::add(&mut block.elsewhere, user);
             }
@@ -180,24 +187,23 @@ pub unsafe extern "C" fn cuda_mem_torch_plain_record_stream(address: *mut c_void
     });
 }
 
-fn of<'p>(plain: &'p mut Vec<(c_int, Plain)>, device: &Device) -> Result<&'p mut Plain, Failure> {
-    let place = match plain.iter().position(|(ordinal, _)| *ordinal == device.ordinal) {
-        Some(place) => place,
-        None => {
-            plain.push((device.ordinal, Plain::new(device)?));
-            plain.len() - 1
+fn of(device: &Device) -> Result<MutexGuard<'static, OfDevice>, Failure> {
+    let number = usize::try_from(device.ordinal).ok().and_then(|number| PLAIN.get(number));
+    number.map(lock).ok_or_else(|| Failure::argument(format!("the device is {}", device.ordinal)))
+}
+
+impl OfDevice {
+    fn made(&mut self, device: &Device) -> Result<&mut Plain, Failure> {
+        match &mut self.plain {
+            Some(plain) => Ok(plain),
+            none => Ok(none.insert(Plain::new(device, self.fraction)?)),
         }
-    };
-    Ok(&mut plain[place].1)
+    }
 }
 
 impl Plain {
-    fn new(device: &Device) -> Result<Self, Failure> {
-        let fractions = FRACTIONS.lock().unwrap_or_else(PoisonError::into_inner);
-        let set = fractions.iter().find(|(ordinal, _)| *ordinal == device.ordinal);
-        let options =
-            CachingOptions::default().with_memory_fraction(set.map_or(1.0, |(_, fraction)| *fraction));
-        drop(fractions);
+    fn new(device: &Device, fraction: f64) -> Result<Self, Failure> {
+        let options = CachingOptions::default().with_memory_fraction(fraction);
         Ok(Self {
             caching: CachingAllocator::new(&device.context, &options)?,
             stream: Stream::new(&device.context)?,

@@ -37,6 +37,8 @@ pub struct cuda_mem_torch_segment {
     pub requested_size: u64,
     /// The private pool it belongs to; zeros for the default one.
     pub pool: cuda_mem_torch_pool_id,
+    /// How many segments of its private pool, on its device, came before it; -1 in the default pool, whose ranges grow and change.
+    pub serial: i64,
     /// The device.
     pub device: c_int,
     /// Whether its blocks are larger than 1 MiB.
@@ -106,7 +108,7 @@ pub struct cuda_mem_torch_visitor {
 }
 
 /// Tells of all segments of a device or of all, of their blocks, and of the history. A pool other than zeros limits it to its
-/// segments, without a history.
+/// segments; the history is that of all pools, whose entries name them.
 ///
 /// # Safety
 ///
@@ -129,7 +131,7 @@ pub unsafe extern "C" fn cuda_mem_torch_snapshot(
             let mut segments: Vec<_> = snapshot.segments.iter().filter(of_pool).collect();
             segments.sort_by_key(|segment| segment.address);
             segments.into_iter().for_each(|segment| visitor.tell_segment(device, segment));
-            if include_traces && wanted == MempoolId::NONE {
+            if include_traces {
                 snapshot.device_traces.iter().flatten().for_each(|trace| visitor.tell_trace(device, trace));
             }
         }
@@ -233,6 +235,7 @@ impl cuda_mem_torch_visitor {
                 first: segment.segment_pool_id.0,
                 second: segment.segment_pool_id.1,
             },
+            serial: segment.serial.and_then(|serial| i64::try_from(serial).ok()).unwrap_or(-1),
             device: device.ordinal,
             is_large: segment.segment_type == PoolSize::Large,
             is_expandable: segment.is_expandable,

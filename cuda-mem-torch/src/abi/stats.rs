@@ -10,8 +10,8 @@ use std::ffi::c_int;
 
 use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolStat, Stat};
 
-use super::devices::{if_made, some};
-use super::entry;
+use super::devices::{if_made, set_up, some};
+use super::error::{Failure, entry};
 use super::pointers::write;
 
 /// A figure that goes up and down.
@@ -80,7 +80,7 @@ pub struct cuda_mem_torch_device_stats {
     pub max_split_size: i64,
 }
 
-/// The statistics of a device; nothing, before it is used.
+/// The statistics of a device; nothing but the option, before it is used.
 ///
 /// # Safety
 ///
@@ -91,10 +91,18 @@ pub unsafe extern "C" fn cuda_mem_torch_stats(
     stats: *mut cuda_mem_torch_device_stats,
 ) -> c_int {
     entry(|| {
-        let found = if_made(device)?.map(|device| device.caching.statistics()).unwrap_or_default();
+        let found = match if_made(device)? {
+            Some(device) => device.caching.statistics(),
+            None => DeviceStatistics { max_split_size: option()?, ..DeviceStatistics::default() },
+        };
         // SAFETY: the caller's promise.
         unsafe { write(stats, found.into(), "stats") }
     })
+}
+
+/// What a device that is made later finds.
+fn option() -> Result<Option<u64>, Failure> {
+    set_up(|setup| Ok(setup.options.max_split_size()))
 }
 
 /// Has the peaks of a device, or of all, start anew from what there is now.

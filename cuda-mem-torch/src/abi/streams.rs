@@ -13,6 +13,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::caching::StreamAllocator;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{CUresult, MissingFunction};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream};
@@ -253,8 +254,9 @@ pub unsafe extern "C" fn cuda_mem_torch_see_stream(device: c_int, stream: *mut c
 }
 
 /// A stream is about to be destroyed; another may have its handle afterwards. Blocks that were allocated for it stay, and what is free of it
-/// serves other streams once all that it was given is done. The default stream of a thread (handle 2) is forgotten by itself when
-/// the thread ends, if it has no work then; a thread that leaves work in it calls this before, for itself.
+/// serves other streams once all that it was given is done. While it captures it is [`CUDA_MEM_TORCH_CAPTURING`], and nothing is forgotten.
+/// The default stream of a thread (handle 2) is forgotten by itself when the thread ends, if it has no work then; a thread that leaves work
+/// in it calls this before, for itself.
 ///
 /// # Safety
 ///
@@ -263,32 +265,43 @@ pub unsafe extern "C" fn cuda_mem_torch_see_stream(device: c_int, stream: *mut c
 pub unsafe extern "C" fn cuda_mem_torch_forget_stream(device: c_int, stream: *mut c_void) -> c_int {
     entry(|| {
         let device = devices::device(device)?;
-        let Some(known) = take_known(device.ordinal, stream.addr()) else { return Ok(()) };
+        let Some(known) = known(device.ordinal, stream.addr()) else { return Ok(()) };
         // SAFETY: the caller's promise.
         let forgotten = unsafe { device.caching.forget_stream(&known) };
-        // While it captures nothing can be said of its end: what was allocated for it serves nobody else then.
-        let _ = forgotten;
+        // Its heap would go on as the stream's. Of other failures, such as a lost context, nothing better comes by a second call.
+        if let Err(Error::Core(CoreError::Capturing { .. })) = forgotten {
+            return Ok(forgotten?);
+        }
+        take_known(&known, device.ordinal, stream.addr());
         known.disown();
         forget_all();
         Ok(())
     })
 }
 
-/// Takes a stream out of those that are known.
-fn take_known(ordinal: c_int, raw: usize) -> Option<Stream> {
+/// A stream that was seen here, by its handle.
+fn known(ordinal: c_int, raw: usize) -> Option<Stream> {
     if raw == PER_THREAD {
-        let take = |own: &RefCell<Vec<(c_int, Stream)>>| {
-            let mut own = own.borrow_mut();
-            let place = own.iter().position(|(device, _)| *device == ordinal)?;
-            Some(own.swap_remove(place).1)
-        };
-        return OWN.try_with(take).ok()?;
+        return own(ordinal);
+    }
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.as_ref()?.by_handle.get(&(ordinal, raw)).cloned()
+}
+
+/// Takes a stream out of those that are known.
+fn take_known(stream: &Stream, ordinal: c_int, raw: usize) {
+    if raw == PER_THREAD {
+        let take =
+            |own: &RefCell<Vec<(c_int, Stream)>>| own.borrow_mut().retain(|(device, _)| *device != ordinal);
+        // A thread at its end remembers none.
+        let _ = OWN.try_with(take);
+        return;
     }
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.as_mut()?;
-    let stream = known.by_handle.remove(&(ordinal, raw))?;
-    known.by_id.remove(&(ordinal, stream.id().as_raw()));
-    Some(stream)
+    if let Some(known) = known.as_mut() {
+        known.by_handle.remove(&(ordinal, raw));
+        known.by_id.remove(&(ordinal, stream.id().as_raw()));
+    }
 }
 
 /// The handle of a stream that is allocated for, by the number that names it for ever; null if it is not known. The default stream of any

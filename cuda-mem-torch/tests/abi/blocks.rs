@@ -1,11 +1,13 @@
 //! Blocks, their streams and their figures; the names that PyTorch loads as they are.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use cuda_mem_torch::abi::*;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 
 use super::support::*;
 
@@ -153,6 +155,75 @@ fn what_another_thread_changes_ends_what_a_thread_remembers() {
 }
 
 #[test]
+fn a_block_counts_with_its_bytes() {
+    let _turn = turn();
+    let (stream, pool) = (new_stream().as_raw(), user_pool());
+    let bytes_of = |block: *mut c_void| {
+        let mut bytes = 0;
+        // SAFETY: a place.
+        succeed(unsafe { cuda_mem_torch_block_bytes(block, &mut bytes) });
+        i64::try_from(bytes).unwrap()
+    };
+    let counted = || {
+        let blocks = [1000, 3 * MIB + 1].map(|bytes| {
+            let before = stats().allocated_bytes.all.current;
+            let block = allocate(bytes, stream);
+            let more = stats().allocated_bytes.all.current - before;
+            assert_eq!(bytes_of(block), more);
+            (block, more)
+        });
+        blocks.into_iter().for_each(|(block, _)| delete(block));
+        blocks.map(|(_, more)| more)
+    };
+    let rounded = [1024, (3 << 20) + 512];
+    assert_eq!(counted(), rounded);
+    // SAFETY: no filter.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    assert_eq!(counted(), rounded);
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    cuda_mem_torch_enable(false);
+    assert_eq!(counted(), [0, 0]);
+    cuda_mem_torch_enable(true);
+    let mut bytes = 0;
+    // SAFETY: a place.
+    let code = unsafe { cuda_mem_torch_block_bytes((&raw const bytes).cast(), &mut bytes) };
+    assert_eq!(code, CUDA_MEM_TORCH_NOT_OURS);
+}
+
+#[test]
+fn a_stream_that_was_forgotten_may_be_destroyed() {
+    let _turn = turn();
+    let (stream, other) = (Stream::new(&context()).unwrap(), new_stream());
+    // SAFETY: no work is given to it any more.
+    let forget = || unsafe { cuda_mem_torch_forget_stream(0, stream.as_raw()) };
+    for stream in [&stream, other] {
+        delete(allocate(3 * MIB, stream.as_raw()));
+    }
+    begin_capture(&stream);
+    assert_eq!(forget(), CUDA_MEM_TORCH_CAPTURING);
+    assert_eq!(cuda_mem_torch_synchronize(0), CUDA_MEM_TORCH_CAPTURING, "it is still asked");
+    end_capture(&stream);
+    succeed(forget());
+    succeed(forget());
+    let id = stream.id().as_raw();
+    drop(stream);
+    let asked = calls(|| {
+        delete(allocate(5 * MIB, other.as_raw()));
+        empty_cache(NO_POOL);
+        succeed(cuda_mem_torch_synchronize(0));
+    });
+    assert!(asked.contains(&"cuStreamIsCapturing"), "of the other stream: {asked:?}");
+    let of_it: Vec<_> = sim()
+        .log()
+        .records()
+        .into_iter()
+        .filter(|record| record.stream == id || record.result != CUresult::CUDA_SUCCESS)
+        .collect();
+    assert!(of_it.is_empty(), "{of_it:?}");
+}
+
+#[test]
 fn blocks_are_found_on_whichever_device_they_are() {
     let _turn = turn();
     let here = allocate(MIB, null_mut());
@@ -214,6 +285,41 @@ fn plain_memory_is_used_again_behind_a_wait() {
     assert!(unsafe { cuda_mem_torch_alloc(32 << 40, 0, null_mut()) }.is_null());
     // SAFETY: no block, which is found out.
     assert_eq!(unsafe { cuda_mem_torch_plain_base_alloc(null_mut(), null_mut()) }, null_mut());
+}
+
+/// Another thread allocates on another device while one is about to wait for its own.
+#[test]
+fn plain_memory_of_one_device_waits_for_no_other() {
+    static HAD: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn meanwhile(device: c_int) -> bool {
+        if device == 0 && HAD.load(Ordering::Relaxed) == 0 {
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                // SAFETY: a size, and the default stream.
+                let block = unsafe { cuda_mem_torch_alloc(MIB, 1, null_mut()) };
+                let address = block.addr();
+                // SAFETY: nothing uses it. Parked by now, it goes with the reset below, which comes to this device next.
+                unsafe { cuda_mem_torch_free(block, MIB, 1, null_mut()) };
+                let _ = tell.send(address);
+            });
+            // It ends when the other does, if that does not wait for this.
+            let had = told.recv_timeout(Duration::from_secs(60));
+            HAD.store(had.unwrap_or(usize::MAX), Ordering::Relaxed);
+        }
+        false
+    }
+    let _turn = turn();
+    // SAFETY: a function that may always be called.
+    succeed(unsafe { cuda_mem_torch_ask_for_captures(Some(meanwhile)) });
+    // SAFETY: a size.
+    let block = unsafe { cuda_mem_torch_alloc(20 * MIB, 0, null_mut()) };
+    // SAFETY: nothing uses it.
+    unsafe { cuda_mem_torch_free(block, 20 * MIB, 0, null_mut()) };
+    cuda_mem_torch_plain_reset();
+    // SAFETY: none is asked from here on.
+    succeed(unsafe { cuda_mem_torch_ask_for_captures(None) });
+    let had = HAD.load(Ordering::Relaxed);
+    assert!(had != 0 && had != usize::MAX, "{had:#x}");
 }
 
 #[test]

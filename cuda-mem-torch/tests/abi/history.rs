@@ -119,6 +119,34 @@ fn what_goes_back_is_told_with_its_stack_where_frees_are() {
 }
 
 #[test]
+fn the_snapshot_of_a_pool_has_the_history() {
+    let _turn = turn();
+    let (stream, pool) = (new_stream().as_raw(), user_pool());
+    let options = cuda_mem_torch_history_options {
+        max_entries: 1000,
+        context: 0,
+        skip_actions: 0,
+        gather: None,
+        release: None,
+        clear: true,
+    };
+    // SAFETY: no functions.
+    succeed(unsafe { cuda_mem_torch_record_history(&options) });
+    // SAFETY: no filter.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    let inside = allocate(3 * MIB, stream);
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    let outside = allocate(3 * MIB, stream);
+    let seen = snapshot(pool);
+    let allocated = seen.traces.iter().filter(|(action, ..)| *action == 0).count();
+    assert_eq!((seen.segments.len(), allocated), (1, 2), "its segments, and what happened anywhere");
+    succeed(cuda_mem_torch_stop_history());
+    assert!(snapshot(pool).traces.is_empty());
+    [inside, outside].into_iter().for_each(delete);
+    succeed(cuda_mem_torch_release_pool(0, pool));
+}
+
+#[test]
 fn a_page_is_drawn_of_a_snapshot() {
     let _turn = turn();
     let block = allocate(3 * MIB, new_stream().as_raw());

@@ -1,7 +1,7 @@
 //! Private pools, their sources and their checkpoints.
 
 use std::ffi::{CStr, c_int, c_void};
-use std::ptr::{null, null_mut};
+use std::ptr::{null, null_mut, with_exposed_provenance_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -216,6 +216,46 @@ fn a_source_gives_the_segments_and_gets_them_back() {
     // SAFETY: refused before it is called.
     let code = unsafe { cuda_mem_torch_create_or_incref_pool(0, user_pool(), &lacking) };
     assert_eq!(code, CUDA_MEM_TORCH_INVALID_ARGUMENT);
+}
+
+#[test]
+fn segments_are_numbered_as_they_came() {
+    unsafe extern "C" fn from_above(data: *mut c_void, bytes: usize) -> *mut c_void {
+        // SAFETY: what is passed below.
+        let top = unsafe { &*data.cast::<AtomicUsize>() };
+        with_exposed_provenance_mut(top.fetch_sub(bytes, Ordering::Relaxed) - bytes)
+    }
+    unsafe extern "C" fn keep(_: *mut c_void, _: *mut c_void, _: usize) {}
+    let _turn = turn();
+    let (stream, pool) = (new_stream().as_raw(), user_pool());
+    // SAFETY: a size.
+    let arena = unsafe { cuda_mem_torch_alloc(60 * MIB, 0, null_mut()) };
+    let top = AtomicUsize::new(arena.expose_provenance() + 60 * MIB);
+    let source = cuda_mem_torch_source {
+        data: (&raw const top).cast_mut().cast(),
+        alloc: Some(from_above),
+        free: Some(keep),
+        release: None,
+    };
+    // SAFETY: functions that may be called until the pool is gone.
+    succeed(unsafe { cuda_mem_torch_create_or_incref_pool(0, pool, &source) });
+    // SAFETY: no filter.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    let blocks = [20 * MIB, 1000, 20 * MIB].map(|bytes| allocate(bytes, stream));
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    let in_default = allocate(MIB, stream);
+    let serials: Vec<_> = snapshot(pool).segments.iter().map(|segment| segment.serial).collect();
+    assert_eq!(serials, [2, 1, 0], "by their addresses the last came first");
+    let others: Vec<_> =
+        snapshot(NO_POOL).segments.into_iter().filter(|found| found.pool == NO_POOL).collect();
+    assert!(!others.is_empty() && others.iter().all(|segment| segment.serial == -1), "{others:?}");
+    blocks.into_iter().chain([in_default]).for_each(delete);
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    succeed(cuda_mem_torch_synchronize(0));
+    empty_cache(pool);
+    // SAFETY: nothing uses it.
+    unsafe { cuda_mem_torch_free(arena, 60 * MIB, 0, null_mut()) };
 }
 
 #[test]

@@ -8,6 +8,28 @@ use cuda_mem_torch::abi::*;
 use super::support::*;
 
 #[test]
+fn statistics_name_the_largest_block_that_is_split() {
+    let _turn = turn();
+    delete(allocate(MIB, null_mut()));
+    // The last device is used by none.
+    let told = || {
+        [0, 2].map(|device| {
+            let mut stats = cuda_mem_torch_device_stats::default();
+            // SAFETY: a place.
+            succeed(unsafe { cuda_mem_torch_stats(device, &mut stats) });
+            stats.max_split_size
+        })
+    };
+    assert_eq!(told(), [-1, -1]);
+    // SAFETY: text.
+    succeed(unsafe { cuda_mem_torch_set_settings(c"max_split_size_mb:64".as_ptr(), null_mut(), None) });
+    assert_eq!(told(), [64 << 20, 64 << 20]);
+    // SAFETY: as above.
+    succeed(unsafe { cuda_mem_torch_set_settings(c"".as_ptr(), null_mut(), None) });
+    assert_eq!(told(), [-1, -1]);
+}
+
+#[test]
 fn settings_hold_for_private_pools() {
     unsafe extern "C" fn note(data: *mut c_void, text: *const c_char) {
         // SAFETY: text.

@@ -1,13 +1,16 @@
 //! Blocks for other processes, of which this one plays both.
 
-use std::ptr::null_mut;
+use std::ffi::c_void;
+use std::ptr::{null_mut, with_exposed_provenance_mut};
 
 use cuda_mem_torch::abi::*;
-use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{
+    CUmemLocation, CUmemLocationType, CUresult,
+};
 
 use super::support::*;
 
-pub(crate) fn share(block: *mut std::ffi::c_void) -> (Vec<u8>, usize) {
+pub(crate) fn share(block: *mut c_void) -> (Vec<u8>, usize) {
     let (mut length, mut offset) = (0, 0);
     // SAFETY: two places.
     succeed(unsafe { cuda_mem_torch_ipc_share(block, null_mut(), 0, &mut length, &mut offset) });
@@ -19,7 +22,7 @@ pub(crate) fn share(block: *mut std::ffi::c_void) -> (Vec<u8>, usize) {
     (bytes, offset)
 }
 
-fn is_mapped(address: *mut std::ffi::c_void) -> bool {
+fn is_mapped(address: *mut c_void) -> bool {
     let ask = driver().table().cuMemGetAddressRange().unwrap();
     let (mut base, mut bytes) = (0, 0);
     let asked = context().with_current(|| {
@@ -76,6 +79,119 @@ fn a_shared_block_is_seen_by_who_opens_it() {
     }
     succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
     succeed(cuda_mem_torch_release_pool(0, pool));
+}
+
+/// A pool's segment, as a source has it that asks the driver.
+unsafe extern "C" fn alloc_by_driver(_: *mut c_void, bytes: usize) -> *mut c_void {
+    let alloc = driver().table().cuMemAlloc().unwrap();
+    let mut address = 0;
+    // SAFETY: one address to write.
+    let code = context().with_current(|| unsafe { alloc(&mut address, bytes) }).unwrap();
+    assert_eq!(code, CUresult::CUDA_SUCCESS);
+    with_exposed_provenance_mut(usize::try_from(address).unwrap())
+}
+
+unsafe extern "C" fn free_by_driver(_: *mut c_void, address: *mut c_void, _: usize) {
+    let free = driver().table().cuMemFree().unwrap();
+    // SAFETY: nothing uses it.
+    let code = context().with_current(|| unsafe { free(address.addr() as u64) }).unwrap();
+    assert_eq!(code, CUresult::CUDA_SUCCESS);
+}
+
+/// One that has its segments from memory that is mapped, of which the driver makes no handle by its address.
+unsafe extern "C" fn alloc_mapped(_: *mut c_void, bytes: usize) -> *mut c_void {
+    // SAFETY: a size.
+    unsafe { cuda_mem_torch_alloc(bytes, 0, null_mut()) }
+}
+
+unsafe extern "C" fn free_mapped(_: *mut c_void, address: *mut c_void, bytes: usize) {
+    // SAFETY: nothing uses it.
+    unsafe { cuda_mem_torch_free(address, bytes, 0, null_mut()) };
+}
+
+#[test]
+fn memory_of_another_allocator_is_shared_by_the_drivers_handle() {
+    let _turn = turn();
+    let stream = new_stream().as_raw();
+    let by_driver = cuda_mem_torch_source {
+        data: null_mut(),
+        alloc: Some(alloc_by_driver),
+        free: Some(free_by_driver),
+        release: None,
+    };
+    let mapped = cuda_mem_torch_source { alloc: Some(alloc_mapped), free: Some(free_mapped), ..by_driver };
+    for (source, is_shared) in [(by_driver, true), (mapped, false)] {
+        let pool = user_pool();
+        // SAFETY: functions that may be called.
+        succeed(unsafe { cuda_mem_torch_create_or_incref_pool(0, pool, &source) });
+        // SAFETY: no filter.
+        succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+        let blocks = [(); 2].map(|()| allocate(3 * MIB, stream));
+        succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+        let (first, second) = (blocks[0], blocks[1]);
+        if is_shared {
+            let ((handle, offset), (of_second, next)) = (share(first), share(second));
+            assert_eq!((handle.len(), &handle[..2]), (66, &[2, b'c'][..]));
+            assert_eq!((&handle, next - offset), (&of_second, 3 * MIB), "one handle for the whole segment");
+            let mut base = null_mut();
+            // SAFETY: the bytes and a place.
+            let code = unsafe { cuda_mem_torch_ipc_open(0, handle.as_ptr(), handle.len(), &mut base) };
+            assert_eq!(code, CUDA_MEM_TORCH_UNSUPPORTED, "the native allocator opens it");
+        } else {
+            let (mut length, mut offset) = (0, 0);
+            // SAFETY: two places.
+            let code = unsafe { cuda_mem_torch_ipc_share(first, null_mut(), 0, &mut length, &mut offset) };
+            assert!(
+                code == CUDA_MEM_TORCH_UNSUPPORTED && message().contains("Share a copy"),
+                "{}",
+                message()
+            );
+        }
+        blocks.into_iter().for_each(delete);
+        succeed(cuda_mem_torch_release_pool(0, pool));
+        succeed(cuda_mem_torch_release_pool(0, pool));
+        succeed(cuda_mem_torch_synchronize(0));
+        empty_cache(pool);
+    }
+    cuda_mem_torch_enable(false);
+    let uncached = allocate(MIB, stream);
+    assert_eq!(share(uncached).0[..2], [2, b'c']);
+    delete(uncached);
+    cuda_mem_torch_enable(true);
+}
+
+#[test]
+fn peers_reach_what_another_process_shares() {
+    let _turn = turn();
+    let may_write = |address: *mut c_void| {
+        let ask = driver().table().cuMemGetAccess().unwrap();
+        let mut flags = 0;
+        let location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: 1 };
+        // SAFETY: one value to write and a location.
+        let code = unsafe { ask(&mut flags, &location, address.addr() as u64) };
+        assert_eq!(code, CUresult::CUDA_SUCCESS);
+        flags != 0
+    };
+    let (first, second) = (allocate(3 * MIB, null_mut()), allocate(5 * MIB, null_mut()));
+    let open = |block| {
+        let (bytes, _) = share(block);
+        let mut base = null_mut();
+        // SAFETY: the bytes and a place.
+        succeed(unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) });
+        base
+    };
+    let before = open(first);
+    assert!(!may_write(before), "nobody said that it reaches this device");
+    for _ in 0..2 {
+        succeed(cuda_mem_torch_enable_peer_access(1, 0));
+    }
+    let after = open(second);
+    assert!(may_write(before) && may_write(after));
+    for (base, block) in [(before, first), (after, second)] {
+        // SAFETY: nothing uses it.
+        succeed(unsafe { cuda_mem_torch_ipc_close(base) });
+        delete(block);
+    }
 }
 
 #[test]

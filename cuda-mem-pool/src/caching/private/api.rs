@@ -247,6 +247,16 @@ impl CachingAllocator {
     pub fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
         self.shared().base_allocation(address)
     }
+
+    /// The bytes of a block, which it counts with in [`allocated_bytes`](crate::statistics::DeviceStatistics::allocated_bytes): at least
+    /// those that were asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`] if no block begins there; [`Error::InCallback`].
+    pub fn block_bytes(&self, address: CUdeviceptr) -> Result<usize> {
+        self.shared().block_bytes(address)
+    }
 }
 
 impl Shared {

@@ -4,6 +4,7 @@ use cuda_mem_core::Device;
 use cuda_mem_core::sys::CUdeviceptr;
 
 use crate::caching::index::number_of;
+use crate::caching::page_map::Found;
 use crate::caching::shared::{Shared, refuse_forked};
 use crate::engine::paged::PAGE;
 use crate::error::{Error, Result};
@@ -42,10 +43,28 @@ impl Shared {
             let segment = heap.segment_at(address).ok_or_else(unknown)?;
             return Ok((segment.address(), segment.bytes() as usize));
         };
-        let slot = self.slots.get(found.owner).ok_or_else(unknown)?;
-        let block = self.look_at(slot, |heap| heap.block(number_of(found)))?;
-        let size = block.ok_or_else(unknown)?.size;
+        let size = self.default_bytes(address, found)?;
         let before = (address % PAGE as u64) as usize;
         Ok((address - before as u64, before.saturating_add(size).next_multiple_of(PAGE)))
+    }
+
+    pub(super) fn block_bytes(&self, address: CUdeviceptr) -> Result<usize> {
+        refuse_forked()?;
+        if let Some(found) = self.map.find(address) {
+            return self.default_bytes(address, found);
+        }
+        let unknown = || Error::UnknownAddress { address };
+        let state = lock(&self.private.state);
+        let entry = state.blocks.get(address).ok_or_else(unknown)?;
+        let block = state.pools.get(entry.pool)?.heap().get(entry.block).ok_or_else(unknown)?;
+        Ok(block.size as usize)
+    }
+
+    /// Bytes of a block of the default pool.
+    fn default_bytes(&self, address: CUdeviceptr, found: Found) -> Result<usize> {
+        let unknown = || Error::UnknownAddress { address };
+        let slot = self.slots.get(found.owner).ok_or_else(unknown)?;
+        let block = self.look_at(slot, |heap| heap.block(number_of(found)))?;
+        Ok(block.ok_or_else(unknown)?.size)
     }
 }

@@ -28,6 +28,11 @@ impl Shared {
 }
 
 impl Private {
+    /// The option of that name, as it is now.
+    pub(in crate::caching) fn max_split_size(&self) -> Option<u64> {
+        lock(&self.state).options.max_split_size()
+    }
+
     /// What is free beside blocks, in small segments and in large ones.
     pub(in crate::caching) fn splits(&self) -> [Splits; 2] {
         let state = lock(&self.state);
@@ -65,6 +70,7 @@ fn shown(
     SegmentInfo {
         stream: stream as u64,
         segment_pool_id: id,
+        serial: Some(segment.serial()),
         ..SegmentInfo::of(device, pool_of(segment.kind()), blocks)
     }
 }

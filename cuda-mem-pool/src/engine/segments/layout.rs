@@ -115,7 +115,8 @@ impl<'h> SegmentView<'h> {
         self.numbers().map(|(_, record)| record.block)
     }
 
-    pub(super) fn serial(&self) -> u64 {
+    /// How many segments of its heap came before it.
+    pub(crate) fn serial(&self) -> u64 {
         self.segment.serial
     }
 

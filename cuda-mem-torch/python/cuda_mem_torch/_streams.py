@@ -1,0 +1,40 @@
+"""Streams of other libraries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cuda_mem_torch import _library, _torch
+
+if TYPE_CHECKING:
+    import torch
+
+_DEFAULT = (0, 1)
+
+
+def forget_stream(stream: torch.cuda.Stream | int, device: torch.device | int | str | None = None) -> None:
+    """Says that another library is about to destroy a stream that PyTorch allocated on (``torch.cuda.ExternalStream``). To be called
+    before that, once the stream's tensors and those that were recorded on it are deleted: streams that were allocated on are asked
+    now and then whether they capture, and the driver crashes over one that is no more. What was free of the stream serves others
+    once its work is done. A stream that was never allocated on is nothing.
+
+    ``stream`` is a stream of PyTorch's, or the handle of one with its ``device``. Raises ``ValueError`` for one that PyTorch keeps
+    for itself and for a handle without a device, ``CudaMemError`` while the stream captures; then it is not forgotten."""
+    if isinstance(stream, int):
+        if device is None:
+            raise ValueError("a handle does not say of which device its stream is: forget_stream(handle, device)")
+        handle, index = stream, _index(device)
+    else:
+        handle, index = stream.cuda_stream, stream.device_index
+        if device is not None and _index(device) != index:
+            raise ValueError(f"the stream is of device {index}, not of {device}")
+        # The lowest bit of the number says that PyTorch made it.
+        if stream.stream_id & 1:
+            raise ValueError("the stream is of PyTorch's own, which live as long as the process and are handed out again")
+    if handle in _DEFAULT:
+        raise ValueError("the default stream of a device is never destroyed")
+    _library.check(_library.load().cuda_mem_torch_forget_stream(index, handle))
+
+
+def _index(device: torch.device | int | str) -> int:
+    return device if isinstance(device, int) else int(_torch.load().cuda._utils._get_device_index(device, optional=True))
