@@ -1,7 +1,6 @@
 //! `PinnedMemoryResource`: every member and branch.
 
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Mutex, PoisonError};
 
 use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::CUmemPool_attribute;
@@ -11,7 +10,9 @@ use cuda_mem_pool::{
 };
 
 use crate::common::{World, pattern};
-use crate::support::{device, has_host_pools, has_node_pools, node, on_node, pinned};
+use crate::support::{
+    alone_with_current_pools, device, has_host_pools, has_node_pools, node, on_node, pinned,
+};
 
 fn options() -> PinnedMemoryResourceOptions {
     PinnedMemoryResourceOptions::default()
@@ -27,6 +28,7 @@ fn the_defaults_are_those_of_the_field() {
 
 #[test]
 fn without_options_it_is_the_drivers_pool_and_stays_its_own() {
+    let _alone = alone_with_current_pools();
     let world = World::new();
     if !has_host_pools(&world) {
         let refused = PinnedMemoryResource::new(&world.context, None).unwrap_err();
@@ -52,12 +54,9 @@ fn without_options_it_is_the_drivers_pool_and_stays_its_own() {
     assert_eq!(block.as_slice().unwrap().len(), 4096);
 }
 
-/// Which pool is current is the process's.
-static CURRENT: Mutex<()> = Mutex::new(());
-
 #[test]
 fn the_current_pool_is_the_one_that_was_made_current() {
-    let _alone = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone_with_current_pools();
     let world = World::new();
     if !has_host_pools(&world) {
         return;
@@ -84,7 +83,7 @@ fn the_current_pool_is_the_one_that_was_made_current() {
 /// Who was given a pool that a program made, and may let go, has it for as long as he wants.
 #[test]
 fn the_current_pool_outlives_the_one_who_made_it() {
-    let _alone = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone_with_current_pools();
     let world = World::new();
     if !has_host_pools(&world) {
         return;
@@ -181,6 +180,7 @@ fn ipc_without_a_node_lies_next_to_the_device() {
 
 #[test]
 fn the_current_device_is_the_threads_own() {
+    let _alone = alone_with_current_pools();
     let world = World::new();
     let ipc = options().with_ipc_enabled(true);
     // A thread of its own has no current context.
