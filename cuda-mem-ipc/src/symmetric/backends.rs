@@ -8,7 +8,9 @@ use cuda_mem_pool::cuda_mem_core::Device;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 
 use super::mempool::{MempoolAllocator, SymmetricMempool};
-use super::{DeviceType, Error, NativeBackend, Result, SymmetricBackend, SymmetricBuffer, SymmetricMemory};
+use super::{
+    Allocated, DeviceType, Error, NativeBackend, Result, SymmetricBackend, SymmetricBuffer, SymmetricMemory,
+};
 
 /// The backends of a program, by device type and name, one of them chosen for each type. Clones are handles to the same.
 ///
@@ -45,7 +47,7 @@ struct Registered {
 
 /// An allocation whose address is kept.
 struct Persistent {
-    address: CUdeviceptr,
+    allocated: Allocated,
     size: usize,
     device: Device,
     group: Option<String>,
@@ -142,11 +144,12 @@ impl Backends {
     /// Those of [`get_backend`](Self::get_backend) and [`SymmetricBackend::alloc`].
     pub fn empty(&self, size: usize, device: Device, group: Option<&str>) -> Result<SymmetricBuffer> {
         let backend = self.get_backend(DeviceType::CUDA)?;
-        let address = backend.alloc(size, device, group)?;
-        Ok(SymmetricBuffer::new(backend, address, size, None))
+        let allocated = backend.alloc(size, device, group)?;
+        Ok(SymmetricBuffer::new(backend, allocated, size, None))
     }
 
-    /// As [`empty`](Self::empty), at the address that the id had before, whose memory is kept as long as the backend.
+    /// As [`empty`](Self::empty), at the address that the id had before, whose memory is kept as long as the backend has it: with its
+    /// group it goes, or when it is freed by its address, and the id has new memory then.
     ///
     /// # Errors
     ///
@@ -160,28 +163,31 @@ impl Backends {
     ) -> Result<SymmetricBuffer> {
         let backend = self.get_backend(DeviceType::CUDA)?;
         let mut inner = self.lock();
-        let kept = match inner.persistent.get(&id) {
+        let kept = inner.persistent.get(&id);
+        if kept.is_some_and(|kept| Arc::strong_count(&kept.alive) > 1) {
+            return Err(Error::PersistentAlive { id });
+        }
+        let is_there = |kept: &&Persistent| {
+            backend.find(kept.allocated.address).is_ok_and(|found| found == kept.allocated)
+        };
+        let allocated = match kept.filter(is_there) {
             Some(kept) => {
-                if Arc::strong_count(&kept.alive) > 1 {
-                    return Err(Error::PersistentAlive { id });
-                }
                 let (was, asked) =
                     (told(kept.size, kept.device, kept.group.as_deref()), told(size, device, group));
                 if kept.device != device || was != asked {
                     return Err(Error::PersistentDiffers { id, was, asked });
                 }
-                kept
+                kept.allocated
             }
             None => {
                 // Under the lock: two threads that ask for one id get one allocation.
-                let address = backend.alloc(size, device, group)?;
-                let group = group.map(str::to_owned);
-                let alive = Arc::new(());
-                inner.persistent.entry(id).or_insert(Persistent { address, size, device, group, alive })
+                backend.alloc(size, device, group)?
             }
         };
-        let lease = Box::new(Arc::clone(&kept.alive));
-        Ok(SymmetricBuffer::new(backend, kept.address, size, Some(lease)))
+        let (group, alive) = (group.map(str::to_owned), Arc::new(()));
+        let lease = Box::new(Arc::clone(&alive));
+        inner.persistent.insert(id, Persistent { allocated, size, device, group, alive });
+        Ok(SymmetricBuffer::new(backend, allocated, size, Some(lease)))
     }
 
     /// Brings the ranks together over memory that came without an owner, as from [`cuda_symm_alloc`](super::cuda_symm_alloc).

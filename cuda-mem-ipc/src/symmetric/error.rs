@@ -163,6 +163,12 @@ pub enum Error {
         /// The backend.
         backend: &'static str,
     },
+    /// The memory was freed, with its group or by its address, which another allocation has now.
+    #[error("the memory at {address:#x} was freed; the address is another allocation's now")]
+    Freed {
+        /// The address.
+        address: u64,
+    },
     /// No group of this name was added.
     #[error("no group is called {name:?}; there are {known:?}")]
     UnknownGroup {

@@ -81,7 +81,7 @@ impl SymmetricMempool {
 impl MempoolAllocator for SymmetricMempool {
     /// The stream is not looked at: the memory is there when this returns.
     fn alloc(&self, size: usize, device: Device, _stream: &Stream) -> Result<CUdeviceptr> {
-        self.backend()?.alloc(size, device, None)
+        Ok(self.backend()?.alloc(size, device, None)?.address)
     }
 
     /// Waits for `stream`, on the host, and then for the uses that the backend itself knows of. Neither size nor device is

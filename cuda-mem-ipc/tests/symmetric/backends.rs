@@ -57,6 +57,28 @@ fn a_persistent_allocation_keeps_its_address() {
 }
 
 #[test]
+fn a_persistent_allocation_that_was_freed_is_made_anew() {
+    let (world, backends) = (World::new(), Backends::new());
+    let (device, fake) = (world.context.device(), Fake::new("ONE"));
+    backends.register(DeviceType::CUDA, fake.clone()).unwrap();
+    let kept = backends.empty_persistent(100, device, None, 7).unwrap();
+    fake.free(kept.as_raw()).unwrap();
+    let alive = backends.empty_persistent(100, device, None, 7);
+    assert!(matches!(alive, Err(Error::PersistentAlive { id: 7 })), "{alive:?}");
+    let live = backends.empty(50, device, None).unwrap();
+    assert_eq!(live.as_raw(), kept.as_raw());
+    drop(kept);
+    // Of another size: what it was is not there any more.
+    let anew = backends.empty_persistent(200, device, None, 7).unwrap();
+    assert_ne!(anew.as_raw(), live.as_raw());
+    let address = anew.as_raw();
+    drop(anew);
+    assert_eq!(backends.empty_persistent(200, device, None, 7).unwrap().as_raw(), address);
+    let allocated = |size| Call::Alloc(size, device.as_raw(), None);
+    assert_eq!(fake.calls(), [allocated(100), Call::Free(live.as_raw()), allocated(50), allocated(200)]);
+}
+
+#[test]
 fn the_native_backend_allocates_for_a_group_only() {
     let (world, native) = (World::new(), NativeBackend::new());
     let device = world.context.device();

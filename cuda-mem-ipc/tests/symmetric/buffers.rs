@@ -157,3 +157,54 @@ fn memory_is_used_again_when_nobody_has_it_and_its_work_is_done() {
         crew.finish();
     });
 }
+
+#[test]
+fn a_buffer_whose_memory_was_freed_leaves_the_next_at_its_address_alone() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        let rank = crew.seat.join();
+        let by_group = || {
+            let group = rank.native.remove_group("ranks").unwrap();
+            rank.native.add_group(&group).unwrap();
+        };
+        let ways: [&dyn Fn(u64); 2] = [&|_| by_group(), &|address| rank.native.free(address).unwrap()];
+        for free in ways {
+            let stale = rank.empty(1000);
+            free(stale.as_raw());
+            let gone = stale.rendezvous(None);
+            assert!(matches!(gone, Err(Error::UnknownAddress { .. })), "{gone:?}");
+            let live = rank.empty(1000);
+            assert_eq!(live.as_raw(), stale.as_raw());
+            let gone = stale.rendezvous(None);
+            assert!(matches!(gone, Err(Error::Freed { address }) if address == stale.as_raw()), "{gone:?}");
+            drop(stale);
+            assert_ne!(rank.empty(1000).as_raw(), live.as_raw());
+            live.rendezvous(None).unwrap();
+        }
+        rank.finish();
+        crew.finish();
+    });
+}
+
+#[test]
+fn a_persistent_allocation_goes_with_its_group() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        let rank = crew.seat.join();
+        let persistent =
+            |size| rank.backends.empty_persistent(size, rank.group.device(), Some("ranks"), 7).unwrap();
+        let address = persistent(1000).as_raw();
+        assert_eq!(persistent(1000).as_raw(), address);
+        let group = rank.native.remove_group("ranks").unwrap();
+        rank.native.add_group(&group).unwrap();
+        let live = rank.empty(500);
+        assert_eq!(live.as_raw(), address);
+        let anew = persistent(1000);
+        assert_ne!(anew.as_raw(), address);
+        assert_eq!(anew.rendezvous(None).unwrap().buffer_size(), 1000);
+        assert_eq!(live.rendezvous(None).unwrap().buffer_size(), 500);
+        drop((anew, live, group));
+        rank.finish();
+        crew.finish();
+    });
+}

@@ -1,6 +1,7 @@
 //! A group of ranks, and what this one has allocated for it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
@@ -18,7 +19,7 @@ use super::space::Space;
 use super::state::{State, lock};
 use super::watch;
 use super::words::{OwnWords, Piece, Words};
-use crate::symmetric::{Error, Result, SymmetricMemory};
+use crate::symmetric::{Allocated, Error, Result, SymmetricMemory};
 use crate::transport::{Deadline, PeerPolicy};
 
 /// How a group works. All ranks pass the same.
@@ -94,8 +95,13 @@ impl Own {
         })
     }
 
-    fn take(&mut self, address: CUdeviceptr) -> Option<Arc<Allocation>> {
-        let taken = self.allocations.remove(&address)?;
+    fn take(
+        &mut self,
+        address: CUdeviceptr,
+        is_meant: impl FnOnce(&Allocation) -> bool,
+    ) -> Option<Arc<Allocation>> {
+        let Entry::Occupied(found) = self.allocations.entry(address) else { return None };
+        let taken = is_meant(found.get()).then(|| found.remove())?;
         self.latest.take_if(|latest| Arc::ptr_eq(latest, &taken));
         Some(taken)
     }
@@ -190,12 +196,17 @@ impl Group {
         self.inner.find(address)
     }
 
-    pub(super) fn alloc(&self, size: usize, device: Device) -> Result<CUdeviceptr> {
+    pub(super) fn alloc(&self, size: usize, device: Device) -> Result<Allocated> {
         self.inner.alloc(size, device)
     }
 
-    pub(super) fn take(&self, address: CUdeviceptr) -> Result<Freed> {
-        let taken = lock(&self.inner.own).take(address);
+    /// Takes what begins at an address out of the books, if it is what is meant.
+    pub(super) fn take(
+        &self,
+        address: CUdeviceptr,
+        is_meant: impl FnOnce(&Allocation) -> bool,
+    ) -> Result<Freed> {
+        let taken = lock(&self.inner.own).take(address, is_meant);
         let allocation = taken.ok_or_else(|| Error::UnknownAddress { address, backend: super::NAME })?;
         Ok(Freed { allocation, group: self.clone() })
     }
@@ -230,7 +241,7 @@ impl Inner {
         lock(&self.own).find(address).cloned()
     }
 
-    fn alloc(&self, size: usize, device: Device) -> Result<CUdeviceptr> {
+    fn alloc(&self, size: usize, device: Device) -> Result<Allocated> {
         let accepted = self.context.device();
         if device != accepted {
             let (device, accepted) = (device.as_raw(), accepted.as_raw());
@@ -262,10 +273,10 @@ impl Inner {
         let allocation = Arc::new(Allocation::new(segment, block, words, size, own.next));
         self.state.directory.publish(self.state.rank, allocation.entry())?;
         own.next += 1;
-        let address = allocation.address();
+        let allocated = allocation.allocated();
         own.latest = Some(Arc::clone(&allocation));
-        own.allocations.insert(address, allocation);
-        Ok(address)
+        own.allocations.insert(allocated.address, allocation);
+        Ok(allocated)
     }
 
     /// A new segment, which all ranks are told of.

@@ -47,7 +47,7 @@ impl Pair {
 
     /// An address of the good one's.
     fn alloc(&self) -> CUdeviceptr {
-        self.good.alloc(SIZE, self.good.device()).unwrap()
+        self.good.alloc(SIZE, self.good.device()).unwrap().address
     }
 
     /// The good one's rendezvous.
@@ -261,7 +261,7 @@ fn a_lie_about_who_broke_the_group_is_no_news() {
     pair.bad.alloc(SIZE, pair.bad.device()).unwrap();
     let memory = pair.rendezvous(address).unwrap();
     memory.check().unwrap();
-    let elsewhere = pair.good.take(address + 1);
+    let elsewhere = pair.good.take(address + 1, |_| true);
     assert!(matches!(elsewhere, Err(Error::UnknownAddress { backend: NAME, .. })), "{elsewhere:?}");
     drop(Arc::clone(&memory));
 }
