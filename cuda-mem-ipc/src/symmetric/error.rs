@@ -183,6 +183,18 @@ pub enum Error {
         /// Its name.
         name: String,
     },
+    /// A group has no more of something that is made when it is short of memory.
+    #[error(
+        "group {group:?} has {most} {what} of this rank, which is all that it may: make larger ones (segment_bytes, segment_allocations)"
+    )]
+    GroupFull {
+        /// The group.
+        group: String,
+        /// What there is no more of.
+        what: &'static str,
+        /// How many there are.
+        most: u64,
+    },
     /// The allocation belongs to another group.
     #[error("the memory was allocated for group {allocated:?}, and not for {asked:?}")]
     WrongGroup {

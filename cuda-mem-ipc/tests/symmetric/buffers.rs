@@ -55,6 +55,26 @@ fn ranks_read_and_write_each_others_buffers() {
     });
 }
 
+/// A program that allocates all that it needs, and only then comes to the first rendezvous.
+fn all_at_once(rank: &Rank) {
+    const BYTES: usize = 2 << 20;
+    let all = (0..300).map(|_| rank.empty(BYTES)).collect::<Vec<_>>();
+    let memories = all.iter().map(|buffer| buffer.rendezvous(None).unwrap()).collect::<Vec<_>>();
+    let last = &memories[299];
+    let seen = rank.others().map(|other| last.get_buffer(other, 0..BYTES).unwrap()).collect::<Vec<_>>();
+    rank.upload(&last.get_buffer(rank.number(), 0..BYTES).unwrap(), &bytes_of(rank.number(), BYTES));
+    rank.meet(&**last);
+    for (other, theirs) in rank.others().zip(&seen) {
+        assert_eq!(checksum(&rank.download(theirs)), checksum(&bytes_of(other, BYTES)), "of rank {other}");
+    }
+    rank.meet(&**last);
+}
+
+#[test]
+fn many_segments_may_be_made_before_the_first_rendezvous() {
+    on_ranks!(2, |seat| all_at_once(&seat.join_with(&GroupOptions { segment_bytes: 2 << 20, ..options() })));
+}
+
 fn offsets(rank: &Rank) {
     let buffer = rank.empty(100_000);
     let whole = buffer.rendezvous(Some("ranks")).unwrap();

@@ -12,6 +12,7 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Context, Device, Error as CoreError, Stream, forked};
 
 use super::allocation::Allocation;
+use super::announced::Kind;
 use super::memory::NativeMemory;
 use super::message;
 use super::segment::{OwnSegment, Segment};
@@ -25,7 +26,7 @@ use crate::transport::{Deadline, PeerPolicy};
 /// How a group works. All ranks pass the same.
 #[derive(Debug, Clone)]
 pub struct GroupOptions {
-    /// How long a rank is waited for: to join, to allocate, to take a message. 60 seconds.
+    /// How long a rank is waited for: to join, to allocate, to map what is announced, to take a message. 60 seconds.
     pub timeout: Duration,
     /// Who may be a rank.
     pub policy: PeerPolicy,
@@ -281,6 +282,7 @@ impl Inner {
 
     /// A new segment, which all ranks are told of.
     fn grow(&self, number: u64, len: usize) -> Result<Arc<OwnSegment>> {
+        self.make_room(Kind::Segment, number)?;
         let bytes = self.options.segment_bytes.max(len);
         let pads = self.options.segment_allocations;
         let (segment, export) = OwnSegment::create(&self.context, &self.stream, number, bytes, pads)?;
@@ -293,6 +295,7 @@ impl Inner {
         if let Some(words) = self.words.take() {
             return Ok(words);
         }
+        self.make_room(Kind::Piece, self.words.pieces())?;
         let (room, ranks) = (self.options.segment_allocations, self.state.ranks());
         let (piece, info) = self.words.create(&self.context, room, ranks)?;
         self.announce(message::WORDS, &info.encode(), piece.as_fd())?;

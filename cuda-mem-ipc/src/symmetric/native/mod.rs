@@ -1,6 +1,7 @@
 //! Symmetric memory of one host, over the driver's virtual memory management and this crate's transport.
 
 mod allocation;
+mod announced;
 mod directory;
 mod exchange;
 mod group;
@@ -172,7 +173,8 @@ impl SymmetricBackend for NativeBackend {
     /// # Errors
     ///
     /// [`Error::GroupNeeded`], [`Error::UnknownGroup`], [`Error::WrongDevice`]; [`Error::Broken`]; [`Error::Core`] when a new
-    /// segment cannot be made.
+    /// segment cannot be made; [`Error::Missing`] when a rank has not mapped one of the last 1024 in time, which it does when it allocates
+    /// or comes to a rendezvous, and [`Error::GroupFull`].
     fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<Allocated> {
         let name = group.ok_or_else(|| Error::GroupNeeded { backend: NAME.to_owned() })?;
         self.group(name)?.alloc(size, device)

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Fence, FenceLine};
 
+use super::announced::ANNOUNCED;
 use super::directory::Directory;
 use super::message::{self, PieceInfo, SegmentInfo};
 use super::queue::Queue;
@@ -19,8 +20,6 @@ use crate::transport::{Connection, Deadline};
 pub(super) const SLICE: Duration = Duration::from_millis(2);
 /// So many waits are kept without a look at them.
 const KEEP: usize = 64;
-/// How many segments of a rank may be announced and not mapped here yet, and how many pieces of words.
-const ANNOUNCED: usize = 256;
 /// How many exchanges a rank may be ahead.
 const SAID: usize = 64;
 
