@@ -89,14 +89,12 @@ macro_rules! ipc_members {
         /// # Errors
         ///
         /// [`Error::NotIpcEnabled`](crate::Error::NotIpcEnabled); [`Error::OtherKind`](crate::Error::OtherKind) if a resource of
-        /// another kind is registered there.
+        /// another kind is registered there; [`Error::OtherUuid`](crate::Error::OtherUuid) if nothing is, and the pool has another UUID.
         pub fn register(&self, uuid: $crate::Uuid) -> $crate::Result<Self> {
             if !self.is_ipc_enabled() {
                 return Err($crate::Error::NotIpcEnabled);
             }
-            let known = $crate::ipc::Registry::register(uuid, self.clone())?;
-            known.inner.pool.set_uuid(uuid)?;
-            Ok(known)
+            $crate::ipc::Registry::register(uuid, self.clone())
         }
 
         /// The resource that is registered under a UUID. Makes no driver call.
@@ -137,6 +135,10 @@ macro_rules! registered {
 
             fn downgrade(&self) -> std::sync::Weak<$inner> {
                 std::sync::Arc::downgrade(&self.inner)
+            }
+
+            fn take_uuid(&self, uuid: $crate::Uuid) -> $crate::Result<()> {
+                self.inner.pool.take_uuid(uuid)
             }
 
             fn entry(entry: &$crate::ipc::Entry) -> Option<&std::sync::Weak<$inner>> {

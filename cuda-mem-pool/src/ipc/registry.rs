@@ -18,6 +18,8 @@ pub(crate) trait Registered: Sized {
     fn upgrade(inner: &Weak<Self::Inner>) -> Option<Self>;
     /// What to remember of a handle.
     fn downgrade(&self) -> Weak<Self::Inner>;
+    /// Has it go by a UUID from now on, unless it goes by another one.
+    fn take_uuid(&self, uuid: Uuid) -> Result<()>;
     /// The entry of this kind, if the entry is of this kind.
     fn entry(entry: &Entry) -> Option<&Weak<Self::Inner>>;
     /// Makes an entry.
@@ -64,6 +66,7 @@ impl Registry {
             drop(resources);
             return Ok(known);
         }
+        resource.take_uuid(uuid)?;
         map.insert(uuid, R::into_entry(resource.downgrade()));
         Ok(resource)
     }

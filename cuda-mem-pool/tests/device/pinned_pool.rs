@@ -350,6 +350,31 @@ fn the_registry_returns_the_first_and_keeps_nothing_alive() {
 }
 
 #[test]
+fn a_pool_is_registered_under_its_own_uuid_alone() {
+    let world = World::new();
+    let Some(shared) = on_node(&world, true) else { return };
+    let handle = shared.allocation_handle().unwrap();
+    let (own, other) = (handle.uuid(), Uuid::new_v4());
+    let bare = PinnedMemoryResource::from_allocation_handle(&world.context, handle.as_fd()).unwrap();
+    let named = PinnedMemoryResource::from_allocation_handle(&world.context, handle).unwrap();
+    for pool in [&shared, &named] {
+        let refused = pool.register(other).unwrap_err();
+        let is_told =
+            matches!(refused, Error::OtherUuid { own: said, asked } if (said, asked) == (own, other));
+        assert!(is_told, "{refused}");
+        let unknown = PinnedMemoryResource::from_registry(other);
+        assert!(matches!(unknown, Err(Error::NotRegistered { .. })), "nothing was entered");
+    }
+    // One without a UUID gets that which it is registered under first; whoever is registered comes before the pool that asks.
+    assert_eq!(bare.register(other).unwrap(), bare);
+    assert_eq!((bare.uuid(), shared.uuid()), (Some(other), Some(own)));
+    assert_eq!(shared.register(other).unwrap(), bare);
+    let refused = bare.register(own).unwrap_err();
+    assert!(matches!(refused, Error::OtherUuid { .. }), "{refused}");
+    assert_eq!(shared.register(own).unwrap(), shared);
+}
+
+#[test]
 fn one_pool_serves_several_streams() {
     let world = World::new();
     let Some(resource) = pinned(&world) else { return };
