@@ -89,7 +89,8 @@ macro_rules! ipc_members {
         /// # Errors
         ///
         /// [`Error::NotIpcEnabled`](crate::Error::NotIpcEnabled); [`Error::OtherKind`](crate::Error::OtherKind) if a resource of
-        /// another kind is registered there; [`Error::OtherUuid`](crate::Error::OtherUuid) if nothing is, and the pool has another UUID.
+        /// another kind is registered there; [`Error::OtherUuid`](crate::Error::OtherUuid) if nothing is, and the pool has another UUID;
+        /// [`Error::Core`](crate::Error::Core) in a forked child.
         pub fn register(&self, uuid: $crate::Uuid) -> $crate::Result<Self> {
             if !self.is_ipc_enabled() {
                 return Err($crate::Error::NotIpcEnabled);
@@ -101,7 +102,8 @@ macro_rules! ipc_members {
         ///
         /// # Errors
         ///
-        /// [`Error::NotRegistered`](crate::Error::NotRegistered), [`Error::OtherKind`](crate::Error::OtherKind).
+        /// [`Error::NotRegistered`](crate::Error::NotRegistered), [`Error::OtherKind`](crate::Error::OtherKind);
+        /// [`Error::Core`](crate::Error::Core) in a forked child.
         pub fn from_registry(uuid: $crate::Uuid) -> $crate::Result<Self> {
             $crate::ipc::Registry::find(uuid)
         }

@@ -1,8 +1,12 @@
 //! `PinnedMemoryResource`: every member and branch.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 
+use cuda_mem_core::Error as CoreError;
 use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::CUmemPool_attribute;
 use cuda_mem_pool::{
@@ -10,7 +14,7 @@ use cuda_mem_pool::{
     PinnedMemoryResourceOptions, Uuid,
 };
 
-use crate::common::{World, pattern};
+use crate::common::{World, child, pattern};
 use crate::support::{device, has_host_pools, has_node_pools, node, on_node, pinned};
 
 fn options() -> PinnedMemoryResourceOptions {
@@ -184,7 +188,7 @@ fn the_current_device_is_the_threads_own() {
     let world = World::new();
     let ipc = options().with_ipc_enabled(true);
     // A thread of its own has no current context.
-    let refused = std::thread::scope(|scope| {
+    let refused = thread::scope(|scope| {
         scope.spawn(|| PinnedMemoryResource::on_current_device(world.driver, &ipc).map(drop)).join().unwrap()
     });
     assert!(matches!(refused, Err(Error::NoCurrentContext { .. })));
@@ -193,7 +197,7 @@ fn the_current_device_is_the_threads_own() {
         assert_eq!(made.unwrap().unwrap().numa_id(), node(&world));
     }
     if has_host_pools(&world) {
-        let made = std::thread::scope(|scope| {
+        let made = thread::scope(|scope| {
             scope.spawn(|| PinnedMemoryResource::on_current_device(world.driver, None)).join().unwrap()
         });
         assert!(!made.unwrap().is_handle_owned());
@@ -372,6 +376,34 @@ fn a_pool_is_registered_under_its_own_uuid_alone() {
     let refused = bare.register(own).unwrap_err();
     assert!(matches!(refused, Error::OtherUuid { .. }), "{refused}");
     assert_eq!(shared.register(own).unwrap(), shared);
+}
+
+#[test]
+fn a_forked_child_finds_nothing_in_the_registry_and_does_not_hang() {
+    let world = World::new();
+    let Some(shared) = on_node(&world, true) else { return };
+    let uuid = shared.uuid().unwrap();
+    shared.register(uuid).unwrap();
+    let has_ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // It has the lock at most times.
+        scope.spawn(|| {
+            while !has_ended.load(Ordering::Relaxed) {
+                shared.register(uuid).unwrap();
+            }
+        });
+        let children = catch_unwind(AssertUnwindSafe(|| {
+            for _ in 0..20 {
+                child::forked(|| {
+                    let refused = [PinnedMemoryResource::from_registry(uuid), shared.register(uuid)];
+                    let is_refused = |one: &Result<_, _>| matches!(one, Err(Error::Core(CoreError::Forked)));
+                    refused.iter().all(is_refused).then_some(()).ok_or_else(|| format!("{refused:?}\n"))
+                });
+            }
+        }));
+        has_ended.store(true, Ordering::Relaxed);
+        children.unwrap();
+    });
 }
 
 #[test]
