@@ -15,7 +15,7 @@ use super::words::Piece;
 use crate::symmetric::{Error, Result, Why};
 
 /// How many segments of a rank may be announced and not mapped elsewhere yet, and how many pieces of words.
-pub(super) const ANNOUNCED: usize = 1024;
+pub(super) const ANNOUNCED: usize = 256;
 
 /// So many are left alone by who maps nothing of his own: they may never be asked for.
 pub(super) const LEFT_ALONE: usize = 16;

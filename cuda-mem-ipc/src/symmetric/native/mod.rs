@@ -173,7 +173,7 @@ impl SymmetricBackend for NativeBackend {
     /// # Errors
     ///
     /// [`Error::GroupNeeded`], [`Error::UnknownGroup`], [`Error::WrongDevice`]; [`Error::Broken`]; [`Error::Core`] when a new
-    /// segment cannot be made; [`Error::Missing`] when a rank has not mapped one of the last 1024 in time, which it does when it allocates
+    /// segment cannot be made; [`Error::Missing`] when a rank has not mapped one of the last 256 in time, which it does when it allocates
     /// or comes to a rendezvous, and [`Error::GroupFull`].
     fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<Allocated> {
         let name = group.ok_or_else(|| Error::GroupNeeded { backend: NAME.to_owned() })?;
