@@ -45,14 +45,22 @@ struct Registered {
     is_used: bool,
 }
 
-/// An allocation whose address is kept.
+/// What an id stands for.
+#[derive(Default)]
 struct Persistent {
+    /// None before it was made.
+    kept: Option<Kept>,
+    /// Whoever has it, or is about to, keeps this.
+    alive: Arc<()>,
+}
+
+/// An allocation whose address is kept.
+#[derive(Clone)]
+struct Kept {
     allocated: Allocated,
     size: usize,
     device: Device,
     group: Option<String>,
-    /// Whoever has it keeps this.
-    alive: Arc<()>,
 }
 
 impl Backends {
@@ -153,7 +161,8 @@ impl Backends {
     ///
     /// # Errors
     ///
-    /// [`Error::PersistentAlive`] while the one before lives, [`Error::PersistentDiffers`] for another size, device or group.
+    /// [`Error::PersistentAlive`] while the one before lives, or another thread makes it, [`Error::PersistentDiffers`] for another size,
+    /// device or group; those of [`empty`](Self::empty).
     pub fn empty_persistent(
         &self,
         size: usize,
@@ -162,14 +171,17 @@ impl Backends {
         id: u64,
     ) -> Result<SymmetricBuffer> {
         let backend = self.get_backend(DeviceType::CUDA)?;
-        let mut inner = self.lock();
-        let kept = inner.persistent.get(&id);
-        if kept.is_some_and(|kept| Arc::strong_count(&kept.alive) > 1) {
-            return Err(Error::PersistentAlive { id });
-        }
-        let is_there = |kept: &&Persistent| {
-            backend.find(kept.allocated.address).is_ok_and(|found| found == kept.allocated)
+        let (kept, lease) = {
+            let mut inner = self.lock();
+            let persistent = inner.persistent.entry(id).or_default();
+            if Arc::strong_count(&persistent.alive) > 1 {
+                return Err(Error::PersistentAlive { id });
+            }
+            (persistent.kept.clone(), Arc::clone(&persistent.alive))
         };
+        // From here on the id is this thread's, and others go on: the backend may wait for other ranks.
+        let is_there =
+            |kept: &Kept| backend.find(kept.allocated.address).is_ok_and(|found| found == kept.allocated);
         let allocated = match kept.filter(is_there) {
             Some(kept) => {
                 let (was, asked) =
@@ -180,14 +192,15 @@ impl Backends {
                 kept.allocated
             }
             None => {
-                // Under the lock: two threads that ask for one id get one allocation.
-                backend.alloc(size, device, group)?
+                let allocated = backend.alloc(size, device, group)?;
+                let kept = Kept { allocated, size, device, group: group.map(str::to_owned) };
+                if let Some(persistent) = self.lock().persistent.get_mut(&id) {
+                    persistent.kept = Some(kept);
+                }
+                allocated
             }
         };
-        let (group, alive) = (group.map(str::to_owned), Arc::new(()));
-        let lease = Box::new(Arc::clone(&alive));
-        inner.persistent.insert(id, Persistent { allocated, size, device, group, alive });
-        Ok(SymmetricBuffer::new(backend, allocated, size, Some(lease)))
+        Ok(SymmetricBuffer::new(backend, allocated, size, Some(Box::new(lease))))
     }
 
     /// Brings the ranks together over memory that came without an owner, as from [`cuda_symm_alloc`](super::cuda_symm_alloc).

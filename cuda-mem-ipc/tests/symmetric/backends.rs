@@ -1,9 +1,12 @@
 //! Which backend is asked.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use cuda_mem_ipc::symmetric::{Backends, DeviceType, Error, NativeBackend, SymmetricBackend};
 
 use crate::common::World;
 use crate::fakes::{Call, Fake};
+use crate::rank::LONG;
 
 #[test]
 fn the_backend_is_chosen_by_name_until_it_is_used() {
@@ -76,6 +79,35 @@ fn a_persistent_allocation_that_was_freed_is_made_anew() {
     assert_eq!(backends.empty_persistent(200, device, None, 7).unwrap().as_raw(), address);
     let allocated = |size| Call::Alloc(size, device.as_raw(), None);
     assert_eq!(fake.calls(), [allocated(100), Call::Free(live.as_raw()), allocated(50), allocated(200)]);
+}
+
+#[test]
+fn others_go_on_while_a_backend_makes_a_persistent_allocation() {
+    let (world, backends) = (World::new(), Backends::new());
+    let (device, fake) = (world.context.device(), Fake::new("ONE"));
+    backends.register(DeviceType::CUDA, fake.clone()).unwrap();
+    let (inside, rounds) = (backends.clone(), AtomicU32::new(0));
+    fake.on_alloc(move || {
+        // The backend's own thread, and any other one.
+        inside.get_backend(DeviceType::CUDA)?;
+        let again = inside.empty_persistent(100, device, None, 7);
+        assert!(matches!(again, Err(Error::PersistentAlive { id: 7 })), "{again:?}");
+        match rounds.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(Error::UnknownAddress { address: 0, backend: "a fake" }),
+            _ => Ok(()),
+        }
+    });
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let failed = backends.empty_persistent(100, device, None, 7).map(drop);
+        let address = backends.empty_persistent(100, device, None, 7).map(|buffer| buffer.as_raw());
+        let again = backends.empty_persistent(100, device, None, 7).map(|buffer| buffer.as_raw());
+        done.send((failed, address, again)).unwrap();
+    });
+    let (failed, address, again) = is_done.recv_timeout(LONG).expect("it waits for itself");
+    assert!(matches!(failed, Err(Error::UnknownAddress { address: 0, .. })), "{failed:?}");
+    assert_eq!(address.unwrap(), again.unwrap());
+    assert_eq!(fake.calls(), [Call::Alloc(100, device.as_raw(), None)]);
 }
 
 #[test]

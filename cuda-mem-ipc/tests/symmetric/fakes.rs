@@ -1,7 +1,7 @@
 //! A backend that only says what it was asked for.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_mem_core::Device;
 use cuda_mem_ipc::symmetric::{Allocated, Error, Result, SymmetricBackend, SymmetricMemory};
@@ -24,11 +24,17 @@ pub(crate) struct Fake {
     name: &'static str,
     calls: Mutex<Vec<Call>>,
     memory: Mutex<Memory>,
+    on_alloc: OnceLock<Box<dyn Fn() -> Result<()> + Send + Sync>>,
 }
 
 impl Fake {
     pub(crate) fn new(name: &'static str) -> Arc<Self> {
-        Arc::new(Self { name, calls: Mutex::default(), memory: Mutex::default() })
+        Arc::new(Self { name, calls: Mutex::default(), memory: Mutex::default(), on_alloc: OnceLock::new() })
+    }
+
+    /// What happens in each allocation, before it is made.
+    pub(crate) fn on_alloc(&self, on_alloc: impl Fn() -> Result<()> + Send + Sync + 'static) {
+        assert!(self.on_alloc.set(Box::new(on_alloc)).is_ok());
     }
 
     /// The calls since the last time.
@@ -43,6 +49,7 @@ impl SymmetricBackend for Fake {
     }
 
     fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<Allocated> {
+        self.on_alloc.get().map_or(Ok(()), |on_alloc| on_alloc())?;
         let call = Call::Alloc(size, device.as_raw(), group.map(str::to_owned));
         self.calls.lock().unwrap().push(call);
         let mut memory = self.memory.lock().unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -62,6 +62,9 @@ pub(super) struct Inner {
     pub(super) options: GroupOptions,
     pub(super) state: Arc<State>,
     watch: Option<JoinHandle<()>>,
+    /// Held while ranks are waited for; the order of allocations is the order of this lock.
+    pub(super) making: Mutex<Making>,
+    /// Held for a moment, also by who has `making`.
     own: Mutex<Own>,
     words: Arc<OwnWords>,
     /// One exchange at a time: the order is the ranks' order.
@@ -77,14 +80,19 @@ pub(super) struct Mapped {
     pub(super) pieces: Mutex<Vec<Arc<Piece>>>,
 }
 
+/// What allocations are made of.
+#[derive(Default)]
+pub(super) struct Making {
+    segments: Vec<Arc<OwnSegment>>,
+    next: u64,
+}
+
 #[derive(Default)]
 struct Own {
-    segments: Vec<Arc<OwnSegment>>,
     /// By address.
     allocations: BTreeMap<CUdeviceptr, Arc<Allocation>>,
     /// The one among them that was made last, which is asked for next as a rule.
     latest: Option<Arc<Allocation>>,
-    next: u64,
 }
 
 impl Own {
@@ -146,6 +154,7 @@ impl Group {
             options: options.clone(),
             state,
             watch: Some(watch),
+            making: Mutex::default(),
             own: Mutex::default(),
             words: Arc::default(),
             exchanging: Mutex::default(),
@@ -252,29 +261,29 @@ impl Inner {
         let Some(len) = Space::rounded(size) else {
             return Err(CoreError::TooLarge { count: size, size: 1 }.into());
         };
-        // The order of allocations is the order of this lock.
-        let mut own = lock(&self.own);
+        let mut making = lock(&self.making);
         let mut words = self.take_words()?;
         words.go_on()?;
-        let found = own.segments.iter().find_map(|segment| {
+        let found = making.segments.iter().find_map(|segment| {
             let block = segment.take(len)?;
             Some((Arc::clone(segment), block))
         });
         let (segment, block) = match found {
             Some(found) => found,
             None => {
-                let segment = self.grow(own.segments.len() as u64, len)?;
-                own.segments.push(Arc::clone(&segment));
+                let segment = self.grow(making.segments.len() as u64, len)?;
+                making.segments.push(Arc::clone(&segment));
                 let block = segment
                     .take(len)
                     .ok_or(CoreError::OutOfRange { range: 0..len, len: segment.segment.mapping.bytes() })?;
                 (segment, block)
             }
         };
-        let allocation = Arc::new(Allocation::new(segment, block, words, size, own.next));
+        let allocation = Arc::new(Allocation::new(segment, block, words, size, making.next));
         self.state.directory.publish(self.state.rank, allocation.entry())?;
-        own.next += 1;
+        making.next += 1;
         let allocated = allocation.allocated();
+        let mut own = lock(&self.own);
         own.latest = Some(Arc::clone(&allocation));
         own.allocations.insert(allocated.address, allocation);
         Ok(allocated)
@@ -303,10 +312,10 @@ impl Inner {
         self.words.take().ok_or(CoreError::OutOfRange { range: 0..1, len: 0 }.into())
     }
 
-    /// Tells all ranks of something that they may map.
+    /// Tells all ranks of something that they may map, within the timeout for all of them.
     fn announce(&self, kind: u16, payload: &[u8], descriptor: BorrowedFd<'_>) -> Result<()> {
+        let deadline = Deadline::after(self.options.timeout);
         for (rank, peer) in self.state.others() {
-            let deadline = Deadline::after(self.options.timeout);
             let sent = peer.connection.send(kind, payload, &[descriptor], deadline);
             // Some know of it and some do not: that cannot be taken back.
             sent.map_err(|error| self.state.unsent(rank, &error))?;
@@ -323,7 +332,8 @@ impl Drop for Inner {
         }
         // What still waits would hold up the release of the memory.
         self.state.leave();
-        *self.own.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner) = Own::default();
+        *self.own.get_mut().unwrap_or_else(PoisonError::into_inner) = Own::default();
+        *self.making.get_mut().unwrap_or_else(PoisonError::into_inner) = Making::default();
         self.words.clear();
         self.mapped.clear();
         self.state.stop();

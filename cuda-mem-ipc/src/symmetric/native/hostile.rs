@@ -270,8 +270,8 @@ fn until_come(pair: &Pair, segments: usize) {
     }
 }
 
-/// As large as a segment, so that it has one of its own.
-const WHOLE: usize = 2 << 20;
+/// So large that it has a segment of its own.
+const WHOLE: usize = 1 << 20;
 
 #[test]
 fn a_rank_that_makes_segments_keeps_few_of_the_others_unmapped() {
@@ -304,6 +304,30 @@ fn a_rank_that_is_too_far_ahead_is_refused_and_may_go_on_later() {
     let most = pair.bad.inner.make_room(Kind::Segment, MAX_NUMBER);
     assert!(matches!(most, Err(Error::GroupFull { most: MAX_NUMBER, .. })), "{most:?}");
     pair.bad.check().unwrap();
+}
+
+#[test]
+fn what_a_rank_has_is_at_hand_while_it_waits_for_another() {
+    let pair = Pair::new();
+    let alloc = |group: &Group| group.alloc(WHOLE, group.device()).unwrap().address;
+    let (theirs, ours) = (alloc(&pair.good), alloc(&pair.bad));
+    (1..ANNOUNCED).for_each(|_| _ = alloc(&pair.bad));
+    std::thread::scope(|scope| {
+        // It waits for the good one to map a segment, and fails if that comes to nothing before it is late.
+        let ahead = scope.spawn(|| alloc(&pair.bad));
+        while pair.bad.inner.making.try_lock().is_ok() {
+            assert!(!ahead.is_finished());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let found = pair.bad.find(ours).unwrap();
+        pair.bad.clone().rendezvous(found, ours).unwrap();
+        drop(pair.bad.take(ours, |_| true).unwrap());
+        assert!(!ahead.is_finished(), "it waits yet");
+        until_come(&pair, ANNOUNCED);
+        alloc(&pair.good);
+        ahead.join().unwrap();
+    });
+    pair.rendezvous(theirs).unwrap();
 }
 
 #[test]
