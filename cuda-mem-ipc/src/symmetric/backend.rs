@@ -81,6 +81,12 @@ pub trait SymmetricBackend: Send + Sync {
     /// Those of [`free`](Self::free).
     fn free_if(&self, allocated: Allocated) -> Result<()>;
 
+    /// Whether it is of no further use, so that [`Backends::register`](super::Backends::register) takes another one of its name in its
+    /// place. Returns at once.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// Brings the ranks together over an allocation, by any address in it. Every rank has to call it.
     ///
     /// # Errors

@@ -57,6 +57,8 @@ struct Persistent {
 /// An allocation whose address is kept.
 #[derive(Clone)]
 struct Kept {
+    /// Another one of its name may be in its place by now.
+    backend: Weak<dyn SymmetricBackend>,
     allocated: Allocated,
     size: usize,
     device: Device,
@@ -89,17 +91,37 @@ impl Backends {
 
     /// Adds a backend. The first of a device type is chosen until [`set_backend`](Self::set_backend) says otherwise.
     ///
+    /// One of a name that is there takes the place of that which [has ended](SymmetricBackend::has_ended), chosen if that was. What came of
+    /// the one before stays with it.
+    ///
     /// # Errors
     ///
-    /// [`Error::BackendExists`] for a name that is there.
+    /// [`Error::BackendExists`] for a name that is there and has not ended.
     pub fn register(&self, device_type: DeviceType, backend: Arc<dyn SymmetricBackend>) -> Result<()> {
+        let ended = self.ended(device_type, backend.name());
         let mut inner = self.lock();
         let registered = inner.types.entry(device_type).or_default();
-        if registered.backends.iter().any(|known| known.name() == backend.name()) {
+        let Some(known) = registered.backends.iter_mut().find(|known| known.name() == backend.name()) else {
+            registered.backends.push(backend);
+            return Ok(());
+        };
+        if !ended.is_some_and(|ended| Arc::ptr_eq(&ended, known)) {
             return Err(Error::BackendExists { device_type, name: backend.name().to_owned() });
         }
-        registered.backends.push(backend);
+        let before = std::mem::replace(known, backend);
+        drop(inner);
+        // It may be its end, which is the library's.
+        drop(before);
         Ok(())
+    }
+
+    /// The backend of that name, if it has ended, which it is not asked under the lock.
+    fn ended(&self, device_type: DeviceType, name: &str) -> Option<Arc<dyn SymmetricBackend>> {
+        let inner = self.lock();
+        let known = inner.types.get(&device_type)?.backends.iter().find(|known| known.name() == name)?;
+        let known = Arc::clone(known);
+        drop(inner);
+        known.has_ended().then_some(known)
     }
 
     /// The names of a device type's backends.
@@ -180,8 +202,10 @@ impl Backends {
             (persistent.kept.clone(), Arc::clone(&persistent.alive))
         };
         // From here on the id is this thread's, and others go on: the backend may wait for other ranks.
-        let is_there =
-            |kept: &Kept| backend.find(kept.allocated.address).is_ok_and(|found| found == kept.allocated);
+        let is_there = |kept: &Kept| {
+            let is_of_it = kept.backend.upgrade().is_some_and(|of| Arc::ptr_eq(&of, &backend));
+            is_of_it && backend.find(kept.allocated.address).is_ok_and(|found| found == kept.allocated)
+        };
         let allocated = match kept.filter(is_there) {
             Some(kept) => {
                 let (was, asked) =
@@ -193,7 +217,8 @@ impl Backends {
             }
             None => {
                 let allocated = backend.alloc(size, device, group)?;
-                let kept = Kept { allocated, size, device, group: group.map(str::to_owned) };
+                let group = group.map(str::to_owned);
+                let kept = Kept { backend: Arc::downgrade(&backend), allocated, size, device, group };
                 if let Some(persistent) = self.lock().persistent.get_mut(&id) {
                     persistent.kept = Some(kept);
                 }

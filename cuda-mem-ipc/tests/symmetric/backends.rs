@@ -111,6 +111,34 @@ fn others_go_on_while_a_backend_makes_a_persistent_allocation() {
 }
 
 #[test]
+fn a_backend_that_has_ended_gives_its_place_to_one_of_its_name() {
+    let (world, backends) = (World::new(), Backends::new());
+    let (device, group) = (world.context.device(), None);
+    let (one, two) = (Fake::new("ONE"), Fake::new("ONE"));
+    backends.register(DeviceType::CUDA, Fake::new("ZERO")).unwrap();
+    backends.register(DeviceType::CUDA, one.clone()).unwrap();
+    backends.set_backend(DeviceType::CUDA, "ONE").unwrap();
+    let of_one = backends.empty(100, device, group).unwrap();
+    let kept = backends.empty_persistent(200, device, group, 7).unwrap().as_raw();
+    let exists = backends.register(DeviceType::CUDA, two.clone());
+    assert!(matches!(exists, Err(Error::BackendExists { .. })), "{exists:?}");
+    one.end();
+    backends.register(DeviceType::CUDA, two.clone()).unwrap();
+    assert_eq!(backends.names(DeviceType::CUDA), ["ZERO", "ONE"]);
+    let used = backends.set_backend(DeviceType::CUDA, "ZERO");
+    assert!(matches!(&used, Err(Error::BackendInUse { used, .. }) if used == "ONE"), "{used:?}");
+    one.calls();
+    // At the same addresses, and the first and second of their backend too.
+    let [of_two, second] = [(); 2].map(|()| backends.empty(100, device, group).unwrap());
+    assert_eq!([of_two.as_raw(), second.as_raw()], [of_one.as_raw(), kept]);
+    let anew = backends.empty_persistent(200, device, group, 7).unwrap();
+    assert_ne!(anew.as_raw(), kept, "another buffer has it");
+    two.calls();
+    drop(of_one);
+    assert_eq!((one.calls(), two.calls()), (vec![Call::Free(of_two.as_raw())], vec![]));
+}
+
+#[test]
 fn the_native_backend_allocates_for_a_group_only() {
     let (world, native) = (World::new(), NativeBackend::new());
     let device = world.context.device();

@@ -1,6 +1,7 @@
 //! A backend that only says what it was asked for.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_mem_core::Device;
@@ -24,12 +25,24 @@ pub(crate) struct Fake {
     name: &'static str,
     calls: Mutex<Vec<Call>>,
     memory: Mutex<Memory>,
+    has_ended: AtomicBool,
     on_alloc: OnceLock<Box<dyn Fn() -> Result<()> + Send + Sync>>,
 }
 
 impl Fake {
     pub(crate) fn new(name: &'static str) -> Arc<Self> {
-        Arc::new(Self { name, calls: Mutex::default(), memory: Mutex::default(), on_alloc: OnceLock::new() })
+        Arc::new(Self {
+            name,
+            calls: Mutex::default(),
+            memory: Mutex::default(),
+            has_ended: AtomicBool::new(false),
+            on_alloc: OnceLock::new(),
+        })
+    }
+
+    /// It is of no further use from now on.
+    pub(crate) fn end(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
     }
 
     /// What happens in each allocation, before it is made.
@@ -78,6 +91,10 @@ impl SymmetricBackend for Fake {
         was_there.then_some(()).ok_or(Error::UnknownAddress { address, backend: "a fake" })?;
         self.calls.lock().unwrap().push(Call::Free(address));
         Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
     }
 
     fn rendezvous(&self, address: u64, _group: Option<&str>) -> Result<Arc<dyn SymmetricMemory>> {

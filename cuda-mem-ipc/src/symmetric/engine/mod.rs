@@ -14,7 +14,7 @@ mod nvshmem;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -280,6 +280,16 @@ impl SymmetricBackend for EngineBackend {
         };
         let backend = self.shared.name();
         freed.map(drop).ok_or(Error::UnknownAddress { address, backend })
+    }
+
+    /// Whether it was closed, or ended by a call that not all ranks made. One that is in a call has not ended yet.
+    fn has_ended(&self) -> bool {
+        !forked()
+            && match self.calls.try_lock() {
+                Ok(calls) => calls.is_over(),
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().is_over(),
+                Err(TryLockError::WouldBlock) => false,
+            }
     }
 
     /// Every rank has to call it, for the same allocation: the first time is collective.
