@@ -170,6 +170,14 @@ pub enum Error {
         /// What was passed.
         uuid: Uuid,
     },
+    /// The pool has a UUID, and was to be registered under another one.
+    #[error("the pool's UUID is {own}; it cannot be registered under {asked}")]
+    OtherUuid {
+        /// The pool's.
+        own: Uuid,
+        /// What was passed.
+        asked: Uuid,
+    },
     /// The resource under the UUID is of another kind.
     #[error("the memory resource under {uuid} is a {found}, not a {asked}")]
     OtherKind {

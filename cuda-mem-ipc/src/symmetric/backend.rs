@@ -35,6 +35,15 @@ impl fmt::Display for DeviceType {
     }
 }
 
+/// An allocation of a backend. Addresses come again, and this does not: two are equal if they are the same allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Allocated {
+    /// Where it begins.
+    pub address: CUdeviceptr,
+    /// Which it is of those that have had the address: no two of a backend have both in common.
+    pub serial: u64,
+}
+
 /// Allocates memory on every rank alike, and tells each rank where the others have it.
 ///
 /// It is registered by device type and [`name`](Self::name) in [`Backends`](super::Backends).
@@ -49,7 +58,14 @@ pub trait SymmetricBackend: Send + Sync {
     ///
     /// Those of the backend. One that needs a group refuses to go without ([`Error::GroupNeeded`](super::Error::GroupNeeded));
     /// one that cannot have a group refuses one.
-    fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<CUdeviceptr>;
+    fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<Allocated>;
+
+    /// The allocation that an address lies in now.
+    ///
+    /// # Errors
+    ///
+    /// Those of the backend, for an address that is none of its own.
+    fn find(&self, address: CUdeviceptr) -> Result<Allocated>;
 
     /// Gives memory back. It lives on while a [`SymmetricMemory`] of it does.
     ///
@@ -57,6 +73,19 @@ pub trait SymmetricBackend: Send + Sync {
     ///
     /// Those of the backend, for an address that is none of its own.
     fn free(&self, address: CUdeviceptr) -> Result<()>;
+
+    /// Gives memory back unless it has been already, also if another allocation has its address by now, which stays.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`free`](Self::free).
+    fn free_if(&self, allocated: Allocated) -> Result<()>;
+
+    /// Whether it is of no further use, so that [`Backends::register`](super::Backends::register) takes another one of its name in its
+    /// place. Returns at once.
+    fn has_ended(&self) -> bool {
+        false
+    }
 
     /// Brings the ranks together over an allocation, by any address in it. Every rank has to call it.
     ///

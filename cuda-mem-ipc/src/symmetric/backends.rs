@@ -8,7 +8,9 @@ use cuda_mem_pool::cuda_mem_core::Device;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 
 use super::mempool::{MempoolAllocator, SymmetricMempool};
-use super::{DeviceType, Error, NativeBackend, Result, SymmetricBackend, SymmetricBuffer, SymmetricMemory};
+use super::{
+    Allocated, DeviceType, Error, NativeBackend, Result, SymmetricBackend, SymmetricBuffer, SymmetricMemory,
+};
 
 /// The backends of a program, by device type and name, one of them chosen for each type. Clones are handles to the same.
 ///
@@ -43,14 +45,24 @@ struct Registered {
     is_used: bool,
 }
 
-/// An allocation whose address is kept.
+/// What an id stands for.
+#[derive(Default)]
 struct Persistent {
-    address: CUdeviceptr,
+    /// None before it was made.
+    kept: Option<Kept>,
+    /// Whoever has it, or is about to, keeps this.
+    alive: Arc<()>,
+}
+
+/// An allocation whose address is kept.
+#[derive(Clone)]
+struct Kept {
+    /// Another one of its name may be in its place by now.
+    backend: Weak<dyn SymmetricBackend>,
+    allocated: Allocated,
     size: usize,
     device: Device,
     group: Option<String>,
-    /// Whoever has it keeps this.
-    alive: Arc<()>,
 }
 
 impl Backends {
@@ -79,17 +91,37 @@ impl Backends {
 
     /// Adds a backend. The first of a device type is chosen until [`set_backend`](Self::set_backend) says otherwise.
     ///
+    /// One of a name that is there takes the place of that which [has ended](SymmetricBackend::has_ended), chosen if that was. What came of
+    /// the one before stays with it.
+    ///
     /// # Errors
     ///
-    /// [`Error::BackendExists`] for a name that is there.
+    /// [`Error::BackendExists`] for a name that is there and has not ended.
     pub fn register(&self, device_type: DeviceType, backend: Arc<dyn SymmetricBackend>) -> Result<()> {
+        let ended = self.ended(device_type, backend.name());
         let mut inner = self.lock();
         let registered = inner.types.entry(device_type).or_default();
-        if registered.backends.iter().any(|known| known.name() == backend.name()) {
+        let Some(known) = registered.backends.iter_mut().find(|known| known.name() == backend.name()) else {
+            registered.backends.push(backend);
+            return Ok(());
+        };
+        if !ended.is_some_and(|ended| Arc::ptr_eq(&ended, known)) {
             return Err(Error::BackendExists { device_type, name: backend.name().to_owned() });
         }
-        registered.backends.push(backend);
+        let before = std::mem::replace(known, backend);
+        drop(inner);
+        // It may be its end, which is the library's.
+        drop(before);
         Ok(())
+    }
+
+    /// The backend of that name, if it has ended, which it is not asked under the lock.
+    fn ended(&self, device_type: DeviceType, name: &str) -> Option<Arc<dyn SymmetricBackend>> {
+        let inner = self.lock();
+        let known = inner.types.get(&device_type)?.backends.iter().find(|known| known.name() == name)?;
+        let known = Arc::clone(known);
+        drop(inner);
+        known.has_ended().then_some(known)
     }
 
     /// The names of a device type's backends.
@@ -142,15 +174,17 @@ impl Backends {
     /// Those of [`get_backend`](Self::get_backend) and [`SymmetricBackend::alloc`].
     pub fn empty(&self, size: usize, device: Device, group: Option<&str>) -> Result<SymmetricBuffer> {
         let backend = self.get_backend(DeviceType::CUDA)?;
-        let address = backend.alloc(size, device, group)?;
-        Ok(SymmetricBuffer::new(backend, address, size, None))
+        let allocated = backend.alloc(size, device, group)?;
+        Ok(SymmetricBuffer::new(backend, allocated, size, None))
     }
 
-    /// As [`empty`](Self::empty), at the address that the id had before, whose memory is kept as long as the backend.
+    /// As [`empty`](Self::empty), at the address that the id had before, whose memory is kept as long as the backend has it: with its
+    /// group it goes, or when it is freed by its address, and the id has new memory then.
     ///
     /// # Errors
     ///
-    /// [`Error::PersistentAlive`] while the one before lives, [`Error::PersistentDiffers`] for another size, device or group.
+    /// [`Error::PersistentAlive`] while the one before lives, or another thread makes it, [`Error::PersistentDiffers`] for another size,
+    /// device or group; those of [`empty`](Self::empty).
     pub fn empty_persistent(
         &self,
         size: usize,
@@ -159,29 +193,39 @@ impl Backends {
         id: u64,
     ) -> Result<SymmetricBuffer> {
         let backend = self.get_backend(DeviceType::CUDA)?;
-        let mut inner = self.lock();
-        let kept = match inner.persistent.get(&id) {
+        let (kept, lease) = {
+            let mut inner = self.lock();
+            let persistent = inner.persistent.entry(id).or_default();
+            if Arc::strong_count(&persistent.alive) > 1 {
+                return Err(Error::PersistentAlive { id });
+            }
+            (persistent.kept.clone(), Arc::clone(&persistent.alive))
+        };
+        // From here on the id is this thread's, and others go on: the backend may wait for other ranks.
+        let is_there = |kept: &Kept| {
+            let is_of_it = kept.backend.upgrade().is_some_and(|of| Arc::ptr_eq(&of, &backend));
+            is_of_it && backend.find(kept.allocated.address).is_ok_and(|found| found == kept.allocated)
+        };
+        let allocated = match kept.filter(is_there) {
             Some(kept) => {
-                if Arc::strong_count(&kept.alive) > 1 {
-                    return Err(Error::PersistentAlive { id });
-                }
                 let (was, asked) =
                     (told(kept.size, kept.device, kept.group.as_deref()), told(size, device, group));
                 if kept.device != device || was != asked {
                     return Err(Error::PersistentDiffers { id, was, asked });
                 }
-                kept
+                kept.allocated
             }
             None => {
-                // Under the lock: two threads that ask for one id get one allocation.
-                let address = backend.alloc(size, device, group)?;
+                let allocated = backend.alloc(size, device, group)?;
                 let group = group.map(str::to_owned);
-                let alive = Arc::new(());
-                inner.persistent.entry(id).or_insert(Persistent { address, size, device, group, alive })
+                let kept = Kept { backend: Arc::downgrade(&backend), allocated, size, device, group };
+                if let Some(persistent) = self.lock().persistent.get_mut(&id) {
+                    persistent.kept = Some(kept);
+                }
+                allocated
             }
         };
-        let lease = Box::new(Arc::clone(&kept.alive));
-        Ok(SymmetricBuffer::new(backend, kept.address, size, Some(lease)))
+        Ok(SymmetricBuffer::new(backend, allocated, size, Some(Box::new(lease))))
     }
 
     /// Brings the ranks together over memory that came without an owner, as from [`cuda_symm_alloc`](super::cuda_symm_alloc).

@@ -6,13 +6,16 @@ use std::sync::Arc;
 use cuda_mem_pool::cuda_mem_core::forked;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 
-use super::{Result, SymmetricBackend, SymmetricMemory};
+use super::{Allocated, Error, Result, SymmetricBackend, SymmetricMemory};
 
 /// Symmetric memory of [`Backends::empty`](super::Backends::empty). Dropped, it is given back, but for one with an id, whose
 /// address is kept for the next one. The [module](super) has an example.
+///
+/// If the backend has freed it before, with its group or by its address, it is of no use any more: its drop frees nothing, whoever
+/// has the address by then.
 pub struct SymmetricBuffer {
     backend: Arc<dyn SymmetricBackend>,
-    address: CUdeviceptr,
+    allocated: Allocated,
     bytes: usize,
     /// Given back when it goes, in place of the memory.
     lease: Option<Box<dyn Send + Sync>>,
@@ -21,17 +24,17 @@ pub struct SymmetricBuffer {
 impl SymmetricBuffer {
     pub(super) fn new(
         backend: Arc<dyn SymmetricBackend>,
-        address: CUdeviceptr,
+        allocated: Allocated,
         bytes: usize,
         lease: Option<Box<dyn Send + Sync>>,
     ) -> Self {
-        Self { backend, address, bytes, lease }
+        Self { backend, allocated, bytes, lease }
     }
 
     /// Where it is on this rank's device.
     #[must_use]
     pub fn as_raw(&self) -> CUdeviceptr {
-        self.address
+        self.allocated.address
     }
 
     /// How many bytes were asked for.
@@ -44,9 +47,13 @@ impl SymmetricBuffer {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As there; [`Error::Freed`] if the memory was.
     pub fn rendezvous(&self, group: Option<&str>) -> Result<Arc<dyn SymmetricMemory>> {
-        self.backend.rendezvous(self.address, group)
+        let address = self.allocated.address;
+        if self.backend.find(address)? != self.allocated {
+            return Err(Error::Freed { address });
+        }
+        self.backend.rendezvous(address, group)
     }
 }
 
@@ -54,7 +61,7 @@ impl Drop for SymmetricBuffer {
     fn drop(&mut self) {
         if self.lease.is_none() && !forked() {
             // It fails if the backend has freed it already, with its group.
-            let _ = self.backend.free(self.address);
+            let _ = self.backend.free_if(self.allocated);
         }
     }
 }
@@ -63,7 +70,7 @@ impl fmt::Debug for SymmetricBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SymmetricBuffer")
             .field("backend", &self.backend.name())
-            .field("address", &format_args!("{:#x}", self.address))
+            .field("address", &format_args!("{:#x}", self.allocated.address))
             .field("bytes", &self.bytes)
             .finish_non_exhaustive()
     }

@@ -163,6 +163,12 @@ pub enum Error {
         /// The backend.
         backend: &'static str,
     },
+    /// The memory was freed, with its group or by its address, which another allocation has now.
+    #[error("the memory at {address:#x} was freed; the address is another allocation's now")]
+    Freed {
+        /// The address.
+        address: u64,
+    },
     /// No group of this name was added.
     #[error("no group is called {name:?}; there are {known:?}")]
     UnknownGroup {
@@ -176,6 +182,18 @@ pub enum Error {
     GroupExists {
         /// Its name.
         name: String,
+    },
+    /// A group has no more of something that is made when it is short of memory.
+    #[error(
+        "group {group:?} has {most} {what} of this rank, which is all that it may: make larger ones (segment_bytes, segment_allocations)"
+    )]
+    GroupFull {
+        /// The group.
+        group: String,
+        /// What there is no more of.
+        what: &'static str,
+        /// How many there are.
+        most: u64,
     },
     /// The allocation belongs to another group.
     #[error("the memory was allocated for group {allocated:?}, and not for {asked:?}")]

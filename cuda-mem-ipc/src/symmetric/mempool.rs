@@ -1,7 +1,7 @@
 //! The pair of functions that a memory pool of symmetric memory is made over.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{self as core, Device, Stream, Uses};
@@ -29,7 +29,8 @@ pub trait MempoolAllocator: Send + Sync {
     fn free(&self, address: CUdeviceptr, size: usize, device: Device, stream: &Stream) -> Result<()>;
 }
 
-/// Symmetric memory for pools: of the backend that is chosen when it is first used, from then on.
+/// Symmetric memory for pools: of the backend that is chosen when it is first used, from then on. When that has ended
+/// ([`SymmetricBackend::has_ended`]) it is of whichever has taken its place, and what came of the one before goes back there.
 ///
 /// NVSHMEM and NCCL are admitted: they allocate without a group, and refuse one. A backend that needs a group is refused by its
 /// name.
@@ -50,38 +51,61 @@ pub struct SymmetricMempool {
     /// Not a handle: the backends know this allocator too.
     backends: Weak<Mutex<Inner>>,
     device_type: DeviceType,
-    backend: OnceLock<Arc<dyn SymmetricBackend>>,
+    /// Those that were looked up: the last one serves.
+    found: Mutex<Vec<Arc<dyn SymmetricBackend>>>,
 }
 
 impl SymmetricMempool {
     /// An allocator over whichever backend is chosen for the device type when it is first used.
     #[must_use]
     pub fn new(backends: &Backends, device_type: DeviceType) -> Self {
-        Self { backends: backends.downgrade(), device_type, backend: OnceLock::new() }
+        Self { backends: backends.downgrade(), device_type, found: Mutex::default() }
     }
 
-    /// The backend, looked up by the first call that finds one and kept, if it may serve a pool.
-    fn backend(&self) -> Result<&dyn SymmetricBackend> {
-        let backend = match self.backend.get() {
-            Some(backend) => backend,
-            None => {
-                let device_type = self.device_type;
-                let backends = Backends::upgrade(&self.backends).ok_or(Error::NoBackend { device_type })?;
-                let found = backends.get_backend(device_type)?;
-                self.backend.get_or_init(|| found)
-            }
+    /// The backend, looked up by the first call that finds one and kept until it has ended, if it may serve a pool.
+    fn backend(&self) -> Result<Arc<dyn SymmetricBackend>> {
+        let last = self.found().last().cloned();
+        let backend = match last {
+            Some(last) if !last.has_ended() => last,
+            // With none in its place, the one that has ended says why it does not serve.
+            Some(last) => self.look_up().unwrap_or(last),
+            None => self.look_up()?,
         };
         if !ADMITTED.contains(&backend.name()) {
             return Err(Error::NotForMempools { backend: backend.name().to_owned(), accepted: &ADMITTED });
         }
-        Ok(&**backend)
+        Ok(backend)
+    }
+
+    fn look_up(&self) -> Result<Arc<dyn SymmetricBackend>> {
+        let device_type = self.device_type;
+        let backends = Backends::upgrade(&self.backends).ok_or(Error::NoBackend { device_type })?;
+        let backend = backends.get_backend(device_type)?;
+        let mut found = self.found();
+        if !found.last().is_some_and(|last| Arc::ptr_eq(last, &backend)) {
+            found.push(Arc::clone(&backend));
+        }
+        Ok(backend)
+    }
+
+    /// Whom an address is from; the one that serves if nobody knows it.
+    fn owner(&self, address: CUdeviceptr) -> Result<Arc<dyn SymmetricBackend>> {
+        let serving = self.backend()?;
+        let found = self.found().clone();
+        let owner = found.into_iter().rev().find(|backend| backend.find(address).is_ok());
+        Ok(owner.unwrap_or(serving))
+    }
+
+    /// Locks, also after a panic elsewhere: what is behind the lock is right after each statement.
+    fn found(&self) -> MutexGuard<'_, Vec<Arc<dyn SymmetricBackend>>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl MempoolAllocator for SymmetricMempool {
     /// The stream is not looked at: the memory is there when this returns.
     fn alloc(&self, size: usize, device: Device, _stream: &Stream) -> Result<CUdeviceptr> {
-        self.backend()?.alloc(size, device, None)
+        Ok(self.backend()?.alloc(size, device, None)?.address)
     }
 
     /// Waits for `stream`, on the host, and then for the uses that the backend itself knows of. Neither size nor device is
@@ -90,7 +114,7 @@ impl MempoolAllocator for SymmetricMempool {
     /// Work on other streams is known if `stream` waits for them, as it is to `cuMemFreeAsync`. There is no wait for the whole
     /// context: it would end the captures of others.
     fn free(&self, address: CUdeviceptr, _size: usize, _device: Device, stream: &Stream) -> Result<()> {
-        let backend = self.backend()?;
+        let backend = self.owner(address)?;
         if stream.is_capturing()? {
             return Err(core::Error::Capturing { call: "cuda_symm_free" }.into());
         }
@@ -105,7 +129,7 @@ impl fmt::Debug for SymmetricMempool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SymmetricMempool")
             .field("device_type", &self.device_type)
-            .field("backend", &self.backend.get().map(|backend| backend.name()))
+            .field("backend", &self.found().last().map(|backend| backend.name().to_owned()))
             .finish_non_exhaustive()
     }
 }

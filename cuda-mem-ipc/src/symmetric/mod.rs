@@ -57,7 +57,7 @@ mod memory;
 mod mempool;
 mod native;
 
-pub use backend::{DeviceType, SymmetricBackend};
+pub use backend::{Allocated, DeviceType, SymmetricBackend};
 pub use backends::Backends;
 pub use buffer::SymmetricBuffer;
 #[cfg(any(feature = "nccl", feature = "nvshmem"))]

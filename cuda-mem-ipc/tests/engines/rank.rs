@@ -144,7 +144,7 @@ impl Rank {
     }
 
     pub(crate) fn alloc(&self, size: usize) -> Result<u64> {
-        self.backend.alloc(size, self.joined.context.device(), None)
+        self.backend.alloc(size, self.joined.context.device(), None).map(|allocated| allocated.address)
     }
 
     /// New memory on all ranks. Freed when what is returned goes.

@@ -5,6 +5,10 @@
 #[path = "../../../cuda-mem-core/tests/common/mod.rs"]
 mod common;
 
+use std::sync::Arc;
+
+use cuda_mem_ipc::symmetric::{Backends, DeviceType, Error};
+
 /// The test around it, of two ranks, each a process, that do the same: a body that takes its seat, or the rank that it becomes with a
 /// library.
 macro_rules! on_two_ranks {
@@ -38,6 +42,24 @@ mod nvshmem;
 #[path = "../engines/rank.rs"]
 mod rank;
 
+/// A program that starts its ranks anew goes on with the backends that it has registered.
+fn a_backend_that_was_closed_gives_its_place_to_the_next(seat: &rank::Seat, library: rank::Library) {
+    let rank = rank::Rank::of(seat, library);
+    let (backends, device) = (Backends::new(), rank.joined.context.device());
+    let allocate = || backends.empty(100, device, None).map(drop);
+    backends.register(DeviceType::CUDA, rank.backend.clone()).unwrap();
+    allocate().unwrap();
+    let exists = backends.register(DeviceType::CUDA, rank.backend.clone());
+    assert!(matches!(exists, Err(Error::BackendExists { .. })), "{exists:?}");
+    rank.backend.close().unwrap();
+    let closed = allocate();
+    assert!(matches!(closed, Err(Error::EngineClosed { .. })), "{closed:?}");
+    let next = Arc::new(rank.joined.start(library).unwrap());
+    backends.register(DeviceType::CUDA, next.clone()).unwrap();
+    allocate().unwrap();
+    next.close().unwrap();
+}
+
 /// What the driver refuses is noticed before the library starts, which would be left as it is.
 fn the_drivers_refusal_comes_before_the_start(seat: &rank::Seat, library: rank::Library) {
     let joined = seat.join();
@@ -50,7 +72,7 @@ fn the_drivers_refusal_comes_before_the_start(seat: &rank::Seat, library: rank::
     {
         sim.fail_call(function, 1, cuda_mem_sim::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         let error = library.start(&context, joined.group.clone(), &joined.options).unwrap_err();
-        assert!(matches!(error, cuda_mem_ipc::symmetric::Error::Core(_)), "{error}");
+        assert!(matches!(error, Error::Core(_)), "{error}");
         assert_eq!(sim.struck().len(), times + 1, "{function}");
         assert!(!fake::calls().contains(&"init"), "{function}");
     }

@@ -158,6 +158,7 @@ fn a_window_that_one_rank_does_not_get_ends_the_backend() {
             let error = refused.unwrap_err();
             assert!(matches!(error, Error::Uneven { rank: 1, call: "rendezvous", .. }), "{error}");
         }
+        assert!(rank.backend.has_ended());
         drop(rank);
         assert_eq!(fake::calls(), ["register", "abort"]);
     }
@@ -189,4 +190,12 @@ fn without_the_library_it_is_not_available() {
         assert!(error.to_string().contains("/nowhere/libnccl.so.2"), "{error}");
         crew.finish();
     });
+}
+
+#[test]
+fn a_backend_that_was_closed_gives_its_place_to_the_next() {
+    fn body(seat: &Seat) {
+        crate::a_backend_that_was_closed_gives_its_place_to_the_next(seat, OLD);
+    }
+    on_two_ranks!(body);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cuda_mem_ipc::symmetric::{EngineBackend, Error, Exchange, Group, Result, Why};
+use cuda_mem_ipc::symmetric::{EngineBackend, Error, Exchange, Group, Result, SymmetricBackend, Why};
 
 use crate::common::child;
 use crate::common::pair::{self, test_name};
@@ -248,6 +248,7 @@ fn memory_that_one_rank_does_not_get_ends_the_backend() {
             let error = refused.unwrap_err();
             assert!(matches!(error, Error::Uneven { rank: 1, call: "alloc", .. }), "{error}");
         }
+        assert!(rank.backend.has_ended());
         assert_eq!(fake::calls(), ["malloc"]);
         stand_in::reset();
     }
@@ -306,4 +307,12 @@ fn without_the_library_it_is_not_available() {
         assert!(error.to_string().contains("/nowhere/libnvshmem_host.so.3"), "{error}");
         crew.finish();
     });
+}
+
+#[test]
+fn a_backend_that_was_closed_gives_its_place_to_the_next() {
+    fn body(seat: &Seat) {
+        crate::a_backend_that_was_closed_gives_its_place_to_the_next(seat, OLD);
+    }
+    on_two_ranks!(body);
 }

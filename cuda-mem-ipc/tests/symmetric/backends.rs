@@ -1,9 +1,12 @@
 //! Which backend is asked.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use cuda_mem_ipc::symmetric::{Backends, DeviceType, Error, NativeBackend, SymmetricBackend};
 
 use crate::common::World;
 use crate::fakes::{Call, Fake};
+use crate::rank::LONG;
 
 #[test]
 fn the_backend_is_chosen_by_name_until_it_is_used() {
@@ -54,6 +57,85 @@ fn a_persistent_allocation_keeps_its_address() {
     assert_ne!(backends.empty_persistent(100, device, None, 8).unwrap().as_raw(), address);
     let allocated = Call::Alloc(100, device.as_raw(), None);
     assert_eq!(fake.calls(), [allocated.clone(), allocated], "nothing was freed");
+}
+
+#[test]
+fn a_persistent_allocation_that_was_freed_is_made_anew() {
+    let (world, backends) = (World::new(), Backends::new());
+    let (device, fake) = (world.context.device(), Fake::new("ONE"));
+    backends.register(DeviceType::CUDA, fake.clone()).unwrap();
+    let kept = backends.empty_persistent(100, device, None, 7).unwrap();
+    fake.free(kept.as_raw()).unwrap();
+    let alive = backends.empty_persistent(100, device, None, 7);
+    assert!(matches!(alive, Err(Error::PersistentAlive { id: 7 })), "{alive:?}");
+    let live = backends.empty(50, device, None).unwrap();
+    assert_eq!(live.as_raw(), kept.as_raw());
+    drop(kept);
+    // Of another size: what it was is not there any more.
+    let anew = backends.empty_persistent(200, device, None, 7).unwrap();
+    assert_ne!(anew.as_raw(), live.as_raw());
+    let address = anew.as_raw();
+    drop(anew);
+    assert_eq!(backends.empty_persistent(200, device, None, 7).unwrap().as_raw(), address);
+    let allocated = |size| Call::Alloc(size, device.as_raw(), None);
+    assert_eq!(fake.calls(), [allocated(100), Call::Free(live.as_raw()), allocated(50), allocated(200)]);
+}
+
+#[test]
+fn others_go_on_while_a_backend_makes_a_persistent_allocation() {
+    let (world, backends) = (World::new(), Backends::new());
+    let (device, fake) = (world.context.device(), Fake::new("ONE"));
+    backends.register(DeviceType::CUDA, fake.clone()).unwrap();
+    let (inside, rounds) = (backends.clone(), AtomicU32::new(0));
+    fake.on_alloc(move || {
+        // The backend's own thread, and any other one.
+        inside.get_backend(DeviceType::CUDA)?;
+        let again = inside.empty_persistent(100, device, None, 7);
+        assert!(matches!(again, Err(Error::PersistentAlive { id: 7 })), "{again:?}");
+        match rounds.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(Error::UnknownAddress { address: 0, backend: "a fake" }),
+            _ => Ok(()),
+        }
+    });
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let failed = backends.empty_persistent(100, device, None, 7).map(drop);
+        let address = backends.empty_persistent(100, device, None, 7).map(|buffer| buffer.as_raw());
+        let again = backends.empty_persistent(100, device, None, 7).map(|buffer| buffer.as_raw());
+        done.send((failed, address, again)).unwrap();
+    });
+    let (failed, address, again) = is_done.recv_timeout(LONG).expect("it waits for itself");
+    assert!(matches!(failed, Err(Error::UnknownAddress { address: 0, .. })), "{failed:?}");
+    assert_eq!(address.unwrap(), again.unwrap());
+    assert_eq!(fake.calls(), [Call::Alloc(100, device.as_raw(), None)]);
+}
+
+#[test]
+fn a_backend_that_has_ended_gives_its_place_to_one_of_its_name() {
+    let (world, backends) = (World::new(), Backends::new());
+    let (device, group) = (world.context.device(), None);
+    let (one, two) = (Fake::new("ONE"), Fake::new("ONE"));
+    backends.register(DeviceType::CUDA, Fake::new("ZERO")).unwrap();
+    backends.register(DeviceType::CUDA, one.clone()).unwrap();
+    backends.set_backend(DeviceType::CUDA, "ONE").unwrap();
+    let of_one = backends.empty(100, device, group).unwrap();
+    let kept = backends.empty_persistent(200, device, group, 7).unwrap().as_raw();
+    let exists = backends.register(DeviceType::CUDA, two.clone());
+    assert!(matches!(exists, Err(Error::BackendExists { .. })), "{exists:?}");
+    one.end();
+    backends.register(DeviceType::CUDA, two.clone()).unwrap();
+    assert_eq!(backends.names(DeviceType::CUDA), ["ZERO", "ONE"]);
+    let used = backends.set_backend(DeviceType::CUDA, "ZERO");
+    assert!(matches!(&used, Err(Error::BackendInUse { used, .. }) if used == "ONE"), "{used:?}");
+    one.calls();
+    // At the same addresses, and the first and second of their backend too.
+    let [of_two, second] = [(); 2].map(|()| backends.empty(100, device, group).unwrap());
+    assert_eq!([of_two.as_raw(), second.as_raw()], [of_one.as_raw(), kept]);
+    let anew = backends.empty_persistent(200, device, group, 7).unwrap();
+    assert_ne!(anew.as_raw(), kept, "another buffer has it");
+    two.calls();
+    drop(of_one);
+    assert_eq!((one.calls(), two.calls()), (vec![Call::Free(of_two.as_raw())], vec![]));
 }
 
 #[test]

@@ -55,6 +55,26 @@ fn ranks_read_and_write_each_others_buffers() {
     });
 }
 
+/// A program that allocates all that it needs, and only then comes to the first rendezvous.
+fn all_at_once(rank: &Rank) {
+    const BYTES: usize = 2 << 20;
+    let all = (0..300).map(|_| rank.empty(BYTES)).collect::<Vec<_>>();
+    let memories = all.iter().map(|buffer| buffer.rendezvous(None).unwrap()).collect::<Vec<_>>();
+    let last = &memories[299];
+    let seen = rank.others().map(|other| last.get_buffer(other, 0..BYTES).unwrap()).collect::<Vec<_>>();
+    rank.upload(&last.get_buffer(rank.number(), 0..BYTES).unwrap(), &bytes_of(rank.number(), BYTES));
+    rank.meet(&**last);
+    for (other, theirs) in rank.others().zip(&seen) {
+        assert_eq!(checksum(&rank.download(theirs)), checksum(&bytes_of(other, BYTES)), "of rank {other}");
+    }
+    rank.meet(&**last);
+}
+
+#[test]
+fn many_segments_may_be_made_before_the_first_rendezvous() {
+    on_ranks!(2, |seat| all_at_once(&seat.join_with(&GroupOptions { segment_bytes: 2 << 20, ..options() })));
+}
+
 fn offsets(rank: &Rank) {
     let buffer = rank.empty(100_000);
     let whole = buffer.rendezvous(Some("ranks")).unwrap();
@@ -153,6 +173,57 @@ fn memory_is_used_again_when_nobody_has_it_and_its_work_is_done() {
             is_done.recv().unwrap();
         });
         assert_eq!(rank.empty(1 << 20).as_raw(), address);
+        rank.finish();
+        crew.finish();
+    });
+}
+
+#[test]
+fn a_buffer_whose_memory_was_freed_leaves_the_next_at_its_address_alone() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        let rank = crew.seat.join();
+        let by_group = || {
+            let group = rank.native.remove_group("ranks").unwrap();
+            rank.native.add_group(&group).unwrap();
+        };
+        let ways: [&dyn Fn(u64); 2] = [&|_| by_group(), &|address| rank.native.free(address).unwrap()];
+        for free in ways {
+            let stale = rank.empty(1000);
+            free(stale.as_raw());
+            let gone = stale.rendezvous(None);
+            assert!(matches!(gone, Err(Error::UnknownAddress { .. })), "{gone:?}");
+            let live = rank.empty(1000);
+            assert_eq!(live.as_raw(), stale.as_raw());
+            let gone = stale.rendezvous(None);
+            assert!(matches!(gone, Err(Error::Freed { address }) if address == stale.as_raw()), "{gone:?}");
+            drop(stale);
+            assert_ne!(rank.empty(1000).as_raw(), live.as_raw());
+            live.rendezvous(None).unwrap();
+        }
+        rank.finish();
+        crew.finish();
+    });
+}
+
+#[test]
+fn a_persistent_allocation_goes_with_its_group() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        let rank = crew.seat.join();
+        let persistent =
+            |size| rank.backends.empty_persistent(size, rank.group.device(), Some("ranks"), 7).unwrap();
+        let address = persistent(1000).as_raw();
+        assert_eq!(persistent(1000).as_raw(), address);
+        let group = rank.native.remove_group("ranks").unwrap();
+        rank.native.add_group(&group).unwrap();
+        let live = rank.empty(500);
+        assert_eq!(live.as_raw(), address);
+        let anew = persistent(1000);
+        assert_ne!(anew.as_raw(), address);
+        assert_eq!(anew.rendezvous(None).unwrap().buffer_size(), 1000);
+        assert_eq!(live.rendezvous(None).unwrap().buffer_size(), 500);
+        drop((anew, live, group));
         rank.finish();
         crew.finish();
     });

@@ -1,13 +1,15 @@
 //! Coming together, or not.
 
 use std::thread;
+use std::time::{Duration, Instant};
 
 use cuda_mem_ipc::symmetric::{Error, Group, GroupOptions};
-use cuda_mem_ipc::transport::{PeerPolicy, Pending, pair as ends};
+use cuda_mem_ipc::transport::{Address, Connection, PeerPolicy, Pending, pair as ends};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::common::World;
 use crate::common::pair::{self, test_name};
-use crate::rank::{Crew, SOON, options};
+use crate::rank::{Crew, LONG, SOON, options};
 
 #[test]
 fn ranks_that_never_join_are_named() {
@@ -71,4 +73,51 @@ fn ranks_of_different_groups_are_told_apart() {
     let world = World::new();
     let alone = Group::over(&world.context, "a", 0, 2, Vec::new(), &options()).unwrap_err();
     assert!(matches!(&alone, Error::Missing { ranks, .. } if ranks == &[1]), "{alone}");
+}
+
+/// Asks again until somebody listens.
+fn until_listening<T, E: std::fmt::Debug>(mut connect: impl FnMut() -> Result<T, E>) -> T {
+    let start = Instant::now();
+    loop {
+        match connect() {
+            Ok(connected) => return connected,
+            Err(error) => assert!(start.elapsed() < LONG, "{error:?}"),
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn who_is_no_rank_of_the_group_does_not_hold_up_those_that_are() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        let (world, options) = (World::new(), GroupOptions { timeout: LONG / 3, ..options() });
+        let directory = &crew.seat.directory;
+        let join = |rank, ranks| Group::join(&world.context, "group", rank, ranks, directory, &options);
+        thread::scope(|scope| {
+            let first = scope.spawn(|| join(0, 2));
+            let address = SocketAddrUnix::new(directory.join("group.0")).unwrap();
+            // Each is there before the next, and stays.
+            let silent = until_listening(|| {
+                let family = AddressFamily::UNIX;
+                let socket = socket_with(family, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+                connect(&socket, &address).map(|()| socket)
+            });
+            let place = Address::in_directory(directory, "group.0").unwrap();
+            let half = Connection::connect(&place, &PeerPolicy::default(), LONG).unwrap();
+            let chatty = Connection::connect(&place, &PeerPolicy::default(), LONG).unwrap();
+            chatty.send(20, b"hello?", &[], LONG).unwrap();
+            let gone = Connection::connect(&place, &PeerPolicy::default(), LONG).unwrap();
+            drop(gone);
+            let other = join(1, 3).unwrap_err();
+            assert!(matches!(other, Error::OtherGroup { rank: 0, their_size: 2, .. }), "{other}");
+            let second = scope.spawn(|| join(1, 2));
+            let groups = [first, second].map(|rank| rank.join().unwrap().unwrap());
+            for group in &groups {
+                group.check().unwrap();
+            }
+            drop((silent, half, chatty));
+        });
+        crew.finish();
+    });
 }

@@ -45,6 +45,28 @@ fn the_backend_is_looked_up_at_the_first_call_and_kept() {
 }
 
 #[test]
+fn a_backend_that_was_replaced_gets_its_memory_back() {
+    let world = World::new();
+    let device = world.context.device();
+    let (one, two) = (Fake::new("NCCL"), Fake::new("NCCL"));
+    let (backends, mempool) = over(one.clone());
+    let [first, second] = [(); 2].map(|()| mempool.alloc(100, device, &world.stream).unwrap());
+    let free = |address| mempool.free(address, 100, device, &world.stream).unwrap();
+    one.end();
+    free(first);
+    let alone = mempool.alloc(200, device, &world.stream).unwrap();
+    free(alone);
+    one.calls();
+    backends.register(DeviceType::CUDA, two.clone()).unwrap();
+    let third = mempool.alloc(100, device, &world.stream).unwrap();
+    assert_ne!(third, second);
+    free(second);
+    free(third);
+    assert_eq!(one.calls(), [Call::Free(second)]);
+    assert_eq!(two.calls(), [Call::Alloc(100, device.as_raw(), None), Call::Free(third)]);
+}
+
+#[test]
 fn memory_is_on_the_device_that_was_asked_for_and_for_no_group() {
     let world = World::new();
     let fake = Fake::new("NVSHMEM");

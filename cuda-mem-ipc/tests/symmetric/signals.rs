@@ -1,12 +1,17 @@
 //! Data before flag, between streams of different processes.
 
-use cuda_mem_core::{DeviceBuffer, Error as CoreError, Stream, copy};
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{DeviceBuffer, Driver, Error as CoreError, Stream, copy};
 use cuda_mem_ipc::symmetric::{CHANNELS, Error, PeerBuffer, SymmetricMemory};
+use cuda_mem_sim::Sim;
 
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::common::pair::{self, Channel, test_name};
-use crate::rank::{Crew, LONG, Rank, SOON, Seat};
+use crate::common::{Backend, backend};
+use crate::rank::{Crew, LONG, Rank, SOON, Seat, culprit, options, until_broken, until_idle};
+
+const TIMED_OUT: u64 = 3;
 
 /// Bytes that are written before each flag.
 const WIDTH: usize = 256;
@@ -271,6 +276,49 @@ fn more_allocations_than_a_piece_of_words_is_for_have_signals_of_their_own() {
         rank.meet(&*all[0]);
     }
     on_ranks!(2, |seat| many(&seat.join()));
+}
+
+/// Two waits for rank 1 are refused by the driver, one of them with a timeout; then rank 1 leaves, and rank 2 is late for a wait that the
+/// stream has.
+#[test]
+fn nobody_is_at_fault_for_a_wait_that_was_refused() {
+    fn body(first: &Channel) {
+        let rank = Seat::of(first).join();
+        let memory = rank.memory(100);
+        rank.meet(&*memory);
+        if rank.number() == 1 {
+            assert_eq!(first.receive().bytes, b"leave");
+        } else {
+            assert_eq!(culprit(&until_broken(&*memory)), [2, TIMED_OUT]);
+        }
+        drop(memory);
+        rank.finish();
+    }
+    if backend() != Backend::Simulator {
+        return;
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let mut crew = Crew::start(cast, 3);
+        let sim = Sim::builder().build();
+        let driver = Driver::over(sim.table()).unwrap();
+        let rank = Rank::new(crew.seat.context(driver), &crew.seat, &options(), None);
+        let memory = rank.memory(100);
+        rank.meet(&*memory);
+        for timeout in [Some(SOON), None] {
+            sim.fail_call("cuStreamWaitValue64", 1, CUresult::CUDA_ERROR_INVALID_VALUE);
+            let refused = memory.wait_signal(&rank.stream, 1, 0, timeout);
+            assert!(matches!(refused, Err(Error::Core(CoreError::Driver(_)))), "{refused:?}");
+        }
+        let leaving = crew.others.remove(0);
+        leaving.send(b"leave", &[]);
+        leaving.finish();
+        memory.wait_signal(&rank.stream, 2, 0, Some(10 * SOON)).unwrap();
+        assert_eq!(culprit(&until_broken(&*memory)), [2, TIMED_OUT]);
+        until_idle(&rank.stream);
+        drop(memory);
+        rank.finish();
+        crew.finish();
+    });
 }
 
 #[test]

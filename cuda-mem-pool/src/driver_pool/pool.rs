@@ -124,15 +124,14 @@ impl DriverPool {
         }
     }
 
-    /// Gives a mapped pool that came without a UUID the one that it is registered under.
-    pub(crate) fn set_uuid(&self, uuid: Uuid) -> Result<()> {
-        match &self.role {
+    /// Gives a mapped pool that came without a UUID the one that it is about to be registered under. One that has another is refused.
+    pub(crate) fn take_uuid(&self, asked: Uuid) -> Result<()> {
+        let own = match &self.role {
             Role::Private => return Err(Error::NotIpcEnabled),
-            Role::Shared { .. } => {}
-            // One that has a UUID keeps it.
-            Role::Mapped { uuid: own } => drop(own.set(uuid)),
-        }
-        Ok(())
+            Role::Shared { uuid, .. } => *uuid,
+            Role::Mapped { uuid } => *uuid.get_or_init(|| asked),
+        };
+        if own == asked { Ok(()) } else { Err(Error::OtherUuid { own, asked }) }
     }
 
     pub(crate) fn allocation_handle(&self) -> Result<&IpcAllocationHandle> {

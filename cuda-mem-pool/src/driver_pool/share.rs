@@ -89,21 +89,21 @@ macro_rules! ipc_members {
         /// # Errors
         ///
         /// [`Error::NotIpcEnabled`](crate::Error::NotIpcEnabled); [`Error::OtherKind`](crate::Error::OtherKind) if a resource of
-        /// another kind is registered there.
+        /// another kind is registered there; [`Error::OtherUuid`](crate::Error::OtherUuid) if nothing is, and the pool has another UUID;
+        /// [`Error::Core`](crate::Error::Core) in a forked child.
         pub fn register(&self, uuid: $crate::Uuid) -> $crate::Result<Self> {
             if !self.is_ipc_enabled() {
                 return Err($crate::Error::NotIpcEnabled);
             }
-            let known = $crate::ipc::Registry::register(uuid, self.clone())?;
-            known.inner.pool.set_uuid(uuid)?;
-            Ok(known)
+            $crate::ipc::Registry::register(uuid, self.clone())
         }
 
         /// The resource that is registered under a UUID. Makes no driver call.
         ///
         /// # Errors
         ///
-        /// [`Error::NotRegistered`](crate::Error::NotRegistered), [`Error::OtherKind`](crate::Error::OtherKind).
+        /// [`Error::NotRegistered`](crate::Error::NotRegistered), [`Error::OtherKind`](crate::Error::OtherKind);
+        /// [`Error::Core`](crate::Error::Core) in a forked child.
         pub fn from_registry(uuid: $crate::Uuid) -> $crate::Result<Self> {
             $crate::ipc::Registry::find(uuid)
         }
@@ -137,6 +137,10 @@ macro_rules! registered {
 
             fn downgrade(&self) -> std::sync::Weak<$inner> {
                 std::sync::Arc::downgrade(&self.inner)
+            }
+
+            fn take_uuid(&self, uuid: $crate::Uuid) -> $crate::Result<()> {
+                self.inner.pool.take_uuid(uuid)
             }
 
             fn entry(entry: &$crate::ipc::Entry) -> Option<&std::sync::Weak<$inner>> {

@@ -18,6 +18,8 @@ pub(crate) trait Registered: Sized {
     fn upgrade(inner: &Weak<Self::Inner>) -> Option<Self>;
     /// What to remember of a handle.
     fn downgrade(&self) -> Weak<Self::Inner>;
+    /// Has it go by a UUID from now on, unless it goes by another one.
+    fn take_uuid(&self, uuid: Uuid) -> Result<()>;
     /// The entry of this kind, if the entry is of this kind.
     fn entry(entry: &Entry) -> Option<&Weak<Self::Inner>>;
     /// Makes an entry.
@@ -54,6 +56,7 @@ static RESOURCES: Mutex<Option<HashMap<Uuid, Entry>>> = Mutex::new(None);
 impl Registry {
     /// The resource that is registered under `uuid`; `resource` itself if none is.
     pub(crate) fn register<R: Registered>(uuid: Uuid, resource: R) -> Result<R> {
+        refuse_forked()?;
         let mut resources = lock();
         let map = resources.get_or_insert_default();
         // The dead go when somebody comes: a process that imports and drops pools for ever keeps no list of them.
@@ -64,12 +67,14 @@ impl Registry {
             drop(resources);
             return Ok(known);
         }
+        resource.take_uuid(uuid)?;
         map.insert(uuid, R::into_entry(resource.downgrade()));
         Ok(resource)
     }
 
     /// The resource that is registered under `uuid`.
     pub(crate) fn find<R: Registered>(uuid: Uuid) -> Result<R> {
+        refuse_forked()?;
         let resources = lock();
         let entry = resources.as_ref().and_then(|map| map.get(&uuid));
         let found = entry.map_or(Ok(None), |entry| find(uuid, entry))?;
@@ -83,6 +88,11 @@ fn find<R: Registered>(uuid: Uuid, entry: &Entry) -> Result<Option<R>> {
         None if entry.is_alive() => Err(Error::OtherKind { uuid, found: entry.kind(), asked: R::KIND }),
         None => Ok(None),
     }
+}
+
+/// Before the lock, which a thread of the parent's may have held; and what is behind it is the parent's.
+fn refuse_forked() -> Result<()> {
+    if cuda_mem_core::forked() { Err(cuda_mem_core::Error::Forked.into()) } else { Ok(()) }
 }
 
 fn lock() -> MutexGuard<'static, Option<HashMap<Uuid, Entry>>> {

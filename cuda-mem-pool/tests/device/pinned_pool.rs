@@ -1,7 +1,11 @@
 //! `PinnedMemoryResource`: every member and branch.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
+use cuda_mem_core::Error as CoreError;
 use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::CUmemPool_attribute;
 use cuda_mem_pool::{
@@ -9,7 +13,7 @@ use cuda_mem_pool::{
     PinnedMemoryResourceOptions, Uuid,
 };
 
-use crate::common::{World, pattern};
+use crate::common::{World, child, pattern};
 use crate::support::{
     alone_with_current_pools, device, has_host_pools, has_node_pools, node, on_node, pinned,
 };
@@ -184,7 +188,7 @@ fn the_current_device_is_the_threads_own() {
     let world = World::new();
     let ipc = options().with_ipc_enabled(true);
     // A thread of its own has no current context.
-    let refused = std::thread::scope(|scope| {
+    let refused = thread::scope(|scope| {
         scope.spawn(|| PinnedMemoryResource::on_current_device(world.driver, &ipc).map(drop)).join().unwrap()
     });
     assert!(matches!(refused, Err(Error::NoCurrentContext { .. })));
@@ -193,7 +197,7 @@ fn the_current_device_is_the_threads_own() {
         assert_eq!(made.unwrap().unwrap().numa_id(), node(&world));
     }
     if has_host_pools(&world) {
-        let made = std::thread::scope(|scope| {
+        let made = thread::scope(|scope| {
             scope.spawn(|| PinnedMemoryResource::on_current_device(world.driver, None)).join().unwrap()
         });
         assert!(!made.unwrap().is_handle_owned());
@@ -347,6 +351,59 @@ fn the_registry_returns_the_first_and_keeps_nothing_alive() {
     drop(first);
     assert!(matches!(PinnedMemoryResource::from_registry(uuid), Err(Error::NotRegistered { .. })));
     assert_eq!(second.register(uuid).unwrap(), second);
+}
+
+#[test]
+fn a_pool_is_registered_under_its_own_uuid_alone() {
+    let world = World::new();
+    let Some(shared) = on_node(&world, true) else { return };
+    let handle = shared.allocation_handle().unwrap();
+    let (own, other) = (handle.uuid(), Uuid::new_v4());
+    let bare = PinnedMemoryResource::from_allocation_handle(&world.context, handle.as_fd()).unwrap();
+    let named = PinnedMemoryResource::from_allocation_handle(&world.context, handle).unwrap();
+    for pool in [&shared, &named] {
+        let refused = pool.register(other).unwrap_err();
+        let is_told =
+            matches!(refused, Error::OtherUuid { own: said, asked } if (said, asked) == (own, other));
+        assert!(is_told, "{refused}");
+        let unknown = PinnedMemoryResource::from_registry(other);
+        assert!(matches!(unknown, Err(Error::NotRegistered { .. })), "nothing was entered");
+    }
+    // One without a UUID gets that which it is registered under first; whoever is registered comes before the pool that asks.
+    assert_eq!(bare.register(other).unwrap(), bare);
+    assert_eq!((bare.uuid(), shared.uuid()), (Some(other), Some(own)));
+    assert_eq!(shared.register(other).unwrap(), bare);
+    let refused = bare.register(own).unwrap_err();
+    assert!(matches!(refused, Error::OtherUuid { .. }), "{refused}");
+    assert_eq!(shared.register(own).unwrap(), shared);
+}
+
+#[test]
+fn a_forked_child_finds_nothing_in_the_registry_and_does_not_hang() {
+    let world = World::new();
+    let Some(shared) = on_node(&world, true) else { return };
+    let uuid = shared.uuid().unwrap();
+    shared.register(uuid).unwrap();
+    let has_ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // It has the lock at most times.
+        scope.spawn(|| {
+            while !has_ended.load(Ordering::Relaxed) {
+                shared.register(uuid).unwrap();
+            }
+        });
+        let children = catch_unwind(AssertUnwindSafe(|| {
+            for _ in 0..20 {
+                child::forked(|| {
+                    let refused = [PinnedMemoryResource::from_registry(uuid), shared.register(uuid)];
+                    let is_refused = |one: &Result<_, _>| matches!(one, Err(Error::Core(CoreError::Forked)));
+                    refused.iter().all(is_refused).then_some(()).ok_or_else(|| format!("{refused:?}\n"))
+                });
+            }
+        }));
+        has_ended.store(true, Ordering::Relaxed);
+        children.unwrap();
+    });
 }
 
 #[test]

@@ -143,6 +143,11 @@ impl Calls {
         self.ended.is_some()
     }
 
+    /// Whether it was closed, or ended before.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_closed || self.has_ended()
+    }
+
     /// Messages are not matched any more.
     fn end(&mut self, error: &Error) {
         self.ended = Some(error.clone());

@@ -19,7 +19,7 @@ use cuda_mem_pool::cuda_mem_core::{
 };
 
 use super::{Engine, Opened, Words, lock};
-use crate::symmetric::{CHANNELS, Error, Result, SIGNAL_PAD_BYTES};
+use crate::symmetric::{Allocated, CHANNELS, Error, Result, SIGNAL_PAD_BYTES};
 
 /// The signal pad begins at a multiple of this.
 const GRANULE: usize = 512;
@@ -253,6 +253,10 @@ impl Drop for Shared {
 }
 
 impl Allocation {
+    pub(super) fn allocated(&self) -> Allocated {
+        Allocated { address: self.address, serial: self.sequence }
+    }
+
     /// Whether all ranks have come together over it.
     pub(super) fn is_open(&self) -> bool {
         self.opened.get().is_some()

@@ -12,14 +12,15 @@ mod nccl;
 mod nvshmem;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Device, Error as CoreError, Stream, forked};
 
-use super::{Error, Exchange, Result, SymmetricBackend, SymmetricMemory};
+use super::{Allocated, Error, Exchange, Result, SymmetricBackend, SymmetricMemory};
 use agreement::{Calls, Kind};
 use allocation::{Allocation, Ground, Shared};
 use memory::EngineMemory;
@@ -199,7 +200,7 @@ impl EngineBackend {
     }
 
     /// The allocation that an address lies in.
-    fn find(&self, address: CUdeviceptr) -> Result<Arc<Allocation>> {
+    fn lying_at(&self, address: CUdeviceptr) -> Result<Arc<Allocation>> {
         let allocations = lock(&self.allocations);
         let found = allocations.range(..=address).next_back();
         let found = found.filter(|(start, found)| address - **start < found.size.max(1) as u64);
@@ -224,7 +225,7 @@ impl SymmetricBackend for EngineBackend {
     /// [`Error::GroupRefused`] for a group, [`Error::WrongDevice`]; those of an agreement, after which nothing was called:
     /// [`Error::OrderDiffers`], [`Error::Disagrees`], [`Error::Broken`] and others of the exchange; [`Error::Engine`] when the library
     /// has no memory, and [`Error::FailedElsewhere`] or [`Error::Uneven`] when that is so on another rank; [`Error::EngineClosed`].
-    fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<CUdeviceptr> {
+    fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<Allocated> {
         refuse_forked()?;
         if let Some(group) = group {
             let (backend, group) = (self.name().to_owned(), group.to_owned());
@@ -246,9 +247,14 @@ impl SymmetricBackend for EngineBackend {
         let made = made.and_then(|allocation| allocation.clear().map(|()| allocation));
         // If it is dropped, it was freed: on all ranks.
         let allocation = self.settle(&mut calls, "alloc", made, leaves)?;
-        let address = allocation.address;
-        lock(&self.allocations).insert(address, Arc::new(allocation));
-        Ok(address)
+        let allocated = allocation.allocated();
+        lock(&self.allocations).insert(allocated.address, Arc::new(allocation));
+        Ok(allocated)
+    }
+
+    fn find(&self, address: CUdeviceptr) -> Result<Allocated> {
+        refuse_forked()?;
+        self.lying_at(address).map(|found| found.allocated())
     }
 
     /// Waits for nothing: the memory goes back to the library with the first call of all ranks that finds it freed by all, no
@@ -263,6 +269,27 @@ impl SymmetricBackend for EngineBackend {
         let freed = lock(&self.allocations).remove(&address);
         let backend = self.shared.name();
         freed.map(drop).ok_or(Error::UnknownAddress { address, backend })
+    }
+
+    fn free_if(&self, allocated: Allocated) -> Result<()> {
+        refuse_forked()?;
+        let address = allocated.address;
+        let freed = match lock(&self.allocations).entry(address) {
+            Entry::Occupied(found) if found.get().allocated() == allocated => Some(found.remove()),
+            _ => None,
+        };
+        let backend = self.shared.name();
+        freed.map(drop).ok_or(Error::UnknownAddress { address, backend })
+    }
+
+    /// Whether it was closed, or ended by a call that not all ranks made. One that is in a call has not ended yet.
+    fn has_ended(&self) -> bool {
+        !forked()
+            && match self.calls.try_lock() {
+                Ok(calls) => calls.is_over(),
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().is_over(),
+                Err(TryLockError::WouldBlock) => false,
+            }
     }
 
     /// Every rank has to call it, for the same allocation: the first time is collective.
@@ -281,7 +308,7 @@ impl SymmetricBackend for EngineBackend {
         if let Some(asked) = group.filter(|name| *name != allocated) {
             return Err(Error::WrongGroup { allocated: allocated.to_owned(), asked: asked.to_owned() });
         }
-        let allocation = self.find(address)?;
+        let allocation = self.lying_at(address)?;
         if let Some(refusal) = self.shared.engine.refuses_rendezvous() {
             return Err(refusal);
         }

@@ -1,5 +1,6 @@
 //! One allocation, of this rank and as it lies on the others.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -9,6 +10,7 @@ use super::directory::Entry;
 use super::segment::{OwnSegment, Segment};
 use super::space::Block;
 use super::words::{Piece, Words};
+use crate::symmetric::Allocated;
 
 /// Memory of this rank. Its piece goes back to the segment with the last handle.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub(super) struct Allocation {
     pub(super) words: Words,
     pub(super) size: usize,
     pub(super) sequence: u64,
+    /// No other one of the process has it, of whatever group.
+    serial: u64,
     pub(super) uses: Uses,
     /// The same allocation on each rank, once all have been looked at; none for this one.
     pub(super) remotes: OnceLock<Vec<Option<Remote>>>,
@@ -57,11 +61,17 @@ impl Allocation {
         size: usize,
         sequence: u64,
     ) -> Self {
-        Self { segment, block, words, size, sequence, uses: Uses::new(), remotes: OnceLock::new() }
+        static SERIALS: AtomicU64 = AtomicU64::new(0);
+        let serial = SERIALS.fetch_add(1, Ordering::Relaxed);
+        Self { segment, block, words, size, sequence, serial, uses: Uses::new(), remotes: OnceLock::new() }
     }
 
     pub(super) fn address(&self) -> CUdeviceptr {
         self.segment.segment.mapping.as_raw() + self.block.offset as u64
+    }
+
+    pub(super) fn allocated(&self) -> Allocated {
+        Allocated { address: self.address(), serial: self.serial }
     }
 
     /// Whether an address lies in it. One without bytes has its own.

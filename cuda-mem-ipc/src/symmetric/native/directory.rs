@@ -6,6 +6,8 @@
 //! | 256 + 16 r | not 0 when rank r has joined |
 //! | 264 + 16 r | not 0 when rank r has left |
 //! | 4096 + 64 (r · 32768 + s mod 32768) | entry of rank r for allocation s |
+//! | behind the entries, 16 (r · ranks + s) | how many segments of rank s rank r has mapped |
+//! | 8 more | how many pieces of words |
 //!
 //! An entry is seven words: generation, sequence, size, segment, offset, pad, signal words. The generation is `s / 32768 + 1`, and is written last.
 //! All numbers are those of other processes, and are taken for nothing but numbers.
@@ -16,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Result};
 
+use super::announced::Kind;
 use crate::symmetric::Why;
 
 /// The most ranks of a group.
@@ -51,11 +54,12 @@ pub(super) enum Found {
 #[derive(Debug)]
 pub(super) struct Directory {
     mapping: SharedMapping,
+    ranks: usize,
 }
 
 impl Directory {
     pub(super) fn create(ranks: usize) -> Result<Self> {
-        Ok(Self { mapping: SharedMapping::create(bytes(ranks))? })
+        Ok(Self { mapping: SharedMapping::create(bytes(ranks))?, ranks })
     }
 
     /// That of rank 0, by its descriptor.
@@ -64,7 +68,7 @@ impl Directory {
         if mapping.bytes() < needed {
             return Err(CoreError::OutOfRange { range: 0..needed, len: mapping.bytes() });
         }
-        Ok(Self { mapping })
+        Ok(Self { mapping, ranks })
     }
 
     pub(super) fn mapping(&self) -> &SharedMapping {
@@ -110,6 +114,21 @@ impl Directory {
         }
     }
 
+    /// How much of rank `of` rank `by` says that it has mapped.
+    pub(super) fn mapped(&self, by: usize, of: usize, kind: Kind) -> Result<u64> {
+        Ok(self.word(self.place_of_mapped(by, of, kind))?.load(Ordering::SeqCst))
+    }
+
+    pub(super) fn set_mapped(&self, by: usize, of: usize, kind: Kind, count: u64) -> Result<()> {
+        self.word(self.place_of_mapped(by, of, kind))?.store(count, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn place_of_mapped(&self, by: usize, of: usize, kind: Kind) -> usize {
+        let pair = mapped(self.ranks) + 16 * (by * self.ranks + of);
+        pair + if kind == Kind::Segment { 0 } else { 8 }
+    }
+
     pub(super) fn publish(&self, rank: usize, entry: Entry) -> Result<()> {
         let (at, generation) = place(rank, entry.sequence);
         let said = [entry.sequence, entry.size, entry.segment, entry.offset, entry.pad, entry.words];
@@ -141,8 +160,13 @@ impl Directory {
     }
 }
 
-fn bytes(ranks: usize) -> usize {
+/// Where it begins what ranks have mapped of each other.
+fn mapped(ranks: usize) -> usize {
     ENTRIES + ranks.min(MAX_RANKS) * KEPT * ENTRY
+}
+
+fn bytes(ranks: usize) -> usize {
+    mapped(ranks) + 16 * ranks.min(MAX_RANKS) * ranks.min(MAX_RANKS)
 }
 
 /// Where an entry is, and the generation that it has when it is there.

@@ -1,9 +1,10 @@
 //! A group of ranks, and what this one has allocated for it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Context, Device, Error as CoreError, Stream, forked};
 
 use super::allocation::Allocation;
+use super::announced::Kind;
 use super::memory::NativeMemory;
 use super::message;
 use super::segment::{OwnSegment, Segment};
@@ -18,13 +20,13 @@ use super::space::Space;
 use super::state::{State, lock};
 use super::watch;
 use super::words::{OwnWords, Piece, Words};
-use crate::symmetric::{Error, Result, SymmetricMemory};
+use crate::symmetric::{Allocated, Error, Result, SymmetricMemory};
 use crate::transport::{Deadline, PeerPolicy};
 
 /// How a group works. All ranks pass the same.
 #[derive(Debug, Clone)]
 pub struct GroupOptions {
-    /// How long a rank is waited for: to join, to allocate, to take a message. 60 seconds.
+    /// How long a rank is waited for: to join, to allocate, to map what is announced, to take a message. 60 seconds.
     pub timeout: Duration,
     /// Who may be a rank.
     pub policy: PeerPolicy,
@@ -60,6 +62,9 @@ pub(super) struct Inner {
     pub(super) options: GroupOptions,
     pub(super) state: Arc<State>,
     watch: Option<JoinHandle<()>>,
+    /// Held while ranks are waited for; the order of allocations is the order of this lock.
+    pub(super) making: Mutex<Making>,
+    /// Held for a moment, also by who has `making`.
     own: Mutex<Own>,
     words: Arc<OwnWords>,
     /// One exchange at a time: the order is the ranks' order.
@@ -75,14 +80,19 @@ pub(super) struct Mapped {
     pub(super) pieces: Mutex<Vec<Arc<Piece>>>,
 }
 
+/// What allocations are made of.
+#[derive(Default)]
+pub(super) struct Making {
+    segments: Vec<Arc<OwnSegment>>,
+    next: u64,
+}
+
 #[derive(Default)]
 struct Own {
-    segments: Vec<Arc<OwnSegment>>,
     /// By address.
     allocations: BTreeMap<CUdeviceptr, Arc<Allocation>>,
     /// The one among them that was made last, which is asked for next as a rule.
     latest: Option<Arc<Allocation>>,
-    next: u64,
 }
 
 impl Own {
@@ -94,8 +104,13 @@ impl Own {
         })
     }
 
-    fn take(&mut self, address: CUdeviceptr) -> Option<Arc<Allocation>> {
-        let taken = self.allocations.remove(&address)?;
+    fn take(
+        &mut self,
+        address: CUdeviceptr,
+        is_meant: impl FnOnce(&Allocation) -> bool,
+    ) -> Option<Arc<Allocation>> {
+        let Entry::Occupied(found) = self.allocations.entry(address) else { return None };
+        let taken = is_meant(found.get()).then(|| found.remove())?;
         self.latest.take_if(|latest| Arc::ptr_eq(latest, &taken));
         Some(taken)
     }
@@ -139,6 +154,7 @@ impl Group {
             options: options.clone(),
             state,
             watch: Some(watch),
+            making: Mutex::default(),
             own: Mutex::default(),
             words: Arc::default(),
             exchanging: Mutex::default(),
@@ -190,12 +206,17 @@ impl Group {
         self.inner.find(address)
     }
 
-    pub(super) fn alloc(&self, size: usize, device: Device) -> Result<CUdeviceptr> {
+    pub(super) fn alloc(&self, size: usize, device: Device) -> Result<Allocated> {
         self.inner.alloc(size, device)
     }
 
-    pub(super) fn take(&self, address: CUdeviceptr) -> Result<Freed> {
-        let taken = lock(&self.inner.own).take(address);
+    /// Takes what begins at an address out of the books, if it is what is meant.
+    pub(super) fn take(
+        &self,
+        address: CUdeviceptr,
+        is_meant: impl FnOnce(&Allocation) -> bool,
+    ) -> Result<Freed> {
+        let taken = lock(&self.inner.own).take(address, is_meant);
         let allocation = taken.ok_or_else(|| Error::UnknownAddress { address, backend: super::NAME })?;
         Ok(Freed { allocation, group: self.clone() })
     }
@@ -230,7 +251,7 @@ impl Inner {
         lock(&self.own).find(address).cloned()
     }
 
-    fn alloc(&self, size: usize, device: Device) -> Result<CUdeviceptr> {
+    fn alloc(&self, size: usize, device: Device) -> Result<Allocated> {
         let accepted = self.context.device();
         if device != accepted {
             let (device, accepted) = (device.as_raw(), accepted.as_raw());
@@ -240,36 +261,37 @@ impl Inner {
         let Some(len) = Space::rounded(size) else {
             return Err(CoreError::TooLarge { count: size, size: 1 }.into());
         };
-        // The order of allocations is the order of this lock.
-        let mut own = lock(&self.own);
+        let mut making = lock(&self.making);
         let mut words = self.take_words()?;
         words.go_on()?;
-        let found = own.segments.iter().find_map(|segment| {
+        let found = making.segments.iter().find_map(|segment| {
             let block = segment.take(len)?;
             Some((Arc::clone(segment), block))
         });
         let (segment, block) = match found {
             Some(found) => found,
             None => {
-                let segment = self.grow(own.segments.len() as u64, len)?;
-                own.segments.push(Arc::clone(&segment));
+                let segment = self.grow(making.segments.len() as u64, len)?;
+                making.segments.push(Arc::clone(&segment));
                 let block = segment
                     .take(len)
                     .ok_or(CoreError::OutOfRange { range: 0..len, len: segment.segment.mapping.bytes() })?;
                 (segment, block)
             }
         };
-        let allocation = Arc::new(Allocation::new(segment, block, words, size, own.next));
+        let allocation = Arc::new(Allocation::new(segment, block, words, size, making.next));
         self.state.directory.publish(self.state.rank, allocation.entry())?;
-        own.next += 1;
-        let address = allocation.address();
+        making.next += 1;
+        let allocated = allocation.allocated();
+        let mut own = lock(&self.own);
         own.latest = Some(Arc::clone(&allocation));
-        own.allocations.insert(address, allocation);
-        Ok(address)
+        own.allocations.insert(allocated.address, allocation);
+        Ok(allocated)
     }
 
     /// A new segment, which all ranks are told of.
     fn grow(&self, number: u64, len: usize) -> Result<Arc<OwnSegment>> {
+        self.make_room(Kind::Segment, number)?;
         let bytes = self.options.segment_bytes.max(len);
         let pads = self.options.segment_allocations;
         let (segment, export) = OwnSegment::create(&self.context, &self.stream, number, bytes, pads)?;
@@ -282,6 +304,7 @@ impl Inner {
         if let Some(words) = self.words.take() {
             return Ok(words);
         }
+        self.make_room(Kind::Piece, self.words.pieces())?;
         let (room, ranks) = (self.options.segment_allocations, self.state.ranks());
         let (piece, info) = self.words.create(&self.context, room, ranks)?;
         self.announce(message::WORDS, &info.encode(), piece.as_fd())?;
@@ -289,10 +312,10 @@ impl Inner {
         self.words.take().ok_or(CoreError::OutOfRange { range: 0..1, len: 0 }.into())
     }
 
-    /// Tells all ranks of something that they may map.
+    /// Tells all ranks of something that they may map, within the timeout for all of them.
     fn announce(&self, kind: u16, payload: &[u8], descriptor: BorrowedFd<'_>) -> Result<()> {
+        let deadline = Deadline::after(self.options.timeout);
         for (rank, peer) in self.state.others() {
-            let deadline = Deadline::after(self.options.timeout);
             let sent = peer.connection.send(kind, payload, &[descriptor], deadline);
             // Some know of it and some do not: that cannot be taken back.
             sent.map_err(|error| self.state.unsent(rank, &error))?;
@@ -309,7 +332,8 @@ impl Drop for Inner {
         }
         // What still waits would hold up the release of the memory.
         self.state.leave();
-        *self.own.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner) = Own::default();
+        *self.own.get_mut().unwrap_or_else(PoisonError::into_inner) = Own::default();
+        *self.making.get_mut().unwrap_or_else(PoisonError::into_inner) = Making::default();
         self.words.clear();
         self.mapped.clear();
         self.state.stop();

@@ -10,10 +10,11 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 
 use super::*;
-use crate::symmetric::SymmetricMemory;
+use crate::symmetric::native::announced::{ANNOUNCED, Kind, LEFT_ALONE};
 use crate::symmetric::native::message::{self, PieceInfo, SegmentInfo};
 use crate::symmetric::native::segment::OwnSegment;
 use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES};
+use crate::symmetric::{SymmetricMemory, Why};
 
 const SIZE: usize = 10_000;
 
@@ -26,13 +27,17 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
+        Self::with_timeout(Duration::from_secs(60))
+    }
+
+    fn with_timeout(timeout: Duration) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let directory = std::env::temp_dir().join(format!("cuda-mem-hostile-{pid}-{number}"));
         let driver = Driver::over(cuda_mem_sim::table()).unwrap();
         let context = driver.device(0).unwrap().primary_context().unwrap();
         let options = GroupOptions {
-            timeout: Duration::from_secs(60),
+            timeout,
             segment_bytes: 1 << 20,
             segment_allocations: 4,
             ..GroupOptions::default()
@@ -47,7 +52,7 @@ impl Pair {
 
     /// An address of the good one's.
     fn alloc(&self) -> CUdeviceptr {
-        self.good.alloc(SIZE, self.good.device()).unwrap()
+        self.good.alloc(SIZE, self.good.device()).unwrap().address
     }
 
     /// The good one's rendezvous.
@@ -229,7 +234,7 @@ fn messages_that_cannot_be_break_the_group() {
         &|pair| {
             let words = SharedMapping::create(4096).unwrap();
             let info = PieceInfo { number: 0, room: 1 };
-            for _ in 0..300 {
+            for _ in 0..ANNOUNCED + 1 {
                 pair.say(message::WORDS, &info.encode(), &[words.as_fd()]);
             }
         },
@@ -237,7 +242,7 @@ fn messages_that_cannot_be_break_the_group() {
             // More than is kept: descriptors of this process are not without end.
             let words = SharedMapping::create(4096).unwrap();
             let info = SegmentInfo { number: 0, bytes: 0, pads: 0, pad_bytes: 0, device: [0; 16] };
-            for _ in 0..300 {
+            for _ in 0..ANNOUNCED + 1 {
                 pair.announce(info, words.as_fd());
             }
         },
@@ -251,6 +256,80 @@ fn messages_that_cannot_be_break_the_group() {
     }
 }
 
+/// How many of the bad one's segments have come to the good one.
+fn come(pair: &Pair) -> usize {
+    let Some(peer) = &pair.good.state().peers[1] else { panic!("no peer") };
+    peer.segments.len() + lock(&pair.good.inner.mapped[1].segments).len()
+}
+
+fn until_come(pair: &Pair, segments: usize) {
+    let start = Instant::now();
+    while come(pair) < segments {
+        assert!(start.elapsed() < Duration::from_secs(60), "{} of {segments} came", come(pair));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// So large that it has a segment of its own.
+const WHOLE: usize = 1 << 20;
+
+#[test]
+fn a_rank_that_makes_segments_keeps_few_of_the_others_unmapped() {
+    let pair = Pair::new();
+    for _ in 0..100 {
+        pair.bad.alloc(WHOLE, pair.bad.device()).unwrap();
+    }
+    until_come(&pair, 100);
+    let Some(peer) = &pair.good.state().peers[1] else { panic!("no peer") };
+    assert_eq!(peer.segments.len(), 100);
+    let address = pair.good.alloc(WHOLE, pair.good.device()).unwrap().address;
+    assert_eq!((peer.segments.len(), come(&pair)), (LEFT_ALONE, 100));
+    pair.rendezvous(address).unwrap();
+}
+
+#[test]
+fn a_rank_that_is_too_far_ahead_is_refused_and_may_go_on_later() {
+    let pair = Pair::with_timeout(Duration::from_secs(3));
+    let alloc = || pair.bad.alloc(WHOLE, pair.bad.device());
+    for number in 0..ANNOUNCED {
+        alloc().unwrap_or_else(|error| panic!("{number}: {error}"));
+    }
+    let ahead = alloc();
+    assert!(matches!(&ahead, Err(Error::Missing { ranks, .. }) if ranks == &[0]), "{ahead:?}");
+    assert!(pair.bad.inner.make_room(Kind::Piece, 0).is_ok());
+    until_come(&pair, ANNOUNCED);
+    pair.good.alloc(WHOLE, pair.good.device()).unwrap();
+    alloc().unwrap();
+    pair.good.check().unwrap();
+    let most = pair.bad.inner.make_room(Kind::Segment, MAX_NUMBER);
+    assert!(matches!(most, Err(Error::GroupFull { most: MAX_NUMBER, .. })), "{most:?}");
+    pair.bad.check().unwrap();
+}
+
+#[test]
+fn what_a_rank_has_is_at_hand_while_it_waits_for_another() {
+    let pair = Pair::new();
+    let alloc = |group: &Group| group.alloc(WHOLE, group.device()).unwrap().address;
+    let (theirs, ours) = (alloc(&pair.good), alloc(&pair.bad));
+    (1..ANNOUNCED).for_each(|_| _ = alloc(&pair.bad));
+    std::thread::scope(|scope| {
+        // It waits for the good one to map a segment, and fails if that comes to nothing before it is late.
+        let ahead = scope.spawn(|| alloc(&pair.bad));
+        while pair.bad.inner.making.try_lock().is_ok() {
+            assert!(!ahead.is_finished());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let found = pair.bad.find(ours).unwrap();
+        pair.bad.clone().rendezvous(found, ours).unwrap();
+        drop(pair.bad.take(ours, |_| true).unwrap());
+        assert!(!ahead.is_finished(), "it waits yet");
+        until_come(&pair, ANNOUNCED);
+        alloc(&pair.good);
+        ahead.join().unwrap();
+    });
+    pair.rendezvous(theirs).unwrap();
+}
+
 #[test]
 fn a_lie_about_who_broke_the_group_is_no_news() {
     let pair = Pair::new();
@@ -261,7 +340,7 @@ fn a_lie_about_who_broke_the_group_is_no_news() {
     pair.bad.alloc(SIZE, pair.bad.device()).unwrap();
     let memory = pair.rendezvous(address).unwrap();
     memory.check().unwrap();
-    let elsewhere = pair.good.take(address + 1);
+    let elsewhere = pair.good.take(address + 1, |_| true);
     assert!(matches!(elsewhere, Err(Error::UnknownAddress { backend: NAME, .. })), "{elsewhere:?}");
     drop(Arc::clone(&memory));
 }

@@ -1,6 +1,6 @@
 //! How the ranks of a group come together.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -13,10 +13,28 @@ use super::state::State;
 use super::{Group, GroupOptions, words};
 use crate::error::Error as TransportError;
 use crate::symmetric::{Error, Result, Why};
-use crate::transport::{Address, Connection, Deadline, Listener};
+use crate::transport::{Address, Connection, Deadline, Listener, Message, Pending, Poller};
 
 /// How long a rank that is not there yet is left alone.
 const PAUSE: Duration = Duration::from_millis(2);
+
+/// For what is there already.
+const AT_ONCE: Duration = Duration::ZERO;
+
+/// Who has connected, and has not said yet which rank it is.
+enum Client {
+    Connected(Pending),
+    Admitted(Connection),
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Connected(pending) => pending.as_fd(),
+            Self::Admitted(connection) => connection.as_fd(),
+        }
+    }
+}
 
 struct Joining<'j> {
     name: &'j str,
@@ -38,7 +56,8 @@ impl Group {
     ///
     /// [`Error::Missing`], which names the ranks that did not come; [`Error::NotAccepted`] for numbers that cannot be,
     /// [`Error::Join`] for a name or a directory that cannot be used; [`Error::Transport`], [`Error::OtherGroup`],
-    /// [`Error::RankTaken`] for processes that are no ranks of this group; [`Error::Core`].
+    /// [`Error::RankTaken`] for processes that are found at a lower rank's place and are no ranks of this group; [`Error::Core`].
+    /// Who comes to this rank's place and is no rank of this group gets an error, and is not waited for.
     pub fn join(
         context: &Context,
         name: &str,
@@ -123,26 +142,67 @@ impl<'j> Joining<'j> {
             let told = self.greet(&connection, Some(rank))?;
             self.enter(&mut slots, told, connection)?;
         }
-        while slots.iter().skip(self.rank + 1).any(Option::is_none) {
-            let missing = || (self.rank + 1..self.ranks).filter(|&rank| slots[rank].is_none()).collect();
-            let accepted = listener.accept(self.deadline);
-            let connected = accepted.and_then(|client| client.complete(&self.options.policy, self.deadline));
-            let connection = match connected {
-                Ok(connection) => connection,
-                Err(TransportError::Timeout { .. }) => return Err(self.missing(missing(), "join")),
-                // Not admitted, or gone before it said who it is: no rank of this group.
-                Err(error) if error.is_gone() => continue,
-                Err(TransportError::PeerRefused { .. }) => continue,
-                Err(source) => return Err(self.failed(source)),
-            };
-            match self.greet(&connection, None) {
-                Ok(rank) => self.enter(&mut slots, rank, connection)?,
-                Err(Error::Transport { source, .. }) if source.is_gone() => {}
-                Err(Error::Missing { .. }) => return Err(self.missing(missing(), "join")),
-                Err(error) => return Err(error),
+        self.accept(&listener, &mut slots)?;
+        Ok(slots)
+    }
+
+    /// Waits for the ranks above. Who says nothing is left to it, and who says something else, or is not admitted, is no rank of this
+    /// group: neither is of any concern to those that come.
+    fn accept(&self, listener: &Listener, slots: &mut [Option<Connection>]) -> Result<()> {
+        let mut clients = Vec::<Client>::new();
+        loop {
+            let above = slots.iter().enumerate().skip(self.rank + 1);
+            let missing = above.filter(|(_, slot)| slot.is_none()).map(|(rank, _)| rank).collect::<Vec<_>>();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            let mut poller = Poller::new();
+            poller.readable(None, listener);
+            for (place, client) in clients.iter().enumerate() {
+                poller.readable(Some(place), client);
+            }
+            let ready = poller.wait(self.deadline).map_err(|source| self.failed(source))?;
+            if ready.is_empty() || self.deadline.has_passed() {
+                return Err(self.missing(missing, "join"));
+            }
+            // From the last on: the places of those before stay as they are. The listener is the first.
+            for place in ready.into_iter().rev() {
+                let heard = match place {
+                    None => listener.accept(AT_ONCE).map(|pending| Some(Client::Connected(pending))),
+                    Some(place) => self.hear_out(clients.swap_remove(place), slots),
+                };
+                match heard {
+                    Ok(client) => clients.extend(client),
+                    Err(source @ (TransportError::System { .. } | TransportError::Forked { .. })) => {
+                        return Err(self.failed(source));
+                    }
+                    Err(_) => {}
+                }
             }
         }
-        Ok(slots)
+    }
+
+    /// Hears what a client has to say, and enters it if it is a rank that is missing. What is returned has more to say.
+    fn hear_out(
+        &self,
+        client: Client,
+        slots: &mut [Option<Connection>],
+    ) -> Result<Option<Client>, TransportError> {
+        match client {
+            Client::Connected(pending) => {
+                let connection = pending.complete(&self.options.policy, AT_ONCE)?;
+                self.say_hello(&connection, AT_ONCE)?;
+                Ok(Some(Client::Admitted(connection)))
+            }
+            Client::Admitted(connection) => {
+                let heard = connection.recv(AT_ONCE)?;
+                // Who is of another group, or comes as a rank that is there, hears of it by the connection's end.
+                if let Ok(rank) = self.rank_of(heard, None) {
+                    let _ = self.enter(slots, rank, connection);
+                }
+                Ok(None)
+            }
+        }
     }
 
     /// Says who this is, and hears who is there: rank `expected`, if that is known.
@@ -152,9 +212,22 @@ impl<'j> Joining<'j> {
             TransportError::Timeout { .. } => self.missing(vec![rank], "say who it is"),
             source => Error::Transport { rank, source },
         };
+        self.say_hello(connection, self.deadline).map_err(failed)?;
+        self.rank_of(connection.recv(self.deadline).map_err(failed)?, expected)
+    }
+
+    fn say_hello(
+        &self,
+        connection: &Connection,
+        deadline: impl Into<Deadline>,
+    ) -> Result<(), TransportError> {
         let own = Hello { rank: self.rank as u64, ranks: self.ranks as u64, group: self.name.to_owned() };
-        connection.send(message::HELLO, &own.encode(), &[], self.deadline).map_err(failed)?;
-        let heard = connection.recv(self.deadline).map_err(failed)?;
+        connection.send(message::HELLO, &own.encode(), &[], deadline)
+    }
+
+    /// Which rank says this of itself, which is rank `expected`, if that is known.
+    fn rank_of(&self, heard: Message, expected: Option<usize>) -> Result<usize> {
+        let rank = expected.unwrap_or(self.ranks);
         let hello = Hello::parse(&heard.payload).filter(|_| heard.kind == message::HELLO);
         let Some(hello) = hello else {
             let source = TransportError::NoHello { kind: heard.kind, bytes: heard.payload.len() };

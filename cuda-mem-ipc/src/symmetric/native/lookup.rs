@@ -5,27 +5,39 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::allocation::{Allocation, Remote, place};
+use super::announced::{Announced, MAX_NUMBER};
 use super::directory::{Entry, Found, KEPT};
 use super::group::Inner;
 use super::queue::Queue;
-use super::segment::Segment;
-use super::state::{AnnouncedPiece, AnnouncedSegment, SLICE, lock};
-use super::words::{self, Piece};
-use crate::symmetric::{Error, Result, Why};
-
-/// The most segments of a rank that are believed in, and the most pieces of words.
-const MAX_NUMBER: u64 = 1 << 16;
+use super::state::{SLICE, lock};
+use super::words;
+use crate::symmetric::{Error, Result};
 
 /// How long a rank that is about to allocate is waited for awake.
 const AWAKE: Duration = Duration::from_micros(100);
 
 /// When it is too late, counted from the first that was not there.
-struct Patience {
+pub(super) struct Patience {
     timeout: Duration,
     began: OnceCell<Instant>,
 }
 
 impl Patience {
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self { timeout, began: OnceCell::new() }
+    }
+
+    /// Between two looks.
+    pub(super) fn pause(&self) {
+        let waited = self.waited();
+        if waited < AWAKE {
+            std::thread::yield_now();
+        } else {
+            // So that it is not noticed much later than it comes.
+            std::thread::sleep((waited / 8).min(SLICE));
+        }
+    }
+
     fn waited(&self) -> Duration {
         self.began.get_or_init(Instant::now).elapsed()
     }
@@ -34,26 +46,17 @@ impl Patience {
 impl Inner {
     /// The same allocation on every rank, all of which must have made it.
     pub(super) fn look(&self, allocation: &Allocation) -> Result<Vec<Option<Remote>>> {
-        let patience = Patience { timeout: self.options.timeout, began: OnceCell::new() };
+        let patience = Patience::new(self.options.timeout);
         let mut remotes = vec![None; self.state.ranks()];
         for (rank, peer) in self.state.others() {
             let entry = self.entry(rank, allocation, &patience)?;
             let Some(mapped) = self.mapped.get(rank) else { continue };
-            let (context, ranks) = (&self.context, self.state.ranks());
-            let open = |announced: AnnouncedSegment| {
-                (announced.info.number, move || Segment::import(context, announced, rank))
-            };
-            let what = ["announce a segment", "the number of a segment"];
-            let segment =
-                self.mapped(rank, entry.segment, (&mapped.segments, &peer.segments), open, what, &patience)?;
+            let (segments, pieces) = ((&mapped.segments, &peer.segments), (&mapped.pieces, &peer.pieces));
+            let segment = self.mapped(rank, entry.segment, segments, "announce a segment", &patience)?;
             let invalid = |(what, value, most)| Error::Invalid { rank, what, value, most };
             let (offset, pad) = place(&entry, &segment).map_err(invalid)?;
-            let open = |announced: AnnouncedPiece| {
-                (announced.info.number, move || Piece::open(context, announced, rank, ranks))
-            };
-            let what = ["announce words for signals", "the number of words for signals"];
             let (number, index) = words::of_place(entry.words);
-            let piece = self.mapped(rank, number, (&mapped.pieces, &peer.pieces), open, what, &patience)?;
+            let piece = self.mapped(rank, number, pieces, "announce words for signals", &patience)?;
             let most = (piece.room as u64).saturating_sub(1);
             let words = usize::try_from(index).ok().filter(|words| *words < piece.room);
             let words = words.ok_or_else(|| invalid(("the place of an allocation's words", index, most)))?;
@@ -83,55 +86,36 @@ impl Inner {
                 Found::NotYet if has_left => return Err(Error::Left { rank }),
                 Found::NotYet => self.wait_for(rank, "allocate", patience)?,
             }
-            let waited = patience.waited();
-            if waited < AWAKE {
-                std::thread::yield_now();
-            } else {
-                // So that it is not noticed much later than it comes.
-                std::thread::sleep((waited / 8).min(SLICE));
-            }
+            patience.pause();
         }
     }
 
     /// Something of a rank by its number, mapped now if it was not yet.
-    fn mapped<A, T, O: FnOnce() -> Result<T>>(
+    fn mapped<T: Announced>(
         &self,
         rank: usize,
         number: u64,
-        (mapped, announced): (&Mutex<Vec<Arc<T>>>, &Queue<A>),
-        open: impl Fn(A) -> (u64, O),
-        [call, what]: [&'static str; 2],
+        (mapped, announced): (&Mutex<Vec<Arc<T>>>, &Queue<T::Announcement>),
+        call: &'static str,
         patience: &Patience,
     ) -> Result<Arc<T>> {
-        let invalid = |value| Error::Invalid { rank, what, value, most: MAX_NUMBER };
         let index = usize::try_from(number).ok().filter(|_| number < MAX_NUMBER);
-        let index = index.ok_or_else(|| invalid(number))?;
+        let invalid = Error::Invalid { rank, what: T::NUMBER, value: number, most: MAX_NUMBER };
+        let index = index.ok_or(invalid)?;
         let mut mapped = lock(mapped);
         loop {
             if let Some(found) = mapped.get(index) {
                 return Ok(Arc::clone(found));
             }
-            let Some(announced) = announced.next() else {
-                self.wait_for(rank, call, patience)?;
-                continue;
-            };
-            let (number, open) = open(announced);
-            if number != mapped.len() as u64 {
-                self.state.break_by(rank, Why::Unreachable);
-                return Err(invalid(number));
+            match announced.next() {
+                Some(announced) => self.map_next(rank, &mut mapped, announced)?,
+                None => self.wait_for(rank, call, patience)?,
             }
-            // It cannot be asked for once more, and those behind it are of no use without it.
-            mapped.push(Arc::new(open().inspect_err(|error| {
-                match error {
-                    Error::Invalid { .. } => self.state.break_by(rank, Why::Unreachable),
-                    _ => self.state.break_by(self.state.rank, Why::Failed),
-                };
-            })?));
         }
     }
 
     /// Whether waiting for a rank makes sense.
-    fn wait_for(&self, rank: usize, what: &'static str, patience: &Patience) -> Result<()> {
+    pub(super) fn wait_for(&self, rank: usize, what: &'static str, patience: &Patience) -> Result<()> {
         self.state.check()?;
         if patience.waited() > patience.timeout {
             return Err(Error::Missing { ranks: vec![rank], what, waited: self.options.timeout });

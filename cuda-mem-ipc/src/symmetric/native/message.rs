@@ -2,7 +2,7 @@
 //!
 //! | kind | payload | descriptors |
 //! |---|---|---|
-//! | 64, hello | version (2), rank, ranks, the group's name | none |
+//! | 64, hello | version (3), rank, ranks, the group's name | none |
 //! | 65, directory (of rank 0) | none | host memory: [`super::directory`] |
 //! | 66, segment | its number, its bytes, pads, bytes of a pad, UUID of its device | device memory |
 //! | 67, broken: look at the directory | none | none |
@@ -18,7 +18,7 @@ pub(super) const BROKEN: u16 = HELLO + 3;
 pub(super) const SAID: u16 = HELLO + 4;
 pub(super) const WORDS: u16 = HELLO + 5;
 
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hello {

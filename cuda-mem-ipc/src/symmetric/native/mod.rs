@@ -1,6 +1,7 @@
 //! Symmetric memory of one host, over the driver's virtual memory management and this crate's transport.
 
 mod allocation;
+mod announced;
 mod directory;
 mod exchange;
 mod group;
@@ -22,7 +23,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Device, Error as CoreError, forked};
 
-use super::{Error, Result, SymmetricBackend, SymmetricMemory};
+use super::{Allocated, Error, Result, SymmetricBackend, SymmetricMemory};
 use allocation::Allocation;
 use state::lock;
 
@@ -106,13 +107,13 @@ impl NativeBackend {
     /// let directory = std::env::temp_dir().join(format!("taken-{}", std::process::id()));
     /// let native = NativeBackend::new();
     /// native.add_group(&Group::join(&context, "alone", 0, 1, &directory, &GroupOptions::default())?)?;
-    /// let address = native.alloc(4096, context.device(), Some("alone"))?;
+    /// let address = native.alloc(4096, context.device(), Some("alone"))?.address;
     /// let freed = native.take(address)?;
     /// assert!(matches!(native.free(address), Err(Error::UnknownAddress { .. })));
-    /// assert_ne!(native.alloc(4096, context.device(), Some("alone"))?, address);
+    /// assert_ne!(native.alloc(4096, context.device(), Some("alone"))?.address, address);
     /// context.synchronize()?; // whatever used it is done
     /// drop(freed);
-    /// assert_eq!(native.alloc(4096, context.device(), Some("alone"))?, address);
+    /// assert_eq!(native.alloc(4096, context.device(), Some("alone"))?.address, address);
     /// # std::fs::remove_dir(directory)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -126,7 +127,7 @@ impl NativeBackend {
     /// [`Error::UnknownAddress`], also for an address inside an allocation; [`Error::Core`] in a forked child.
     pub fn take(&self, address: CUdeviceptr) -> Result<Freed> {
         let (group, _) = self.owner(address)?;
-        group.take(address)
+        group.take(address, |_| true)
     }
 
     fn group(&self, name: &str) -> Result<Group> {
@@ -172,10 +173,15 @@ impl SymmetricBackend for NativeBackend {
     /// # Errors
     ///
     /// [`Error::GroupNeeded`], [`Error::UnknownGroup`], [`Error::WrongDevice`]; [`Error::Broken`]; [`Error::Core`] when a new
-    /// segment cannot be made.
-    fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<CUdeviceptr> {
+    /// segment cannot be made; [`Error::Missing`] when a rank has not mapped one of the last 256 in time, which it does when it allocates
+    /// or comes to a rendezvous, and [`Error::GroupFull`].
+    fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<Allocated> {
         let name = group.ok_or_else(|| Error::GroupNeeded { backend: NAME.to_owned() })?;
         self.group(name)?.alloc(size, device)
+    }
+
+    fn find(&self, address: CUdeviceptr) -> Result<Allocated> {
+        self.owner(address).map(|(_, allocation)| allocation.allocated())
     }
 
     /// Memory that nobody has a [`SymmetricMemory`] of is reused when the uses that are known of it are over, for which this
@@ -186,6 +192,11 @@ impl SymmetricBackend for NativeBackend {
     /// [`Error::UnknownAddress`], also for an address inside an allocation.
     fn free(&self, address: CUdeviceptr) -> Result<()> {
         self.take(address).map(drop)
+    }
+
+    fn free_if(&self, allocated: Allocated) -> Result<()> {
+        let (group, _) = self.owner(allocated.address)?;
+        group.take(allocated.address, |found| found.allocated() == allocated).map(drop)
     }
 
     /// Waits until every rank has made the same allocation, as long as the group's timeout.

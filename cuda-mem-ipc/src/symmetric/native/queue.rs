@@ -30,6 +30,10 @@ impl<T> Queue<T> {
         true
     }
 
+    pub(super) fn len(&self) -> usize {
+        lock(&self.kept).len()
+    }
+
     /// The next, if there is one within a moment.
     pub(super) fn next(&self) -> Option<T> {
         let kept = lock(&self.kept);

@@ -115,8 +115,8 @@ impl NativeMemory {
                 return Ok(false);
             }
             // Before the wait itself: from here on it ends, whatever becomes of the other rank.
-            state.note_wait(from, &line, generation, timeout)?;
-            fence.hold_up(stream)?;
+            let noted = state.note_wait(from, &line, generation, timeout)?;
+            fence.hold_up(stream).inspect_err(|_| state.was_refused(noted))?;
             Ok(true)
         };
         if !waiting().map_err(|error| self.explain(error, from))? {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Fence, FenceLine};
 
+use super::announced::ANNOUNCED;
 use super::directory::Directory;
 use super::message::{self, PieceInfo, SegmentInfo};
 use super::queue::Queue;
@@ -19,8 +20,6 @@ use crate::transport::{Connection, Deadline};
 pub(super) const SLICE: Duration = Duration::from_millis(2);
 /// So many waits are kept without a look at them.
 const KEEP: usize = 64;
-/// How many segments of a rank may be announced and not mapped here yet, and how many pieces of words.
-const ANNOUNCED: usize = 256;
 /// How many exchanges a rank may be ahead.
 const SAID: usize = 64;
 
@@ -73,12 +72,15 @@ struct Waits {
     prune_at: usize,
     /// When the watching thread looks for who is late.
     next: Option<Instant>,
+    noted: u64,
 }
 
 /// A wait that a stream was given.
 #[derive(Debug)]
 struct Waiting {
-    rank: usize,
+    number: u64,
+    /// Whose signal it is; nobody's if the wait was refused, and no rank is at fault for it.
+    rank: Option<usize>,
     line: FenceLine,
     fence: Fence,
     deadline: Option<Instant>,
@@ -192,14 +194,14 @@ impl State {
         self.wake();
     }
 
-    /// Notes a wait before it is put into its stream, so that nobody waits for the dead.
+    /// Notes a wait before it is put into its stream, so that nobody waits for the dead. What is returned is its number.
     pub(super) fn note_wait(
         &self,
         rank: usize,
         line: &FenceLine,
         generation: u64,
         timeout: Option<Duration>,
-    ) -> Result<(), CoreError> {
+    ) -> Result<u64, CoreError> {
         let fence = line.fence(generation)?;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut waits = lock(&self.waits);
@@ -208,7 +210,9 @@ impl State {
             // So that each is looked at a few times at most.
             waits.prune_at = 2 * waits.list.len();
         }
-        waits.list.push(Waiting { rank, line: line.clone(), fence, deadline });
+        let number = waits.noted;
+        waits.noted += 1;
+        waits.list.push(Waiting { number, rank: Some(rank), line: line.clone(), fence, deadline });
         let is_sooner = deadline.is_some_and(|deadline| waits.next.is_none_or(|next| deadline < next));
         if is_sooner {
             waits.next = deadline;
@@ -217,7 +221,16 @@ impl State {
         if is_sooner {
             self.wake();
         }
-        Ok(())
+        Ok(number)
+    }
+
+    /// A wait that was noted could not be put into its stream, for all that is known: nobody is late for it. If the stream has it all the
+    /// same, it is let go with the others.
+    pub(super) fn was_refused(&self, number: u64) {
+        let mut waits = lock(&self.waits);
+        if let Some(refused) = waits.list.iter_mut().rev().find(|waiting| waiting.number == number) {
+            (refused.rank, refused.deadline) = (None, None);
+        }
     }
 
     /// Forgets what is over, and tells who is late, and when that has to be asked again.
@@ -233,12 +246,12 @@ impl State {
         let is_due = |waiting: &Waiting| waiting.deadline.is_some_and(|deadline| deadline <= now);
         waits.list.retain(|waiting| !is_due(waiting) || !waiting.is_over());
         waits.next = waits.list.iter().filter_map(|waiting| waiting.deadline).min();
-        (waits.list.iter().find(|waiting| is_due(waiting)).map(|waiting| waiting.rank), waits.next)
+        (waits.list.iter().find(|waiting| is_due(waiting)).and_then(|waiting| waiting.rank), waits.next)
     }
 
     /// Whether a stream still waits for a rank.
     pub(super) fn waits_for(&self, rank: usize) -> bool {
-        lock(&self.waits).list.iter().any(|waiting| waiting.rank == rank && !waiting.is_over())
+        lock(&self.waits).list.iter().any(|waiting| waiting.rank == Some(rank) && !waiting.is_over())
     }
 
     /// Has the watching thread look around.

@@ -156,8 +156,12 @@ impl OwnWords {
         ranks: usize,
     ) -> Result<(Arc<Piece>, PieceInfo)> {
         let piece = Piece::create(context, room, ranks)?;
-        let number = lock(&self.inner).pieces.len() as u64;
-        Ok((Arc::new(piece), PieceInfo { number, room: room as u64 }))
+        Ok((Arc::new(piece), PieceInfo { number: self.pieces(), room: room as u64 }))
+    }
+
+    /// How many there are.
+    pub(super) fn pieces(&self) -> u64 {
+        lock(&self.inner).pieces.len() as u64
     }
 
     pub(super) fn add(&self, piece: Arc<Piece>) {

@@ -186,7 +186,8 @@ fn allocate(ordinal: c_int, bytes: usize, name: Option<&str>) -> Result<u64, Fai
     let device = devices::device(ordinal)?;
     settle();
     let name = groups::take(ordinal, name)?;
-    NativeBackend::global().alloc(bytes, device.context.device(), Some(&name)).map_err(|error| {
+    let allocated = NativeBackend::global().alloc(bytes, device.context.device(), Some(&name));
+    allocated.map(|allocated| allocated.address).map_err(|error| {
         end(&name);
         error.into()
     })
