@@ -244,7 +244,6 @@ impl Drop for Received {
         let Others { last, used_by } = std::mem::take(&mut *lock(&self.others));
         self.link.give_back(Returned {
             sequence: self.said.sequence,
-            known_as: self.said.segment,
             segment: Some(self.segment.clone()),
             uses: std::mem::take(&mut self.uses),
             last,
