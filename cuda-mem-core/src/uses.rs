@@ -4,6 +4,7 @@
 //! the stream itself, kept alive; an event is made only when somebody on another stream has to wait, and covers all that
 //! the stream was given by then.
 
+mod mark;
 mod points;
 
 pub use points::UsePoint;
@@ -16,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::fork;
 use crate::stream::{Stream, until_quiet};
+use mark::Mark;
 
 /// What a stream that captures refuses.
 const WAITING: &str = "waiting for uses of memory";
@@ -58,7 +60,7 @@ struct Use {
     stream: Stream,
     /// A point after the use: for a per-thread default stream, which no other thread can name, and for one that was asked about
     /// though somebody else may have it capture.
-    event: Option<Arc<Event>>,
+    event: Option<Arc<Mark>>,
     /// How many uses have begun and not ended: their work may be enqueued yet.
     open: usize,
     /// Whether it is what is left of a writer that was open when the next one began, which is not behind all of it.
@@ -126,9 +128,12 @@ impl Uses {
     fn end(&self, stream: &Stream) -> Result<()> {
         // Not while it captures: the event would stand for a point of the graph, which nobody can wait for.
         let event = if stream.is_per_thread() && !stream.is_capturing()? {
-            let event = Event::pooled(stream.context())?;
-            stream.record(&event)?;
-            Some(Arc::new(event))
+            let record = || {
+                let event = Event::pooled(stream.context())?;
+                stream.record(&event)?;
+                Ok(event)
+            };
+            Some(Arc::new(Mark::of(record)?))
         } else {
             None
         };
@@ -321,7 +326,7 @@ impl Use {
             Some(event) => {
                 // A capturing stream that is told to wait for a point outside its graph fails its capture.
                 stream.refuse_capturing("ordering a use of memory")?;
-                stream.wait_uncaptured(event)
+                stream.wait_uncaptured(event.event())
             }
             // For another thread's default stream without a point this is an error: nobody can order anything behind it.
             None => stream.wait_stream(&self.stream),
@@ -342,7 +347,7 @@ impl Use {
             }
             _ => None,
         };
-        match self.event.as_deref().or(own.as_ref()) {
+        match self.event.as_deref().map(Mark::event).or(own.as_ref()) {
             Some(event) => {
                 let _relaxed = Relaxed::enter(self.stream.driver()).ok();
                 until_quiet(&self.stream, || event.synchronize())
@@ -365,10 +370,10 @@ impl Use {
             if let Some(is_idle) = self.stream.is_idle_unlent()? {
                 return Ok(is_idle);
             }
-            self.event =
-                Some(Arc::new(self.stream.point_unnoticed("looking for the end of uses of memory")?));
+            let record = || self.stream.point_unnoticed("looking for the end of uses of memory");
+            self.event = Some(Arc::new(Mark::of(record)?));
         }
-        let answer = self.event.as_ref().map_or(Ok(true), |event| event.is_complete());
+        let answer = self.event.as_ref().map_or(Ok(true), |mark| mark.event().is_complete());
         if answer.is_err() && !self.stream.is_per_thread() {
             // A capture may have had it that ended before it was noticed. It says nothing then; the next look records another.
             self.event = None;

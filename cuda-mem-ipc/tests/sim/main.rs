@@ -19,6 +19,7 @@ mod fork;
 mod hello;
 mod hostile;
 mod listener;
+mod many_uses;
 mod other;
 mod own_sim;
 mod polling;
