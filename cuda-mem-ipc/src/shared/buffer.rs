@@ -2,17 +2,17 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{self as core, Stream, StreamUse, Uses};
 
-use super::last::Last;
+use super::last::Past;
 use super::pool::{Cut, Freed, Pool};
 use super::segment::{Segment, SegmentRef};
 use super::share::{Holder, Share};
 use super::words::ReleaseFence;
-use super::{expect_driver, expect_host, lock, refuse_forked};
+use super::{expect_driver, expect_host, refuse_forked};
 use crate::error::Result;
 
 /// Memory of a [`SharedPool`](super::SharedPool), owned. Clones are handles to the same memory.
@@ -33,19 +33,19 @@ pub(super) struct Block {
     room: usize,
     uses: Uses,
     /// What has to be waited for besides: whoever had the memory before, and receivers that are done.
-    last: Mutex<Last>,
+    last: Past,
 }
 
 impl SharedBuffer {
     pub(super) fn new(pool: &Arc<Pool>, cut: Cut, len: usize, stream: &Stream) -> Result<Self> {
         let Cut { segment, offset, room, last } = cut;
         // From here on its drop gives it back.
-        let (pool, last) = (Arc::clone(pool), Mutex::new(last));
+        let (pool, last) = (Arc::clone(pool), Past::new(last));
         let block = Block { pool, segment, offset, len, room, uses: Uses::new(), last };
-        lock(&block.last).order(stream)?;
+        block.last.order(stream)?;
         // Who gets the memory next waits for this stream, and with it for all that it waits for.
         block.uses.record_stream(stream)?;
-        *lock(&block.last) = Last::default();
+        drop(block.last.take());
         Ok(Self { block: Arc::new(block) })
     }
 
@@ -77,7 +77,7 @@ impl SharedBuffer {
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         expect_driver(self.block.pool.context(), stream)?;
-        lock(&self.block.last).order(stream)?;
+        self.block.last.order(stream)?;
         Ok(self.block.uses.on(self.as_raw(), stream)?)
     }
 
@@ -127,12 +127,12 @@ impl From<&SharedBuffer> for Share {
 
 impl Holder for Block {
     fn order(&self, stream: &Stream) -> Result<()> {
-        lock(&self.last).order(stream)?;
+        self.last.order(stream)?;
         Ok(self.uses.order(stream)?)
     }
 
     fn released(&self, fence: ReleaseFence) {
-        lock(&self.last).add_release(fence);
+        self.last.add_release(fence);
     }
 }
 
@@ -142,7 +142,7 @@ impl Drop for Block {
             // Before any lock: the memory is the parent's.
             return;
         }
-        let (uses, last) = (std::mem::take(&mut self.uses), std::mem::take(&mut *lock(&self.last)));
+        let (uses, last) = (std::mem::take(&mut self.uses), self.last.take());
         let segment = Arc::clone(&self.segment);
         self.pool.free(Freed { segment, offset: self.offset, room: self.room, uses, last });
     }

@@ -1,8 +1,11 @@
 //! The last uses of memory that is free.
 
+use std::sync::Mutex;
+
 use cuda_mem_pool::cuda_mem_core::{Stream, UsePoint};
 
 use super::books::Pending;
+use super::lock;
 use super::words::ReleaseFence;
 use crate::error::Result;
 
@@ -44,9 +47,8 @@ impl Last {
         self.points.is_empty() && self.releases.is_empty()
     }
 
-    /// Orders `stream` behind all of it. The host waits for nothing.
-    pub(super) fn order(&mut self, stream: &Stream) -> Result<()> {
-        self.releases.retain(|release| !release.is_over());
+    /// Orders `stream` behind all of it. The host waits for nothing but room in the stream, which may take as long as the work before it.
+    pub(super) fn order(&self, stream: &Stream) -> Result<()> {
         self.points.iter().try_for_each(|point| point.order(stream))?;
         self.releases.iter().try_for_each(|release| release.order(stream))
     }
@@ -71,6 +73,36 @@ impl Last {
         self.points.retain(|point| !point.is_reached().unwrap_or(false));
         self.releases.retain(|release| !release.is_over());
         self.enough = count(self).saturating_mul(2);
+    }
+}
+
+/// The same of a buffer that somebody has, while receivers give it back. The thread that looks after peers says so: the lock is held for a
+/// moment, and never while the driver is called.
+#[derive(Debug, Default)]
+pub(super) struct Past(Mutex<Last>);
+
+impl Past {
+    pub(super) fn new(last: Last) -> Self {
+        Self(Mutex::new(last))
+    }
+
+    pub(super) fn add_release(&self, release: ReleaseFence) {
+        lock(&self.0).add_release(release);
+    }
+
+    /// As [`Last::order`].
+    pub(super) fn order(&self, stream: &Stream) -> Result<()> {
+        let last = {
+            let mut last = lock(&self.0);
+            last.releases.retain(|release| !release.is_over());
+            last.clone()
+        };
+        last.order(stream)
+    }
+
+    /// All of it, which is nobody's here any more.
+    pub(super) fn take(&self) -> Last {
+        std::mem::take(&mut *lock(&self.0))
     }
 }
 

@@ -12,7 +12,7 @@ use cuda_mem_pool::cuda_mem_core::{self as core, Stream, StreamUse, Uses};
 use super::arrival::Arrival;
 use super::importer::ImportLink;
 use super::keepsake::Keepsake;
-use super::last::Last;
+use super::last::Past;
 use super::returned::Returned;
 use super::segment::{Segment, SegmentRef};
 use super::share::{Holder, Share};
@@ -42,15 +42,9 @@ struct Received {
     said: HandOver,
     arrival: Arrival,
     uses: Uses,
-    others: Mutex<Others>,
-}
-
-/// Who has it besides the exporter.
-#[derive(Default)]
-struct Others {
     /// Those that it was handed on to, as far as they are done.
-    last: Last,
-    used_by: UsedBy,
+    others: Past,
+    used_by: Mutex<UsedBy>,
 }
 
 /// The streams that used a buffer.
@@ -78,7 +72,8 @@ impl ReceivedBuffer {
             said,
             arrival,
             uses: Uses::new(),
-            others: Mutex::default(),
+            others: Past::default(),
+            used_by: Mutex::default(),
         };
         Self { received: Arc::new(received) }
     }
@@ -127,11 +122,8 @@ impl ReceivedBuffer {
         let received = &*self.received;
         expect_driver(received.link.context(), stream)?;
         received.arrival.hold_up(&received.link.words, stream)?;
-        {
-            let mut others = lock(&received.others);
-            others.last.order(stream)?;
-            others.used_by.add(stream);
-        }
+        received.others.order(stream)?;
+        lock(&received.used_by).add(stream);
         Ok(received.uses.on(self.as_raw(), stream)?)
     }
 
@@ -222,7 +214,7 @@ impl From<&ReceivedBuffer> for Share {
 impl Holder for Received {
     fn order(&self, stream: &Stream) -> Result<()> {
         self.arrival.hold_up(&self.link.words, stream)?;
-        lock(&self.others).last.order(stream)?;
+        self.others.order(stream)?;
         Ok(self.uses.order(stream)?)
     }
 
@@ -231,7 +223,7 @@ impl Holder for Received {
     }
 
     fn released(&self, fence: ReleaseFence) {
-        lock(&self.others).last.add_release(fence);
+        self.others.add_release(fence);
     }
 }
 
@@ -241,12 +233,12 @@ impl Drop for Received {
             // Before any lock: the memory is the parent's.
             return;
         }
-        let Others { last, used_by } = std::mem::take(&mut *lock(&self.others));
+        let used_by = std::mem::take(&mut *lock(&self.used_by));
         self.link.give_back(Returned {
             sequence: self.said.sequence,
             segment: Some(self.segment.clone()),
             uses: std::mem::take(&mut self.uses),
-            last,
+            last: self.others.take(),
             stream: if let UsedBy::One(stream) = used_by { Some(stream) } else { None },
             release: None,
         });

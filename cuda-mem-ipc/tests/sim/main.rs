@@ -26,3 +26,4 @@ mod polling;
 mod raw;
 mod refused_fences;
 mod sharing;
+mod stalled;
