@@ -180,6 +180,23 @@ impl Uses {
         self.all(Use::is_over)
     }
 
+    /// As [`Uses::are_over`], but work that a stream was given after the first question does not count: of a stream that is busy then, the
+    /// first question records an event.
+    ///
+    /// Wraps [`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), and
+    /// [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) and `cuEventQuery` for streams that are busy.
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn have_passed(&mut self) -> Result<bool> {
+        self.all(Use::has_passed)
+    }
+
     /// The same uses once more. One that is open has its end when it is copied again.
     pub(crate) fn copied(&self) -> Self {
         let entries = self.lock();
@@ -366,10 +383,25 @@ impl Use {
     /// For a use that is not open. Asked for its work, a stream that has begun to capture would lose the capture: one that
     /// somebody else may have capture is asked by an event.
     fn is_over(&mut self) -> Result<bool> {
+        if self.event.is_none()
+            && let Some(is_idle) = self.stream.is_idle_unlent()?
+        {
+            return Ok(is_idle);
+        }
+        self.is_reached()
+    }
+
+    /// As [`Use::is_over`], by an event of a stream that is busy.
+    fn has_passed(&mut self) -> Result<bool> {
+        if self.event.is_none() && self.stream.is_idle_unlent()? == Some(true) {
+            return Ok(true);
+        }
+        self.is_reached()
+    }
+
+    /// Whether its event was reached, which is recorded now if there is none.
+    fn is_reached(&mut self) -> Result<bool> {
         if self.event.is_none() {
-            if let Some(is_idle) = self.stream.is_idle_unlent()? {
-                return Ok(is_idle);
-            }
             let record = || self.stream.point_unnoticed("looking for the end of uses of memory");
             self.event = Some(Arc::new(Mark::of(record)?));
         }

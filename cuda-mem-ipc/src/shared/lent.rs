@@ -4,8 +4,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
-use std::thread;
-use std::time::Duration;
 
 use cuda_mem_pool::caching::{CachingAllocator, Pin};
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -14,7 +12,7 @@ use cuda_mem_pool::cuda_mem_core::{self as core, Driver, Stream, StreamUse};
 use cuda_mem_pool::{Allocation, DeviceAccessible};
 
 use super::last::{Last, Past};
-use super::releases::bury;
+use super::releases::{Resting, rest};
 use super::segment::{Segment, SegmentRef};
 use super::share::{Holder, Share};
 use super::wire::{MOST_HANDLES, Parts, Place};
@@ -262,23 +260,21 @@ impl Drop for Lent {
         }
         let last = self.last.take();
         if self.hold_back(&block, &last).is_err() {
-            // No stream waits for them, so a thread does.
-            bury(Waiting { _block: block, last });
+            // No stream waits for them, so it is looked for.
+            rest(Waiting { _block: block, last });
         }
     }
 }
 
-/// A block whose receivers are waited for by the host.
+/// A block whose receivers no stream waits for.
 struct Waiting {
     last: Last,
     _block: Block,
 }
 
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        while !core::forked() && !self.last.is_over() {
-            thread::sleep(Duration::from_millis(1));
-        }
+impl Resting for Waiting {
+    fn has_passed(&mut self) -> bool {
+        self.last.is_over()
     }
 }
 

@@ -16,14 +16,14 @@ use cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Uses, forked};
 use super::face::{Face, Means};
 use super::lent;
 use super::options::MemoryKind;
-use super::releases::bury;
+use super::releases::{Resting, rest};
 use super::slab::{Slab, Slabs};
 use super::wire::{self, Place};
 use crate::error::{Error, Result};
 use crate::import::{Departure, Imported};
 
-/// A large piece of memory, mapped once. Whoever drops the last share waits for nothing: its memory ends in a thread of its own, behind
-/// its uses.
+/// A large piece of memory, mapped once. Whoever drops the last share waits for nothing: its memory ends in another thread, behind its
+/// uses.
 #[derive(Debug)]
 pub(super) struct Segment {
     face: Face,
@@ -251,6 +251,19 @@ impl Segment {
     }
 }
 
+impl Resting for Memory {
+    fn has_passed(&mut self) -> bool {
+        let have_passed = match self {
+            Self::Device { mapping, .. } => mapping.have_uses_passed(),
+            Self::Host { registered, .. } => registered.have_uses_passed(),
+            // The driver frees it behind them, and the allocator knows them.
+            Self::Pooled { .. } | Self::Lent { .. } => return true,
+        };
+        // Of what is not known core says what becomes of it: a capture is not waited for.
+        !matches!(have_passed, Ok(false))
+    }
+}
+
 impl Drop for Segment {
     fn drop(&mut self) {
         let is_lent = matches!(self.memory, Some(Memory::Lent { .. }));
@@ -259,7 +272,7 @@ impl Drop for Segment {
             && !forked()
             && let Some(memory) = self.memory.take()
         {
-            bury(memory);
+            rest(memory);
         }
     }
 }

@@ -10,6 +10,7 @@ mod capture;
 
 mod ahead;
 mod beside;
+mod busy;
 mod calling;
 mod calls;
 mod corpus;

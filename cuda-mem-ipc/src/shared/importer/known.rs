@@ -13,7 +13,7 @@ use super::ImportLink;
 use super::ahead::Ahead;
 use crate::error::{Error, Result};
 use crate::import::{ImportError, ImportKey, Imported, Imports};
-use crate::shared::releases::{self, bury};
+use crate::shared::releases::{self, bury, bury_in_turn};
 use crate::shared::segment::Segment;
 use crate::shared::{lock, reaper, say, wire};
 use crate::transport::Peer;
@@ -173,7 +173,7 @@ impl ImportLink {
                 let is_slab = known.is_slab();
                 if matches!(known, Known::Ahead(_)) {
                     // It may be being mapped.
-                    bury(known);
+                    bury_in_turn(known);
                 } else {
                     drop(known);
                 }
