@@ -1,12 +1,15 @@
 //! Uses that outlive their owner: as points in streams, and handed to the owner of a larger piece of memory.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cuda_mem_sys::CUdeviceptr;
 
 use super::{Access, Mark, Use, Uses};
 use crate::buffer::StreamUse;
 use crate::capture::Relaxed;
+use crate::driver::refuse_forked;
 use crate::error::{Error, Result};
 use crate::stream::{Stream, until_quiet};
 
@@ -120,6 +123,33 @@ impl Uses {
     /// [`Error::Capturing`]; [`Error::Driver`], also for work that failed; [`Error::Forked`].
     pub fn wait(&self) -> Result<()> {
         self.synchronize()
+    }
+
+    /// As [`Uses::wait`], for at most `limit`: asks again and again.
+    ///
+    /// Wraps what [`Uses::have_passed`] does.
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`]; as [`Uses::have_passed`].
+    pub fn wait_for(&self, limit: Duration) -> Result<()> {
+        refuse_forked()?;
+        // Of a copy, for others may have to use the memory for the wait to end.
+        let (start, mut uses, mut pause) = (Instant::now(), self.copied(), Duration::from_micros(1));
+        while !uses.have_passed()? {
+            let left = limit.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Err(Error::Timeout(limit));
+            }
+            // Short waits stay fast, long ones cost little.
+            thread::sleep(pause.min(left));
+            pause = (pause * 2).min(Duration::from_micros(200));
+        }
+        Ok(())
     }
 
     /// A point behind the uses for each of their streams: a pooled event, recorded now. The host waits for nothing.
@@ -250,7 +280,7 @@ impl UsePoint {
     ///
     /// [`Error::Driver`] if a wait failed or the context was lost; [`Error::Forked`], without a wait.
     pub fn wait(&self) -> Result<()> {
-        crate::driver::refuse_forked()?;
+        refuse_forked()?;
         let _relaxed = Relaxed::enter(self.stream.driver()).ok();
         until_quiet(&self.stream, || self.mark.event().synchronize())
     }

@@ -12,8 +12,9 @@ use super::pool::{Cut, Freed, Pool};
 use super::segment::{Segment, SegmentRef};
 use super::share::{Holder, Share};
 use super::words::ReleaseFence;
-use super::{expect_driver, expect_host, refuse_forked};
+use super::{expect_driver, expect_host, refuse_forked, until_unused};
 use crate::error::Result;
+use crate::transport::Deadline;
 
 /// Memory of a [`SharedPool`](super::SharedPool), owned. Clones are handles to the same memory.
 ///
@@ -90,29 +91,29 @@ impl SharedBuffer {
         Share::from(self).range(range)
     }
 
-    /// Copies bytes of a buffer in host memory out, from `offset` on, once its uses in this process are done. Blocks the
-    /// calling thread.
+    /// Copies bytes of a buffer in host memory out, from `offset` on, once its uses in this process are done, and those of
+    /// receivers that have given it back. A receiver that still has it is not waited for. Blocks the calling thread.
     ///
     /// # Errors
     ///
-    /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`core::Error::OutOfRange`]; those of [`Uses::wait`].
-    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
+    /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`Error::Timeout`](crate::Error::Timeout), [`core::Error::OutOfRange`]; those of
+    /// [`Uses::wait_for`].
+    pub fn read(&self, offset: usize, into: &mut [u8], deadline: impl Into<Deadline>) -> Result<()> {
         let (host, at) =
             expect_host(&self.block.segment, self.block.offset, self.block.len, offset, into.len())?;
-        self.block.uses.wait()?;
+        until_unused(&self.block.uses, &self.block.last, deadline.into())?;
         Ok(host.read(at, into)?)
     }
 
-    /// Copies bytes into a buffer in host memory, from `offset` on, once its uses in this process are done. Blocks the calling
-    /// thread.
+    /// Copies bytes into a buffer in host memory, from `offset` on, behind the same as [`SharedBuffer::read`].
     ///
     /// # Errors
     ///
     /// As [`SharedBuffer::read`].
-    pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
+    pub fn write(&self, offset: usize, from: &[u8], deadline: impl Into<Deadline>) -> Result<()> {
         let (host, at) =
             expect_host(&self.block.segment, self.block.offset, self.block.len, offset, from.len())?;
-        self.block.uses.wait()?;
+        until_unused(&self.block.uses, &self.block.last, deadline.into())?;
         Ok(host.write(at, from)?)
     }
 }

@@ -92,12 +92,19 @@ impl Past {
 
     /// As [`Last::order`].
     pub(super) fn order(&self, stream: &Stream) -> Result<()> {
-        let last = {
-            let mut last = lock(&self.0);
-            last.releases.retain(|release| !release.is_over());
-            last.clone()
-        };
-        last.order(stream)
+        self.left().order(stream)
+    }
+
+    /// As [`Last::is_over`].
+    pub(super) fn is_over(&self) -> bool {
+        self.left().is_over()
+    }
+
+    /// A copy of what is not known to be over.
+    fn left(&self) -> Last {
+        let mut last = lock(&self.0);
+        last.releases.retain(|release| !release.is_over());
+        last.clone()
     }
 
     /// All of it, which is nobody's here any more.

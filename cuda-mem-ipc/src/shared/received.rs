@@ -3,8 +3,6 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{self as core, Stream, StreamUse, Uses};
@@ -18,8 +16,8 @@ use super::segment::{Segment, SegmentRef};
 use super::share::{Holder, Share};
 use super::wire::HandOver;
 use super::words::ReleaseFence;
-use super::{expect_driver, expect_host, lock, refuse_forked};
-use crate::error::{Error, Result};
+use super::{expect_driver, expect_host, lock, refuse_forked, until, until_unused};
+use crate::error::Result;
 use crate::import::Imported;
 use crate::transport::Deadline;
 
@@ -115,8 +113,8 @@ impl ReceivedBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::PeerDied`] if the exporter died before its work was done, [`Error::FenceRefused`] if it lives and nobody learns when that is;
-    /// [`Error::Core`], as [`DeviceBuffer::on`](core::DeviceBuffer::on).
+    /// [`Error::PeerDied`](crate::Error::PeerDied) if the exporter died before its work was done, [`Error::FenceRefused`](crate::Error::FenceRefused) if it lives and nobody learns when that is;
+    /// [`Error::Core`](crate::Error::Core), as [`DeviceBuffer::on`](core::DeviceBuffer::on).
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         let received = &*self.received;
@@ -131,7 +129,7 @@ impl ReceivedBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::PeerDied`] and [`Error::FenceRefused`], as [`ReceivedBuffer::on`]; [`Error::Core`].
+    /// [`Error::PeerDied`](crate::Error::PeerDied) and [`Error::FenceRefused`](crate::Error::FenceRefused), as [`ReceivedBuffer::on`]; [`Error::Core`](crate::Error::Core).
     pub fn is_ready(&self) -> Result<bool> {
         refuse_forked()?;
         self.received.arrival.is_reached(&self.received.link.words)
@@ -141,18 +139,9 @@ impl ReceivedBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`]; as [`ReceivedBuffer::is_ready`].
+    /// [`Error::Timeout`](crate::Error::Timeout); as [`ReceivedBuffer::is_ready`].
     pub fn synchronize(&self, deadline: impl Into<Deadline>) -> Result<()> {
-        let (deadline, mut pause) = (deadline.into(), Duration::from_micros(1));
-        while !self.is_ready()? {
-            if deadline.has_passed() {
-                return Err(Error::Timeout { what: "the exporter's work was done" });
-            }
-            // Short waits stay fast, long ones cost little.
-            thread::sleep(pause.min(deadline.remaining()));
-            pause = (pause * 2).min(Duration::from_micros(200));
-        }
-        Ok(())
+        until(deadline.into(), "the exporter's work was done", || self.is_ready())
     }
 
     /// A part of it, to be handed on.
@@ -164,22 +153,22 @@ impl ReceivedBuffer {
         Share::from(self).range(range)
     }
 
-    /// Copies bytes of a buffer in host memory out, from `offset` on, once the exporter's work and the uses of this process are
-    /// done. Blocks the calling thread.
+    /// Copies bytes of a buffer in host memory out, from `offset` on, once the exporter's work, the uses of this process and those of
+    /// receivers that have given it back here are done. Blocks the calling thread.
     ///
     /// # Errors
     ///
-    /// [`Error::NotOnHost`], [`core::Error::OutOfRange`]; as [`ReceivedBuffer::synchronize`] and [`Uses::wait`].
+    /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`core::Error::OutOfRange`]; as [`ReceivedBuffer::synchronize`] and [`Uses::wait_for`].
     pub fn read(&self, offset: usize, into: &mut [u8], deadline: impl Into<Deadline>) -> Result<()> {
         let received = &*self.received;
         let (host, at) = expect_host(&received.segment, received.offset, received.len, offset, into.len())?;
+        let deadline = deadline.into();
         self.synchronize(deadline)?;
-        received.uses.wait()?;
+        until_unused(&received.uses, &received.others, deadline)?;
         Ok(host.read(at, into)?)
     }
 
-    /// Copies bytes into a buffer in host memory, from `offset` on, once the exporter's work and the uses of this process are done.
-    /// Blocks the calling thread.
+    /// Copies bytes into a buffer in host memory, from `offset` on, behind the same as [`ReceivedBuffer::read`].
     ///
     /// # Errors
     ///
@@ -187,8 +176,9 @@ impl ReceivedBuffer {
     pub fn write(&self, offset: usize, from: &[u8], deadline: impl Into<Deadline>) -> Result<()> {
         let received = &*self.received;
         let (host, at) = expect_host(&received.segment, received.offset, received.len, offset, from.len())?;
+        let deadline = deadline.into();
         self.synchronize(deadline)?;
-        received.uses.wait()?;
+        until_unused(&received.uses, &received.others, deadline)?;
         Ok(host.write(at, from)?)
     }
 }
