@@ -4,6 +4,7 @@
 //! the stream itself, kept alive; an event is made only when somebody on another stream has to wait, and covers all that
 //! the stream was given by then.
 
+mod mark;
 mod points;
 
 pub use points::UsePoint;
@@ -16,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::fork;
 use crate::stream::{Stream, until_quiet};
+use mark::Mark;
 
 /// What a stream that captures refuses.
 const WAITING: &str = "waiting for uses of memory";
@@ -58,7 +60,7 @@ struct Use {
     stream: Stream,
     /// A point after the use: for a per-thread default stream, which no other thread can name, and for one that was asked about
     /// though somebody else may have it capture.
-    event: Option<Arc<Event>>,
+    event: Option<Arc<Mark>>,
     /// How many uses have begun and not ended: their work may be enqueued yet.
     open: usize,
     /// Whether it is what is left of a writer that was open when the next one began, which is not behind all of it.
@@ -126,9 +128,12 @@ impl Uses {
     fn end(&self, stream: &Stream) -> Result<()> {
         // Not while it captures: the event would stand for a point of the graph, which nobody can wait for.
         let event = if stream.is_per_thread() && !stream.is_capturing()? {
-            let event = Event::pooled(stream.context())?;
-            stream.record(&event)?;
-            Some(Arc::new(event))
+            let record = || {
+                let event = Event::pooled(stream.context())?;
+                stream.record(&event)?;
+                Ok(event)
+            };
+            Some(Arc::new(Mark::of(record)?))
         } else {
             None
         };
@@ -173,6 +178,23 @@ impl Uses {
     /// work that failed; [`Error::Forked`].
     pub fn are_over(&mut self) -> Result<bool> {
         self.all(Use::is_over)
+    }
+
+    /// As [`Uses::are_over`], but work that a stream was given after the first question does not count: of a stream that is busy then, the
+    /// first question records an event.
+    ///
+    /// Wraps [`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), and
+    /// [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) and `cuEventQuery` for streams that are busy.
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn have_passed(&mut self) -> Result<bool> {
+        self.all(Use::has_passed)
     }
 
     /// The same uses once more. One that is open has its end when it is copied again.
@@ -321,7 +343,7 @@ impl Use {
             Some(event) => {
                 // A capturing stream that is told to wait for a point outside its graph fails its capture.
                 stream.refuse_capturing("ordering a use of memory")?;
-                stream.wait_uncaptured(event)
+                stream.wait_uncaptured(event.event())
             }
             // For another thread's default stream without a point this is an error: nobody can order anything behind it.
             None => stream.wait_stream(&self.stream),
@@ -343,7 +365,7 @@ impl Use {
             }
             _ => None,
         };
-        match self.event.as_deref().or(own.as_ref()) {
+        match self.event.as_deref().map(Mark::event).or(own.as_ref()) {
             Some(event) => {
                 let _relaxed = Relaxed::enter(self.stream.driver()).ok();
                 until_quiet(&self.stream, || event.synchronize())
@@ -362,13 +384,29 @@ impl Use {
     /// For a use that is not open. Asked for its work, a stream that has begun to capture would lose the capture: one that
     /// somebody else may have capture is asked by an event.
     fn is_over(&mut self) -> Result<bool> {
-        if self.event.is_none() {
-            if let Some(is_idle) = self.stream.is_idle_unlent()? {
-                return Ok(is_idle);
-            }
-            self.event = Some(Arc::new(self.stream.point("looking for the end of uses of memory")?));
+        if self.event.is_none()
+            && let Some(is_idle) = self.stream.is_idle_unlent()?
+        {
+            return Ok(is_idle);
         }
-        let answer = self.event.as_ref().map_or(Ok(true), |event| event.is_complete());
+        self.is_reached()
+    }
+
+    /// As [`Use::is_over`], by an event of a stream that is busy.
+    fn has_passed(&mut self) -> Result<bool> {
+        if self.event.is_none() && self.stream.is_idle_unlent()? == Some(true) {
+            return Ok(true);
+        }
+        self.is_reached()
+    }
+
+    /// Whether its event was reached, which is recorded now if there is none.
+    fn is_reached(&mut self) -> Result<bool> {
+        if self.event.is_none() {
+            let record = || self.stream.point("looking for the end of uses of memory");
+            self.event = Some(Arc::new(Mark::of(record)?));
+        }
+        let answer = self.event.as_ref().map_or(Ok(true), |mark| mark.event().is_complete());
         if answer.is_err() && !self.stream.is_per_thread() {
             // A capture may have had it that ended before it was noticed. It says nothing then; the next look records another.
             self.event = None;

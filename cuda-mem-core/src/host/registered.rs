@@ -275,6 +275,19 @@ impl<M: HostMemory> Registered<M> {
         self.parts.uses.absorb(uses);
     }
 
+    /// Whether no use of the memory runs any more that it knows of, so that its end waits for none: [`Uses::have_passed`].
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn have_uses_passed(&mut self) -> Result<bool> {
+        self.parts.uses.have_passed()
+    }
+
     /// Unregisters the memory and gives its owner back. Waits for the device uses that it knows of, and the driver for all
     /// work of the context.
     ///

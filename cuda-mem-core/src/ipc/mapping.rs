@@ -222,6 +222,19 @@ impl ImportedMapping {
         self.mapped.uses.absorb(uses);
     }
 
+    /// Whether no use of the memory runs any more that it knows of, so that its end waits for none: [`Uses::have_passed`].
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn have_uses_passed(&mut self) -> Result<bool> {
+        self.mapped.uses.have_passed()
+    }
+
     /// Has `guard` dropped once the memory is unmapped, which may be after this value's own end: a stream that captures is
     /// waited for later. If the driver refuses to unmap it, `guard` is never dropped.
     pub fn drop_after_unmap(&mut self, guard: impl Send + Sync + 'static) {

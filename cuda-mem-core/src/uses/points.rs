@@ -1,14 +1,16 @@
 //! Uses that outlive their owner: as points in streams, and handed to the owner of a larger piece of memory.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cuda_mem_sys::CUdeviceptr;
 
-use super::{Access, Use, Uses};
+use super::{Access, Mark, Use, Uses};
 use crate::buffer::StreamUse;
 use crate::capture::Relaxed;
+use crate::driver::refuse_forked;
 use crate::error::{Error, Result};
-use crate::event::Event;
 use crate::stream::{Stream, until_quiet};
 
 /// A point in a stream behind the uses of a piece of memory: who has all of them knows when the memory is quiet.
@@ -31,7 +33,7 @@ use crate::stream::{Stream, until_quiet};
 #[derive(Debug, Clone)]
 pub struct UsePoint {
     stream: Stream,
-    event: Arc<Event>,
+    mark: Arc<Mark>,
 }
 
 impl Uses {
@@ -123,6 +125,33 @@ impl Uses {
         self.synchronize()
     }
 
+    /// As [`Uses::wait`], for at most `limit`: asks again and again.
+    ///
+    /// Wraps what [`Uses::have_passed`] does.
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`]; as [`Uses::have_passed`].
+    pub fn wait_for(&self, limit: Duration) -> Result<()> {
+        refuse_forked()?;
+        // Of a copy, for others may have to use the memory for the wait to end.
+        let (start, mut uses, mut pause) = (Instant::now(), self.copied(), Duration::from_micros(1));
+        while !uses.have_passed()? {
+            let left = limit.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Err(Error::Timeout(limit));
+            }
+            // Short waits stay fast, long ones cost little.
+            thread::sleep(pause.min(left));
+            pause = (pause * 2).min(Duration::from_micros(200));
+        }
+        Ok(())
+    }
+
     /// A point behind the uses for each of their streams: a pooled event, recorded now. The host waits for nothing.
     ///
     /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
@@ -162,11 +191,11 @@ impl Uses {
 
 impl Use {
     fn point(&self) -> Result<UsePoint> {
-        let event = match &self.event {
-            Some(event) => Arc::clone(event),
-            None => Arc::new(self.stream.point("recording the end of a use")?),
+        let mark = match &self.event {
+            Some(mark) => Arc::clone(mark),
+            None => Arc::new(Mark::of(|| self.stream.point("recording the end of a use"))?),
         };
-        Ok(UsePoint { stream: self.stream.clone(), event })
+        Ok(UsePoint { stream: self.stream.clone(), mark })
     }
 }
 
@@ -175,6 +204,31 @@ impl UsePoint {
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.stream
+    }
+
+    /// Whether it is known to be behind the other one in the same stream: whoever waits for this one need not wait for that. Of points
+    /// that two threads recorded at the same time neither is known to be. Makes no call.
+    ///
+    /// ```
+    /// use cuda_mem_core::{Driver, Stream, Uses};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let (stream, other) = (Stream::new(&context)?, Stream::new(&context)?);
+    /// let point = |stream: &Stream| {
+    ///     let mut uses = Uses::new();
+    ///     uses.record_stream(stream)?;
+    ///     Ok::<_, cuda_mem_core::Error>(uses.points()?.remove(0))
+    /// };
+    /// let (first, second) = (point(&stream)?, point(&stream)?);
+    /// assert!(second.is_behind(&first) && !first.is_behind(&second));
+    /// assert!(!point(&other)?.is_behind(&first));
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn is_behind(&self, other: &Self) -> bool {
+        self.stream == other.stream
+            && (Arc::ptr_eq(&self.mark, &other.mark) || self.mark.is_after(&other.mark))
     }
 
     /// Whether nothing before the point runs any more: it was reached, or its context is lost with all that ran there.
@@ -189,7 +243,7 @@ impl UsePoint {
     ///
     /// [`Error::Driver`], after which nothing is known; [`Error::Forked`].
     pub fn is_reached(&self) -> Result<bool> {
-        match self.event.is_complete() {
+        match self.mark.event().is_complete() {
             Err(Error::Driver(error)) if error.context_is_lost() => Ok(true),
             answer => answer,
         }
@@ -211,7 +265,7 @@ impl UsePoint {
             return Ok(());
         }
         stream.refuse_capturing("ordering a use of memory")?;
-        stream.wait_uncaptured(&self.event)
+        stream.wait_uncaptured(self.mark.event())
     }
 
     /// Waits until nothing before the point runs any more, whatever the result says. Blocks the calling thread.
@@ -226,8 +280,8 @@ impl UsePoint {
     ///
     /// [`Error::Driver`] if a wait failed or the context was lost; [`Error::Forked`], without a wait.
     pub fn wait(&self) -> Result<()> {
-        crate::driver::refuse_forked()?;
+        refuse_forked()?;
         let _relaxed = Relaxed::enter(self.stream.driver()).ok();
-        until_quiet(&self.stream, || self.event.synchronize())
+        until_quiet(&self.stream, || self.mark.event().synchronize())
     }
 }

@@ -2,18 +2,19 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{self as core, Stream, StreamUse, Uses};
 
-use super::last::Last;
+use super::last::Past;
 use super::pool::{Cut, Freed, Pool};
 use super::segment::{Segment, SegmentRef};
 use super::share::{Holder, Share};
 use super::words::ReleaseFence;
-use super::{expect_driver, expect_host, lock, refuse_forked};
+use super::{expect_driver, expect_host, refuse_forked, until_unused};
 use crate::error::Result;
+use crate::transport::Deadline;
 
 /// Memory of a [`SharedPool`](super::SharedPool), owned. Clones are handles to the same memory.
 ///
@@ -33,19 +34,19 @@ pub(super) struct Block {
     room: usize,
     uses: Uses,
     /// What has to be waited for besides: whoever had the memory before, and receivers that are done.
-    last: Mutex<Last>,
+    last: Past,
 }
 
 impl SharedBuffer {
     pub(super) fn new(pool: &Arc<Pool>, cut: Cut, len: usize, stream: &Stream) -> Result<Self> {
         let Cut { segment, offset, room, last } = cut;
         // From here on its drop gives it back.
-        let (pool, last) = (Arc::clone(pool), Mutex::new(last));
+        let (pool, last) = (Arc::clone(pool), Past::new(last));
         let block = Block { pool, segment, offset, len, room, uses: Uses::new(), last };
-        lock(&block.last).order(stream)?;
+        block.last.order(stream)?;
         // Who gets the memory next waits for this stream, and with it for all that it waits for.
         block.uses.record_stream(stream)?;
-        *lock(&block.last) = Last::default();
+        drop(block.last.take());
         Ok(Self { block: Arc::new(block) })
     }
 
@@ -77,7 +78,7 @@ impl SharedBuffer {
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         expect_driver(self.block.pool.context(), stream)?;
-        lock(&self.block.last).order(stream)?;
+        self.block.last.order(stream)?;
         Ok(self.block.uses.on(self.as_raw(), stream)?)
     }
 
@@ -90,29 +91,29 @@ impl SharedBuffer {
         Share::from(self).range(range)
     }
 
-    /// Copies bytes of a buffer in host memory out, from `offset` on, once its uses in this process are done. Blocks the
-    /// calling thread.
+    /// Copies bytes of a buffer in host memory out, from `offset` on, once its uses in this process are done, and those of
+    /// receivers that have given it back. A receiver that still has it is not waited for. Blocks the calling thread.
     ///
     /// # Errors
     ///
-    /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`core::Error::OutOfRange`]; those of [`Uses::wait`].
-    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
+    /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`Error::Timeout`](crate::Error::Timeout), [`core::Error::OutOfRange`]; those of
+    /// [`Uses::wait_for`].
+    pub fn read(&self, offset: usize, into: &mut [u8], deadline: impl Into<Deadline>) -> Result<()> {
         let (host, at) =
             expect_host(&self.block.segment, self.block.offset, self.block.len, offset, into.len())?;
-        self.block.uses.wait()?;
+        until_unused(&self.block.uses, &self.block.last, deadline.into())?;
         Ok(host.read(at, into)?)
     }
 
-    /// Copies bytes into a buffer in host memory, from `offset` on, once its uses in this process are done. Blocks the calling
-    /// thread.
+    /// Copies bytes into a buffer in host memory, from `offset` on, behind the same as [`SharedBuffer::read`].
     ///
     /// # Errors
     ///
     /// As [`SharedBuffer::read`].
-    pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
+    pub fn write(&self, offset: usize, from: &[u8], deadline: impl Into<Deadline>) -> Result<()> {
         let (host, at) =
             expect_host(&self.block.segment, self.block.offset, self.block.len, offset, from.len())?;
-        self.block.uses.wait()?;
+        until_unused(&self.block.uses, &self.block.last, deadline.into())?;
         Ok(host.write(at, from)?)
     }
 }
@@ -127,12 +128,12 @@ impl From<&SharedBuffer> for Share {
 
 impl Holder for Block {
     fn order(&self, stream: &Stream) -> Result<()> {
-        lock(&self.last).order(stream)?;
+        self.last.order(stream)?;
         Ok(self.uses.order(stream)?)
     }
 
     fn released(&self, fence: ReleaseFence) {
-        lock(&self.last).add_release(fence);
+        self.last.add_release(fence);
     }
 }
 
@@ -142,7 +143,7 @@ impl Drop for Block {
             // Before any lock: the memory is the parent's.
             return;
         }
-        let (uses, last) = (std::mem::take(&mut self.uses), std::mem::take(&mut *lock(&self.last)));
+        let (uses, last) = (std::mem::take(&mut self.uses), self.last.take());
         let segment = Arc::clone(&self.segment);
         self.pool.free(Freed { segment, offset: self.offset, room: self.room, uses, last });
     }

@@ -1,30 +1,45 @@
 //! The last uses of memory that is free.
 
+use std::sync::Mutex;
+
 use cuda_mem_pool::cuda_mem_core::{Stream, UsePoint};
 
 use super::books::Pending;
+use super::lock;
 use super::words::ReleaseFence;
 use crate::error::Result;
 
 /// From so many on, those that are over are looked for.
 const MANY: usize = 8;
 
-/// What used a piece of memory last: streams of this process, and receivers.
+/// What used a piece of memory last: streams of this process, and receivers. Of a stream it has the last point and of a receiver's line the
+/// last fence, for what comes before is reached before: who waits for all of it takes a wait for each stream and line, however many
+/// uses there were.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Last {
     points: Vec<UsePoint>,
     releases: Vec<ReleaseFence>,
+    /// How many there have to be before those that are over are looked for again.
+    enough: usize,
 }
 
 impl Last {
     pub(super) fn add_points(&mut self, points: Vec<UsePoint>) {
-        self.points.extend(points);
+        for point in points {
+            if !self.points.iter().any(|known| known.is_behind(&point)) {
+                self.points.retain(|known| !point.is_behind(known));
+                self.points.push(point);
+            }
+        }
         self.forget_what_is_over();
     }
 
     /// Forgets nothing: the thread that looks after peers calls this, and the last handle to a stream or to words is not dropped there.
     pub(super) fn add_release(&mut self, release: ReleaseFence) {
-        self.releases.push(release);
+        match self.releases.iter_mut().find(|known| known.is_of_the_line_of(&release)) {
+            Some(known) => known.point.generation = known.point.generation.max(release.point.generation),
+            None => self.releases.push(release),
+        }
     }
 
     /// Whether there was none.
@@ -32,9 +47,8 @@ impl Last {
         self.points.is_empty() && self.releases.is_empty()
     }
 
-    /// Orders `stream` behind all of it. The host waits for nothing.
-    pub(super) fn order(&mut self, stream: &Stream) -> Result<()> {
-        self.releases.retain(|release| !release.is_over());
+    /// Orders `stream` behind all of it. The host waits for nothing but room in the stream, which may take as long as the work before it.
+    pub(super) fn order(&self, stream: &Stream) -> Result<()> {
         self.points.iter().try_for_each(|point| point.order(stream))?;
         self.releases.iter().try_for_each(|release| release.order(stream))
     }
@@ -52,19 +66,56 @@ impl Last {
     }
 
     fn forget_what_is_over(&mut self) {
-        if self.points.len() >= MANY {
-            self.points.retain(|point| !point.is_reached().unwrap_or(false));
+        let count = |last: &Self| last.points.len().saturating_add(last.releases.len());
+        if count(self) < self.enough.max(MANY) {
+            return;
         }
-        if self.releases.len() >= MANY {
-            self.releases.retain(|release| !release.is_over());
-        }
+        self.points.retain(|point| !point.is_reached().unwrap_or(false));
+        self.releases.retain(|release| !release.is_over());
+        self.enough = count(self).saturating_mul(2);
+    }
+}
+
+/// The same of a buffer that somebody has, while receivers give it back. The thread that looks after peers says so: the lock is held for a
+/// moment, and never while the driver is called.
+#[derive(Debug, Default)]
+pub(super) struct Past(Mutex<Last>);
+
+impl Past {
+    pub(super) fn new(last: Last) -> Self {
+        Self(Mutex::new(last))
+    }
+
+    pub(super) fn add_release(&self, release: ReleaseFence) {
+        lock(&self.0).add_release(release);
+    }
+
+    /// As [`Last::order`].
+    pub(super) fn order(&self, stream: &Stream) -> Result<()> {
+        self.left().order(stream)
+    }
+
+    /// As [`Last::is_over`].
+    pub(super) fn is_over(&self) -> bool {
+        self.left().is_over()
+    }
+
+    /// A copy of what is not known to be over.
+    fn left(&self) -> Last {
+        let mut last = lock(&self.0);
+        last.releases.retain(|release| !release.is_over());
+        last.clone()
+    }
+
+    /// All of it, which is nobody's here any more.
+    pub(super) fn take(&self) -> Last {
+        std::mem::take(&mut *lock(&self.0))
     }
 }
 
 impl Pending for Last {
     fn join(&mut self, other: Self) {
-        self.releases.extend(other.releases);
+        other.releases.into_iter().for_each(|release| self.add_release(release));
         self.add_points(other.points);
-        self.forget_what_is_over();
     }
 }

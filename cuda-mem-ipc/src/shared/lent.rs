@@ -4,8 +4,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
-use std::thread;
-use std::time::Duration;
 
 use cuda_mem_pool::caching::{CachingAllocator, Pin};
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -13,8 +11,8 @@ use cuda_mem_pool::cuda_mem_core::vmm::CreateOptions;
 use cuda_mem_pool::cuda_mem_core::{self as core, Driver, Stream, StreamUse};
 use cuda_mem_pool::{Allocation, DeviceAccessible};
 
-use super::last::Last;
-use super::releases::bury;
+use super::last::{Last, Past};
+use super::releases::{Resting, rest};
 use super::segment::{Segment, SegmentRef};
 use super::share::{Holder, Share};
 use super::wire::{MOST_HANDLES, Parts, Place};
@@ -63,7 +61,7 @@ struct Lent {
     /// None once it is on its way back.
     block: Option<Block>,
     /// Receivers that are done.
-    last: Mutex<Last>,
+    last: Past,
     lot: Arc<Lot>,
 }
 
@@ -110,7 +108,7 @@ impl Exportable {
     pub fn new(allocator: &CachingAllocator, block: Block) -> Result<Self, NotExportable> {
         match Lot::of(allocator, &block) {
             Ok(lot) => {
-                let (allocator, last) = (allocator.clone(), Mutex::default());
+                let (allocator, last) = (allocator.clone(), Past::default());
                 Ok(Self { lent: Arc::new(Lent { allocator, block: Some(block), last, lot }) })
             }
             Err(error) => Err(NotExportable { error, block }),
@@ -150,7 +148,7 @@ impl Exportable {
         refuse_forked()?;
         let block = self.lent.block()?;
         expect_driver(block.buffer().context(), stream)?;
-        lock(&self.lent.last).order(stream)?;
+        self.lent.last.order(stream)?;
         Ok(block.on(stream)?)
     }
 
@@ -221,7 +219,7 @@ impl Lent {
     }
 
     /// Keeps the allocator from using the block again before its receivers are done.
-    fn hold_back(&self, block: &Block, last: &mut Last) -> Result<()> {
+    fn hold_back(&self, block: &Block, last: &Last) -> Result<()> {
         if last.is_over() {
             return Ok(());
         }
@@ -244,12 +242,12 @@ impl Holder for Lent {
     fn order(&self, stream: &Stream) -> Result<()> {
         let block = self.block()?;
         expect_driver(block.buffer().context(), stream)?;
-        lock(&self.last).order(stream)?;
+        self.last.order(stream)?;
         Ok(block.buffer().order_behind_uses(stream)?)
     }
 
     fn released(&self, fence: ReleaseFence) {
-        lock(&self.last).add_release(fence);
+        self.last.add_release(fence);
     }
 }
 
@@ -260,25 +258,23 @@ impl Drop for Lent {
             // Before any lock: the memory is the parent's, as the block's own drop knows.
             return;
         }
-        let mut last = std::mem::take(&mut *lock(&self.last));
-        if self.hold_back(&block, &mut last).is_err() {
-            // No stream waits for them, so a thread does.
-            bury(Waiting { _block: block, last });
+        let last = self.last.take();
+        if self.hold_back(&block, &last).is_err() {
+            // No stream waits for them, so it is looked for.
+            rest(Waiting { _block: block, last });
         }
     }
 }
 
-/// A block whose receivers are waited for by the host.
+/// A block whose receivers no stream waits for.
 struct Waiting {
     last: Last,
     _block: Block,
 }
 
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        while !core::forked() && !self.last.is_over() {
-            thread::sleep(Duration::from_millis(1));
-        }
+impl Resting for Waiting {
+    fn has_passed(&mut self) -> bool {
+        self.last.is_over()
     }
 }
 

@@ -39,12 +39,15 @@ mod words;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, forked};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses, forked};
 
 use crate::error::{Error, Result};
 use crate::transport::{Connection, Deadline};
+use last::Past;
 use segment::Segment;
 
 pub use buffer::SharedBuffer;
@@ -101,6 +104,29 @@ fn expect_host(
         return Err(core::Error::OutOfRange { range: offset..end, len: bytes }.into());
     }
     Ok((host, start.saturating_add(offset)))
+}
+
+/// Has the calling thread wait until something is so.
+fn until(deadline: Deadline, what: &'static str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
+    let mut pause = Duration::from_micros(1);
+    while !is_so()? {
+        if deadline.has_passed() {
+            return Err(Error::Timeout { what });
+        }
+        // Short waits stay fast, long ones cost little.
+        thread::sleep(pause.min(deadline.remaining()));
+        pause = (pause * 2).min(Duration::from_micros(200));
+    }
+    Ok(())
+}
+
+/// Has the calling thread wait until streams of this process, and receivers that have given a buffer back, are done with it.
+fn until_unused(uses: &Uses, past: &Past, deadline: Deadline) -> Result<()> {
+    uses.wait_for(deadline.remaining()).map_err(|error| match error {
+        core::Error::Timeout(_) => Error::Timeout { what: "the uses of the buffer were over" },
+        error => error.into(),
+    })?;
+    until(deadline, "the receivers of the buffer were done", || Ok(past.is_over()))
 }
 
 /// Streams of another driver cannot reach the memory, whatever device they say they are on.

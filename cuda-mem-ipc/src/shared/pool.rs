@@ -199,6 +199,7 @@ impl SharedPool {
             state.slots = used;
             unused
         };
+        unused.iter().for_each(|slot| slot.segment.wait_for_its_end());
         unused.iter().map(|slot| slot.segment.bytes()).sum()
     }
 

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{self as core, Stream, StreamUse, Uses};
@@ -12,14 +10,14 @@ use cuda_mem_pool::cuda_mem_core::{self as core, Stream, StreamUse, Uses};
 use super::arrival::Arrival;
 use super::importer::ImportLink;
 use super::keepsake::Keepsake;
-use super::last::Last;
+use super::last::Past;
 use super::returned::Returned;
 use super::segment::{Segment, SegmentRef};
 use super::share::{Holder, Share};
 use super::wire::HandOver;
 use super::words::ReleaseFence;
-use super::{expect_driver, expect_host, lock, refuse_forked};
-use crate::error::{Error, Result};
+use super::{expect_driver, expect_host, lock, refuse_forked, until, until_unused};
+use crate::error::Result;
 use crate::import::Imported;
 use crate::transport::Deadline;
 
@@ -42,15 +40,9 @@ struct Received {
     said: HandOver,
     arrival: Arrival,
     uses: Uses,
-    others: Mutex<Others>,
-}
-
-/// Who has it besides the exporter.
-#[derive(Default)]
-struct Others {
     /// Those that it was handed on to, as far as they are done.
-    last: Last,
-    used_by: UsedBy,
+    others: Past,
+    used_by: Mutex<UsedBy>,
 }
 
 /// The streams that used a buffer.
@@ -78,7 +70,8 @@ impl ReceivedBuffer {
             said,
             arrival,
             uses: Uses::new(),
-            others: Mutex::default(),
+            others: Past::default(),
+            used_by: Mutex::default(),
         };
         Self { received: Arc::new(received) }
     }
@@ -120,18 +113,15 @@ impl ReceivedBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::PeerDied`] if the exporter died before its work was done, [`Error::FenceRefused`] if it lives and nobody learns when that is;
-    /// [`Error::Core`], as [`DeviceBuffer::on`](core::DeviceBuffer::on).
+    /// [`Error::PeerDied`](crate::Error::PeerDied) if the exporter died before its work was done, [`Error::FenceRefused`](crate::Error::FenceRefused) if it lives and nobody learns when that is;
+    /// [`Error::Core`](crate::Error::Core), as [`DeviceBuffer::on`](core::DeviceBuffer::on).
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         let received = &*self.received;
         expect_driver(received.link.context(), stream)?;
         received.arrival.hold_up(&received.link.words, stream)?;
-        {
-            let mut others = lock(&received.others);
-            others.last.order(stream)?;
-            others.used_by.add(stream);
-        }
+        received.others.order(stream)?;
+        lock(&received.used_by).add(stream);
         Ok(received.uses.on(self.as_raw(), stream)?)
     }
 
@@ -139,7 +129,7 @@ impl ReceivedBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::PeerDied`] and [`Error::FenceRefused`], as [`ReceivedBuffer::on`]; [`Error::Core`].
+    /// [`Error::PeerDied`](crate::Error::PeerDied) and [`Error::FenceRefused`](crate::Error::FenceRefused), as [`ReceivedBuffer::on`]; [`Error::Core`](crate::Error::Core).
     pub fn is_ready(&self) -> Result<bool> {
         refuse_forked()?;
         self.received.arrival.is_reached(&self.received.link.words)
@@ -149,18 +139,9 @@ impl ReceivedBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`]; as [`ReceivedBuffer::is_ready`].
+    /// [`Error::Timeout`](crate::Error::Timeout); as [`ReceivedBuffer::is_ready`].
     pub fn synchronize(&self, deadline: impl Into<Deadline>) -> Result<()> {
-        let (deadline, mut pause) = (deadline.into(), Duration::from_micros(1));
-        while !self.is_ready()? {
-            if deadline.has_passed() {
-                return Err(Error::Timeout { what: "the exporter's work was done" });
-            }
-            // Short waits stay fast, long ones cost little.
-            thread::sleep(pause.min(deadline.remaining()));
-            pause = (pause * 2).min(Duration::from_micros(200));
-        }
-        Ok(())
+        until(deadline.into(), "the exporter's work was done", || self.is_ready())
     }
 
     /// A part of it, to be handed on.
@@ -172,22 +153,22 @@ impl ReceivedBuffer {
         Share::from(self).range(range)
     }
 
-    /// Copies bytes of a buffer in host memory out, from `offset` on, once the exporter's work and the uses of this process are
-    /// done. Blocks the calling thread.
+    /// Copies bytes of a buffer in host memory out, from `offset` on, once the exporter's work, the uses of this process and those of
+    /// receivers that have given it back here are done. Blocks the calling thread.
     ///
     /// # Errors
     ///
-    /// [`Error::NotOnHost`], [`core::Error::OutOfRange`]; as [`ReceivedBuffer::synchronize`] and [`Uses::wait`].
+    /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`core::Error::OutOfRange`]; as [`ReceivedBuffer::synchronize`] and [`Uses::wait_for`].
     pub fn read(&self, offset: usize, into: &mut [u8], deadline: impl Into<Deadline>) -> Result<()> {
         let received = &*self.received;
         let (host, at) = expect_host(&received.segment, received.offset, received.len, offset, into.len())?;
+        let deadline = deadline.into();
         self.synchronize(deadline)?;
-        received.uses.wait()?;
+        until_unused(&received.uses, &received.others, deadline)?;
         Ok(host.read(at, into)?)
     }
 
-    /// Copies bytes into a buffer in host memory, from `offset` on, once the exporter's work and the uses of this process are done.
-    /// Blocks the calling thread.
+    /// Copies bytes into a buffer in host memory, from `offset` on, behind the same as [`ReceivedBuffer::read`].
     ///
     /// # Errors
     ///
@@ -195,8 +176,9 @@ impl ReceivedBuffer {
     pub fn write(&self, offset: usize, from: &[u8], deadline: impl Into<Deadline>) -> Result<()> {
         let received = &*self.received;
         let (host, at) = expect_host(&received.segment, received.offset, received.len, offset, from.len())?;
+        let deadline = deadline.into();
         self.synchronize(deadline)?;
-        received.uses.wait()?;
+        until_unused(&received.uses, &received.others, deadline)?;
         Ok(host.write(at, from)?)
     }
 }
@@ -222,7 +204,7 @@ impl From<&ReceivedBuffer> for Share {
 impl Holder for Received {
     fn order(&self, stream: &Stream) -> Result<()> {
         self.arrival.hold_up(&self.link.words, stream)?;
-        lock(&self.others).last.order(stream)?;
+        self.others.order(stream)?;
         Ok(self.uses.order(stream)?)
     }
 
@@ -231,7 +213,7 @@ impl Holder for Received {
     }
 
     fn released(&self, fence: ReleaseFence) {
-        lock(&self.others).last.add_release(fence);
+        self.others.add_release(fence);
     }
 }
 
@@ -241,13 +223,12 @@ impl Drop for Received {
             // Before any lock: the memory is the parent's.
             return;
         }
-        let Others { last, used_by } = std::mem::take(&mut *lock(&self.others));
+        let used_by = std::mem::take(&mut *lock(&self.used_by));
         self.link.give_back(Returned {
             sequence: self.said.sequence,
-            known_as: self.said.segment,
             segment: Some(self.segment.clone()),
             uses: std::mem::take(&mut self.uses),
-            last,
+            last: self.others.take(),
             stream: if let UsedBy::One(stream) = used_by { Some(stream) } else { None },
             release: None,
         });

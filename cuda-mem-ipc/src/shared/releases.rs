@@ -1,9 +1,11 @@
 //! Threads that drop what may have to wait for others: streams, and what only the thread that looks after peers can end.
 //!
 //! One of them is there as long as that thread is, so that nothing is ever dropped on it. Whatever waits has a thread of its own
-//! as soon as something else is to be dropped: what it waits for may be that.
+//! as soon as something else is to be dropped: what it waits for may be that. What waits for streams alone takes no thread: it is looked at
+//! again and again, all of it by one.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -17,7 +19,16 @@ use crate::error::{Error, Result};
 /// How long something may wait for its turn before there is another thread.
 const PATIENCE: Duration = Duration::from_millis(10);
 
+/// How long what streams have not passed is left alone, at first and at most.
+const PAUSE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(16)];
+
 type Job = Box<dyn FnOnce() + Send>;
+
+/// Something whose end waits for streams.
+pub(super) trait Resting: Send {
+    /// Whether it waits no longer. Waits for no stream, but may give them work when it is asked first.
+    fn has_passed(&mut self) -> bool;
+}
 
 struct Jobs {
     queue: VecDeque<Job>,
@@ -25,12 +36,24 @@ struct Jobs {
     idle: usize,
     /// Whether one stays when there is nothing to do.
     is_kept: bool,
-    /// When a job was begun last, or the first one came.
+    /// When a job was begun last, the first one came or a thread was started.
     moved: Option<Instant>,
+    /// What was looked at and has not passed, when it is looked at again, and how long before that it was left alone.
+    resting: Vec<Box<dyn Resting>>,
+    due: Option<Instant>,
+    pause: Duration,
 }
 
-static JOBS: Mutex<Jobs> =
-    Mutex::new(Jobs { queue: VecDeque::new(), threads: 0, idle: 0, is_kept: false, moved: None });
+static JOBS: Mutex<Jobs> = Mutex::new(Jobs {
+    queue: VecDeque::new(),
+    threads: 0,
+    idle: 0,
+    is_kept: false,
+    moved: None,
+    resting: Vec::new(),
+    due: None,
+    pause: PAUSE[0],
+});
 static CAME: Condvar = Condvar::new();
 
 /// Has a thread stay until [`leave`], with nothing to do at first.
@@ -58,19 +81,48 @@ pub(super) fn bury(what: impl Send + 'static) {
         // There is nothing to wait for: drops do nothing in a child.
         return drop(what);
     }
+    give(Box::new(move || drop(what)), |jobs| jobs.idle < jobs.queue.len());
+}
+
+/// Drops something that seldom waits, behind others of its kind unless one does.
+pub(super) fn bury_in_turn(what: impl Send + 'static) {
+    if forked() {
+        return drop(what);
+    }
+    give(Box::new(move || drop(what)), Jobs::needs_another);
+}
+
+/// Drops something as soon as streams have passed it.
+pub(super) fn rest(what: impl Resting + 'static) {
+    if forked() {
+        return drop(what);
+    }
+    let look = move || {
+        let mut what = what;
+        if !what.has_passed() {
+            lock(&JOBS).set_aside(Box::new(what));
+            CAME.notify_one();
+        }
+    };
+    give(Box::new(look), Jobs::needs_another);
+}
+
+fn give(job: Job, needs_a_thread: impl FnOnce(&Jobs) -> bool) {
     let mut jobs = lock(&JOBS);
-    jobs.add(Box::new(move || drop(what)));
-    let has_failed = jobs.idle < jobs.queue.len() && jobs.start().is_err();
+    jobs.add(job);
+    let is_needed = needs_a_thread(&jobs);
+    let has_failed = is_needed && jobs.start().is_err();
     if has_failed && jobs.threads == 0 {
         // No peer is looked after: this is no thread that others wait for.
         let job = jobs.queue.pop_back();
         drop(jobs);
         return job.into_iter().for_each(|job| job());
     }
+    let is_to_wait = !is_needed && jobs.idle == 0;
     drop(jobs);
     CAME.notify_one();
-    if has_failed {
-        // It tries again.
+    if has_failed || is_to_wait {
+        // It tries again, or starts a thread if this has waited for long.
         reaper::wake();
     }
 }
@@ -101,10 +153,40 @@ impl Jobs {
         self.queue.push_back(job);
     }
 
+    /// Whether nobody would do what has just come, as far as that is known now.
+    fn needs_another(&self) -> bool {
+        let has_waited = self.moved.is_some_and(|at| at.elapsed() >= PATIENCE);
+        self.idle == 0 && (self.threads == 0 || has_waited)
+    }
+
+    fn set_aside(&mut self, what: Box<dyn Resting>) {
+        self.resting.push(what);
+        self.pause = PAUSE[0];
+        let soon = Instant::now() + self.pause;
+        self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
+    }
+
+    /// What is to be looked at now.
+    fn awoken(&mut self) -> Option<Vec<Box<dyn Resting>>> {
+        self.due.take_if(|due| *due <= Instant::now())?;
+        Some(mem::take(&mut self.resting))
+    }
+
+    /// What has not passed of those that were looked at.
+    fn set_aside_again(&mut self, mut left: Vec<Box<dyn Resting>>, has_any_passed: bool) {
+        let [first, most] = PAUSE;
+        self.pause = if has_any_passed { first } else { (self.pause * 2).min(most) };
+        self.resting.append(&mut left);
+        if !self.resting.is_empty() {
+            self.due = Some(Instant::now() + self.pause);
+        }
+    }
+
     fn start(&mut self) -> Result<()> {
         let thread = thread::Builder::new().name("cuda-mem-release".into()).spawn(work);
         thread.map_err(|error| Error::System { call: "clone", source: Arc::new(error) })?;
         self.threads = self.threads.saturating_add(1);
+        self.moved = Some(Instant::now());
         Ok(())
     }
 }
@@ -118,13 +200,38 @@ fn work() {
             // What it drops may run a hook of the program's, which may panic.
             let _ = catch_unwind(AssertUnwindSafe(job));
             jobs = lock(&JOBS);
-        } else if jobs.is_kept && jobs.idle == 0 {
+        } else if let Some(resting) = jobs.awoken() {
+            drop(jobs);
+            let count = resting.len();
+            let left = look_again(resting);
+            jobs = lock(&JOBS);
+            let has_any_passed = left.len() < count;
+            jobs.set_aside_again(left, has_any_passed);
+            // Another one may have gone to sleep meanwhile, with nothing to look at.
+            CAME.notify_one();
+        } else if jobs.idle == 0 && (jobs.is_kept || jobs.due.is_some()) {
             jobs.idle = 1;
-            jobs = CAME.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+            jobs = match jobs.due {
+                Some(due) => {
+                    let pause = due.saturating_duration_since(Instant::now());
+                    CAME.wait_timeout(jobs, pause).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => CAME.wait(jobs).unwrap_or_else(PoisonError::into_inner),
+            };
             jobs.idle = 0;
         } else {
             jobs.threads = jobs.threads.saturating_sub(1);
             return;
         }
     }
+}
+
+/// Drops what has passed, and tells what has not.
+fn look_again(resting: Vec<Box<dyn Resting>>) -> Vec<Box<dyn Resting>> {
+    let look = |mut what: Box<dyn Resting>| {
+        // As above.
+        let passed = catch_unwind(AssertUnwindSafe(|| if what.has_passed() { None } else { Some(what) }));
+        passed.ok().flatten()
+    };
+    resting.into_iter().filter_map(look).collect()
 }

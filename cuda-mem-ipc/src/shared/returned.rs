@@ -13,8 +13,6 @@ use crate::import::Imported;
 /// A received buffer whose last handle is gone.
 pub(super) struct Returned {
     pub(super) sequence: u64,
-    /// The exporter's number of the segment.
-    pub(super) known_as: u64,
     /// None once all uses are the segment's.
     pub(super) segment: Option<Imported<Segment>>,
     pub(super) uses: Uses,
@@ -28,10 +26,9 @@ pub(super) struct Returned {
 
 impl Returned {
     /// One that could not be received, so that nobody has used it.
-    pub(super) fn refused(known_as: u64, release: Release) -> Self {
+    pub(super) fn refused(release: Release) -> Self {
         Self {
             sequence: release.sequence,
-            known_as,
             segment: None,
             uses: Uses::new(),
             last: Last::default(),
@@ -48,11 +45,8 @@ impl Returned {
                 // The exporter takes it all, soon.
                 Err(error) => error.is_gone() || matches!(error, crate::Error::Broken),
             };
-        if sent
-            && !link.outlives(self)
-            && let Some(segment) = self.absorbed()
-        {
-            link.let_go(self.known_as, segment);
+        if sent && !link.outlives(self) {
+            self.absorb();
         }
         sent
     }
@@ -75,11 +69,11 @@ impl Returned {
         !matches!(uses, Ok(false) | Err(core::Error::Capturing { .. })) && self.last.is_over()
     }
 
-    /// The share in the segment, whose release waits for all uses from here on.
-    fn absorbed(&mut self) -> Option<Imported<Segment>> {
-        let segment = self.segment.take()?;
-        segment.absorb(std::mem::take(&mut self.uses));
-        Some(segment)
+    /// Lets go of the segment, whose end waits for all uses from here on.
+    fn absorb(&mut self) {
+        if let Some(segment) = self.segment.take() {
+            segment.absorb(std::mem::take(&mut self.uses));
+        }
     }
 
     fn send(&mut self, link: &ImportLink) -> Result<()> {
@@ -118,7 +112,7 @@ impl Drop for Returned {
     fn drop(&mut self) {
         // However it ends: nothing may be unmapped that a stream still uses.
         if !forked() {
-            drop(self.absorbed());
+            self.absorb();
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_mem_pool::Uuid;
 use cuda_mem_pool::caching::Pinned;
@@ -10,23 +11,26 @@ use cuda_mem_pool::cuda_mem_core::host::{RegisterFlags, Registered, SharedMappin
 use cuda_mem_pool::cuda_mem_core::ipc::ImportedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::vmm::{CreateOptions, ShareableMemory};
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Uses};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Uses, forked};
 
 use super::face::{Face, Means};
 use super::lent;
 use super::options::MemoryKind;
+use super::releases::{Resting, rest};
 use super::slab::{Slab, Slabs};
 use super::wire::{self, Place};
 use crate::error::{Error, Result};
 use crate::import::{Departure, Imported};
 
-/// A large piece of memory, mapped once.
+/// A large piece of memory, mapped once. Whoever drops the last share waits for nothing: its memory ends in another thread, behind its
+/// uses.
 #[derive(Debug)]
 pub(super) struct Segment {
     face: Face,
-    memory: Memory,
-    /// Last: says that the memory is gone.
-    _departure: Option<Departure>,
+    /// There until the drop.
+    memory: Option<Memory>,
+    /// Whether it ends where it is dropped.
+    is_waited_for: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -48,6 +52,8 @@ enum Memory {
         registered: Registered<SharedMapping>,
         mapping: SharedMapping,
         address: CUdeviceptr,
+        /// Last: says that the memory is gone.
+        _departure: Option<Departure>,
     },
 }
 
@@ -59,6 +65,10 @@ pub(super) enum SegmentRef {
 }
 
 impl Segment {
+    fn new(face: Face, memory: Memory) -> Self {
+        Self { face, memory: Some(memory), is_waited_for: AtomicBool::new(false) }
+    }
+
     /// New memory, of at least `bytes`. What peers need for it is told to `announce` as soon as it is there, ahead of the mapping here.
     pub(super) fn create(
         context: &Context,
@@ -77,7 +87,7 @@ impl Segment {
             };
             let face = Face::new(bytes, place);
             announce(&face, Means { descriptors: &[slab.descriptor()], slab: Some(&slab) });
-            return Ok(Self { face, memory: Memory::Pooled { slab }, _departure: None });
+            return Ok(Self::new(face, Memory::Pooled { slab }));
         }
         match kind {
             MemoryKind::Host => {
@@ -100,7 +110,7 @@ impl Segment {
 
     /// Memory of a caching allocator, whole handles side by side.
     pub(super) fn lent(place: Place, address: CUdeviceptr, bytes: usize, pinned: Pinned) -> Self {
-        Self { face: Face::new(bytes, place), memory: Memory::Lent { pinned, address }, _departure: None }
+        Self::new(Face::new(bytes, place), Memory::Lent { pinned, address })
     }
 
     /// What another process says is memory, with as many descriptors as it says. `departure` is dropped when it is unmapped.
@@ -130,7 +140,7 @@ impl Segment {
             }
             Place::DevicePool { block, .. } | Place::NodePool { block, .. } => {
                 let slab = Slab::import(context, only(descriptors)?, *block, bytes, departure)?;
-                Ok(Self { face, memory: Memory::Pooled { slab: Arc::new(slab) }, _departure: None })
+                Ok(Self::new(face, Memory::Pooled { slab: Arc::new(slab) }))
             }
             Place::Host => {
                 let descriptor = only(descriptors)?;
@@ -159,7 +169,7 @@ impl Segment {
         if let Some(departure) = departure {
             mapping.drop_after_unmap(departure);
         }
-        Ok(Self { face, memory: Memory::Device { mapping, descriptors }, _departure: None })
+        Ok(Self::new(face, Memory::Device { mapping, descriptors }))
     }
 
     fn register(
@@ -171,7 +181,7 @@ impl Segment {
         let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
         let registered = Registered::new(context, mapping.clone(), flags).map_err(|refused| refused.error)?;
         let address = registered.device_address()?;
-        Ok(Self { face, memory: Memory::Host { registered, mapping, address }, _departure: departure })
+        Ok(Self::new(face, Memory::Host { registered, mapping, address, _departure: departure }))
     }
 
     pub(super) fn face(&self) -> &Face {
@@ -188,9 +198,10 @@ impl Segment {
 
     pub(super) fn address(&self, offset: usize) -> CUdeviceptr {
         let first = match &self.memory {
-            Memory::Device { mapping, .. } => mapping.as_raw(),
-            Memory::Pooled { slab } => slab.address(),
-            Memory::Lent { address, .. } | Memory::Host { address, .. } => *address,
+            Some(Memory::Device { mapping, .. }) => mapping.as_raw(),
+            Some(Memory::Pooled { slab }) => slab.address(),
+            Some(Memory::Lent { address, .. } | Memory::Host { address, .. }) => *address,
+            None => 0,
         };
         first.wrapping_add(offset as u64)
     }
@@ -199,40 +210,69 @@ impl Segment {
     pub(super) fn with_means<R>(&self, to: impl FnOnce(Means<'_>) -> Result<R>) -> Result<R> {
         let by = |descriptors: &[BorrowedFd<'_>]| to(Means { descriptors, slab: self.slab() });
         match &self.memory {
-            Memory::Device { descriptors, .. } => {
+            Some(Memory::Device { descriptors, .. }) => {
                 by(&descriptors.iter().map(|one| one.as_fd()).collect::<Vec<_>>())
             }
             // Once for each peer, and none is kept: there may be many.
-            Memory::Lent { pinned, .. } => {
+            Some(Memory::Lent { pinned, .. }) => {
                 let exported = pinned.export_posix_fds().map_err(lent::told)?;
                 by(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>())
             }
-            Memory::Pooled { slab } => by(&[slab.descriptor()]),
-            Memory::Host { mapping, .. } => by(&[mapping.as_fd()]),
+            Some(Memory::Pooled { slab }) => by(&[slab.descriptor()]),
+            Some(Memory::Host { mapping, .. }) => by(&[mapping.as_fd()]),
+            None => Err(Error::Closed { doing: "sharing a segment" }),
         }
     }
 
     /// The memory as the host sees it; none on a device.
     pub(super) fn host(&self) -> Option<&SharedMapping> {
-        match &self.memory {
-            Memory::Device { .. } | Memory::Lent { .. } | Memory::Pooled { .. } => None,
-            Memory::Host { mapping, .. } => Some(mapping),
-        }
+        if let Some(Memory::Host { mapping, .. }) = &self.memory { Some(mapping) } else { None }
     }
 
     /// What its importers have to let go of before it is freed.
     pub(super) fn slab(&self) -> Option<&Arc<Slab>> {
-        if let Memory::Pooled { slab } = &self.memory { Some(slab) } else { None }
+        if let Some(Memory::Pooled { slab }) = &self.memory { Some(slab) } else { None }
     }
 
     /// Takes over the uses of a buffer whose owner is gone: unmapping waits for them too.
     pub(super) fn absorb(&self, uses: Uses) {
         match &self.memory {
-            Memory::Device { mapping, .. } => mapping.absorb_uses(uses),
-            Memory::Host { registered, .. } => registered.absorb_uses(uses),
-            Memory::Pooled { slab } => slab.absorb(uses),
+            Some(Memory::Device { mapping, .. }) => mapping.absorb_uses(uses),
+            Some(Memory::Host { registered, .. }) => registered.absorb_uses(uses),
+            Some(Memory::Pooled { slab }) => slab.absorb(uses),
             // The allocator knows who uses its blocks.
-            Memory::Lent { .. } => {}
+            Some(Memory::Lent { .. }) | None => {}
+        }
+    }
+
+    /// From here on whoever drops the last share waits for its uses, and the memory has gone when that returns.
+    pub(super) fn wait_for_its_end(&self) {
+        self.is_waited_for.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Resting for Memory {
+    fn has_passed(&mut self) -> bool {
+        let have_passed = match self {
+            Self::Device { mapping, .. } => mapping.have_uses_passed(),
+            Self::Host { registered, .. } => registered.have_uses_passed(),
+            // The driver frees it behind them, and the allocator knows them.
+            Self::Pooled { .. } | Self::Lent { .. } => return true,
+        };
+        // Of what is not known core says what becomes of it: a capture is not waited for.
+        !matches!(have_passed, Ok(false))
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        let is_lent = matches!(self.memory, Some(Memory::Lent { .. }));
+        if !is_lent
+            && !self.is_waited_for.load(Ordering::SeqCst)
+            && !forked()
+            && let Some(memory) = self.memory.take()
+        {
+            rest(memory);
         }
     }
 }

@@ -5,13 +5,13 @@ mod theirs;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, FenceLine, Stream};
 
-use super::releases;
+use super::releases::{self, bury};
 use super::{lock, ring, wire};
 use crate::LARGEST_PAGE;
 use crate::error::{Error, Result};
@@ -211,6 +211,14 @@ impl Words {
             core::Error::Poisoned => Error::PeerDied { pid: self.pid },
             error => error.into(),
         }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        let page = self.page.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        // Its release waits for streams, and whoever drops the last share in a connection does not.
+        page.into_iter().for_each(bury);
     }
 }
 

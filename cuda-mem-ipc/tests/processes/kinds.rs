@@ -44,7 +44,7 @@ fn host_memory_is_handed_over() {
         let pool = SharedPool::new(&world.context, &options).unwrap();
         let _before = pool.allocate(5000, &stream).unwrap();
         let buffer = pool.allocate(LEN, &stream).unwrap();
-        buffer.write(0, &pattern(LEN, 3)).unwrap();
+        buffer.write(0, &pattern(LEN, 3), LIMIT).unwrap();
         let source = DeviceBuffer::from_slice(&stream, &pattern(LEN, 4)).unwrap();
         let receiver = cast.start("receiver");
         let exporter = export_to(&world, &receiver);
@@ -56,11 +56,56 @@ fn host_memory_is_handed_over() {
         assert_eq!(receiver.receive().words(), [checksum(&pattern(LEN, 4))]);
         eventually("it goes back", || exporter.leases() == 0);
         let mut bytes = vec![0; 100];
-        buffer.read(10, &mut bytes).unwrap();
+        buffer.read(10, &mut bytes, LIMIT).unwrap();
         assert_eq!(bytes, pattern(100, 70));
-        assert!(buffer.write(LEN, &[1]).is_err());
+        assert!(buffer.write(LEN, &[1], LIMIT).is_err());
         receiver.finish();
         assert_eq!(world.driver.release_failures(), 0);
+    });
+}
+
+fn slow_writer(first: &Channel) {
+    let world = World::new();
+    let importer = import_from(&world, first);
+    let stream = world.new_stream();
+    let source = DeviceBuffer::from_slice(&stream, &pattern(LEN, 2)).unwrap();
+    let buffer = importer.recv(LIMIT).unwrap();
+    buffer.synchronize(LIMIT).unwrap();
+    let gate = Gate::before(&stream);
+    enqueue_upload(&stream, buffer.on(&stream).unwrap().address(), &source);
+    let one = buffer.clone();
+    let reading = std::thread::spawn(move || one.read(0, &mut [0], SHORT));
+    eventually("its own use is waited for no longer than that", || reading.is_finished());
+    assert!(matches!(reading.join().unwrap(), Err(Error::Timeout { .. })));
+    drop(buffer);
+    first.send(b"dropped", &[]);
+    assert_eq!(first.receive().bytes, b"go on");
+    gate.open();
+    stream.synchronize().unwrap();
+    assert_eq!(first.receive().bytes, b"read");
+}
+
+#[test]
+fn a_host_reads_behind_the_work_of_who_gave_the_memory_back() {
+    pair::play(test_name!(), &[("writer", slow_writer)], |cast| {
+        let world = World::new();
+        let stream = world.new_stream();
+        let pool = SharedPool::new(&world.context, &options(MemoryKind::Host, 1 << 20)).unwrap();
+        let buffer = pool.allocate(LEN, &stream).unwrap();
+        buffer.write(0, &pattern(LEN, 1), LIMIT).unwrap();
+        let writer = cast.start("writer");
+        let exporter = export_to(&world, &writer);
+        exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
+        assert_eq!(writer.receive().bytes, b"dropped");
+        eventually("it was given back", || exporter.leases() == 0);
+        let mut bytes = vec![0; LEN];
+        assert!(matches!(buffer.read(0, &mut bytes, SHORT), Err(Error::Timeout { .. })));
+        assert!(matches!(buffer.write(0, &bytes, SHORT), Err(Error::Timeout { .. })));
+        writer.send(b"go on", &[]);
+        buffer.read(0, &mut bytes, LIMIT).unwrap();
+        assert!(bytes == pattern(LEN, 2));
+        writer.send(b"read", &[]);
+        writer.finish();
     });
 }
 

@@ -10,6 +10,7 @@ mod ahead;
 mod chain;
 mod contents;
 mod death;
+mod drops;
 mod fork;
 mod hostile;
 mod kinds;

@@ -9,7 +9,7 @@ use super::ExportLink;
 use super::leases::{Lease, let_go};
 use crate::error::{Error, Result};
 use crate::shared::reaper::Watched;
-use crate::shared::releases::bury;
+use crate::shared::releases::{bury, bury_in_turn};
 use crate::shared::wire::{self, Release};
 use crate::shared::words::{Point, ReleaseFence};
 use crate::shared::{Heard, MOST_AT_A_TIME, heard, lock, ring};
@@ -39,7 +39,7 @@ impl ExportLink {
         };
         // If it does so of its own accord, it has to be told anew.
         self.forget(&mut lock(&self.announced), segment);
-        bury(slab);
+        bury_in_turn(slab);
         Ok(())
     }
 

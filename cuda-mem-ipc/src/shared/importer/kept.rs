@@ -125,6 +125,7 @@ impl Drop for Last {
             thread::sleep(Duration::from_millis(1));
         }
         self.0.returned.clear();
+        self.0.segments.iter().for_each(Known::wait_for_its_end);
         self.0.segments.clear();
         // Last: from here on the memory may be used by others.
         self.0.keepsakes.clear();

@@ -13,7 +13,7 @@ use super::ImportLink;
 use super::ahead::Ahead;
 use crate::error::{Error, Result};
 use crate::import::{ImportError, ImportKey, Imported, Imports};
-use crate::shared::releases::{self, bury};
+use crate::shared::releases::{self, bury, bury_in_turn};
 use crate::shared::segment::Segment;
 use crate::shared::{lock, reaper, say, wire};
 use crate::transport::Peer;
@@ -49,6 +49,13 @@ impl Known {
             Self::Ahead(ahead) => ahead.is_slab(),
             Self::Mapped(segment) => segment.slab().is_some(),
             Self::Refused { is_slab, .. } => *is_slab,
+        }
+    }
+
+    /// As [`Segment::wait_for_its_end`], if it is mapped.
+    pub(super) fn wait_for_its_end(&self) {
+        if let Self::Mapped(segment) = self {
+            segment.wait_for_its_end();
         }
     }
 }
@@ -157,12 +164,19 @@ impl ImportLink {
     }
 
     pub(super) fn forget(&self, segment: u64) -> Result<()> {
-        match lock(&self.segments).remove(&segment) {
+        // Outside the lock.
+        let known = lock(&self.segments).remove(&segment);
+        match known {
             // It was not imported, so that nobody has it.
             Some(Known::Refused { is_slab: true, .. }) => self.slab_is_gone(segment),
             Some(known) => {
                 let is_slab = known.is_slab();
-                bury(known);
+                if matches!(known, Known::Ahead(_)) {
+                    // It may be being mapped.
+                    bury_in_turn(known);
+                } else {
+                    drop(known);
+                }
                 if is_slab {
                     // From here on the thread looks whether its free was reached.
                     reaper::wake();
@@ -181,18 +195,6 @@ impl ImportLink {
         self.part_with(segments);
         self.is_exhausted.store(true, Ordering::SeqCst);
         self.let_go_of_kept();
-    }
-
-    /// Drops a share in a segment, whose end may have to wait for others.
-    pub(in crate::shared) fn let_go(&self, known_as: u64, segment: Imported<Segment>) {
-        let segments = lock(&self.segments);
-        if matches!(segments.get(&known_as), Some(Known::Mapped(_))) {
-            // Not the last, as long as nobody takes that one out.
-            drop(segment);
-        } else {
-            drop(segments);
-            bury(segment);
-        }
     }
 
     /// Whether some are used no more that the exporter has not heard the end of.

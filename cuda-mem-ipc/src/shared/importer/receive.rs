@@ -154,7 +154,7 @@ impl ImportLink {
                 if say(&self.connection, &wire::Message::Release(release), &[], Duration::ZERO).is_err() {
                     // Nobody is there to be told, or its queue is full: then it hears of it later.
                     self.live.fetch_add(1, Ordering::SeqCst);
-                    self.give_back(Returned::refused(said.segment, release));
+                    self.give_back(Returned::refused(release));
                 }
                 Err(error)
             }

@@ -8,7 +8,6 @@ use super::{Cut, Freed, GRANULE, Pool, Slot, State, expect_bytes};
 use crate::error::Result;
 use crate::shared::books::Books;
 use crate::shared::last::Last;
-use crate::shared::releases::bury;
 use crate::shared::segment::Segment;
 use crate::shared::{lock, refuse_forked};
 
@@ -63,19 +62,20 @@ impl Pool {
 
     /// Takes a block back, whose next owner will wait for its last uses.
     pub(in crate::shared) fn free(&self, freed: Freed) {
+        // Outside the lock.
         let gone = lock(&self.state).free(freed);
-        if let Some(gone) = gone {
-            // Its release waits for work, which whoever drops a buffer need not.
-            bury(gone);
-        }
+        drop(gone);
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        if !core::forked() {
-            // As in `free`: the last buffer's end is the pool's.
-            bury(std::mem::take(&mut *lock(&self.state)));
+        if core::forked() {
+            return;
+        }
+        // Their captures cannot be waited for, but what the streams were given before can.
+        for Freed { segment, uses, .. } in lock(&self.state).parked.drain(..) {
+            segment.absorb(uses);
         }
     }
 }
@@ -98,9 +98,7 @@ impl State {
 
     pub(super) fn unpark(&mut self) {
         for freed in std::mem::take(&mut self.parked) {
-            if let Some(gone) = self.free(freed) {
-                bury(gone);
-            }
+            drop(self.free(freed));
         }
     }
 }

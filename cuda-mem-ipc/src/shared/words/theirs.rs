@@ -92,6 +92,11 @@ pub(in crate::shared) struct ReleaseFence {
 }
 
 impl ReleaseFence {
+    /// Whether both are generations of one line, of which the later one stands for both.
+    pub(in crate::shared) fn is_of_the_line_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.words, &other.words) && self.point.line == other.point.line
+    }
+
     /// Has `stream` wait for it. A receiver that is gone uses nothing any more, and one that poisons its own line says so.
     pub(in crate::shared) fn order(&self, stream: &Stream) -> Result<()> {
         match self.words.hold_up(self.point, stream) {

@@ -193,6 +193,8 @@ fn a_release_that_was_promised_is_waited_for_no_longer_than_its_receiver_lives()
         // Longer than a peer is given that has closed.
         std::thread::sleep(Duration::from_millis(700));
         let again = pool.allocate(64 << 20, &other).unwrap();
+        // Longer than it takes to let go of words that nobody looks after.
+        std::thread::sleep(Duration::from_millis(300));
         assert!(!other.is_idle().unwrap());
         let _heir = end(victim, End::Killed);
         eventually("the stream goes on", || other.is_idle().unwrap());
