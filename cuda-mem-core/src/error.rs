@@ -144,6 +144,9 @@ pub enum Error {
     /// The writer of a fence has failed or died, and the fence was completed in its place.
     #[error("the fence was poisoned: its writer ended before the work it stands for was done")]
     Poisoned,
+    /// A fence was to be recorded on a line behind another stream's, and there is no event behind that one to wait for.
+    #[error("the last fence of the line is on another stream, without an event that this one could wait for")]
+    OtherStream,
     /// A wait took longer than it was allowed to.
     #[error("the wait did not end within {} ms", .0.as_millis())]
     Timeout(std::time::Duration),

@@ -73,8 +73,10 @@ pub enum Error {
         /// The process whose driver it was.
         pid: u32,
     },
-    /// The driver has refused a fence on each line that this process writes of the connection.
-    #[error("the driver has refused fences on all {lines} lines of the connection: make a new one")]
+    /// The driver has refused a fence on each line of the connection that the stream can have, of those that this process writes.
+    #[error(
+        "the driver has refused fences on all of the connection's {lines} lines that the stream can have: make a new one"
+    )]
     NoLinesLeft {
         /// How many there are.
         lines: u32,

@@ -18,6 +18,7 @@ use super::{Fence, Kind};
 use crate::context::Context;
 use crate::driver::refuse_forked;
 use crate::error::{Error, Result};
+use crate::event::Event;
 use crate::fork;
 use crate::host::{HostMemory, PinnedBuffer, PinnedFlags, device_address};
 use crate::stream::Stream;
@@ -68,7 +69,8 @@ impl FenceLine {
     ///
     /// Wraps [`cuStreamWriteValue64`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEMOP.html), before which the
     /// device makes all earlier writes of the stream visible, to the host and to other devices too. Ordered on
-    /// `stream`, which waits for the line's last fence if that is on another stream.
+    /// `stream`, which waits for the line's last fence if that is on another stream: for the word, and in shared memory for an event
+    /// ([`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)), which nobody else can take back.
     ///
     /// # Capture
     ///
@@ -76,7 +78,7 @@ impl FenceLine {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`] if the line is; [`Error::ForeignContext`], [`Error::Driver`], [`Error::WrongThread`],
+    /// [`Error::Poisoned`] if the line is; [`Error::OtherStream`] behind another stream's fence without an event; [`Error::ForeignContext`], [`Error::Driver`], [`Error::WrongThread`],
     /// [`Error::Forked`].
     pub fn record(&self, stream: &Stream) -> Result<Fence> {
         self.record_announced(stream, |_| false)
@@ -115,6 +117,8 @@ impl FenceLine {
         refuse_forked()?;
         let line = &self.line;
         stream.refuse_capturing("FenceLine::record")?;
+        // Dropped behind the lock: the last handle to a context may go with it.
+        let mut replaced = None;
         let mut issued = line.memory.issued();
         line.refuse_poisoned()?;
         // Shared memory may have seen a writer before this process.
@@ -124,21 +128,25 @@ impl FenceLine {
         let generation = last.saturating_add(1).min(LAST);
         let mut is_told = false;
         let enqueued = line.enqueue(stream, |address| {
-            if issued.writer.is_some_and(|writer| writer != stream.id()) {
-                // For the word and not for an event, so that poison lets this stream go as well.
-                // SAFETY: the line's word, which `enqueue` keeps allocated for the stream.
-                unsafe { stream_mem::wait_value64(stream, address, last, WaitFlags::empty()) }?;
-            }
+            line.order(stream, address, &issued, last)?;
             let asking = || is_told = announce(generation);
-            // SAFETY: as above.
+            // SAFETY: the line's word, which `enqueue` keeps allocated for the stream.
             unsafe { stream_mem::write_value64_and(stream, address, generation, asking) }
+        });
+        let enqueued = enqueued.and_then(|()| {
+            // Also if there is no event: the word will come to this number.
+            let written = Issued { generation, writer: Some(stream.id()), behind: None };
+            replaced = std::mem::replace(&mut *issued, written).behind;
+            issued.behind = line.point_behind(stream)?;
+            Ok(())
         });
         if enqueued.is_err() && is_told {
             // Before the lock goes: the next fence would have the number, and let those go who wait for this one.
             line.poison();
         }
+        drop(issued);
+        drop(replaced);
         enqueued?;
-        *issued = Issued { generation, writer: Some(stream.id()) };
         Ok(Fence { kind: Kind::Word { line: Arc::clone(line), generation } })
     }
 
@@ -193,6 +201,28 @@ impl Line {
         let open = self.memory.note(stream)?;
         operation(self.memory.address())?;
         open.end()
+    }
+
+    /// Has `stream` wait for the line's last fence, if that is on another stream.
+    fn order(&self, stream: &Stream, address: CUdeviceptr, issued: &Issued, last: u64) -> Result<()> {
+        if issued.writer.is_none_or(|writer| writer == stream.id()) {
+            return Ok(());
+        }
+        if let Memory::Own(_) = self.memory {
+            // For the word and not for an event, so that poison lets this stream go as well.
+            // SAFETY: the line's word, which `enqueue` keeps allocated for the stream.
+            return unsafe { stream_mem::wait_value64(stream, address, last, WaitFlags::empty()) };
+        }
+        // Another process can take back what the word had come to.
+        stream.wait_uncaptured(issued.behind.as_ref().ok_or(Error::OtherStream)?)
+    }
+
+    /// A point behind the fence that was just recorded on `stream`, for [`Line::order`] of the next stream.
+    fn point_behind(&self, stream: &Stream) -> Result<Option<Event>> {
+        match self.memory {
+            Memory::Own(_) | Memory::Shared { of_one_stream: true, .. } => Ok(None),
+            Memory::Shared { .. } => Ok(Some(stream.point("FenceLine::record")?)),
+        }
     }
 
     pub(super) fn reached(&self, generation: u64) -> Result<bool> {

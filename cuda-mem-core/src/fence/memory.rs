@@ -19,6 +19,7 @@ use super::words::Page;
 use crate::deferred::Release;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
+use crate::event::Event;
 use crate::host::{HostMemory, PinnedBuffer};
 use crate::idle::Awaited;
 use crate::stream::{Stream, StreamId};
@@ -38,6 +39,8 @@ pub(super) enum Memory {
     Shared {
         page: Arc<Page>,
         slot: usize,
+        /// Whether one stream alone records there, so that no event is needed behind its fences.
+        of_one_stream: bool,
     },
 }
 
@@ -66,6 +69,8 @@ pub(super) struct Issued {
     pub(super) generation: u64,
     /// The stream that writes it.
     pub(super) writer: Option<StreamId>,
+    /// A point of that stream behind the write, in memory that others can write: what they write there must keep no stream from going on.
+    pub(super) behind: Option<Event>,
 }
 
 /// One of a line's two words.
@@ -156,7 +161,7 @@ impl Memory {
     pub(super) fn address(&self) -> CUdeviceptr {
         match self {
             Self::Own(own) => own.address,
-            Self::Shared { page, slot } => page.address(*slot),
+            Self::Shared { page, slot, .. } => page.address(*slot),
         }
     }
 
@@ -171,14 +176,14 @@ impl Memory {
     pub(super) fn state(&self) -> &State {
         match self {
             Self::Own(own) => &own.state,
-            Self::Shared { page, slot } => page.state(*slot),
+            Self::Shared { page, slot, .. } => page.state(*slot),
         }
     }
 
     pub(super) fn word(&self, word: Word) -> &AtomicU64 {
         match self {
             Self::Own(own) => own.word(word),
-            Self::Shared { page, slot } => page.word(*slot, word),
+            Self::Shared { page, slot, .. } => page.word(*slot, word),
         }
     }
 

@@ -137,6 +137,9 @@ impl SharedWords {
 
     /// The line of a slot. Each call gives the same line.
     ///
+    /// Each of its fences takes an event, for the next stream to wait for: what another process writes to the word keeps no stream of this
+    /// process waiting for another one. If one stream alone records, [`SharedWords::line_of_one_stream`] does without.
+    ///
     /// # Capture
     ///
     /// May be called while streams capture.
@@ -145,11 +148,42 @@ impl SharedWords {
     ///
     /// [`Error::OutOfRange`], [`Error::Forked`].
     pub fn line(&self, slot: usize) -> Result<FenceLine> {
+        self.line_at(slot, false)
+    }
+
+    /// The line of a slot as [`SharedWords::line`] gives it, but its fences take no event: behind one of them, another stream's are
+    /// refused ([`Error::OtherStream`]).
+    ///
+    /// ```
+    /// use cuda_mem_core::ipc::SharedWords;
+    /// use cuda_mem_core::{Driver, Error, Stream};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let (first, second) = (Stream::new(&context)?, Stream::new(&context)?);
+    /// let line = SharedWords::create(&context, 1)?.line_of_one_stream(0)?;
+    /// line.record(&first)?;
+    /// assert!(matches!(line.record(&second), Err(Error::OtherStream)));
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn line_of_one_stream(&self, slot: usize) -> Result<FenceLine> {
+        self.line_at(slot, true)
+    }
+
+    fn line_at(&self, slot: usize, of_one_stream: bool) -> Result<FenceLine> {
         refuse_forked()?;
         if slot >= self.slots() {
             return Err(Error::OutOfRange { range: slot..slot.saturating_add(1), len: self.slots() });
         }
-        Ok(FenceLine::over(Memory::Shared { page: Arc::clone(&self.page), slot }))
+        Ok(FenceLine::over(Memory::Shared { page: Arc::clone(&self.page), slot, of_one_stream }))
     }
 
     /// What the streams of this process that were told of the words do with them, as of now: for whoever has to know when none of

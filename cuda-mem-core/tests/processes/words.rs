@@ -1,6 +1,7 @@
 //! Lines of fences that two processes share.
 
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cuda_mem_core::host::SharedMapping;
@@ -110,8 +111,8 @@ fn waiting(first: &Channel) {
     assert!(!words.line(1).unwrap().is_poisoned());
     words.line(1).unwrap().record(&stream).unwrap().synchronize(None).unwrap();
     // Nobody takes it back: it was seen here.
-    words.mapping().word(0).unwrap().store(0, std::sync::atomic::Ordering::SeqCst);
-    words.mapping().word(8).unwrap().store(0, std::sync::atomic::Ordering::SeqCst);
+    words.mapping().word(0).unwrap().store(0, Ordering::SeqCst);
+    words.mapping().word(8).unwrap().store(0, Ordering::SeqCst);
     assert!(line.is_poisoned());
 }
 
@@ -159,6 +160,43 @@ fn a_second_writer_goes_on_where_the_first_ended() {
     gate.open();
     second.unwrap().synchronize(None).unwrap();
     assert!(first.unwrap().is_complete().unwrap());
+}
+
+/// Another process may write anything there at any time.
+#[test]
+fn a_word_that_is_taken_back_holds_up_none_of_its_writers() {
+    let world = World::new();
+    let words = SharedWords::create(&world.context, 1).unwrap();
+    let line = words.line(0).unwrap();
+    let streams = [(); 3].map(|()| world.new_stream());
+    for stream in &streams {
+        let fence = line.record(stream).unwrap();
+        let passed = fence.synchronize(Some(Duration::from_secs(20)));
+        if passed.is_err() {
+            // So that the stream's end is not waited for.
+            line.poison();
+        }
+        passed.unwrap();
+        words.mapping().word(0).unwrap().store(0, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_line_of_one_stream_takes_no_other_one() {
+    let world = World::new();
+    let (own, other) = (world.new_stream(), world.new_stream());
+    let words = SharedWords::create(&world.context, 1).unwrap();
+    let line = words.line_of_one_stream(0).unwrap();
+    line.record(&own).unwrap();
+    for line in [&line, &words.line(0).unwrap()] {
+        let refused = line.record(&other);
+        assert!(matches!(refused, Err(Error::OtherStream)), "{refused:?}");
+    }
+    // Behind a fence with an event anybody records.
+    words.line(0).unwrap().record(&own).unwrap();
+    let fence = line.record(&other).unwrap();
+    assert_eq!(fence.generation(), Some(3));
+    fence.synchronize(None).unwrap();
 }
 
 #[test]

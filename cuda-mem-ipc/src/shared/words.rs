@@ -15,7 +15,7 @@ use super::releases::{self, bury};
 use super::{lock, ring, wire};
 use crate::LARGEST_PAGE;
 use crate::error::{Error, Result};
-use own::{Own, keep_poisoned};
+use own::{ALONE, Own, keep_poisoned};
 pub(super) use theirs::ReleaseFence;
 
 /// Bytes of a line's slot, as [`SharedWords`] documents.
@@ -84,7 +84,11 @@ impl Words {
     }
 
     fn over(words: SharedWords, side: Side, pid: u32) -> Result<Self> {
-        let lines = (0..2 * LINES).map(|slot| words.line(slot)).collect::<core::Result<_>>()?;
+        let line = |slot| {
+            let number = slot % LINES;
+            if number < ALONE as usize { words.line_of_one_stream(slot) } else { words.line(slot) }
+        };
+        let lines = (0..2 * LINES).map(line).collect::<core::Result<_>>()?;
         Ok(Self {
             page: Mutex::new(Some(Arc::new(Page { words, lines }))),
             side,

@@ -2,6 +2,8 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread;
+use std::time::Instant;
 
 use cuda_mem_core::host::SharedMapping;
 use cuda_mem_core::ipc::{SharedWords, poison_word};
@@ -233,7 +235,7 @@ fn what_is_no_offer_is_refused() {
 /// An exporter with a buffer handed over, and an importer that says anything.
 pub(crate) fn exporter(world: &World, pool: &SharedPool) -> (Exporter, Connection, SharedWords) {
     let (here, there) = both_ends();
-    let exporter = std::thread::scope(|scope| {
+    let exporter = thread::scope(|scope| {
         let exporter = scope.spawn(|| Exporter::new(&world.context, here, LIMIT).unwrap());
         let mut offer = there.recv(LIMIT).unwrap();
         let words = SharedWords::open(&world.context, offer.descriptors.remove(0)).unwrap();
@@ -246,6 +248,31 @@ pub(crate) fn exporter(world: &World, pool: &SharedPool) -> (Exporter, Connectio
     assert_eq!(exporter.hand_over(&buffer, &stream, LIMIT).unwrap(), 0);
     assert!(matches!(heard(&there), Message::Segment(_)));
     (exporter, there, words)
+}
+
+/// More streams than there are lines, so that some share one and wait for each other.
+#[test]
+fn an_importer_that_takes_fences_back_holds_up_no_stream() {
+    let world = World::new();
+    let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+    let (exporter, hostile, words) = exporter(&world, &pool);
+    let streams: Vec<_> = (0..2 * LINES).map(|_| world.new_stream()).collect();
+    for stream in &streams {
+        let buffer = pool.allocate(1000, stream).unwrap();
+        exporter.hand_over(&buffer, stream, LIMIT).unwrap();
+        (0..LINES as usize).for_each(|line| write(&words, line, &[0]));
+    }
+    drop(hostile);
+    eventually("its leases end", || exporter.leases() == 0);
+    let start = Instant::now();
+    let are_idle = || streams.iter().all(|stream| stream.is_idle().unwrap());
+    while !are_idle() && start.elapsed() < LIMIT {
+        thread::yield_now();
+    }
+    let held_up = streams.iter().filter(|stream| !stream.is_idle().unwrap()).count();
+    // Whoever is held up goes on, so that the test ends.
+    (0..LINES as usize).for_each(|line| poison_word(words.mapping(), line).unwrap());
+    assert_eq!(held_up, 0);
 }
 
 #[test]
@@ -309,7 +336,7 @@ fn what_is_announced_ahead_is_bounded() {
     let last = HandOver { sequence: 7, segment: 5, offset: 0, len: said.bytes, fence: WORD };
     say(&hostile, Message::HandOver(last), &[]);
     let buffer = importer.recv(LIMIT).unwrap();
-    std::thread::sleep(SHORT);
+    thread::sleep(SHORT);
     assert_eq!((importer.mapped_ahead(), buffer.len() as u64), (2, said.bytes));
     // One that announces without an end, however many are mapped.
     let (importer, hostile, _words, mut branch) = importer_ahead(&world, AheadLimit::NONE);

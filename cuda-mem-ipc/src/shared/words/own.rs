@@ -10,26 +10,33 @@ use cuda_mem_pool::cuda_mem_core::{self as core, Stream, StreamId};
 use super::Page;
 use crate::shared::wire::LINES;
 
-/// From so many streams on, lines are given out anew: streams may end.
+/// From so many streams on, the shared lines are given out anew: streams may end.
 const STREAMS: usize = 1024;
+
+/// So many lines are one stream's each, for good. On the others, which streams share, a fence costs an event too.
+pub(super) const ALONE: u32 = 24;
+
+const SHARED: u32 = LINES - ALONE;
 
 #[derive(Debug, Default)]
 pub(super) struct Own {
     lines: BTreeMap<StreamId, u32>,
-    next: u32,
+    /// How many of the first [`ALONE`] lines have their stream.
+    alone: u32,
+    next_shared: u32,
     /// A bit for each line that was given up.
     given_up: u32,
 }
 
 impl Own {
-    /// Fences of one line are reached in order, so each stream has a line of its own as long as there are enough. None if all were
-    /// given up.
+    /// Fences of one line are reached in order, so each stream has a line of its own as long as there are enough. None if there is no
+    /// such line left and all shared ones were given up.
     pub(super) fn of(&mut self, stream: &Stream) -> Option<u32> {
         if let Some(line) = self.lines.get(&stream.id()) {
             return Some(*line);
         }
         if self.lines.len() >= STREAMS {
-            self.lines.clear();
+            self.lines.retain(|_, line| *line < ALONE);
         }
         let line = self.next_line()?;
         self.lines.insert(stream.id(), line);
@@ -37,9 +44,13 @@ impl Own {
     }
 
     fn next_line(&mut self) -> Option<u32> {
-        let first = self.next;
-        self.next = first.wrapping_add(1);
-        let mut lines = (0..LINES).map(|further| first.wrapping_add(further) % LINES);
+        if self.alone < ALONE {
+            self.alone += 1;
+            return Some(self.alone - 1);
+        }
+        let first = self.next_shared;
+        self.next_shared = first.wrapping_add(1);
+        let mut lines = (0..SHARED).map(|further| ALONE + first.wrapping_add(further) % SHARED);
         lines.find(|line| !self.is_given_up(*line))
     }
 
@@ -55,8 +66,8 @@ impl Own {
 }
 
 /// Poisons a line that was given up until nothing in this process uses the words, or nobody else has them: each fence that a stream was to
-/// record before moves the word back, and a stream of the peer may only then come to its wait. Streams may share the line, and poison lets
-/// them pass in any order, so it is not enough that the one is done whose fence was refused.
+/// record before moves the word back, and a stream of the peer may only then come to its wait. Streams may share the line, so all that use the
+/// words are waited for, and not the one alone whose fence was refused.
 pub(super) fn keep_poisoned(line: usize, page: &Arc<Page>) {
     let Ok(line) = page.line(line) else { return };
     let mut uses = page.words.uses();

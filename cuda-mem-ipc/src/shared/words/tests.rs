@@ -58,7 +58,7 @@ fn a_refused_fence_is_no_death_of_either_side() {
     assert!(matches!(theirs.is_reached(lines[0]), Err(Error::PeerDied { pid: 1 })));
 }
 
-/// The poison lets a stream write that shares the line, and the word is back where somebody may wait for more.
+/// A stream that shares the line writes behind the poison, and the word is back where somebody may wait for more.
 #[test]
 fn a_line_stays_poisoned_until_all_streams_that_share_it_are_done() {
     let sim = Sim::builder().build();
@@ -66,17 +66,17 @@ fn a_line_stays_poisoned_until_all_streams_that_share_it_are_done() {
     let words = Words::create(&context, 1).unwrap();
     let (first, gate) = (Stream::new(&context).unwrap(), FenceLine::new(&context).unwrap());
     gate.fence(1).unwrap().hold_up(&first).unwrap();
+    (0..ALONE).for_each(|line| assert_eq!(words.record(&Stream::new(&context).unwrap()).unwrap().line, line));
     let shared = words.record(&first).unwrap();
-    let others: Vec<_> = (1..LINES).map(|_| Stream::new(&context).unwrap()).collect();
-    others.iter().for_each(|stream| assert_ne!(words.record(stream).unwrap().line, shared.line));
+    for _ in ALONE + 1..wire::LINES {
+        assert_ne!(words.record(&Stream::new(&context).unwrap()).unwrap().line, shared.line);
+    }
     let last = Stream::new(&context).unwrap();
     releases::stay().unwrap();
     assert_eq!(refused(&sim, &words, &last), Point { generation: 2, ..shared });
-    last.synchronize().unwrap();
-    // Whoever looks at that stream alone sees it done in this time.
-    thread::sleep(Duration::from_millis(30));
+    assert!(!last.is_idle().unwrap(), "in order behind the other one");
     gate.poison();
-    first.synchronize().unwrap();
+    last.synchronize().unwrap();
     let (page, begin) = (words.page().unwrap(), Instant::now());
     while word(&page.words, words.slot(words.side, shared.line)) <= LAST {
         assert!(begin.elapsed() < Duration::from_secs(20), "whoever waits for the refused fence waits on");
