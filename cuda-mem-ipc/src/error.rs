@@ -153,6 +153,16 @@ pub enum Error {
         /// How many may be.
         most: usize,
     },
+    /// So much host memory of one exporter is pinned here that no more of it is accepted. Its buffers go back. What the exporter has retired
+    /// is pinned until no stream of this process is busy for a moment.
+    #[error(
+        "{most} segments of host memory of the exporter are pinned here, those too that it has retired while streams were busy: at most {most} \
+         are; share larger segments, or let the streams come to an end"
+    )]
+    TooManyPinned {
+        /// How many may be.
+        most: usize,
+    },
     /// What came is no frame of the protocol. The connection is broken.
     #[error("not a frame: {0}")]
     Frame(#[from] FrameError),

@@ -23,6 +23,6 @@ pub use options::{CancelToken, Progress, RegisterOptions};
 pub use pinned::{PinnedBuffer, PinnedFlags};
 pub use registered::{RegisterFlags, Registered};
 pub use residency::PageReport;
-pub use shared::SharedMapping;
+pub use shared::{SharedMapping, SharedPages};
 
 pub(crate) use registration::{Registration, device_address};

@@ -47,11 +47,36 @@ const LENGTH: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 /// ```
 #[derive(Clone)]
 pub struct SharedMapping {
+    file: Arc<OwnedFd>,
     mapped: Arc<Mapped>,
 }
 
+/// The pages of a [`SharedMapping`], which need no descriptor: it is closed with the last handle to the mapping, and the pages stay as
+/// long as these.
+///
+/// For a registration ([`Registered`](super::Registered)), which may be undone long after its owner is gone
+/// ([`Driver::registrations_left`](crate::Driver::registrations_left)).
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_core::host::{RegisterFlags, Registered, SharedMapping};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let mapping = SharedMapping::create(10_000)?;
+/// let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
+/// let registered = Registered::new(&context, mapping.pages(()), flags)?;
+/// drop(mapping); // its descriptor is closed
+/// assert!(registered.device_address()? > 0);
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+pub struct SharedPages {
+    mapped: Arc<Mapped>,
+    /// Behind the pages.
+    _guard: Box<dyn Send + Sync>,
+}
+
 struct Mapped {
-    file: OwnedFd,
     address: Handle<u8>,
     bytes: usize,
 }
@@ -137,7 +162,14 @@ impl SharedMapping {
             return Err(Error::last_os("mmap"));
         }
         let address = Handle::new(address.cast::<u8>());
-        Ok(Self { mapped: Arc::new(Mapped { file, address, bytes }) })
+        Ok(Self { file: Arc::new(file), mapped: Arc::new(Mapped { address, bytes }) })
+    }
+
+    /// The pages without the descriptor. `guard` is dropped when they are: for memory that is registered, once that is undone, and never if
+    /// the driver refuses to.
+    #[must_use]
+    pub fn pages(&self, guard: impl Send + Sync + 'static) -> SharedPages {
+        SharedPages { mapped: Arc::clone(&self.mapped), _guard: Box::new(guard) }
     }
 
     /// Keeps everybody from mapping the memory for writing anew, and from taking pages out of it. Those that have it mapped go
@@ -152,7 +184,7 @@ impl SharedMapping {
     ///
     /// [`Error::Io`] on Linux before 5.1.
     pub fn seal(&self) -> Result<()> {
-        add_seals(self.mapped.file.as_fd(), libc::F_SEAL_FUTURE_WRITE)
+        add_seals(self.file.as_fd(), libc::F_SEAL_FUTURE_WRITE)
     }
 
     /// How many bytes there are: a multiple of the page size.
@@ -288,29 +320,37 @@ fn add_seals(file: BorrowedFd<'_>, seals: libc::c_int) -> Result<()> {
 
 impl AsFd for SharedMapping {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.mapped.file.as_fd()
+        self.file.as_fd()
     }
 }
 
-// SAFETY: the pages stay mapped, and stay there, until the last handle is dropped. In this process they are only touched as atomic words,
-// as devices and other processes may change them at any time anyway.
-unsafe impl HostMemory for SharedMapping {
-    fn as_ptr(&self) -> *const u8 {
-        self.mapped.address.raw()
-    }
+/// What an owner of the pages says of them as host memory.
+macro_rules! host_memory {
+    ($owner:ty) => {
+        // SAFETY: the pages stay mapped, and stay there, until the last handle is dropped. In this process they are only touched as atomic
+        // words, as devices and other processes may change them at any time anyway.
+        unsafe impl HostMemory for $owner {
+            fn as_ptr(&self) -> *const u8 {
+                self.mapped.address.raw()
+            }
 
-    fn byte_len(&self) -> usize {
-        self.mapped.bytes
-    }
+            fn byte_len(&self) -> usize {
+                self.mapped.bytes
+            }
 
-    fn is_writable(&self) -> bool {
-        true
-    }
+            fn is_writable(&self) -> bool {
+                true
+            }
 
-    fn is_shared(&self) -> bool {
-        true
-    }
+            fn is_shared(&self) -> bool {
+                true
+            }
+        }
+    };
 }
+
+host_memory!(SharedMapping);
+host_memory!(SharedPages);
 
 impl Drop for Mapped {
     fn drop(&mut self) {
@@ -318,6 +358,15 @@ impl Drop for Mapped {
         let result = unsafe { libc::munmap(self.address.raw().cast(), self.bytes) };
         // It fails only for arguments that are no mapping.
         debug_assert_eq!(result, 0);
+    }
+}
+
+impl fmt::Debug for SharedPages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedPages")
+            .field("address", &self.mapped.address.raw())
+            .field("bytes", &self.mapped.bytes)
+            .finish_non_exhaustive()
     }
 }
 

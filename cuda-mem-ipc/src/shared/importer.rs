@@ -62,6 +62,8 @@ pub(super) struct ImportLink {
     early: Arc<AtomicUsize>,
     /// How many descriptors are kept of segments that were announced ahead beyond the limit.
     kept_back: Arc<AtomicUsize>,
+    /// How many segments of host memory are pinned that came by this connection, retired ones too.
+    pinned: Arc<AtomicUsize>,
     is_deaf: AtomicBool,
     /// Held while a message of the branch is received and looked at.
     hearing: Mutex<()>,
@@ -177,6 +179,7 @@ impl Importer {
             ahead_limit: ahead,
             early: Arc::default(),
             kept_back: Arc::default(),
+            pinned: Arc::default(),
             is_deaf: AtomicBool::new(false),
             hearing: Mutex::default(),
             unsent: Mutex::default(),

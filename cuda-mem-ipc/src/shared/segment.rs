@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_mem_pool::Uuid;
 use cuda_mem_pool::caching::Pinned;
-use cuda_mem_pool::cuda_mem_core::host::{RegisterFlags, Registered, SharedMapping};
+use cuda_mem_pool::cuda_mem_core::host::{RegisterFlags, Registered, SharedMapping, SharedPages};
 use cuda_mem_pool::cuda_mem_core::ipc::ImportedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::vmm::{CreateOptions, ShareableMemory};
@@ -49,8 +49,9 @@ enum Memory {
         slab: Arc<Slab>,
     },
     Host {
-        registered: Registered<SharedMapping>,
+        /// First: its descriptor is closed at once, however long the pages stay registered.
         mapping: SharedMapping,
+        registered: Registered<SharedPages>,
         address: CUdeviceptr,
         /// Last: says that the memory is gone.
         _departure: Option<Departure>,
@@ -93,7 +94,7 @@ impl Segment {
             MemoryKind::Host => {
                 let mapping = SharedMapping::create(bytes)?;
                 let face = Face::new(mapping.bytes(), Place::Host);
-                let made = Self::register(context, face, mapping.clone(), None)?;
+                let made = Self::register(context, face, mapping.clone(), (), None)?;
                 // Behind the registration: an importer takes only what is there.
                 announce(&made.face, Means { descriptors: &[mapping.as_fd()], slab: None });
                 Ok(made)
@@ -113,12 +114,14 @@ impl Segment {
         Self::new(Face::new(bytes, place), Memory::Lent { pinned, address })
     }
 
-    /// What another process says is memory, with as many descriptors as it says. `departure` is dropped when it is unmapped.
-    pub(super) fn import(
+    /// What another process says is memory, with as many descriptors as it says. `departure` is dropped when it is unmapped, and `pinned`
+    /// says of host memory whether it may be pinned: the result is dropped when it is pinned no more.
+    pub(super) fn import<P: Send + Sync + 'static>(
         context: &Context,
         said: &wire::Segment,
         descriptors: Vec<OwnedFd>,
         departure: Departure,
+        pinned: impl FnOnce() -> Result<P>,
     ) -> Result<Self> {
         let size = |bytes: &u64| {
             usize::try_from(*bytes).map_err(|_| core::Error::TooLarge { count: usize::MAX, size: 1 })
@@ -151,7 +154,7 @@ impl Segment {
                 if mapping.bytes() != bytes || found < bytes {
                     return Err(Error::WrongSize { said: said.bytes, found });
                 }
-                Self::register(context, face, mapping, Some(departure))
+                Self::register(context, face, mapping, pinned()?, Some(departure))
             }
         }
     }
@@ -176,12 +179,14 @@ impl Segment {
         context: &Context,
         face: Face,
         mapping: SharedMapping,
+        pinned: impl Send + Sync + 'static,
         departure: Option<Departure>,
     ) -> Result<Self> {
         let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
-        let registered = Registered::new(context, mapping.clone(), flags).map_err(|refused| refused.error)?;
+        let registered =
+            Registered::new(context, mapping.pages(pinned), flags).map_err(|refused| refused.error)?;
         let address = registered.device_address()?;
-        Ok(Self::new(face, Memory::Host { registered, mapping, address, _departure: departure }))
+        Ok(Self::new(face, Memory::Host { mapping, registered, address, _departure: departure }))
     }
 
     pub(super) fn face(&self) -> &Face {

@@ -16,6 +16,7 @@ use cuda_mem_ipc::shared::{AheadLimit, Exporter, Importer, SharedPool, SharedPoo
 use cuda_mem_ipc::transport::Connection;
 
 use crate::common::World;
+use crate::common::gate::Gate;
 use crate::link::{LIMIT, SHORT, eventually};
 use crate::raw::{Branch, accept, accepted, both_ends, heard, offer, say, segment, write};
 
@@ -531,6 +532,43 @@ fn what_is_announced_beyond_the_limit_keeps_few_descriptors_open() {
     let good = HandOver { sequence: 1, segment: SEGMENTS, offset: 0, len: 1, fence: WORD };
     say(&hostile, Message::HandOver(good), &[]);
     drop(importer.recv(LIMIT).unwrap());
+    drop(words);
+}
+
+/// Nothing is unpinned while a stream is busy.
+#[test]
+fn host_memory_that_was_retired_keeps_no_descriptor() {
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let world = World::new();
+    let stream = world.new_stream();
+    let (importer, hostile, words) = importer(&world);
+    let announce = |segment| {
+        let memory = SharedMapping::create(4096).unwrap();
+        memory.write(0, &[1]).unwrap();
+        let said = wire::Segment { segment, generation: 1, bytes: memory.bytes() as u64, place: Place::Host };
+        say(&hostile, Message::Segment(said), &[memory.as_fd()]);
+    };
+    let receive = |segment| {
+        let part = HandOver { sequence: segment, segment, offset: 0, len: 1, fence: WORD };
+        say(&hostile, Message::HandOver(part), &[]);
+        importer.recv(LIMIT)
+    };
+    let gate = Gate::before(&stream);
+    let before = open();
+    for segment in 0..320 {
+        announce(segment);
+        if segment % 64 == 63 {
+            // So that all before it are heard.
+            drop(receive(segment).unwrap());
+        }
+        say(&hostile, Message::Retire { segment }, &[]);
+    }
+    // The end of the last one is heard before this one's buffer.
+    announce(320);
+    drop(receive(320).unwrap());
+    assert!(world.driver.registrations_left() > 0);
+    eventually("the descriptors are closed", || open() <= before + 1);
+    gate.open();
     drop(words);
 }
 

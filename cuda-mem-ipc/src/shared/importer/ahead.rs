@@ -27,14 +27,15 @@ struct Segment {
 /// So many descriptors may be kept of segments beyond the limit, whose first buffers have not come yet.
 const MOST_KEPT_BACK: usize = 1024;
 
-/// Some of so many. A segment that was retired counts for as long as its mapping is under way or about to be.
-struct Counted {
+/// Some of so many. A segment that was retired counts for as long as its mapping is under way or about to be, and as pinned until it is
+/// pinned no more.
+pub(super) struct Counted {
     all: Arc<AtomicUsize>,
     these: usize,
 }
 
 impl Counted {
-    fn new(all: &Arc<AtomicUsize>, these: usize) -> Self {
+    pub(super) fn new(all: &Arc<AtomicUsize>, these: usize) -> Self {
         all.fetch_add(these, Ordering::SeqCst);
         Self { all: Arc::clone(all), these }
     }

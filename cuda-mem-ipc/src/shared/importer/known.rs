@@ -10,7 +10,7 @@ use std::time::Duration;
 use cuda_mem_pool::cuda_mem_core as core;
 
 use super::ImportLink;
-use super::ahead::Ahead;
+use super::ahead::{Ahead, Counted};
 use crate::error::{Error, Result};
 use crate::import::{ImportError, ImportKey, Imported, Imports};
 use crate::shared::releases::{self, bury, bury_in_turn};
@@ -100,7 +100,8 @@ impl ImportLink {
     /// Maps a segment, unless this process has it. By calls of the driver, which nothing interrupts.
     pub(super) fn import(self: &Arc<Self>, said: &wire::Segment, descriptors: Vec<OwnedFd>) -> Known {
         let key = ImportKey::new(self.context.device(), &identity(self.connection.peer(), said));
-        let import = |departure| Segment::import(&self.context, said, descriptors, departure);
+        let import =
+            |departure| Segment::import(&self.context, said, descriptors, departure, || self.pins_one_more());
         let error = match IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import) {
             Ok(segment) if segment.face().is_as(said) => {
                 if let Some(slab) = segment.slab() {
@@ -115,6 +116,16 @@ impl ImportLink {
             Err(ImportError::Forked) => core::Error::Forked.into(),
         };
         Known::Refused { error, is_slab: said.place.is_in_a_pool() }
+    }
+
+    /// One more segment of host memory, for as long as it is pinned: at most as many as may be known. Those that were retired stay pinned
+    /// while a stream is busy.
+    fn pins_one_more(&self) -> Result<Counted> {
+        let pinned = Counted::new(&self.pinned, 1);
+        if self.pinned.load(Ordering::SeqCst) > MOST_SEGMENTS {
+            return Err(Error::TooManyPinned { most: MOST_SEGMENTS });
+        }
+        Ok(pinned)
     }
 
     /// The memory of a segment of which there is a buffer, or why there is none. It is imported now if it was not ahead of that.
