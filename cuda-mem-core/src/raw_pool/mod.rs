@@ -231,9 +231,9 @@ impl MemoryPool {
     /// the pool is imported; [`Error::Forked`].
     pub fn make_current(&self, location: MemoryLocation, kind: AllocationType) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver)?;
-        let mut place = location.as_raw();
-        // SAFETY: the location is read during the call; a live pool.
-        unsafe { call!(self.driver, cuMemSetMemPool(&mut place, kind.as_raw(), self.raw.raw())) }
+        owned::made_current(self.driver, self.raw.raw().addr(), (location, kind), || {
+            set_current(self.driver, location, kind, self.raw.raw())
+        })
     }
 
     /// The driver it belongs to.
@@ -396,11 +396,37 @@ impl MemoryPool {
             return Ok(());
         }
         let _relaxed = Relaxed::enter(self.driver)?;
-        owned::let_go(self.driver, self.raw.raw().addr(), || {
+        owned::let_go(self.driver, self.raw.raw().addr(), |place| {
+            place.map_or(Ok(()), |(location, kind)| self.give_way(location, kind))?;
             // SAFETY: a pool that this value is the last to have, destroyed once: after a success nobody calls again.
             unsafe { call!(self.driver, cuMemPoolDestroy(self.raw.raw())) }
         })
     }
+
+    /// Has the default pool be current where this one is. The driver does so itself for devices; for host memory it makes a device's default
+    /// pool current, if there is one by then (seen on hardware), whose memory the host cannot reach.
+    fn give_way(&self, location: MemoryLocation, kind: AllocationType) -> Result<()> {
+        let (mut place, mut current) = (location.as_raw(), ptr::null_mut());
+        // SAFETY: one handle to write; the location is read during the call.
+        unsafe { call!(self.driver, cuMemGetMemPool(&mut current, &mut place, kind.as_raw())) }?;
+        if current != self.raw.raw() {
+            return Ok(());
+        }
+        let default = Self::default_of(self.driver, location, kind)?;
+        set_current(self.driver, location, kind, default.raw.raw())
+    }
+}
+
+/// Has a live pool be the current one of a place.
+fn set_current(
+    driver: Driver,
+    location: MemoryLocation,
+    kind: AllocationType,
+    pool: CUmemoryPool,
+) -> Result<()> {
+    let mut place = location.as_raw();
+    // SAFETY: the location is read during the call; the callers' pool lives.
+    unsafe { call!(driver, cuMemSetMemPool(&mut place, kind.as_raw(), pool)) }
 }
 
 /// Frees memory that came from a pool, whichever. Nothing is done for address 0.

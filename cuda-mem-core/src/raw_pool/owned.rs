@@ -6,20 +6,31 @@
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
+use super::location::{AllocationType, MemoryLocation};
 use crate::driver::Driver;
 use crate::error::Result;
 
 /// A pool by its driver and its handle's address.
 type Name = (Driver, usize);
 
-/// How many own each pool of this process.
-static OWNERS: LazyLock<Mutex<HashMap<Name, usize>>> = LazyLock::new(Mutex::default);
+/// Where a pool was made current: only where it lies can it be.
+pub(super) type Place = (MemoryLocation, AllocationType);
+
+#[derive(Default)]
+struct Owned {
+    /// How many own it.
+    count: usize,
+    made_current: Option<Place>,
+}
+
+/// The pools of this process.
+static OWNERS: LazyLock<Mutex<HashMap<Name, Owned>>> = LazyLock::new(Mutex::default);
 
 /// Makes a pool. Whatever had its name before is gone, also if others destroyed it.
 pub(super) fn created(driver: Driver, create: impl FnOnce() -> Result<usize>) -> Result<()> {
     let mut owners = owners();
     let pool = create()?;
-    owners.insert((driver, pool), 1);
+    owners.insert((driver, pool), Owned { count: 1, made_current: None });
     Ok(())
 }
 
@@ -27,8 +38,8 @@ pub(super) fn created(driver: Driver, create: impl FnOnce() -> Result<usize>) ->
 pub(super) fn imported(driver: Driver, import: impl FnOnce() -> Result<usize>) -> Result<()> {
     let mut owners = owners();
     let pool = import()?;
-    let count = owners.entry((driver, pool)).or_default();
-    *count = count.saturating_add(1);
+    let owned = owners.entry((driver, pool)).or_default();
+    owned.count = owned.count.saturating_add(1);
     Ok(())
 }
 
@@ -36,25 +47,46 @@ pub(super) fn imported(driver: Driver, import: impl FnOnce() -> Result<usize>) -
 pub(super) fn given(driver: Driver, get: impl FnOnce() -> Result<usize>) -> Result<bool> {
     let mut owners = owners();
     let pool = get()?;
-    let count = owners.get_mut(&(driver, pool));
-    let is_ours = count.is_some();
-    if let Some(count) = count {
-        *count = count.saturating_add(1);
+    let owned = owners.get_mut(&(driver, pool));
+    let is_ours = owned.is_some();
+    if let Some(owned) = owned {
+        owned.count = owned.count.saturating_add(1);
     }
     Ok(is_ours)
 }
 
-/// Lets one owner go; the last one's end is `destroy`. If that fails, it stays an owner.
-pub(super) fn let_go(driver: Driver, pool: usize, destroy: impl FnOnce() -> Result<()>) -> Result<()> {
+/// Makes a pool the current one of a place.
+pub(super) fn made_current(
+    driver: Driver,
+    pool: usize,
+    place: Place,
+    set: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let mut owners = owners();
-    if let Some(count) = owners.get_mut(&(driver, pool))
-        && *count > 1
-    {
-        *count -= 1;
-        return Ok(());
+    set()?;
+    if let Some(owned) = owners.get_mut(&(driver, pool)) {
+        owned.made_current = Some(place);
+    }
+    Ok(())
+}
+
+/// Lets one owner go; the last one's end is `destroy`, which is told where the pool was made current. If that fails, it stays an owner.
+pub(super) fn let_go(
+    driver: Driver,
+    pool: usize,
+    destroy: impl FnOnce(Option<Place>) -> Result<()>,
+) -> Result<()> {
+    let mut owners = owners();
+    let mut place = None;
+    if let Some(owned) = owners.get_mut(&(driver, pool)) {
+        if owned.count > 1 {
+            owned.count -= 1;
+            return Ok(());
+        }
+        place = owned.made_current;
     }
     // With nobody importing it anew meanwhile.
-    destroy()?;
+    destroy(place)?;
     owners.remove(&(driver, pool));
     Ok(())
 }
@@ -62,14 +94,14 @@ pub(super) fn let_go(driver: Driver, pool: usize, destroy: impl FnOnce() -> Resu
 /// Takes a share away whose owner is gone though the driver did not destroy the pool.
 pub(super) fn abandon(driver: Driver, pool: usize) {
     let mut owners = owners();
-    if let Some(count) = owners.get_mut(&(driver, pool)) {
-        *count = count.saturating_sub(1);
-        if *count == 0 {
+    if let Some(owned) = owners.get_mut(&(driver, pool)) {
+        owned.count = owned.count.saturating_sub(1);
+        if owned.count == 0 {
             owners.remove(&(driver, pool));
         }
     }
 }
 
-fn owners() -> MutexGuard<'static, HashMap<Name, usize>> {
+fn owners() -> MutexGuard<'static, HashMap<Name, Owned>> {
     OWNERS.lock().unwrap_or_else(PoisonError::into_inner)
 }

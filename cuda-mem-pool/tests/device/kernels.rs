@@ -52,7 +52,6 @@ fn into_a_pool_on_a_node_with_ipc_and_without() {
 
 #[test]
 fn into_the_drivers_own_pool() {
-    let _alone = crate::support::alone_with_current_pools();
     let world = World::new();
     if crate::support::has_host_pools(&world) {
         let resource = PinnedMemoryResource::new(&world.context, None).unwrap();

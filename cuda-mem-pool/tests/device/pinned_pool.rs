@@ -14,9 +14,7 @@ use cuda_mem_pool::{
 };
 
 use crate::common::{World, child, pattern};
-use crate::support::{
-    alone_with_current_pools, device, has_host_pools, has_node_pools, node, on_node, pinned,
-};
+use crate::support::{device, has_host_pools, has_node_pools, node, on_node, pinned};
 
 fn options() -> PinnedMemoryResourceOptions {
     PinnedMemoryResourceOptions::default()
@@ -32,7 +30,6 @@ fn the_defaults_are_those_of_the_field() {
 
 #[test]
 fn without_options_it_is_the_drivers_pool_and_stays_its_own() {
-    let _alone = alone_with_current_pools();
     let world = World::new();
     if !has_host_pools(&world) {
         let refused = PinnedMemoryResource::new(&world.context, None).unwrap_err();
@@ -60,7 +57,6 @@ fn without_options_it_is_the_drivers_pool_and_stays_its_own() {
 
 #[test]
 fn the_current_pool_is_the_one_that_was_made_current() {
-    let _alone = alone_with_current_pools();
     let world = World::new();
     if !has_host_pools(&world) {
         return;
@@ -87,7 +83,6 @@ fn the_current_pool_is_the_one_that_was_made_current() {
 /// Who was given a pool that a program made, and may let go, has it for as long as he wants.
 #[test]
 fn the_current_pool_outlives_the_one_who_made_it() {
-    let _alone = alone_with_current_pools();
     let world = World::new();
     if !has_host_pools(&world) {
         return;
@@ -184,7 +179,6 @@ fn ipc_without_a_node_lies_next_to_the_device() {
 
 #[test]
 fn the_current_device_is_the_threads_own() {
-    let _alone = alone_with_current_pools();
     let world = World::new();
     let ipc = options().with_ipc_enabled(true);
     // A thread of its own has no current context.

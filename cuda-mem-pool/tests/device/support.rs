@@ -1,7 +1,5 @@
 //! Resources that tests work with.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use cuda_mem_core::sys::CUdevice_attribute;
 use cuda_mem_pool::pinned_cache::{PinnedCacheOptions, PinnedCachingResource};
 use cuda_mem_pool::{
@@ -32,13 +30,6 @@ pub(crate) fn pinned(world: &World) -> Option<PinnedMemoryResource> {
     let refused = PinnedMemoryResource::new(&world.context, &options).unwrap_err();
     assert!(matches!(refused, Error::NeedsDriver { needs: 13000, .. }), "{refused}");
     on_node(world, false)
-}
-
-/// Which pool is current is the process's, and who was given it keeps it: nobody else looks until this is dropped. Taken
-/// before a world, of which there are so many at a time.
-pub(crate) fn alone_with_current_pools() -> MutexGuard<'static, ()> {
-    static CURRENT: Mutex<()> = Mutex::new(());
-    CURRENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A pinned pool on node 0, as [`pinned`].

@@ -171,7 +171,20 @@ impl State {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         pool.destroyed = true;
-        self.current_pools.retain(|_, current| *current != id);
+        let was_current: Vec<_> = self
+            .current_pools
+            .iter()
+            .filter(|(_, current)| **current == id)
+            .map(|(place, _)| *place)
+            .collect();
+        for place in was_current {
+            self.current_pools.remove(&place);
+            if !matches!(place.0, Location::Device(_)) {
+                // The driver has a device's default pool stand in, wherever the pool was (seen on hardware).
+                let stand_in = self.default_pool(Location::Device(0), false);
+                self.current_pools.insert(place, stand_in);
+            }
+        }
         self.shrink_pool(id, 0);
         if self.pools.get(&id).is_some_and(|pool| pool.used.current == 0 && pool.reserved.current == 0) {
             self.pools.remove(&id);
