@@ -188,6 +188,8 @@ fn signals_of_allocations_channels_and_barriers_are_apart() {
 fn pads_that_are_used_again_count_on() {
     fn again(rank: &Rank) {
         let other = 1 - rank.number();
+        // Made before any stream waits: a driver may have whoever makes one wait for those (docs/measurements.md).
+        let beside = Stream::new(&rank.context).unwrap();
         // More than a segment has pads, one behind the other.
         let first = rank.memory(100);
         for round in 0..40 {
@@ -204,7 +206,6 @@ fn pads_that_are_used_again_count_on() {
             rank.meet(&*first);
             next.wait_signal(&rank.stream, other, 5, None).unwrap();
             assert!(!rank.stream.is_idle().unwrap(), "round {round}: the signal was for the memory before");
-            let beside = Stream::new(&rank.context).unwrap();
             first.barrier(&beside, 1, None).unwrap();
             next.put_signal(&beside, other, 5).unwrap();
             rank.stream.synchronize().unwrap();
