@@ -3,7 +3,7 @@
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{DeviceBuffer, Driver, Error as CoreError, Stream, copy};
 use cuda_mem_ipc::symmetric::{CHANNELS, Error, PeerBuffer, SymmetricMemory};
-use cuda_mem_sim::Sim;
+use cuda_mem_sim::Builder;
 
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
@@ -300,7 +300,7 @@ fn nobody_is_at_fault_for_a_wait_that_was_refused() {
     }
     pair::play(test_name!(), &[("rank", body)], |cast| {
         let mut crew = Crew::start(cast, 3);
-        let sim = Sim::builder().build();
+        let sim = Builder::from_env().unwrap().build();
         let driver = Driver::over(sim.table()).unwrap();
         let rank = Rank::new(crew.seat.context(driver), &crew.seat, &options(), None);
         let memory = rank.memory(100);
