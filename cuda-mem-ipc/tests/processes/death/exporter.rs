@@ -65,6 +65,8 @@ fn dying(first: &Channel) {
             raw::say(&connection, Message::Segment(said), &[descriptor.as_fd()]);
             if step == Step::Entered {
                 raw::enter(&words, &[0, 0, 0, said.bytes, 0, 1, 1]);
+                // The importer may sleep already.
+                raw::say(&connection, Message::Ring, &[]);
             }
         }
         stay(first);
