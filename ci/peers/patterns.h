@@ -82,7 +82,7 @@ template <class A>
 Figures churn(const Request& request) {
   int threads = request.number("threads");
   uint64_t pattern = request.number("pattern"), warm = request.number("warm");
-  double wanted = request.number("ms") * 1e6;
+  double wanted = request.number("ms") * 1e6, enough_warm = request.number("warm_ms") * 1e6;
   A allocator(request);
   own_stream(threads - 1);
   std::vector<double> times(threads);
@@ -90,10 +90,12 @@ Figures churn(const Request& request) {
   std::atomic<bool> enough{false};
   in_threads(threads, [&](int index, Team& team) {
     Churner<A> churner(allocator, own_stream(index), index, pattern);
+    // Every size twice at least; who is slow does not take longer than it has to.
     Clock clock;
-    churner.steps(warm);
+    uint64_t warmed = 0;
+    for (; warmed < warm && (warmed < 2 * SIZES || clock.nanoseconds() < enough_warm); warmed += 64) churner.steps(64);
     // The clock is looked at seldom enough to cost nothing, and often enough that all end together.
-    uint64_t piece = clock.nanoseconds() / warm > 2000 ? 16 : 256, done = 0;
+    uint64_t piece = clock.nanoseconds() / warmed > 2000 ? 16 : 256, done = 0;
     team.meet();
     clock = Clock();
     // Whoever comes last to a busy machine works too.

@@ -52,10 +52,11 @@ Figures random(const Request& request) {
     }
     for (const Block& block : live) allocator.free(block.address, block.bytes, nullptr);
   };
-  for (uint64_t round = 0; round < request.number("warm"); ++round) all();
-  Clock clock;
+  double wanted = request.number("ms") * 1e6, repetitions = 0;
   all();
-  return {{"random", clock.nanoseconds() / 1e6},
+  Clock clock;
+  for (; repetitions == 0 || clock.nanoseconds() < wanted; ++repetitions) all();
+  return {{"random", clock.nanoseconds() / repetitions / 1e6},
           {"live", most_bytes / 1048576.0},
           {"blocks", static_cast<double>(most_blocks)}};
 }

@@ -46,6 +46,12 @@ const NEEDS_NO_CURRENT_CONTEXT: i32 = 13000;
 
 /// A stream. Clones are handles to the same one; whatever still has work in it keeps it alive.
 ///
+/// The last handle destroys it
+/// ([`cuStreamDestroy`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)), which waits for nothing, and its work is
+/// still done. But if 56 streams of the process were destroyed while they had work to do and have not ended, the driver waits until one
+/// has, and other threads' calls that give devices work wait with it (seen with driver 580). Who drops many busy streams keeps their handles until they are
+/// [idle](Stream::is_idle).
+///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
 ///

@@ -139,3 +139,44 @@ fn a_free_that_waits_holds_up_who_gives_work_and_nobody_who_asks() {
         }
     }
 }
+
+/// The driver destroys 56 of them at once.
+#[test]
+fn one_of_many_streams_that_are_destroyed_while_they_wait_holds_up_who_gives_work() {
+    let machine = Machine::new();
+    let (table, held, other, event) = (machine.table, machine.stream(1), machine.stream(1), machine.event(2));
+    let gate = Opened(machine.gate(held));
+    ok!(table, cuEventRecord(event, held));
+    let waiting = || {
+        let stream = machine.stream(1);
+        ok!(table, cuStreamWaitEvent(stream, event, 0));
+        stream
+    };
+    let all = (0..57).map(|_| waiting()).collect::<Vec<_>>();
+    let (last, first) = all.split_last().unwrap();
+    for stream in first {
+        ok!(table, cuStreamDestroy(*stream));
+    }
+    let (context, last, event) = (machine.context.addr(), last.addr(), event.addr());
+    let other = other.addr();
+    let current = move || ok!(table, cuCtxSetCurrent(ptr::without_provenance_mut(context)));
+    thread::scope(move |scope| {
+        let gate = gate;
+        let destroying = scope.spawn(move || {
+            current();
+            ok!(table, cuStreamDestroy(ptr::without_provenance_mut(last)));
+        });
+        thread::sleep(STUCK.0 * STUCK.1);
+        assert!(!destroying.is_finished());
+        let recording = scope.spawn(move || {
+            current();
+            let (event, stream) = (ptr::without_provenance_mut(event), ptr::without_provenance_mut(other));
+            ok!(table, cuEventRecord(event, stream));
+        });
+        thread::sleep(STUCK.0 * STUCK.1);
+        assert!(!recording.is_finished());
+        gate.0.open();
+        destroying.join().unwrap();
+        recording.join().unwrap();
+    });
+}

@@ -121,6 +121,19 @@ impl PoolBlock {
     pub fn absorb_uses(&self, uses: Uses) {
         self.block.uses.absorb(uses);
     }
+
+    /// Whether no use of the memory runs any more that it knows of, so that its free is reached at once: [`Uses::have_passed`].
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn have_uses_passed(&mut self) -> Result<bool> {
+        self.block.uses.have_passed()
+    }
 }
 
 impl Drop for PoolBlock {

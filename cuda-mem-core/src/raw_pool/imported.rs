@@ -188,6 +188,19 @@ impl ImportedBlock {
         self.block.uses.absorb(uses);
     }
 
+    /// Whether no use of the memory runs any more that it knows of, so that its free is reached at once: [`Uses::have_passed`].
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn have_uses_passed(&mut self) -> Result<bool> {
+        self.block.uses.have_passed()
+    }
+
     /// Has `guard` dropped once the free was reached on its stream, by a later call that allocates or releases or by
     /// [`Driver::reclaim`](crate::Driver::reclaim): only then the allocation may be imported anew, because on some drivers the free
     /// takes the memory from a second import. A lost context counts as the free, once no use runs in any other. If the driver refuses the

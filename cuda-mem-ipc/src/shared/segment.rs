@@ -261,7 +261,7 @@ impl Resting for Memory {
         let have_passed = match self {
             Self::Device { mapping, .. } => mapping.have_uses_passed(),
             Self::Host { registered, .. } => registered.have_uses_passed(),
-            // The driver frees it behind them, and the allocator knows them.
+            // A slab sees to that itself, and the allocator knows them.
             Self::Pooled { .. } | Self::Lent { .. } => return true,
         };
         // Of what is not known core says what becomes of it: a capture is not waited for.

@@ -22,6 +22,7 @@ use cuda_mem_pool::cuda_mem_core::{Context, Driver, Stream, Uses, forked};
 
 use super::importer::ImportLink;
 use super::lock;
+use super::releases::{Resting, rest};
 use crate::error::{Error, Result};
 use crate::import::Departure;
 
@@ -32,18 +33,29 @@ pub(super) struct Slabs {
     descriptor: OwnedFd,
 }
 
-/// A block of such a pool, of this process or another one's.
+/// A block of such a pool, of this process or another one's. Whoever drops it waits for nothing: it is freed in another thread once no use
+/// runs any more. The driver would free it behind them, but not destroy its stream before: of streams that wait it destroys 56, and from
+/// then on has all of the process wait until one ends (seen on hardware).
 #[derive(Debug)]
 pub(super) struct Slab {
-    block: Block,
+    /// There until the drop.
+    block: Option<Block>,
+    origin: Origin,
     /// What it is imported by.
     pub(super) export: [u8; 64],
 }
 
 #[derive(Debug)]
 enum Block {
-    Own { block: PoolBlock, slabs: Arc<Slabs> },
-    Imported { block: ImportedBlock, descriptor: OwnedFd, told: Arc<Told> },
+    Own(PoolBlock),
+    Imported(ImportedBlock),
+}
+
+/// Where a block is from.
+#[derive(Debug)]
+enum Origin {
+    Here(Arc<Slabs>),
+    Elsewhere { descriptor: OwnedFd, told: Arc<Told> },
 }
 
 /// Links whose exporters have to hear that a block is gone, with their numbers for it.
@@ -115,7 +127,7 @@ impl Slab {
         stream.synchronize()?;
         // SAFETY: the slab outlives what is imported: see the module.
         let export = *unsafe { block.export() }?.as_bytes();
-        Ok(Self { block: Block::Own { block, slabs: Arc::clone(slabs) }, export })
+        Ok(Self { block: Some(Block::Own(block)), origin: Origin::Here(Arc::clone(slabs)), export })
     }
 
     /// A block of another process's pool.
@@ -142,36 +154,58 @@ impl Slab {
         let told = Arc::new(Told::default());
         // In this order: who waits for the departure imports it anew.
         block.drop_after_free((only, departure, Arc::clone(&told)));
-        Ok(Self { block: Block::Imported { block, descriptor, told }, export })
+        let (block, origin) = (Some(Block::Imported(block)), Origin::Elsewhere { descriptor, told });
+        Ok(Self { block, origin, export })
     }
 
     /// Has the exporter of a link be told when it is gone here, by its number there.
     pub(super) fn tell(&self, link: Weak<ImportLink>, segment: u64) {
-        if let Block::Imported { told, .. } = &self.block {
+        if let Origin::Elsewhere { told, .. } = &self.origin {
             lock(&told.0).push((link, segment));
         }
     }
 
     pub(super) fn address(&self) -> CUdeviceptr {
         match &self.block {
-            Block::Own { block, .. } => block.as_raw(),
-            Block::Imported { block, .. } => block.as_raw(),
+            Some(Block::Own(block)) => block.as_raw(),
+            Some(Block::Imported(block)) => block.as_raw(),
+            None => 0,
         }
     }
 
     /// The pool's.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        match &self.block {
-            Block::Own { slabs, .. } => slabs.descriptor.as_fd(),
-            Block::Imported { descriptor, .. } => descriptor.as_fd(),
+        match &self.origin {
+            Origin::Here(slabs) => slabs.descriptor.as_fd(),
+            Origin::Elsewhere { descriptor, .. } => descriptor.as_fd(),
         }
     }
 
     /// Takes over the uses of a part of it.
     pub(super) fn absorb(&self, others: Uses) {
         match &self.block {
-            Block::Own { block, .. } => block.absorb_uses(others),
-            Block::Imported { block, .. } => block.absorb_uses(others),
+            Some(Block::Own(block)) => block.absorb_uses(others),
+            Some(Block::Imported(block)) => block.absorb_uses(others),
+            None => {}
+        }
+    }
+}
+
+impl Resting for Block {
+    fn has_passed(&mut self) -> bool {
+        let have_passed = match self {
+            Self::Own(block) => block.have_uses_passed(),
+            Self::Imported(block) => block.have_uses_passed(),
+        };
+        // Of what is not known core says what becomes of it: a capture is not waited for.
+        !matches!(have_passed, Ok(false))
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            rest(block);
         }
     }
 }

@@ -78,6 +78,13 @@ impl Runtime {
 }
 
 impl Runtime {
+    /// Waits until a stream that was destroyed has done what it was given. The host has learnt nothing by that: nobody promises the wait.
+    pub(crate) fn wait_for_the_end_of(&self, stream: &Stream) -> Outcome<()> {
+        let state = self.lock();
+        let end = state.queues.get(&stream.id).map(Queue::end);
+        self.wait(state, end.as_slice()).map(drop)
+    }
+
     /// Forgets a thread that has ended, and its default streams once they are empty.
     pub(crate) fn end_thread(&self, thread: u64) {
         let mut state = self.lock();
@@ -115,6 +122,12 @@ impl State {
             queue.abandoned = true;
         }
         self.drop_empty_queue(stream.id);
+    }
+
+    /// How many were destroyed before they had done what they were given.
+    pub(crate) fn streams_that_end(&self) -> usize {
+        let made = |queue: &&Queue| queue.abandoned && queue.stream.kind == Kind::Created;
+        self.queues.values().filter(made).count()
     }
 
     /// The streams of a context, default ones included.

@@ -63,6 +63,7 @@ impl<A: Allocator> Drop for Churner<'_, A> {
 pub(crate) fn measure<A: Allocator>(allocator: &A, streams: &[Stream], request: &Request) -> Outcome {
     let (threads, pattern) = (request.number::<usize>("threads")?, request.number("pattern")?);
     let (warm, wanted) = (request.number::<usize>("warm")?, request.number::<u128>("ms")? * 1_000_000);
+    let enough_warm = request.number::<u128>("warm_ms")? * 1_000_000;
     if threads > streams.len() {
         return Err(format!("{threads} threads are more than {} streams", streams.len()).into());
     }
@@ -77,10 +78,14 @@ pub(crate) fn measure<A: Allocator>(allocator: &A, streams: &[Stream], request: 
             bytes: [0; LIVE],
             step: 0,
         };
+        // Every size twice at least; who is slow does not take longer than it has to.
         let started = Instant::now();
-        churner.steps(warm)?;
+        while churner.step < warm && (churner.step < 2 * SIZES || started.elapsed().as_nanos() < enough_warm)
+        {
+            churner.steps(64)?;
+        }
         // The clock is looked at seldom enough to cost nothing, and often enough that all end together.
-        let piece = if started.elapsed().as_nanos() / warm as u128 > 2000 { 16 } else { 256 };
+        let piece = if started.elapsed().as_nanos() / churner.step as u128 > 2000 { 16 } else { 256 };
         team.meet()?;
         let before = allocator.told().driver_calls;
         team.meet()?;

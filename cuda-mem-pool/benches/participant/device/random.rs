@@ -19,12 +19,14 @@ pub(crate) fn measure<A: Allocator>(allocator: &A, stream: &Stream, request: &Re
             |address| unsafe { allocator.free(address) },
         )
     };
-    for _ in 0..request.number("warm")? {
-        all()?;
-    }
-    let started = Instant::now();
+    let wanted = request.number::<u128>("ms")?;
     let peak = all()?;
-    let time = started.elapsed().as_secs_f64() * 1e3;
+    let (started, mut repetitions) = (Instant::now(), 0.0);
+    while repetitions == 0.0 || started.elapsed().as_millis() < wanted {
+        all()?;
+        repetitions += 1.0;
+    }
+    let time = started.elapsed().as_secs_f64() * 1e3 / repetitions;
     Ok(Answer::Figures(vec![
         ("random", time),
         ("live", peak.bytes as f64 / f64::from(1 << 20)),

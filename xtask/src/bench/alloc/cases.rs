@@ -96,7 +96,8 @@ pub(super) fn all(quick: bool) -> Vec<Case> {
         // Of the host.
         memory: 0,
     };
-    let (ms, warm) = if quick { (1, 64) } else { (60, 2048) };
+    // The steps of all threads together are those of the first pass of the benchmark whose patterns these are.
+    let (ms, warm) = if quick { (1, 1024) } else { (60, 200_000) };
     let mut cases = Vec::new();
     for bytes in HITS {
         let samples = if quick { 100 } else { 20_000 };
@@ -105,7 +106,12 @@ pub(super) fn all(quick: bool) -> Vec<Case> {
     }
     for pattern in PATTERNS {
         for threads in THREADS {
-            let request = format!("churn pattern={} threads={threads} ms={ms} warm={warm}", pattern.number);
+            let request = format!(
+                "churn pattern={} threads={threads} ms={ms} warm={} warm_ms={}",
+                pattern.number,
+                warm / threads,
+                4 * ms
+            );
             cases.push(case(churn(pattern, threads), CHURNERS, request, 5));
         }
     }
@@ -125,7 +131,7 @@ pub(super) fn all(quick: bool) -> Vec<Case> {
             _ => (1, FAST),
         };
         for mib in all_largest {
-            let request = format!("random n={allocations} mib={mib} warm=1");
+            let request = format!("random n={allocations} mib={mib} ms={ms}");
             cases.push(case(random(*allocations, *mib), participants, request, rounds));
         }
     }
