@@ -83,17 +83,16 @@ impl<B: Backend> PageSource<B> {
             if row.bytes >= size.max(AT_ONCE) {
                 break;
             }
-            let is_inside = start >= free.address && start + map.bytes as u64 <= free.end();
+            let is_inside = start >= free.address && start + map.bytes() as u64 <= free.end();
             let is_its = self
                 .ground
                 .chunk(map.chunk)
                 .is_some_and(|chunk| chunk.heap == heap && chunk.pins == 0 && chunk.leaf == NONE);
-            if is_inside && is_its && map.to - map.from == map.bytes && (row.bytes == 0 || row.end() == start)
-            {
+            if is_inside && is_its && map.is_whole() && (row.bytes == 0 || row.end() == start) {
                 if row.bytes == 0 {
                     row.address = start;
                 }
-                row.bytes += map.bytes;
+                row.bytes += map.bytes();
             } else if row.bytes >= size {
                 break;
             } else {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::engine::slab::{NONE, Slab};
 
+use super::sizes::GRANULE;
+
 /// Handles of physical memory and their mappings.
 ///
 /// A handle may be mapped at several addresses. Each of its bytes is offered to the heap at one of them, or in use at one; a
@@ -53,18 +55,57 @@ pub(super) struct Chunk {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Map {
     pub(super) chunk: u32,
-    pub(super) bytes: usize,
-    /// The bytes of the handle that are offered, or in use, here.
-    pub(super) from: usize,
-    pub(super) to: usize,
+    /// In granules, since there are many of these: of the handle, and the first and the end of what is offered, or in use, here.
+    granules: u32,
+    from: u32,
+    to: u32,
     /// The heap that used it here last, and its count when it did.
     pub(super) heap: u32,
     pub(super) left_at: u64,
 }
 
+/// No handle has as many as that: [`Policy::largest`](super::policy::Policy::largest).
+fn granules(bytes: usize) -> u32 {
+    u32::try_from(bytes / GRANULE).unwrap_or(u32::MAX)
+}
+
 impl Map {
+    /// The bytes of the handle.
+    pub(super) const fn bytes(&self) -> usize {
+        self.granules as usize * GRANULE
+    }
+
+    /// The first byte that is offered, or in use, here.
+    pub(super) const fn from(&self) -> usize {
+        self.from as usize * GRANULE
+    }
+
+    /// The end of those bytes.
+    pub(super) const fn to(&self) -> usize {
+        self.to as usize * GRANULE
+    }
+
+    pub(super) const fn is_whole(&self) -> bool {
+        self.to - self.from == self.granules
+    }
+
     pub(super) const fn is_stale(&self) -> bool {
         self.from == self.to
+    }
+
+    /// Offers all of the handle.
+    pub(super) const fn settle(&mut self, heap: u32) {
+        (self.from, self.to, self.heap) = (0, self.granules, heap);
+    }
+
+    /// Offers nothing from this byte on, which a heap has left at this count.
+    pub(super) fn leave_from(&mut self, byte: usize, heap: u32, left_at: u64) {
+        (self.to, self.heap, self.left_at) = (granules(byte), heap, left_at);
+    }
+
+    /// Offers nothing any more.
+    pub(super) const fn leave(&mut self, heap: u32, left_at: u64) {
+        (self.from, self.to, self.heap, self.left_at) = (0, 0, heap, left_at);
     }
 }
 
@@ -173,7 +214,8 @@ impl Ground {
         let Some(record) = self.chunks.get_mut(chunk) else { return };
         record.maps.push(address);
         record.home = address;
-        let map = Map { chunk, bytes: record.bytes, from, to, heap: record.heap, left_at: 0 };
+        let (granules, from, to) = (granules(record.bytes), granules(from), granules(to));
+        let map = Map { chunk, granules, from, to, heap: record.heap, left_at: 0 };
         self.maps.insert(address, map);
         self.most_maps = self.most_maps.max(self.maps.len());
     }
@@ -202,7 +244,7 @@ impl Ground {
         let home = record.and_then(|chunk| Some((chunk.home, *self.maps.get(&chunk.home)?)));
         // If it is so as a whole at one, it is at no other, but for leaves.
         let is_leaf = record.is_some_and(|chunk| chunk.leaf != NONE);
-        let home = home.filter(|(_, map)| !is_leaf && map.chunk == chunk && map.to - map.from == map.bytes);
+        let home = home.filter(|(_, map)| !is_leaf && map.chunk == chunk && map.is_whole());
         let others = record.filter(|_| home.is_none()).map(|chunk| chunk.maps.as_slice()).unwrap_or_default();
         let others = others.iter().filter_map(|at| Some((*at, *self.maps.get(at)?)));
         home.into_iter().chain(others.filter(|(_, map)| !map.is_stale()))
@@ -211,7 +253,7 @@ impl Ground {
     /// Offers all of a handle at a mapping of it.
     pub(super) fn settle(&mut self, address: u64, heap: u32) {
         let Some(map) = self.maps.get_mut(&address) else { return };
-        (map.from, map.to, map.heap) = (0, map.bytes, heap);
+        map.settle(heap);
         if let Some(chunk) = self.chunks.get_mut(map.chunk) {
             chunk.home = address;
         }
@@ -230,7 +272,7 @@ impl Ground {
     /// The mapping that has this address, and where it begins.
     pub(super) fn covering(&self, address: u64) -> Option<(u64, &Map)> {
         let (start, map) = self.maps.range(..=address).next_back()?;
-        (address - start < map.bytes as u64).then_some((*start, map))
+        (address - start < map.bytes() as u64).then_some((*start, map))
     }
 
     /// The mappings that touch a range, in order.

@@ -54,9 +54,7 @@ impl<B: Backend> PageSource<B> {
             if chunk.home == chunk.place && chunk.leaf == NONE {
                 return false;
             }
-            let whole = ground
-                .at(chunk.home)
-                .is_some_and(|map| map.chunk == *number && map.to - map.from == map.bytes);
+            let whole = ground.at(chunk.home).is_some_and(|map| map.chunk == *number && map.is_whole());
             let may_go = whole && chunk.heap == heap && chunk.pins == 0 && chunk.leaf == NONE;
             if !may_go || !is_free(chunk.home, chunk.home + chunk.bytes as u64) {
                 return true;

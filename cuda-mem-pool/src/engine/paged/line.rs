@@ -50,8 +50,8 @@ impl<B: Backend> PageSource<B> {
                 self.ground.touching(from, to).map(|(address, map)| (address, *map)).collect();
             for (address, map) in maps {
                 push_gap(&mut slots, end, address, 0);
-                end = address + map.bytes as u64;
-                let bytes = map.bytes as u64;
+                end = address + map.bytes() as u64;
+                let bytes = map.bytes() as u64;
                 let chunk = map.chunk;
                 let (own, pinned) = self
                     .ground
@@ -76,7 +76,7 @@ impl<B: Backend> PageSource<B> {
                         while free.peek().is_some_and(|free| free.end() <= address) {
                             free.next();
                         }
-                        if map.from == 0
+                        if map.from() == 0
                             && let Some(first) = free.peek().filter(|free| free.address <= address)
                         {
                             head = first.end().min(end).saturating_sub(address);
@@ -84,7 +84,7 @@ impl<B: Backend> PageSource<B> {
                         while free.peek().is_some_and(|free| free.end() < end) {
                             free.next();
                         }
-                        if map.to == map.bytes
+                        if map.to() == map.bytes()
                             && let Some(last) = free.peek().filter(|free| free.address < end)
                         {
                             tail = end - last.address.max(address);
@@ -110,19 +110,19 @@ impl<B: Backend> PageSource<B> {
         let (from, to) = (free.first().map_or(0, |free| free.address), free.last().map_or(0, Free::end));
         let mut maps = self.ground.touching(from, to).peekable();
         for free in free {
-            let is_before = |(start, map): &(u64, &Map)| start + map.bytes as u64 <= free.address;
+            let is_before = |(start, map): &(u64, &Map)| start + map.bytes() as u64 <= free.address;
             // Unless very many lie between, of other heaps.
             if (0..NEAR).all(|_| maps.next_if(is_before).is_some()) {
                 maps = self.ground.touching(free.address, to).peekable();
             }
             while let Some((start, map)) = maps.peek().copied().filter(|(start, _)| *start < free.end()) {
-                let from = free.address.max(start + map.from as u64);
-                let to = free.end().min(start + map.to as u64);
+                let from = free.address.max(start + map.from() as u64);
+                let to = free.end().min(start + map.to() as u64);
                 if from < to {
                     found.push((map.chunk, (to - from) as usize, free.freed_at));
                 }
                 // The next free range may begin in it.
-                if start + map.bytes as u64 > free.end() {
+                if start + map.bytes() as u64 > free.end() {
                     break;
                 }
                 maps.next();

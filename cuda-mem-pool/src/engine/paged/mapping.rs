@@ -16,8 +16,8 @@ impl<B: Backend> PageSource<B> {
         address: u64,
     ) -> Result<(), GrowError<B::Error>> {
         let Some(map) = self.ground.at(address) else { return Ok(()) };
-        let bytes = map.bytes;
-        if map.from == 0 && map.to == bytes {
+        let bytes = map.bytes();
+        if map.from() == 0 && map.to() == bytes {
             return Ok(());
         }
         self.announce(chunk, 0);
@@ -95,14 +95,16 @@ impl<B: Backend> PageSource<B> {
         self.backend.map(address, bytes, memory)?;
         let owner = self.ground.chunk(chunk).and_then(|chunk| {
             chunk.maps.iter().copied().find(|at| {
-                self.ground.at(*at).is_some_and(|map| map.to == bytes && map.from <= from && !map.is_stale())
+                self.ground
+                    .at(*at)
+                    .is_some_and(|map| map.to() == bytes && map.from() <= from && !map.is_stale())
             })
         });
         if let Some(at) = owner {
             mine.large.withdraw(at + from as u64, bytes - from);
             let now = mine.tick();
             if let Some(map) = self.ground.at_mut(at) {
-                (map.to, map.heap, map.left_at) = (from, heap, now);
+                map.leave_from(from, heap, now);
             }
         }
         self.ground.map(address, chunk, from, bytes);
@@ -124,14 +126,14 @@ impl<B: Backend> PageSource<B> {
         let mut best: Option<(u64, u32, usize, usize)> = None;
         for free in mine.free_ranges() {
             let Some((start, map)) = self.ground.covering(free.end() - 1) else { continue };
-            let end = start + map.bytes as u64;
+            let end = start + map.bytes() as u64;
             let tail = end.saturating_sub(free.address.max(start));
-            let partial = free.end() == end && tail < map.bytes as u64 && !build.stock.has(map.chunk);
+            let partial = free.end() == end && tail < map.bytes() as u64 && !build.stock.has(map.chunk);
             let fits = tail >= self.policy.smallest_tail as u64 && tail < most;
             let movable =
                 self.ground.chunk(map.chunk).is_some_and(|chunk| chunk.heap == build.heap && chunk.pins == 0);
             if partial && fits && movable && best.is_none_or(|(known, ..)| tail > known) {
-                best = Some((tail, map.chunk, map.bytes - tail as usize, map.bytes));
+                best = Some((tail, map.chunk, map.bytes() - tail as usize, map.bytes()));
             }
         }
         best.map(|(_, chunk, from, bytes)| (chunk, from, bytes))
@@ -143,8 +145,8 @@ impl<B: Backend> PageSource<B> {
         let now = mine.tick();
         for address in offered {
             if let Some(map) = self.ground.at_mut(address) {
-                mine.large.withdraw(address + map.from as u64, map.to - map.from);
-                (map.from, map.to, map.heap, map.left_at) = (0, 0, heap, now);
+                mine.large.withdraw(address + map.from() as u64, map.to() - map.from());
+                map.leave(heap, now);
             }
         }
         self.marks_of(heap);
@@ -155,7 +157,7 @@ impl<B: Backend> PageSource<B> {
         let found = self.ground.touching(address, address + bytes as u64);
         // What is offered somebody may use: never unmapped, whatever the books say elsewhere.
         let stale = found.map(|(start, map)| {
-            if map.is_stale() { Ok((start, map.bytes)) } else { Err(GrowError::InUse { address: start }) }
+            if map.is_stale() { Ok((start, map.bytes())) } else { Err(GrowError::InUse { address: start }) }
         });
         let stale = stale.collect::<Result<Vec<_>, _>>()?;
         for row in stale.chunk_by(|(start, bytes), (next, _)| start + *bytes as u64 == *next) {

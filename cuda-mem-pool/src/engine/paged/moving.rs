@@ -98,8 +98,8 @@ impl<B: Backend> PageSource<B> {
         let Some(record) = self.ground.chunk(chunk) else { return };
         let id = record.id;
         let offered = self.ground.offered(chunk).filter_map(|(address, map)| {
-            let from = map.from.max(from);
-            let bytes = map.to.checked_sub(from).filter(|bytes| *bytes > 0)?;
+            let from = map.from().max(from);
+            let bytes = map.to().checked_sub(from).filter(|bytes| *bytes > 0)?;
             Some(Change { id, address: address + from as u64, bytes })
         });
         let changes: Vec<Change> = offered.collect();

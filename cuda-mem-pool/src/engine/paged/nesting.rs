@@ -135,7 +135,7 @@ impl<B: Backend> PageSource<B> {
         let maps = self.ground.chunk(chunk).map(|chunk| chunk.maps.clone()).unwrap_or_default();
         for address in maps {
             if let Some(map) = self.ground.at_mut(address).filter(|map| !map.is_stale()) {
-                (map.from, map.to, map.heap, map.left_at) = (0, 0, heap, freed_at);
+                map.leave(heap, freed_at);
             }
         }
         if let Some(chunk) = self.ground.chunk_mut(chunk) {

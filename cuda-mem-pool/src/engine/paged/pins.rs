@@ -63,7 +63,7 @@ impl<B: Backend> PageSource<B> {
     /// The handle that is offered, or in use, at an address, its number, and where that ends.
     fn offered(&self, address: u64) -> Option<(Backing, u32, u64)> {
         let (start, map) = self.ground.covering(address)?;
-        let (from, to) = (start + map.from as u64, start + map.to as u64);
+        let (from, to) = (start + map.from() as u64, start + map.to() as u64);
         let chunk = self.ground.chunk(map.chunk).filter(|_| (from..to).contains(&address))?;
         let backing = Backing {
             id: chunk.id,

@@ -48,12 +48,12 @@ impl<B: Backend> PageSource<B> {
         let first = free.address;
         let last = free.end() - size as u64;
         let broken_behind = self.ground.covering(first + size as u64 - 1).map_or(0, |(start, map)| {
-            let end = start + map.bytes as u64;
+            let end = start + map.bytes() as u64;
             let whole = start >= free.address && end <= free.end();
             if whole { end - (first + size as u64) } else { 0 }
         });
         let broken_before = self.ground.covering(last).map_or(0, |(start, map)| {
-            let whole = start >= free.address && start + map.bytes as u64 <= free.end();
+            let whole = start >= free.address && start + map.bytes() as u64 <= free.end();
             if whole { last - start } else { 0 }
         });
         [(first, broken_behind), (last, broken_before)]

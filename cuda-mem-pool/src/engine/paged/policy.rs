@@ -162,9 +162,16 @@ impl Policy {
     /// The largest handle while so much is held: where there is much, a thousandth of it is no loss, and saves calls.
     pub(crate) const fn largest(&self, held: usize) -> usize {
         let share = held / 1024;
-        if share <= self.largest_handle { self.largest_handle } else { 1 << share.ilog2() }
+        match share {
+            share if share <= self.largest_handle => self.largest_handle,
+            share if share >= MOST => MOST,
+            share => 1 << share.ilog2(),
+        }
     }
 }
+
+/// No handle has more bytes, so that the records of mappings may be short.
+const MOST: usize = 1 << 40;
 
 /// What driver calls cost, in microseconds a handle, as measured on an H200.
 pub(super) mod cost {

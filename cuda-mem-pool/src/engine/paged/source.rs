@@ -140,7 +140,7 @@ impl<B: Backend> PageSource<B> {
 
     /// The address and the bytes of each mapping.
     pub(crate) fn mapped(&self) -> Vec<(u64, usize)> {
-        self.ground.maps().map(|(address, map)| (address, map.bytes)).collect()
+        self.ground.maps().map(|(address, map)| (address, map.bytes())).collect()
     }
 
     /// The backend.
@@ -351,7 +351,7 @@ impl<B: Backend> PageSource<B> {
             .ground
             .maps()
             .filter(|(address, map)| map.is_stale() && !self.ground.is_place(*address, map))
-            .map(|(address, map)| (address, map.bytes, map.heap, map.left_at))
+            .map(|(address, map)| (address, map.bytes(), map.heap, map.left_at))
             .collect();
         let too_many = self.ground.mappings() - self.policy.most_mappings / 2;
         for (address, bytes, heap, left_at) in stale.into_iter().take(too_many) {

@@ -156,7 +156,7 @@ impl<B: Backend> PageSource<B> {
             self.ground.renew(map.chunk);
             self.backend.before(Change { id, address: place.address, bytes: PAGE });
         }
-        self.backend.unmap(place.address, map.bytes)?;
+        self.backend.unmap(place.address, map.bytes())?;
         self.ground.unmap(place.address);
         mine.nest.set_leaf(place.window, place.at, NONE);
         Ok(())

@@ -12,9 +12,9 @@ impl Machine {
         for (number, chunk) in chunks.filter(|(_, chunk)| !chunk.maps.is_empty() && chunk.leaf == NONE) {
             let maps = chunk.maps.iter().map(|at| *self.source.ground.at(*at).expect("a mapping"));
             let mut parts: Vec<(usize, usize)> = maps
-                .inspect(|map| assert_eq!((map.chunk, map.bytes), (number, chunk.bytes)))
+                .inspect(|map| assert_eq!((map.chunk, map.bytes()), (number, chunk.bytes)))
                 .filter(|map| !map.is_stale())
-                .map(|map| (map.from, map.to))
+                .map(|map| (map.from(), map.to()))
                 .collect();
             parts.sort_unstable();
             let end = parts.iter().fold(0, |end, (from, to)| {
@@ -43,7 +43,7 @@ impl Machine {
                 let (mut at, end) = (address, address + size as u64);
                 while at < end {
                     let (start, map) = ground.covering(at).expect("a heap has what is not mapped");
-                    let (from, to) = (start + map.from as u64, start + map.to as u64);
+                    let (from, to) = (start + map.from() as u64, start + map.to() as u64);
                     assert!((from..to).contains(&at), "a heap has {at:#x}, which no mapping offers");
                     let of = ground.chunk(map.chunk).expect("a handle").heap;
                     assert_eq!(of, *stream, "{at:#x} is in another heap than its handle");
