@@ -49,6 +49,11 @@ pub struct Allocated {
 ///
 /// It is registered by device type and [`name`](Self::name) in [`Backends`](super::Backends).
 /// The [module](crate::symmetric) has an example.
+///
+/// # Capture
+///
+/// Each backend says what may be called while streams capture. All functions of [`NativeBackend`](super::NativeBackend) may, with memory that
+/// no stream uses which captures.
 pub trait SymmetricBackend: Send + Sync {
     /// What it is chosen by: `"NATIVE"`, `"NVSHMEM"`, `"NCCL"`.
     fn name(&self) -> &str;
