@@ -13,6 +13,15 @@ use crate::driver::{Driver, describe};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Error};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let missing = driver.device(99);
+/// assert!(matches!(missing, Err(Error::NoSuchDevice { ordinal: 99, count }) if count == driver.device_count()?));
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -383,7 +392,7 @@ impl<O> std::error::Error for Refused<O> {
     }
 }
 
-/// Who registered memory.
+/// Who registered memory. [`Error::AlreadyRegistered`] has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegisteredBy {

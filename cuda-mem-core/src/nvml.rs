@@ -29,7 +29,7 @@ pub struct ProcessMemory {
     pub bytes: Option<u64>,
 }
 
-/// Why it is not known who uses a device.
+/// Why it is not known who uses a device. [`processes`] has an example.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -65,7 +65,7 @@ pub fn scope<'env, R>(
     }
 }
 
-/// What [`scope`] hands to its closure.
+/// What [`scope`] hands to its closure. [`scope`] has an example.
 #[derive(Debug)]
 pub struct Scope<'scope, 'env: 'scope> {
     context: Context,
@@ -88,6 +88,10 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Wraps [`cuMemHostRegister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). The pages must be
     /// writable, as those of any vector are; those of a constant are not, which is an error.
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// As [`Registered::new`](crate::host::Registered::new).
@@ -96,6 +100,10 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     /// Registers `memory` where it is, for copies in both directions, until the scope ends, and gives it back.
+    ///
+    /// # Capture
+    ///
+    /// As [`Scope::register`].
     ///
     /// # Errors
     ///
@@ -117,6 +125,10 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// Wraps [`cuMemcpyHtoDAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if the stream captures.
+    ///
     /// # Errors
     ///
     /// [`Error::LengthMismatch`], [`Error::Capturing`], those of [`DeviceBuffer::on`](crate::DeviceBuffer::on),
@@ -137,6 +149,10 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// Wraps [`cuMemcpyDtoHAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if the stream captures.
+    ///
     /// # Errors
     ///
     /// As [`Scope::upload`].
@@ -155,6 +171,10 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     /// Copies a range of bytes of any host memory, a registered file mapping for example, to `target`. Ordered on `stream`.
+    ///
+    /// # Capture
+    ///
+    /// As [`Scope::upload`].
     ///
     /// # Errors
     ///

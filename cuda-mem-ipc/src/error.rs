@@ -15,6 +15,17 @@ use crate::transport::{Address, FrameError};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
+///
+/// ```
+/// use cuda_mem_ipc::Error;
+/// use cuda_mem_ipc::transport::{Address, Connection, PeerPolicy};
+/// use std::time::Duration;
+///
+/// let address = Address::abstract_name("nobody listens here")?;
+/// let refused = Connection::connect(&address, &PeerPolicy::default(), Duration::from_secs(1));
+/// assert!(matches!(refused, Err(Error::NotListening { .. })));
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

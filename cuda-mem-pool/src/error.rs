@@ -16,6 +16,19 @@ use crate::segments::PoolError;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+/// use cuda_mem_pool::{Error, MemoryResource};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+/// let error = allocator.allocate(1 << 45, &Stream::new(&context)?).unwrap_err(); // 32 TiB
+/// assert!(error.is_out_of_memory() && matches!(error, Error::DeviceOutOfMemory(_)));
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

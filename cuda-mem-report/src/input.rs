@@ -25,6 +25,13 @@ pub(super) fn read(path: &Path) -> Result<Input> {
     if bytes.first() == Some(&0x80) {
         return Ok(Input::Pickle(bytes));
     }
+    ensure!(!bytes.is_empty(), "{} is empty", path.display());
+    // What older protocols begin with when they write a dictionary or a list; no line of a trace does.
+    ensure!(
+        !matches!(bytes.first(), Some(b'(' | b'}' | b']')),
+        "{} is neither a trace nor a pickle of protocol 2 or newer, in which snapshots are written",
+        path.display()
+    );
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Input::Table(text)),
         Err(_) => bail!("{} is neither a trace (text) nor a snapshot (a pickle)", path.display()),
@@ -99,10 +106,18 @@ mod tests {
 
     #[test]
     fn what_is_neither_is_named() {
-        let path = saved("noise", b"\xff\xfe\0\0");
-        let error = read(&path).unwrap_err().to_string();
-        std::fs::remove_file(path).unwrap();
-        assert!(error.contains("neither a trace (text) nor a snapshot"), "{error}");
+        // Noise, nothing, and an empty dictionary in protocols 0 and 1.
+        for (bytes, what) in [
+            (&b"\xff\xfe\0\0"[..], "neither a trace (text) nor a snapshot"),
+            (b"", "is empty"),
+            (b"(dp0\n.", "protocol 2 or newer"),
+            (b"}q\0.", "protocol 2 or newer"),
+        ] {
+            let path = saved("noise", bytes);
+            let error = read(&path).unwrap_err().to_string();
+            std::fs::remove_file(path).unwrap();
+            assert!(error.contains(what), "{error}");
+        }
     }
 
     #[test]

@@ -76,7 +76,8 @@ pub(super) struct Event {
     pub(super) stack: Option<u32>,
 }
 
-/// Reads the part of one device: the one asked for, else the first that has something.
+/// Reads the part of one device: the one asked for, else the first that has something. A list is that of segments alone, as
+/// `torch.cuda.memory_snapshot` gives it.
 pub(super) fn read(bytes: &[u8], device: Option<i64>) -> Result<Snapshot> {
     let pickle = Pickle::read(bytes)?;
     let mut reader = Reader { pickle: &pickle, stacks: Stacks::default(), entries: 0 };
@@ -105,8 +106,9 @@ impl<'p> Reader<'p> {
     /// Devices with segments or events.
     fn devices(&self) -> Result<BTreeSet<i64>> {
         let mut devices = BTreeSet::new();
-        for segment in self.pickle.list(self.pickle.root(), "segments")? {
-            devices.insert(self.pickle.integer(*segment, "device")?);
+        for (at, segment) in self.listed()?.iter().enumerate() {
+            let device = self.pickle.integer(*segment, "device");
+            devices.insert(device.with_context(|| format!("segments[{at}]"))?);
         }
         for (device, events) in (0..).zip(self.traces()?) {
             if matches!(self.pickle.get(*events), Value::List(list) if !list.is_empty()) {
@@ -116,8 +118,18 @@ impl<'p> Reader<'p> {
         Ok(devices)
     }
 
+    fn listed(&self) -> Result<&'p [Id]> {
+        match self.pickle.get(self.pickle.root()) {
+            Value::List(segments) => Ok(segments),
+            _ => self.pickle.list(self.pickle.root(), "segments"),
+        }
+    }
+
     /// One list of events a device; none where no history was kept.
     fn traces(&self) -> Result<&'p [Id]> {
+        if matches!(self.pickle.get(self.pickle.root()), Value::List(_)) {
+            return Ok(&[]);
+        }
         match self.pickle.find(self.pickle.root(), "device_traces")? {
             Some(_) => self.pickle.list(self.pickle.root(), "device_traces"),
             None => Ok(&[]),
@@ -125,7 +137,7 @@ impl<'p> Reader<'p> {
     }
 
     fn segments(&mut self, snapshot: &mut Snapshot) -> Result<()> {
-        for (at, segment) in self.pickle.list(self.pickle.root(), "segments")?.iter().enumerate() {
+        for (at, segment) in self.listed()?.iter().enumerate() {
             self.segment(*segment, snapshot).with_context(|| format!("segments[{at}]"))?;
         }
         Ok(())
@@ -148,16 +160,20 @@ impl<'p> Reader<'p> {
         for (at, block) in pickle.list(segment, "blocks")?.iter().enumerate() {
             self.count()?;
             let read = self.block(*block, next, stream).with_context(|| format!("blocks[{at}]"));
-            let (end, block) = read?;
+            let (begins, end, block) = read?;
             ensure!(end <= address + size, "blocks[{at}] ends beyond its segment");
+            ensure!(
+                begins >= next,
+                "blocks[{at}] begins before its segment, or before the end of another block"
+            );
             snapshot.blocks.extend(block);
             next = end;
         }
         Ok(())
     }
 
-    /// Where it ends, and the block if it is in use. `next` is its address where none was written down.
-    fn block(&mut self, block: Id, next: u64, stream: i64) -> Result<(u64, Option<BlockNow>)> {
+    /// Where it begins and ends, and the block if it is in use. `next` is its address where none was written down.
+    fn block(&mut self, block: Id, next: u64, stream: i64) -> Result<(u64, u64, Option<BlockNow>)> {
         let pickle = self.pickle;
         let size = checked(pickle.integer(block, "size")?, "size")?;
         let address = match pickle.find(block, "address")? {
@@ -172,11 +188,13 @@ impl<'p> Reader<'p> {
             "active_allocated" => false,
             // The second is what its documentation says.
             "active_pending_free" | "active_awaiting_free" => true,
-            "inactive" => return Ok((address + size, None)),
-            other => bail!("unknown state {other:?}"),
+            "inactive" => return Ok((address, address + size, None)),
+            other => bail!(
+                "the state {other:?} is not known; there are active_allocated, active_pending_free, active_awaiting_free and inactive"
+            ),
         };
         let stack = self.stack(block)?;
-        Ok((address + size, Some(BlockNow { address, size, requested, stream, pending, stack })))
+        Ok((address, address + size, Some(BlockNow { address, size, requested, stream, pending, stack })))
     }
 
     fn events(&mut self, snapshot: &mut Snapshot) -> Result<()> {
@@ -208,12 +226,15 @@ impl<'p> Reader<'p> {
             _ => Action::Other,
         };
         let key = if action == Action::OutOfMemory { "device_free" } else { "addr" };
-        let address = match action {
-            Action::Other => 0,
-            _ => checked(pickle.integer(event, key)?, key)?,
+        // What an event has that moves no memory is its own affair.
+        let (address, size, stream) = match action {
+            Action::Other => (0, 0, 0),
+            _ => (
+                checked(pickle.integer(event, key)?, key)?,
+                checked(pickle.integer(event, "size")?, "size")?,
+                pickle.integer(event, "stream")?,
+            ),
         };
-        let size = checked(pickle.integer(event, "size")?, "size")?;
-        let stream = pickle.integer(event, "stream")?;
         let time = match pickle.find(event, "time_us")? {
             Some(_) => Some(pickle.integer(event, "time_us")?),
             None => None,

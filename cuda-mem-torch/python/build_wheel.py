@@ -59,7 +59,8 @@ def fetch(folder: Path) -> Path:
     for package, wanted in PACKAGES.items():
         download = partial / "download"
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-        subprocess.run([*pip, "--dest", str(download), package], check=True)
+        if subprocess.run([*pip, "--dest", str(download), package]).returncode:
+            sys.exit(f"{package} could not be fetched: name a folder with the headers (--headers), or leave the shim to the user's machine (--no-shim)")
         for wheel in download.glob("*.whl"):
             with zipfile.ZipFile(wheel) as file:
                 names = [name for name in file.namelist() if name.startswith(tuple(wanted))]
@@ -160,4 +161,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except subprocess.CalledProcessError as failed:
+        # It has said why by itself.
+        sys.exit(f"{failed.cmd[0]} failed with exit code {failed.returncode}")

@@ -16,6 +16,19 @@ use crate::ipc::HandleError;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
+///
+/// ```
+/// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_torch::{CudaAllocator, NativeAllocator};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let device = driver.device(0)?;
+/// let allocator = NativeAllocator::new(driver);
+/// allocator.init(1)?;
+/// let refused = allocator.malloc(1 << 45, device, &Stream::new(&device.primary_context()?)?); // 32 TiB
+/// assert!(refused.unwrap_err().is_out_of_memory());
+/// # Ok::<(), cuda_mem_torch::Error>(())
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,6 +1,10 @@
 //! `cargo xtask`: everything that is done to this workspace and is more than one cargo command.
 
-#![allow(clippy::print_stdout, reason = "a command-line tool talks on its standard output")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line tool talks on its standard output, and complains on the other"
+)]
 
 mod bench;
 #[cfg(feature = "bindgen")]
@@ -85,7 +89,7 @@ enum Task {
     Replay(replay::Arguments),
     /// Replay allocation traces: what an allocator reserves for them, and what that takes.
     #[cfg(not(feature = "replay"))]
-    #[command(disable_help_flag = true)]
+    #[command(disable_help_flag = true, after_help = "Its options: cargo xtask replay --help")]
     Replay {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
         words: Vec<std::ffi::OsString>,
@@ -94,7 +98,7 @@ enum Task {
     Report(report::Arguments),
     /// Draw a trace or a memory snapshot as one HTML page.
     #[cfg(not(feature = "report"))]
-    #[command(disable_help_flag = true)]
+    #[command(disable_help_flag = true, after_help = "Its options: cargo xtask report --help")]
     Report {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
         words: Vec<std::ffi::OsString>,
@@ -114,8 +118,8 @@ fn main() -> ExitCode {
         // What failed was told already.
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            // The whole chain of causes, on one line.
-            println!("error: {error:#}");
+            // The whole chain of causes, on one line; what a program reads from standard output stays whole.
+            eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -129,12 +133,12 @@ fn run(arguments: Arguments) -> Result<bool> {
             Some(folder) => bench::run(gpu_test::Home::Bundle(&folder), &arguments),
             None => bench::run(gpu_test::Home::Workspace(&root()?), &arguments),
         },
-        Task::Bindgen { check } => run_bindgen(&root()?, check).map(done),
+        Task::Bindgen { check } => run_bindgen(&root()?, check),
         Task::Bundle { out, with_rmm } => {
             let root = root()?;
             bundle::run(&root, &out.unwrap_or_else(|| root.join("target/gpu-bundle")), with_rmm).map(done)
         }
-        Task::Header { check } => run_header(&root()?, check).map(done),
+        Task::Header { check } => run_header(&root()?, check),
         Task::Ci => ci::run(&root()?),
         Task::Nightly { quick } => nightly::run(&root()?, quick),
         Task::PlantedFaults => planted_faults::run(&root()?),
@@ -145,11 +149,11 @@ fn run(arguments: Arguments) -> Result<bool> {
         #[cfg(feature = "replay")]
         Task::Replay(arguments) => replay::run(&arguments),
         #[cfg(not(feature = "replay"))]
-        Task::Replay { words } => with_feature(None, "replay", "release", words).map(done),
+        Task::Replay { words } => with_feature(None, "replay", "release", words),
         #[cfg(feature = "report")]
         Task::Report(arguments) => report::run(arguments).map(done),
         #[cfg(not(feature = "report"))]
-        Task::Report { words } => with_feature(None, "report", "dev", words).map(done),
+        Task::Report { words } => with_feature(None, "report", "dev", words),
         Task::Vendor { folder } => vendor::run(&root()?, &folder).map(done),
         Task::Wheel(arguments) => wheel::run(&root()?, &arguments).map(done),
     }
@@ -170,35 +174,36 @@ fn bundle_folder() -> Option<PathBuf> {
 }
 
 #[cfg(feature = "bindgen")]
-fn run_bindgen(root: &Path, check: bool) -> Result<()> {
-    bindgen::run(root, check)
+fn run_bindgen(root: &Path, check: bool) -> Result<bool> {
+    bindgen::run(root, check).map(|()| true)
 }
 
 /// bindgen is heavy to build and rarely needed.
 #[cfg(not(feature = "bindgen"))]
-fn run_bindgen(root: &Path, check: bool) -> Result<()> {
+fn run_bindgen(root: &Path, check: bool) -> Result<bool> {
     with_feature(Some(root), "bindgen", "dev", check.then(|| "--check".into()).into_iter().collect())
 }
 
 #[cfg(feature = "header")]
-fn run_header(root: &Path, check: bool) -> Result<()> {
-    header::run(root, check)
+fn run_header(root: &Path, check: bool) -> Result<bool> {
+    header::run(root, check).map(|()| true)
 }
 
 /// cbindgen is needed here alone.
 #[cfg(not(feature = "header"))]
-fn run_header(root: &Path, check: bool) -> Result<()> {
+fn run_header(root: &Path, check: bool) -> Result<bool> {
     with_feature(Some(root), "header", "dev", check.then(|| "--check".into()).into_iter().collect())
 }
 
-/// Starts the tool again with what a task needs built in: the feature of the same name. A replay measures, and is optimised.
+/// Starts the tool again with what a task needs built in: the feature of the same name. A replay measures, and is optimised. Whether it
+/// found all well: it says itself what was wrong.
 #[cfg(not(all(feature = "bindgen", feature = "header", feature = "replay", feature = "report")))]
 fn with_feature(
     folder: Option<&Path>,
     task: &str,
     profile: &str,
     words: Vec<std::ffi::OsString>,
-) -> Result<()> {
+) -> Result<bool> {
     let mut command = std::process::Command::new("cargo");
     if let Some(folder) = folder {
         command.current_dir(folder);
@@ -206,6 +211,5 @@ fn with_feature(
     command.args(["run", "--quiet", "--package", "xtask", "--profile", profile]);
     command.args(["--features", task, "--", task]).args(words);
     let status = command.status().context("cannot start cargo")?;
-    anyhow::ensure!(status.success(), "{task} failed");
-    Ok(())
+    Ok(status.success())
 }

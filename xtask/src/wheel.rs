@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace::Workspace;
 
@@ -21,8 +21,15 @@ pub(crate) struct Arguments {
     no_shim: bool,
 }
 
+/// What the shim is compiled and linked with.
+const NEEDED: [&str; 4] = ["torch/include", "torch/lib", "nvidia/cu13/include", "nvidia/cu13/lib"];
+
 /// Builds and packs.
 pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
+    // Before the minute that the library takes.
+    if let Some(headers) = &arguments.headers {
+        expect_headers(headers)?;
+    }
     let workspace = Workspace::read(root)?;
     let mut build = Command::new("cargo");
     build.current_dir(root).args(["build", "--package", "cuda-mem-torch", "--lib", "--profile", "bundle"]);
@@ -41,8 +48,34 @@ pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
     succeed(pack, "the wheel could not be packed")
 }
 
+fn expect_headers(folder: &Path) -> Result<()> {
+    match NEEDED.iter().find(|needed| !folder.join(needed).is_dir()) {
+        Some(missing) => {
+            bail!("there is no {missing} in {}; --headers wants {}", folder.display(), NEEDED.join(", "))
+        }
+        None => Ok(()),
+    }
+}
+
 fn succeed(mut command: Command, failure: &str) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {:?}", command.get_program()))?;
     ensure!(status.success(), "{failure}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_without_headers_is_told_what_it_lacks() {
+        let folder = std::env::temp_dir().join(format!("xtask-wheel-{}", std::process::id()));
+        let error = expect_headers(&folder).unwrap_err().to_string();
+        assert!(error.starts_with("there is no torch/include in "), "{error}");
+        for needed in NEEDED {
+            std::fs::create_dir_all(folder.join(needed)).unwrap();
+        }
+        expect_headers(&folder).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 }

@@ -16,6 +16,37 @@ use crate::stream::Stream;
 
 /// An owner of host memory that can be registered and copied from. Vectors, boxed slices and [`Arc`]s of such owners are.
 ///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_core::host::{HostMemory, RegisterFlags, Registered};
+///
+/// struct Frame {
+///     pixels: Box<[u8]>,
+/// }
+///
+/// // SAFETY: the bytes lie on the heap and stay there; nobody but the owner has them, and a `&Frame` gives no way to them.
+/// unsafe impl HostMemory for Frame {
+///     fn as_ptr(&self) -> *const u8 {
+///         self.pixels.as_ptr()
+///     }
+///
+///     fn byte_len(&self) -> usize {
+///         self.pixels.len()
+///     }
+///
+///     fn is_writable(&self) -> bool {
+///         true
+///     }
+/// }
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let frame = Frame { pixels: vec![0; 1 << 20].into() };
+/// let pinned = Registered::new(&context, frame, RegisterFlags::default())?;
+/// # drop(pinned);
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+///
 /// # Safety
 ///
 /// While the owner exists, and until a method with `&mut self` is called on it, [`as_ptr`](HostMemory::as_ptr) returns the
@@ -71,7 +102,7 @@ pub unsafe trait HostMemory: Send + 'static {
 }
 
 /// An owner of host memory that is nothing but initialised elements, which the owner itself has no other way to change
-/// while it is lent out.
+/// while it is lent out. [`Registered`](super::Registered) has an example with a vector, which is one.
 ///
 /// # Safety
 ///

@@ -17,6 +17,15 @@ use crate::error::{Result, call};
 use crate::handle::Handle;
 
 /// What names a capture for the life of the process.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// assert_eq!(stream.capture_id()?, None); // it captures nothing
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CaptureId(u64);
 

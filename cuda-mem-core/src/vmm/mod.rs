@@ -69,6 +69,7 @@ pub use share::{FabricHandle, HandleTypes, MemoryProperties};
 pub use shareable::ShareableMemory;
 
 /// What a device may do at mapped addresses. [`AddressRange::set_access`] takes it.
+/// The [module](self) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Access {

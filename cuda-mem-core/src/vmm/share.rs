@@ -28,7 +28,8 @@ const DESCRIPTOR: CUmemAllocationHandleType =
 pub(super) const FABRIC: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
 
 bitflags! {
-    /// The handles that memory can be exported as. [`PhysicalMemory::properties`] tells them.
+    /// The handles that memory can be exported as. [`PhysicalMemory::properties`] tells them, and has an
+    /// example.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct HandleTypes: u32 {
         /// POSIX file descriptors, for processes of this host.

@@ -69,6 +69,7 @@ pub struct Imports<V> {
 }
 
 /// A share in imported memory. Clones are shares too; the last one that is dropped gives the memory back.
+/// [`Imports`] has an example.
 pub struct Imported<V> {
     share: Arc<Share<V>>,
 }
@@ -81,12 +82,13 @@ struct Share<V> {
 }
 
 /// Says that memory is gone when it is dropped: the owner of the memory keeps it until the driver has let go.
+/// [`Imports`] has an example.
 #[must_use = "dropped, it says that the memory is gone"]
 pub struct Departure {
     _guard: Box<dyn Send + Sync>,
 }
 
-/// Why nothing was imported.
+/// Why nothing was imported. [`Imports::import`] says when.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError<E> {

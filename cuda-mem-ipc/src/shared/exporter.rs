@@ -87,6 +87,10 @@ impl Exporter {
     /// Makes an exporter of a connection, and is done when the importer at the other end has answered. Fences are recorded
     /// for streams of the context's device.
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::Protocol`] and [`Error::Wire`] if the other end is no importer; [`core::Error::Unsupported`] if the device's streams

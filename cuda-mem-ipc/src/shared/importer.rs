@@ -111,6 +111,10 @@ impl Importer {
     /// Makes an importer of a connection, once the exporter at the other end has made its offer. Memory is mapped for the
     /// device of the context, and ahead of its first buffer as far as [`AheadLimit::default`] goes.
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::Protocol`] and [`Error::Wire`] if the other end is no exporter; [`core::Error::Unsupported`] if the device's streams
@@ -120,6 +124,10 @@ impl Importer {
     }
 
     /// As [`Importer::new`], with a limit of what is mapped ahead of its first buffer.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -203,6 +211,10 @@ impl Importer {
     /// The next buffer, as soon as it was handed over: its bytes are there when its fence is reached, which
     /// [`ReceivedBuffer::on`] has a stream wait for. Only the first buffer of a segment takes calls of the driver, or waits for those that
     /// are made ahead; no deadline interrupts them.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -67,7 +67,8 @@ struct Lent {
 
 type Block = Allocation<DeviceAccessible>;
 
-/// A block that cannot be given to other processes: it comes back, with the reason. [`Exportable::new`] has the reasons.
+/// A block that cannot be given to other processes: it comes back, with the reason.
+/// [`Exportable::new`] has the reasons.  [`Exportable`] has an example.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 #[non_exhaustive]

@@ -24,7 +24,7 @@ impl Default for SharedPoolOptions {
     }
 }
 
-/// Where the memory of a [`SharedPool`](super::SharedPool) lies.
+/// Where the memory of a [`SharedPool`](super::SharedPool) lies. [`SharedPoolOptions`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemoryKind {
@@ -74,6 +74,19 @@ impl Default for AheadLimit {
 }
 
 /// What the receiver of a buffer waits for.
+///
+/// [`Exporter::hand_over`](super::Exporter::hand_over) takes a word, [`Exporter::hand_over_with`](super::Exporter::hand_over_with) either:
+///
+/// ```
+/// use cuda_mem_ipc::shared::{Exporter, FenceKind, SharedBuffer};
+/// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
+/// use std::time::Duration;
+///
+/// fn give(exporter: &Exporter, buffer: &SharedBuffer, stream: &Stream) -> cuda_mem_ipc::Result<u64> {
+///     exporter.hand_over_with(FenceKind::Event, buffer, stream, Duration::from_secs(1))
+/// }
+/// # let _ = give;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FenceKind {

@@ -122,6 +122,10 @@ pub(super) struct Cut {
 impl SharedPool {
     /// A pool without memory yet.
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`core::Error::NotAccepted`] for segments of no bytes; [`core::Error::Driver`]: code 1 for a node that has no pools to

@@ -127,6 +127,10 @@ impl ReceivedBuffer {
 
     /// Whether the exporter's work is done, and the bytes are there.
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::PeerDied`](crate::Error::PeerDied) and [`Error::FenceRefused`](crate::Error::FenceRefused), as [`ReceivedBuffer::on`]; [`Error::Core`](crate::Error::Core).
@@ -136,6 +140,10 @@ impl ReceivedBuffer {
     }
 
     /// Has the calling thread wait until the bytes are there.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -156,6 +164,10 @@ impl ReceivedBuffer {
     /// Copies bytes of a buffer in host memory out, from `offset` on, once the exporter's work, the uses of this process and those of
     /// receivers that have given it back here are done. Blocks the calling thread.
     ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
     /// # Errors
     ///
     /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`core::Error::OutOfRange`]; as [`ReceivedBuffer::synchronize`] and [`Uses::wait_for`].
@@ -169,6 +181,10 @@ impl ReceivedBuffer {
     }
 
     /// Copies bytes into a buffer in host memory, from `offset` on, behind the same as [`ReceivedBuffer::read`].
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///

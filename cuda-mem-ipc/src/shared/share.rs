@@ -16,6 +16,19 @@ use crate::error::Result;
 ///
 /// Made from a [`SharedBuffer`](super::SharedBuffer) or a [`ReceivedBuffer`](super::ReceivedBuffer), whole by `From`, or in part
 /// by their `range`.
+///
+/// ```
+/// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_ipc::shared::{Share, SharedPool, SharedPoolOptions};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let pool = SharedPool::new(&context, &SharedPoolOptions::default())?;
+/// let buffer = pool.allocate(4096, &Stream::new(&context)?)?;
+/// let (whole, half) = (Share::from(&buffer), buffer.range(0..2048)?);
+/// # drop((whole, half));
+/// # Ok::<(), cuda_mem_ipc::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Share {
     pub(super) segment: SegmentRef,

@@ -93,7 +93,7 @@ pub enum Message {
     Keep,
 }
 
-/// The first message of an exporter.
+/// The first message of an exporter. [`Message`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Offer {
@@ -108,7 +108,7 @@ impl Offer {
     pub const OURS: Self = Self { version: Self::VERSION };
 }
 
-/// The answer of an importer: how much it imports ahead. Nothing of it is promised.
+/// The answer of an importer: how much it imports ahead. Nothing of it is promised. [`Message`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accept {
     /// So many segments that no buffer of came yet.
@@ -117,7 +117,7 @@ pub struct Accept {
     pub bytes: u64,
 }
 
-/// A buffer that is handed over.
+/// A buffer that is handed over. [`Message`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandOver {
     /// Its number, by which it is released.
@@ -132,7 +132,7 @@ pub struct HandOver {
     pub fence: Fence,
 }
 
-/// What a receiver waits for.
+/// What a receiver waits for. [`Message`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fence {
     /// The generation of a line.
@@ -146,7 +146,7 @@ pub enum Fence {
     Event([u8; 64]),
 }
 
-/// A buffer that its receiver is done with.
+/// A buffer that its receiver is done with. [`Message`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Release {
     /// The buffer's number.
@@ -157,7 +157,7 @@ pub struct Release {
     pub generation: u64,
 }
 
-/// Why a payload is none of a shared pool.
+/// Why a payload is none of a shared pool. [`Message`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {

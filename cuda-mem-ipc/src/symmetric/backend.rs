@@ -8,7 +8,7 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 
 use super::{Result, SymmetricMemory};
 
-/// A kind of device, by the name that it has in PyTorch.
+/// A kind of device, by the name that it has in PyTorch. The [module](crate::symmetric) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceType(&'static str);
 
@@ -36,6 +36,7 @@ impl fmt::Display for DeviceType {
 }
 
 /// An allocation of a backend. Addresses come again, and this does not: two are equal if they are the same allocation.
+/// [`NativeBackend::take`](super::NativeBackend::take) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Allocated {
     /// Where it begins.
@@ -47,6 +48,12 @@ pub struct Allocated {
 /// Allocates memory on every rank alike, and tells each rank where the others have it.
 ///
 /// It is registered by device type and [`name`](Self::name) in [`Backends`](super::Backends).
+/// The [module](crate::symmetric) has an example.
+///
+/// # Capture
+///
+/// Each backend says what may be called while streams capture. All functions of [`NativeBackend`](super::NativeBackend) may, with memory that
+/// no stream uses which captures.
 pub trait SymmetricBackend: Send + Sync {
     /// What it is chosen by: `"NATIVE"`, `"NVSHMEM"`, `"NCCL"`.
     fn name(&self) -> &str;

@@ -11,6 +11,13 @@ use super::DeviceType;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call about symmetric memory failed.
+///
+/// ```
+/// use cuda_mem_ipc::symmetric::{Backends, DeviceType, Error};
+///
+/// let unknown = Backends::new().set_backend(DeviceType::CUDA, "MPI");
+/// assert!(matches!(unknown, Err(Error::UnknownBackend { .. })));
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -415,6 +422,16 @@ pub enum Error {
 }
 
 /// What is wrong with a rank.
+///
+/// ```
+/// use cuda_mem_ipc::symmetric::{Error, Why};
+///
+/// /// Whether the others may go on without a rank: it said that it goes.
+/// fn is_leaving(error: &Error) -> bool {
+///     matches!(error, Error::Broken { why: Why::Left, .. })
+/// }
+/// # let _ = is_leaving;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Why {

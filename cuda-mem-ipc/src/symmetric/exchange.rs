@@ -9,6 +9,40 @@ use super::Result;
 /// that has ranks on more hosts brings its own, over whatever its ranks talk over.
 ///
 /// Every rank calls [`all_gather`](Self::all_gather) equally often, in the same order.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use cuda_mem_ipc::symmetric::{Exchange, Result};
+///
+/// /// A program of one rank.
+/// #[derive(Debug)]
+/// struct Alone;
+///
+/// impl Exchange for Alone {
+///     fn name(&self) -> &str {
+///         "alone"
+///     }
+///
+///     fn rank(&self) -> usize {
+///         0
+///     }
+///
+///     fn world_size(&self) -> usize {
+///         1
+///     }
+///
+///     fn all_gather(&self, bytes: &[u8], _timeout: Duration) -> Result<Vec<Vec<u8>>> {
+///         Ok(vec![bytes.to_vec()])
+///     }
+///
+///     fn check(&self) -> Result<()> {
+///         Ok(())
+///     }
+/// }
+/// # assert_eq!(Alone.all_gather(b"here", Duration::ZERO)?, [b"here"]);
+/// # Ok::<(), cuda_mem_ipc::symmetric::Error>(())
+/// ```
 pub trait Exchange: fmt::Debug + Send + Sync {
     /// What the ranks together are called.
     fn name(&self) -> &str;

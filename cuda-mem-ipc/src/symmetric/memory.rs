@@ -10,7 +10,7 @@ use cuda_mem_pool::cuda_mem_core::{self as core, Device, Driver, Stream, StreamU
 
 use super::{Error, Result};
 
-/// An allocation on every rank of a group. The module has an example.
+/// An allocation on every rank of a group. The [module](crate::symmetric) has an example.
 ///
 /// Addresses are valid on this rank's device for as long as this lives. What is enqueued by address alone is its author's `unsafe`
 /// responsibility; [`PeerBuffer::on`] has the memory outlive the work.
@@ -108,7 +108,7 @@ pub trait SymmetricMemory: fmt::Debug + Send + Sync {
 }
 
 /// A part of a rank's memory, which stays mapped while this lives and until the work is done that was enqueued under
-/// [`on`](Self::on).
+/// [`on`](Self::on). The [module](crate::symmetric) has an example.
 #[derive(Debug, Clone)]
 pub struct PeerBuffer {
     address: CUdeviceptr,

@@ -12,7 +12,7 @@ use super::{Backends, DeviceType, Error, Result, SymmetricBackend};
 /// The backends that allocate without a group, which a memory pool does not name.
 const ADMITTED: [&str; 2] = ["NVSHMEM", "NCCL"];
 
-/// What a memory pool gets its memory from.
+/// What a memory pool gets its memory from. [`SymmetricMempool`] is one, and has an example.
 pub trait MempoolAllocator: Send + Sync {
     /// Memory on `device`, whatever device is current.
     ///

@@ -61,7 +61,7 @@ pub struct Connection {
     version: u16,
 }
 
-/// What came from the peer.
+/// What came from the peer. [`Connection`] has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Message {

@@ -65,7 +65,7 @@ pub struct Frame<'a> {
     numbers: Option<&'a [u8]>,
 }
 
-/// Why bytes are no frame.
+/// Why bytes are no frame. [`Frame`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 ///
 /// A server gets it from [`Listener::accept`](super::Listener::accept), a parent from [`pair`], a child from
 /// [`inherited`](Self::inherited). [`AsFd`] gives the socket, readable when the peer has said hello: a server that completes it
-/// only then does not wait for a client that says nothing.
+/// only then does not wait for a client that says nothing. [`Connection`] and [`pair`] have examples.
 #[derive(Debug)]
 pub struct Pending {
     socket: Socket,

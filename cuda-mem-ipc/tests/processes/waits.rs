@@ -12,11 +12,11 @@ use cuda_mem_ipc::shared::{
 use cuda_mem_pool::MemoryResource;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 
-use crate::common::capture::{Capture, RELAXED};
+use crate::common::capture::{Capture, GLOBAL, RELAXED};
 use crate::common::gate::Gate;
 use crate::common::{World, pattern};
 use crate::hostile::{exporter, importer, part};
-use crate::link::{LIMIT, SHORT, enqueue_download, eventually, options, upload};
+use crate::link::{LIMIT, SHORT, enqueue_download, eventually, kinds, options, upload};
 use crate::raw::{both_ends, say, segment, write};
 
 const LEN: usize = 100_000;
@@ -72,6 +72,50 @@ fn nothing_is_handed_over_by_a_stream_that_captures() {
     }
     exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
     assert_eq!(exporter.leases(), lent + 1);
+}
+
+/// In the mode in which the driver ends a capture for most calls of any thread: connecting, mapping, handing over and giving back are
+/// none of those.
+#[test]
+fn a_buffer_goes_over_and_back_beside_a_global_capture() {
+    let world = World::new();
+    for kind in kinds(&world) {
+        let captured = world.new_stream();
+        let capture = Capture::begin(&captured, GLOBAL);
+        // From another thread, and from this one, which captures.
+        let there_and_back = || {
+            let (here, there) = both_ends();
+            let theirs = world.context.clone();
+            let importer = std::thread::spawn(move || Importer::new(&theirs, there, LIMIT).unwrap());
+            let exporter = Exporter::new(&world.context, here, LIMIT).unwrap();
+            let importer = importer.join().unwrap();
+            let pool = SharedPool::new(&world.context, &options(kind, 2 << 20)).unwrap();
+            let stream = world.new_stream();
+            let buffer = pool.allocate(LEN, &stream).unwrap();
+            if kind == MemoryKind::Host {
+                buffer.write(0, &pattern(LEN, 1), LIMIT).unwrap();
+            }
+            exporter.hand_over(buffer.range(0..LEN).unwrap(), &stream, LIMIT).unwrap();
+            let received = importer.recv(LIMIT).unwrap();
+            received.synchronize(LIMIT).unwrap();
+            assert!(received.is_ready().unwrap());
+            drop(received.on(&stream).unwrap());
+            if kind == MemoryKind::Host {
+                let mut bytes = vec![0; LEN];
+                received.read(0, &mut bytes, LIMIT).unwrap();
+                assert!(bytes == pattern(LEN, 1));
+                received.write(0, &bytes, LIMIT).unwrap();
+            }
+            drop((received, importer));
+            eventually("it is back", || exporter.leases() == 0);
+            if kind == MemoryKind::Host {
+                buffer.read(0, &mut [0; LEN], LIMIT).unwrap();
+            }
+        };
+        std::thread::scope(|scope| scope.spawn(there_and_back).join().unwrap());
+        there_and_back();
+        assert_eq!(capture.end().map(|graph| graph.len()), Ok(0), "{kind:?}: the capture was harmed");
+    }
 }
 
 /// An importer that ends has let go of all that it knew, and hears of segments that end after it as long as its last release is not

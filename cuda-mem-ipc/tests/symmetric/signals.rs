@@ -5,7 +5,7 @@ use cuda_mem_core::{DeviceBuffer, Driver, Error as CoreError, Stream, copy};
 use cuda_mem_ipc::symmetric::{CHANNELS, Error, PeerBuffer, SymmetricMemory};
 use cuda_mem_sim::Builder;
 
-use crate::common::capture::{Capture, RELAXED};
+use crate::common::capture::{Capture, GLOBAL, RELAXED};
 use crate::common::gate::Gate;
 use crate::common::pair::{self, Channel, test_name};
 use crate::common::{Backend, backend};
@@ -346,6 +346,29 @@ fn a_stream_that_captures_is_refused_and_its_graph_goes_on() {
         assert_eq!(capture.end().map(|graph| graph.len()).unwrap(), 0);
         // Nothing was counted.
         rank.meet(&*memory);
+        crew.finish();
+    });
+}
+
+/// In the mode in which the driver ends a capture for most calls of any thread.
+#[test]
+fn memory_is_made_mapped_and_given_back_beside_a_global_capture() {
+    fn body(first: &Channel) {
+        let rank = Seat::of(first).join();
+        let kept = [rank.memory(100), rank.memory(4 << 20)];
+        rank.meet(&*kept[1]);
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        let rank = crew.seat.join();
+        let stream = Stream::new(&rank.context).unwrap();
+        let capture = Capture::begin(&stream, GLOBAL);
+        // The second needs another segment, on both ranks.
+        let kept = [rank.memory(100), rank.memory(4 << 20)];
+        drop(kept[1].get_buffer(1, 0..100).unwrap().on(&rank.stream).unwrap());
+        rank.meet(&*kept[1]);
+        drop(kept);
+        assert_eq!(capture.end().map(|graph| graph.len()), Ok(0));
         crew.finish();
     });
 }

@@ -13,6 +13,7 @@ use crate::primitive::{Mutex, Ordering, lock};
 use crate::quietly::quietly;
 
 /// Names a callback of an allocator; no two in a process have the same.
+/// [`CachingAllocator::attach_oom_reclaimer`](super::CachingAllocator::attach_oom_reclaimer) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallbackId(u64);
 

@@ -9,6 +9,7 @@ use cuda_mem_core::StreamId;
 use crate::quietly::quietly;
 
 /// A call of the driver that an allocator made. Addresses and memory are the driver's, lengths in bytes.
+/// [`CallObserver`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverCall {

@@ -15,7 +15,7 @@ use crate::engine::paged::Backing;
 use crate::error::{Error, Result};
 use crate::primitive::{Mutex, lock};
 
-/// Who needs memory to stay where it is.
+/// Who needs memory to stay where it is. [`Pinned`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Pin {
@@ -29,7 +29,7 @@ pub enum Pin {
     DlPack,
 }
 
-/// A range that is pinned.
+/// A range that is pinned. [`Pinned`] has an example of a pin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PinnedRange {

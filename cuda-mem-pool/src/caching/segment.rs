@@ -42,7 +42,7 @@ pub struct Segment {
     pub pins: u32,
 }
 
-/// What a [`Segment`] is doing.
+/// What a [`Segment`] is doing. [`Segment`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SegmentState {
@@ -52,6 +52,8 @@ pub enum SegmentState {
 
 /// Free memory is about to leave addresses: afterwards there is none, or other memory. Memory that blocks are in, and what is
 /// [pinned](CachingAllocator::pin), never leaves.
+///
+/// [`CachingAllocator::on_backing_change`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackingChange {

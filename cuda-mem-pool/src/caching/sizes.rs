@@ -13,6 +13,7 @@ use crate::primitive::lock;
 use crate::statistics::PoolSize;
 
 /// What a stream has of the default pool for blocks of one size class.
+/// [`CachingAllocator::stream_segment_sizes`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamSegmentSize {

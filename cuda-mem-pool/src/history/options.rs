@@ -32,7 +32,7 @@ pub struct HistoryOptions {
     pub clear_history: bool,
 }
 
-/// For what the calling stack is recorded. Each level includes those before it.
+/// For what the calling stack is recorded. Each level includes those before it. [`HistoryOptions`] has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RecordContext {
     /// For nothing.

@@ -49,7 +49,7 @@ pub trait TraceTracker: Send + Sync {
     fn track(&self, entry: &TraceEntry);
 }
 
-/// Names a tracker of a [`History`](super::History).
+/// Names a tracker of a [`History`](super::History). [`TraceTracker`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TrackerId(u64);
 

@@ -37,11 +37,11 @@ pub trait HostReachable: Accessibility {}
 /// Memory that devices reach. [`Accessibility`] has an example.
 pub trait DeviceReachable: Accessibility {}
 
-/// Devices alone reach the memory.
+/// Devices alone reach the memory. [`Accessibility`] has an example.
 #[derive(Debug, Clone, Copy)]
 pub enum DeviceAccessible {}
 
-/// Host and devices reach the memory.
+/// Host and devices reach the memory. [`Accessibility`] has an example.
 #[derive(Debug, Clone, Copy)]
 pub enum HostDeviceAccessible {}
 

@@ -79,7 +79,7 @@ pub struct BlockInfo {
     pub frames: Option<Frames>,
 }
 
-/// Who has a block.
+/// Who has a block. [`Snapshot`](super::Snapshot) has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum BlockState {
     /// Somebody.

@@ -31,6 +31,7 @@ pub struct AllocatorSettings {
 }
 
 /// A mark that the program has set. [`Snapshot`](super::Snapshot) holds them.
+/// [`Snapshot`](super::Snapshot) has an example of what they stand beside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Annotation {
     /// Its name.
@@ -43,7 +44,7 @@ pub struct Annotation {
     pub time_us: u64,
 }
 
-/// Which end of a marked time.
+/// Which end of a marked time. [`Snapshot`](super::Snapshot) has an example of what they stand beside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AnnotationStage {
     /// Its begin.

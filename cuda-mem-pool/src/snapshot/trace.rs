@@ -112,7 +112,7 @@ impl Action {
     }
 }
 
-/// There is no such action.
+/// There is no such action. [`Action`] has an example.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no trace action {name:?}; the actions are {}", Action::ALL.map(Action::name).join(", "))]
 pub struct UnknownAction {

@@ -50,7 +50,7 @@ impl Stat {
     }
 }
 
-/// Which of the two kinds of pools a block or segment belongs to, as PyTorch has them.
+/// Which of the two kinds of pools a block or segment belongs to, as PyTorch has them. [`PoolStat`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PoolSize {
     /// Blocks of up to 1 MiB, and the segments that they are cut from.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{MAX_EVENTS, MAX_SIZE};
 
-/// What is wrong with a trace, and where.
+/// What is wrong with a trace, and where. [`Trace`](super::Trace) has an example.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("line {line}: {kind}")]
 pub struct TraceError {
@@ -21,7 +21,7 @@ impl TraceError {
     }
 }
 
-/// What is wrong with a line of a trace.
+/// What is wrong with a line of a trace. [`Trace`](super::Trace) has an example.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceErrorKind {

@@ -1,6 +1,6 @@
 //! One line of a trace.
 
-/// Something that happened to a block.
+/// Something that happened to a block. [`TraceWriter`](super::TraceWriter) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// What happened.
@@ -15,7 +15,7 @@ pub struct Event {
     pub thread: Option<u64>,
 }
 
-/// What happened to a block.
+/// What happened to a block. [`TraceReader`](super::TraceReader) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// It was allocated.

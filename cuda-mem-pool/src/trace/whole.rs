@@ -11,6 +11,16 @@ use super::reader::TraceReader;
 
 /// A whole trace whose events make sense together: no id is allocated twice, only live blocks are freed, only freed ones
 /// complete, and each stays with its stream.
+///
+/// ```
+/// use cuda_mem_pool::trace::Trace;
+///
+/// let trace = Trace::read("op,id,size,stream\na,0,1000,7\nf,0,,7\n".as_bytes())?;
+/// assert_eq!(trace.events().len(), 2);
+/// let wrong = Trace::read("op,id,size,stream\nf,7,,0\n".as_bytes()).unwrap_err();
+/// assert_eq!(wrong.to_string(), "line 2: the block 7 is freed and is not live");
+/// # Ok::<(), cuda_mem_pool::trace::TraceError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trace {
     header: Header,

@@ -165,6 +165,57 @@ const CALLS: &str = "1,create,7,2097152\n2,map,0x10000000,7,2097152\n3,access,0x
                      5,create,8,2097152\n6,map,0x10200000,8,2097152\n7,alloc,1,0x10200000,2097152,1\n8,order,0,1\n9,free,1\n\
                      10,wait,event\n11,free,0\n12,done,0\n13,done,1\n14,unmap,0x10000000,2097152\n15,release,7\n";
 
+/// A snapshot of one block of 512 bytes at 4096, as Python writes the expression.
+fn pickled(files: &Files, expression: &str) -> PathBuf {
+    let path = files.0.join("odd.pickle");
+    let script = "import pickle, sys\n\
+                  def segment(address=4096, **more):\n\
+                  \x20   block = dict(address=address, size=512, state='active_allocated')\n\
+                  \x20   return dict(dict(device=0, address=4096, total_size=1024, stream=0, blocks=[block]), **more)\n\
+                  pickle.dump(eval(sys.argv[2]), open(sys.argv[1], 'wb'))";
+    let output = Command::new("python3").args(["-c", script]).arg(&path).arg(expression).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    path
+}
+
+#[test]
+fn snapshots_that_say_less_or_more_are_read() {
+    let files = Files::new("odd");
+    for expression in [
+        // What torch.cuda.memory_snapshot gives.
+        "[segment()]",
+        "dict(segments=[segment(new=None)], new={})",
+        "dict(segments=[segment()], device_traces=[[dict(action='new')]])",
+    ] {
+        pickled(&files, expression);
+        let (history, _) = read(&files.arguments("odd.pickle")).unwrap();
+        let [block] = &history.blocks[..] else { panic!("{history:?}") };
+        assert_eq!((block.address, block.size), (Some(4096), 512), "{expression}");
+    }
+}
+
+#[test]
+fn a_snapshot_that_contradicts_itself_is_refused_where_it_does() {
+    let files = Files::new("wrong");
+    for (expression, error) in [
+        (
+            "[segment(3584)]",
+            "segments[0]: blocks[0] begins before its segment, or before the end of another block",
+        ),
+        ("[segment(4992)]", "segments[0]: blocks[0] ends beyond its segment"),
+        ("[segment(blocks=2 * segment()['blocks'])]", "blocks[1] begins before"),
+        ("[segment(device=None)]", "segments[0]: device: expected an integer, found None"),
+        (
+            "[segment(blocks=[dict(size=512, state='lost')])]",
+            "the state \"lost\" is not known; there are active_allocated",
+        ),
+    ] {
+        pickled(&files, expression);
+        let found = format!("{:#}", read(&files.arguments("odd.pickle")).unwrap_err());
+        assert!(found.contains(error), "{expression}: {found}");
+    }
+}
+
 #[test]
 fn a_call_log_adds_addresses_and_reserved_memory() {
     let files = Files::new("calls");

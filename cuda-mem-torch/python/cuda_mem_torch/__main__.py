@@ -1,5 +1,6 @@
 """``python -m cuda_mem_torch``: what is here, and whether it fits together."""
 
+import argparse
 import sys
 
 from cuda_mem_torch import __version__, _library, _shim, _torch
@@ -7,6 +8,7 @@ from cuda_mem_torch import __version__, _library, _shim, _torch
 
 def main() -> int:
     """Says what was found; 0 if ``enable()`` can work."""
+    argparse.ArgumentParser(prog="python -m cuda_mem_torch", description=__doc__).parse_args()
     print(f"cuda_mem_torch {__version__}, {_library.PATH}")
     try:
         torch = _torch.load()

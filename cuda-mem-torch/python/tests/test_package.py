@@ -256,6 +256,24 @@ class Parts(unittest.TestCase):
             cuda_mem_torch.pin_memory(ctypes.addressof(memory), 8192)
         cuda_mem_torch.unpin_memory(ctypes.addressof(memory))
 
+    def test_numbers_that_are_no_memory_are_named(self):
+        for address, size, error in ((4096, -1, "size is -1; it must be"), (-4096, 1, "data_ptr is -4096"), (4096, 1 << 64, "size is")):
+            with self.assertRaisesRegex(ValueError, error):
+                cuda_mem_torch.pin_memory(address, size)
+        with self.assertRaises(TypeError):
+            cuda_mem_torch.pin_memory(4096.5, 1)
+
+    def test_a_driver_that_is_not_there_is_no_wrong_argument(self):
+        words = "import cuda_mem_torch\ntry: cuda_mem_torch.pin_memory(4096, 1)\nexcept cuda_mem_torch.CudaMemError as error: print(error)"
+        environment = os.environ | {"CUDA_MEM_DRIVER": "/nowhere/libcuda.so.1"}
+        said = subprocess.run([sys.executable, "-c", words], env=environment, check=True, capture_output=True, text=True).stdout
+        self.assertIn("CUDA_MEM_DRIVER", said)
+
+    def test_the_command_takes_no_words(self):
+        for words, code in ((["--help"], 0), (["nonsense"], 2)):
+            done = subprocess.run([sys.executable, "-m", "cuda_mem_torch", *words], capture_output=True, text=True)
+            self.assertEqual(done.returncode, code, done.stderr)
+
     def test_a_forgotten_stream_is_known_no_more(self):
         import ctypes
 

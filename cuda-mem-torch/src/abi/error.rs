@@ -127,16 +127,23 @@ pub extern "C" fn cuda_mem_torch_last_driver_code() -> c_int {
     LAST.try_with(|last| last.try_borrow().map_or(0, |last| last.driver)).unwrap_or(0)
 }
 
+/// The kind of an error below the allocators. Only what the caller could have passed otherwise is an argument.
+fn code_of(error: &CoreError) -> c_int {
+    match error {
+        CoreError::Forked => CUDA_MEM_TORCH_FORKED,
+        CoreError::Capturing { .. } => CUDA_MEM_TORCH_CAPTURING,
+        CoreError::NotAllocated { .. } => CUDA_MEM_TORCH_NOT_OURS,
+        CoreError::Driver(_) => CUDA_MEM_TORCH_DRIVER,
+        CoreError::TooLarge { .. } | CoreError::OutOfHostMemory { .. } => CUDA_MEM_TORCH_OUT_OF_MEMORY,
+        CoreError::Load(_) | CoreError::Io { .. } | CoreError::LockLimit { .. } => CUDA_MEM_TORCH_SYSTEM,
+        CoreError::Missing(_) | CoreError::Unsupported { .. } => CUDA_MEM_TORCH_UNSUPPORTED,
+        _ => CUDA_MEM_TORCH_INVALID_ARGUMENT,
+    }
+}
+
 impl From<CoreError> for Failure {
     fn from(error: CoreError) -> Self {
-        let code = match &error {
-            CoreError::Forked => CUDA_MEM_TORCH_FORKED,
-            CoreError::Capturing { .. } => CUDA_MEM_TORCH_CAPTURING,
-            CoreError::NotAllocated { .. } => CUDA_MEM_TORCH_NOT_OURS,
-            CoreError::Driver(_) => CUDA_MEM_TORCH_DRIVER,
-            CoreError::TooLarge { .. } => CUDA_MEM_TORCH_OUT_OF_MEMORY,
-            _ => CUDA_MEM_TORCH_INVALID_ARGUMENT,
-        };
+        let code = code_of(&error);
         let driver = error.code().map_or(0, |code| code.0.cast_signed());
         Self { code, driver, message: error.to_string() }
     }
@@ -146,16 +153,18 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match &error {
             Error::Core(_) if error.is_out_of_memory() => CUDA_MEM_TORCH_OUT_OF_MEMORY,
-            Error::Core(CoreError::Forked) => CUDA_MEM_TORCH_FORKED,
-            Error::Core(CoreError::Capturing { .. }) | Error::Capturing => CUDA_MEM_TORCH_CAPTURING,
-            Error::Core(CoreError::Driver(_)) | Error::NoSuchPool { .. } => CUDA_MEM_TORCH_DRIVER,
+            Error::Core(error) => code_of(error),
+            Error::Capturing => CUDA_MEM_TORCH_CAPTURING,
+            Error::NoSuchPool { .. } => CUDA_MEM_TORCH_DRIVER,
             Error::OutOfMemory { .. } | Error::DeviceOutOfMemory(_) | Error::TooLarge { .. } => {
                 CUDA_MEM_TORCH_OUT_OF_MEMORY
             }
             Error::UnknownAddress { .. } => CUDA_MEM_TORCH_NOT_OURS,
             Error::Pool(_) | Error::OwnSource { .. } => CUDA_MEM_TORCH_POOL,
             Error::InCallback => CUDA_MEM_TORCH_IN_CALLBACK,
-            Error::Unsupported { .. } | Error::NoPeerAccess { .. } => CUDA_MEM_TORCH_UNSUPPORTED,
+            Error::Unsupported { .. } | Error::NoPeerAccess { .. } | Error::NeedsDriver { .. } => {
+                CUDA_MEM_TORCH_UNSUPPORTED
+            }
             _ => CUDA_MEM_TORCH_INVALID_ARGUMENT,
         };
         let driver = error.driver_error().map_or(0, |error| error.code().0.cast_signed());

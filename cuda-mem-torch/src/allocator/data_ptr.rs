@@ -25,7 +25,7 @@ pub(crate) trait Delete: Send + Sync {
 }
 
 /// The function that frees what an allocator gave: that allocator's own, also after another one became the program's. Two are
-/// equal if they are of the same allocator.
+/// equal if they are of the same allocator. [`DataPtr`] has an example.
 #[derive(Clone)]
 pub struct RawDeleter(Arc<dyn Delete>);
 

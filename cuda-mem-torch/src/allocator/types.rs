@@ -11,6 +11,18 @@ use cuda_mem_ipc::cuda_mem_pool::segments::Checkpoint;
 use super::DataPtr;
 
 /// A request that failed for lack of memory, as PyTorch tells its observers. Its text begins as that of PyTorch's error.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
+/// use cuda_mem_torch::{CudaAllocator, NativeAllocator};
+///
+/// let allocator = NativeAllocator::new(Driver::over(cuda_mem_sim::table())?); // with a GPU: Driver::system()?
+/// allocator.init(1)?;
+/// allocator.attach_out_of_memory_observer(Arc::new(|event| println!("{} bytes: {event}", event.requested)))?;
+/// # Ok::<(), cuda_mem_torch::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OutOfMemory {
@@ -68,6 +80,24 @@ impl fmt::Display for Bytes {
 }
 
 /// The layout of a private pool at one moment, of [`CudaAllocator::checkpoint_state`](super::CudaAllocator::checkpoint_state).
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
+/// use cuda_mem_torch::{CudaAllocator, MemPool, NativeAllocator};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let device = driver.device(0)?;
+/// let allocator: Arc<dyn CudaAllocator> = Arc::new(NativeAllocator::new(driver));
+/// allocator.init(1)?;
+/// let pool = device.primary_context()?.with_current(|| MemPool::of(&allocator, None, true, false, false))??;
+/// let state = allocator.checkpoint_state(device, pool.id())?;
+/// // SAFETY: nothing was allocated in the pool.
+/// let delta = unsafe { allocator.set_checkpoint_pool_state(device, &state) }?;
+/// assert!(delta.ptrs_freed.is_empty() && delta.dataptrs_allocd.is_empty());
+/// # Ok::<(), cuda_mem_torch::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct AllocatorState {
     pub(crate) device: Device,
@@ -90,6 +120,7 @@ impl AllocatorState {
 }
 
 /// What [`CudaAllocator::set_checkpoint_pool_state`](super::CudaAllocator::set_checkpoint_pool_state) did.
+/// [`AllocatorState`] has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct CheckpointDelta {

@@ -24,7 +24,7 @@ use super::{
 ///
 /// The uses that it is [told of](Borrowed::on) come before that: the stream that was named to the lender is ordered behind them, or,
 /// without one, they are waited for on the host. Where that is not possible, because a stream captures, the tensor is leaked and
-/// counted ([`Driver::release_failures`]): its memory may be in use.
+/// counted ([`Driver::release_failures`]): its memory may be in use. The [module](super) has an example.
 pub struct Borrowed {
     layout: Layout,
     address: u64,

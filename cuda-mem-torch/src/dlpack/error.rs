@@ -4,7 +4,7 @@ use std::fmt;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core as core;
 
-/// Why a tensor is not taken, or given.
+/// Why a tensor is not taken, or given. The [module](super) has an example.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum DlpackError {
@@ -104,7 +104,7 @@ pub enum DlpackError {
     },
 }
 
-/// An error with what was to be lent.
+/// An error with what was to be lent. The [module](super) has an example.
 pub struct Refused<O> {
     /// Why.
     pub error: DlpackError,

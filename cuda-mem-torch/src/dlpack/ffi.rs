@@ -17,7 +17,7 @@ pub const DL_CUDA_MANAGED: i32 = 13;
 /// The tensor must not be written.
 pub const FLAG_READ_ONLY: u64 = 1;
 
-/// A version of the standard.
+/// A version of the standard. The [module](super) has an example.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DLPackVersion {
@@ -27,7 +27,7 @@ pub struct DLPackVersion {
     pub minor: u32,
 }
 
-/// Where memory lies.
+/// Where memory lies. The [module](super) has an example.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DLDevice {
@@ -90,7 +90,7 @@ impl DLDataType {
     }
 }
 
-/// A tensor that somebody else owns.
+/// A tensor that somebody else owns. The [module](super) has an example.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DLTensor {
@@ -111,7 +111,7 @@ pub struct DLTensor {
     pub byte_offset: u64,
 }
 
-/// A tensor that is lent, as versions before 1.0 have it.
+/// A tensor that is lent, as versions before 1.0 have it. The [module](super) has an example.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DLManagedTensor {
@@ -123,7 +123,7 @@ pub struct DLManagedTensor {
     pub deleter: Option<unsafe extern "C" fn(*mut Self)>,
 }
 
-/// A tensor that is lent, as versions 1.x have it.
+/// A tensor that is lent, as versions 1.x have it. The [module](super) has an example.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DLManagedTensorVersioned {

@@ -23,6 +23,7 @@ use super::{
 };
 
 /// A buffer that can be lent: its memory stays where it is while it exists, and a stream can be entered as its user.
+/// The [module](super) has an example.
 ///
 /// # Safety
 ///

@@ -13,6 +13,23 @@ const MOST_PIECES: u64 = 1 << 19;
 const KINDS: &str = "c (cuMemAlloc), e (mapped, pieces of one size), m (mapped, pieces of several sizes)";
 
 /// By which another process opens the memory of an allocation.
+///
+/// ```
+/// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_torch::{CudaAllocator, NativeAllocator};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let allocator = NativeAllocator::new(driver);
+/// allocator.init(1)?;
+/// let block = allocator.malloc(4096, context.device(), &Stream::new(&context)?)?;
+/// // SAFETY: the block is freed when nobody uses it any more.
+/// let shared = unsafe { allocator.share_ipc_handle(block) }?;
+/// assert!(!shared.handle.is_empty()); // to be sent; there: CudaAllocator::ipc_dev_ptr(&handle), and the offset added to its address
+/// // SAFETY: nothing uses it.
+/// unsafe { allocator.raw_delete(block) }?;
+/// # Ok::<(), cuda_mem_torch::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShareableHandle {
@@ -23,6 +40,19 @@ pub struct ShareableHandle {
 }
 
 /// Why bytes name no memory.
+///
+/// ```
+/// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
+/// use cuda_mem_torch::{CudaAllocator, Error, NativeAllocator};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let allocator = NativeAllocator::new(driver);
+/// allocator.init(1)?;
+/// let context = driver.device(0)?.primary_context()?;
+/// let wrong = context.with_current(|| allocator.ipc_dev_ptr(b"no handle"))?;
+/// assert!(matches!(wrong, Err(Error::Handle(_))));
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {

@@ -30,6 +30,7 @@ enum Memory {
 
 /// A share in memory of another process, opened by [`CudaAllocator::ipc_dev_ptr`](crate::CudaAllocator::ipc_dev_ptr). Clones are
 /// shares too. The last that is dropped closes the memory, behind the uses that it knows of.
+/// [`ShareableHandle`](crate::ShareableHandle) has an example.
 #[derive(Debug, Clone)]
 pub struct IpcDevPtr(Imported<Memory>);
 

@@ -177,7 +177,8 @@ fn rmm_program(home: Home<'_>, peers: &Path) -> Result<PathBuf> {
 /// Leaves what the command line asks for.
 fn narrow(suite: &mut Suite, arguments: &Arguments) -> Result<()> {
     if let Some(pattern) = &arguments.case {
-        let all = suite.cases.iter().map(|case| case.name.clone()).collect::<Vec<_>>().join(", ");
+        // Names have commas in them.
+        let all = suite.cases.iter().map(|case| format!("`{}`", case.name)).collect::<Vec<_>>().join(", ");
         suite.cases.retain(|case| crate::gpu_test::matches(pattern, &case.name));
         if suite.cases.is_empty() {
             bail!("no case matches `{pattern}`; there are: {all}");

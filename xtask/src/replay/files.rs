@@ -15,9 +15,8 @@ const MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// A file's text, unpacked if it is packed; the name does not matter.
 fn open(path: &Path) -> Result<Box<dyn BufRead>> {
-    let mut file =
-        BufReader::new(File::open(path).with_context(|| format!("cannot open {}", path.display()))?);
-    let start = file.fill_buf().with_context(|| format!("cannot read {}", path.display()))?;
+    let mut file = BufReader::new(File::open(path).context("cannot be opened")?);
+    let start = file.fill_buf().context("cannot be read")?;
     Ok(if start.starts_with(&MAGIC) { unpacked(file) } else { Box::new(file) })
 }
 
@@ -27,12 +26,12 @@ fn unpacked(packed: impl Read + 'static) -> Box<dyn BufRead> {
 
 /// A trace.
 pub(crate) fn read_trace(path: &Path) -> Result<Trace> {
-    Trace::read(open(path)?).with_context(|| path.display().to_string())
+    Ok(Trace::read(open(path)?)?)
 }
 
 /// A log of calls.
 pub(crate) fn read_log(path: &Path) -> Result<Box<dyn BufRead>> {
-    open(path)
+    open(path).with_context(|| path.display().to_string())
 }
 
 /// The file's name without its endings.

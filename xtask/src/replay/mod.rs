@@ -20,7 +20,7 @@ mod tests;
 mod torch;
 mod uses;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
@@ -39,8 +39,8 @@ pub(crate) struct Arguments {
     /// Which allocator.
     #[arg(long, value_enum, default_value = "caching")]
     allocator: Allocator,
-    /// Operations that the device runs behind the host.
-    #[arg(long, value_name = "N")]
+    /// Operations that the device runs behind the host [default: 0].
+    #[arg(long, value_name = "N", value_parser = operations, allow_negative_numbers = true)]
     lag: Option<u64>,
     /// The most bytes there are, a multiple of the trace's peak live bytes such as 1.05x, or `auto`: find the smallest
     /// number of bytes without an out-of-memory event.
@@ -66,10 +66,16 @@ pub(crate) struct Arguments {
     trace: Option<PathBuf>,
 }
 
+/// A lag as the command line has it.
+fn operations(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text:?} is no whole number of operations from 0 on"))
+}
+
 /// Replays; whether all went well. No figure decides that, but a log that the checker rejects does.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     if let Some(log) = &arguments.check_calls {
-        let trace = arguments.trace.as_deref().map(files::read_trace).transpose()?;
+        let read = |path: &Path| files::read_trace(path).with_context(|| path.display().to_string());
+        let trace = arguments.trace.as_deref().map(read).transpose()?;
         let sums = check::check(files::read_log(log)?, trace.as_ref(), arguments.lag)
             .with_context(|| format!("{} is rejected", log.display()))?;
         print!("{}", report::sums(&sums));
@@ -92,20 +98,34 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         lag: arguments.lag.unwrap_or(0),
         threads: arguments.threads,
     };
-    let mut rows = Vec::new();
+    let (mut rows, mut failures) = (Vec::new(), Vec::new());
     for path in &arguments.traces {
-        let trace = files::read_trace(path)?;
-        let plan = Plan::new(&files::name(path), &trace).with_context(|| path.display().to_string())?;
-        let row = row(&plan, &trace, &setting, arguments).with_context(|| path.display().to_string())?;
-        if arguments.json {
-            println!("{}", row.json());
+        match replay(path, &setting, arguments).with_context(|| path.display().to_string()) {
+            Ok(row) => {
+                if arguments.json {
+                    println!("{}", row.json());
+                }
+                rows.push(row);
+            }
+            // One bad file is no reason to leave the others.
+            Err(error) => failures.push(error),
         }
-        rows.push(row);
     }
-    if !arguments.json {
+    if !arguments.json && !rows.is_empty() {
         print!("{}", report::tables(&rows, &setting));
     }
-    Ok(true)
+    let Some(last) = failures.pop() else { return Ok(true) };
+    for failure in failures {
+        eprintln!("error: {failure:#}");
+    }
+    Err(last)
+}
+
+/// Replays a file.
+fn replay(path: &Path, setting: &Setting, arguments: &Arguments) -> Result<Row> {
+    let trace = files::read_trace(path)?;
+    let plan = Plan::new(&files::name(path), &trace)?;
+    row(&plan, &trace, setting, arguments)
 }
 
 fn row(
@@ -126,10 +146,17 @@ fn row(
     if let Some(file) = &arguments.calls {
         let checked = check::check(files::read_log(file)?, Some(trace), setting.checked_lag());
         let sums = checked.with_context(|| format!("the checker rejects {}", file.display()))?;
-        report::compare(&sums, plan, &outcome)?;
+        report::compare(&sums, &outcome)?;
     }
     let smallest = match arguments.capacity {
-        Some(Capacity::Auto) => Some(capacity::smallest(plan, trace, setting, outcome.peaks.reserved)?),
+        Some(Capacity::Auto) => {
+            ensure!(
+                outcome.oom == 0,
+                "{} of its allocations are refused without a limit too, so that no capacity is enough",
+                outcome.oom
+            );
+            Some(capacity::smallest(plan, trace, setting, outcome.peaks.reserved)?)
+        }
         _ => None,
     };
     Ok(Row::new(plan, setting, outcome, smallest))

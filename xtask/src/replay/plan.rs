@@ -24,8 +24,6 @@ pub(crate) struct Plan {
     pub(crate) blocks: Vec<Block>,
     /// The most bytes that were live at once, each block rounded up to 512.
     pub(crate) peak_live: u64,
-    /// As `peak_live`, with the blocks that were freed while another stream still used them.
-    pub(crate) peak_active: u64,
     /// The seconds that the run took, if the trace tells.
     pub(crate) wall: Option<f64>,
 }
@@ -64,7 +62,6 @@ impl Plan {
             operations: Vec::new(),
             blocks: Vec::new(),
             peak_live: 0,
-            peak_active: 0,
             wall: trace.header().number("wall_s")?.filter(|wall| *wall > 0.0),
         };
         let mut places = HashMap::new();
@@ -82,7 +79,7 @@ impl Plan {
             }
         }
         plan.add_sides(&ends);
-        plan.count_bytes().context("the sizes of its live blocks do not fit 64 bits")?;
+        (plan.peak_live, _) = plan.peaks(|_| true)?;
         Ok(plan)
     }
 
@@ -121,34 +118,41 @@ impl Plan {
         }
     }
 
-    /// The peaks, or nothing if they overflow.
-    fn count_bytes(&mut self) -> Option<()> {
-        let mut ends = self
-            .blocks
-            .iter()
-            .filter_map(|block| Some((block.side?.until, rounded(block.size))))
+    /// The most bytes that are live at once, of the blocks at these places, and the most with those that were freed while another stream
+    /// still used them.
+    pub(crate) fn peaks(&self, counts: impl Fn(usize) -> bool) -> Result<(u64, u64)> {
+        self.count_bytes(counts).context("the sizes of its live blocks do not fit 64 bits")
+    }
+
+    fn count_bytes(&self, counts: impl Fn(usize) -> bool) -> Option<(u64, u64)> {
+        let mut ends = (0..)
+            .zip(&self.blocks)
+            .filter(|(place, _)| counts(*place))
+            .filter_map(|(_, block)| Some((block.side?.until, rounded(block.size))))
             .collect::<Vec<_>>();
         ends.sort_unstable();
         let mut ends = ends.into_iter().peekable();
         let (mut live, mut pending) = (0u64, 0u64);
+        let (mut peak_live, mut peak_active) = (0, 0);
         for (now, operation) in self.operations.iter().enumerate() {
             while let Some((_, size)) = ends.next_if(|(until, _)| *until <= now as u64) {
                 pending = pending.checked_sub(size)?;
             }
             match operation {
-                Operation::Allocate(place) => {
+                Operation::Allocate(place) if counts(*place) => {
                     live = live.checked_add(rounded(self.blocks.get(*place)?.size))?
                 }
-                Operation::Free(place) => {
+                Operation::Free(place) if counts(*place) => {
                     let block = self.blocks.get(*place)?;
                     live = live.checked_sub(rounded(block.size))?;
                     pending = pending.checked_add(block.side.map_or(0, |_| rounded(block.size)))?;
                 }
+                Operation::Allocate(_) | Operation::Free(_) => {}
             }
-            self.peak_live = self.peak_live.max(live);
-            self.peak_active = self.peak_active.max(live.checked_add(pending)?);
+            peak_live = peak_live.max(live);
+            peak_active = peak_active.max(live.checked_add(pending)?);
         }
-        Some(())
+        Some((peak_live, peak_active))
     }
 
     /// The numbers of all streams, those of uses beside the trace's own too.
@@ -179,9 +183,11 @@ mod tests {
     #[test]
     fn live_and_active_are_counted_in_units_of_512() {
         let plan = plan("a,0,1,0\na,1,513,0\nf,1,,0\na,2,1024,0\nf,0,,0\nc,1,,0\n");
-        assert_eq!(plan.peak_live, 512 + 1024);
         // 1 is pending while 2 is allocated.
-        assert_eq!(plan.peak_active, 512 + 1024 + 1024);
+        assert_eq!(plan.peaks(|_| true).unwrap(), (512 + 1024, 512 + 1024 + 1024));
+        assert_eq!(plan.peak_live, 512 + 1024);
+        // Had 1 been refused, there would be 0 and 2.
+        assert_eq!(plan.peaks(|place| place != 1).unwrap(), (512 + 1024, 512 + 1024));
         assert_eq!(plan.operations.len(), 5);
         assert_eq!(plan.blocks[1].side, Some(Side { stream: 1, until: 5 }));
         assert_eq!(plan.blocks[0].side, None);

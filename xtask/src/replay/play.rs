@@ -15,6 +15,9 @@ use super::progress::Progress;
 /// What a replay found.
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
+    /// The most bytes that were live, and active, at once: as the plan's, without the blocks that were refused.
+    pub(crate) peak_live: u64,
+    pub(crate) peak_active: u64,
     pub(crate) peaks: Peaks,
     pub(crate) costs: Costs,
     pub(crate) tally: Tally,
@@ -111,7 +114,11 @@ impl Player<'_> {
         let late_calls = (costs.calls.heavy() - first_third.heavy()) as f64 * 1e4 / late as f64;
         let clock = clock_cost() * self.calls;
         let own = self.own.saturating_sub(costs.inside).saturating_sub(clock);
+        let served = |place: usize| addresses.get(place).is_some_and(Option::is_some);
+        let (peak_live, peak_active) = plan.peaks(served)?;
         Ok(Outcome {
+            peak_live,
+            peak_active,
             peaks: self.machine.peaks()?,
             costs,
             tally,

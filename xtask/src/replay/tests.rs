@@ -41,7 +41,7 @@ fn checked(trace: &Trace, setting: &Setting, capacity: Option<u64>) -> (Plan, Ou
     let text = Text::default();
     let outcome = setting.replay(&plan, capacity, CallLog::new(text.clone())).unwrap();
     let sums = check::check(&*text.take(), Some(trace), Some(setting.lag)).unwrap();
-    report::compare(&sums, &plan, &outcome).unwrap();
+    report::compare(&sums, &outcome).unwrap();
     (plan, outcome, sums)
 }
 
@@ -96,6 +96,36 @@ fn memory_that_runs_out_is_counted_and_what_was_refused_is_not_freed() {
     let (_, outcome, sums) = checked(&trace, &setting(Allocator::Native, 0, 1), Some(30 << 20));
     assert_eq!((outcome.oom, sums.oom, outcome.peaks.reserved), (1, 1, 20 << 20));
     assert_eq!(outcome.tally.retries, 1);
+    // Nor is it live: that would be a program which there was no memory for.
+    assert_eq!((outcome.peak_live, outcome.peak_active), (8 << 20, 8 << 20));
+}
+
+#[test]
+fn more_bytes_than_there_are_addresses_are_refused_and_not_a_failure() {
+    let trace = trace(&format!("a,0,{},0 a,1,1,0 f,0,,0", cuda_mem_pool::trace::MAX_SIZE));
+    for allocator in MODELLED {
+        let (_, outcome, _) = checked(&trace, &setting(allocator, 0, 1), None);
+        assert_eq!((outcome.oom, outcome.peak_live), (1, 512), "{allocator:?}");
+    }
+    let plan = Plan::new("t", &trace).unwrap();
+    for allocator in [Allocator::Caching, Allocator::DriverPool] {
+        let setting = Setting { backend: Backend::Sim, ..setting(allocator, 0, 1) };
+        let outcome = setting.replay(&plan, None, CallLog::nowhere()).unwrap();
+        assert_eq!((outcome.oom, outcome.peak_live), (1, 512), "{allocator:?}");
+    }
+}
+
+#[test]
+fn something_held_for_nothing_has_no_ratio() {
+    // One block, and it is refused; the engine has a page for it by then.
+    let plan = Plan::new("t", &trace("a,0,5000000,0")).unwrap();
+    let setting = setting(Allocator::Caching, 0, 1);
+    let outcome = setting.replay(&plan, Some(2 << 20), CallLog::nowhere()).unwrap();
+    assert_eq!((outcome.oom, outcome.peak_active, outcome.peaks.reserved), (1, 0, 2 << 20));
+    assert!(Row::new(&plan, &setting, outcome, None).json()["ratio"].is_null());
+    let plan = Plan::new("t", &trace("")).unwrap();
+    let outcome = setting.replay(&plan, None, CallLog::nowhere()).unwrap();
+    assert_eq!(Row::new(&plan, &setting, outcome, None).json()["ratio"], 1.0);
 }
 
 /// The chunk of the large block has to go before the small one gets its own.
@@ -181,7 +211,7 @@ fn an_allocator_runs_where_it_can() {
     );
 }
 
-#[derive(Parser)]
+#[derive(Debug, Parser)]
 struct Line {
     #[command(flatten)]
     arguments: super::Arguments,
@@ -205,11 +235,23 @@ fn the_command_writes_a_log_that_it_accepts_again() {
     let gnn = ci_trace("gnn_sampling");
     let other = run(&["--check-calls", log, "--trace", gnn.to_str().unwrap()]).unwrap_err();
     assert!(format!("{other:#}").contains("is rejected: line 2: "), "{other:#}");
+    let missing = run(&["missing.csv", plain, "--allocator", "native", "--json"]).unwrap_err();
+    assert!(format!("{missing:#}").starts_with("missing.csv: cannot be opened: "), "{missing:#}");
     let two = run(&[plain, plain, "--allocator", "native", "--calls", log]).unwrap_err();
     assert_eq!(two.to_string(), "--calls takes one trace, not 2");
-    for wrong in [&[][..], &[plain, "--threads", "3"], &[plain, "--capacity", "some"]] {
+    std::fs::write(plain, "op,id,size,stream\na,0,1152921504606846976,0\n").unwrap();
+    let never = run(&[plain, "--capacity", "auto", "--backend", "model"]).unwrap_err();
+    assert!(
+        format!("{never:#}")
+            .ends_with("1 of its allocations are refused without a limit too, so that no capacity is enough")
+    );
+    for wrong in
+        [&[][..], &[plain, "--threads", "3"], &[plain, "--capacity", "some"], &[plain, "--lag", "-1"]]
+    {
         assert!(Line::try_parse_from(std::iter::once(&"replay").chain(wrong)).is_err(), "{wrong:?}");
     }
+    let wrong = Line::try_parse_from(["replay", plain, "--lag", "-1"]).unwrap_err().to_string();
+    assert!(wrong.contains("\"-1\" is no whole number of operations from 0 on"), "{wrong}");
     std::fs::remove_dir_all(&scratch).unwrap();
 }
 

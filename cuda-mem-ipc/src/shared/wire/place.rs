@@ -6,7 +6,7 @@ use super::bytes::{Fields, check};
 /// How many handles a segment has at the most: each is a descriptor of one message, and a mapping in each importer.
 pub const MOST_HANDLES: usize = 64;
 
-/// Memory that buffers are parts of.
+/// Memory that buffers are parts of. [`Message`](super::Message) has an example of another message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     /// Its number, which the exporter's process gives once.
@@ -19,7 +19,7 @@ pub struct Segment {
     pub place: Place,
 }
 
-/// Where a segment lies.
+/// Where a segment lies. [`Message`](super::Message) has an example of another message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "it is on the stack for as long as a message is read")]
 pub enum Place {
@@ -51,6 +51,7 @@ pub enum Place {
 }
 
 /// The sizes of a segment's handles, in their order: two at the least, [`MOST_HANDLES`] at the most.
+/// [`Message`](super::Message) has an example of another message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parts {
     count: usize,

@@ -25,7 +25,7 @@ use agreement::{Calls, Kind};
 use allocation::{Allocation, Ground, Shared};
 use memory::EngineMemory;
 
-/// How a backend over a library works. All ranks pass the same.
+/// How a backend over a library works. All ranks pass the same. The constructors of [`EngineBackend`] have examples.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct EngineOptions {

@@ -23,7 +23,7 @@ use super::words::{OwnWords, Piece, Words};
 use crate::symmetric::{Allocated, Error, Result, SymmetricMemory};
 use crate::transport::{Deadline, PeerPolicy};
 
-/// How a group works. All ranks pass the same.
+/// How a group works. All ranks pass the same. The [module](crate::symmetric) has an example.
 #[derive(Debug, Clone)]
 pub struct GroupOptions {
     /// How long a rank is waited for: to join, to allocate, to map what is announced, to take a message. 60 seconds.
@@ -118,6 +118,7 @@ impl Own {
 
 /// An allocation that was freed and may be in use yet ([`NativeBackend::take`](super::NativeBackend::take)). When it is dropped its
 /// memory is reused as after [`free`](crate::symmetric::SymmetricBackend::free); its group does not end before.
+/// [`NativeBackend::take`](crate::symmetric::NativeBackend::take) has an example.
 #[derive(Debug)]
 pub struct Freed {
     allocation: Arc<Allocation>,

@@ -168,7 +168,7 @@ impl SymmetricBackend for NativeBackend {
     ///
     /// # Capture
     ///
-    /// May be called while streams capture if a segment has room; a new one takes a wait for a stream of the group's own.
+    /// May be called while streams capture. A new segment takes a wait for a stream of the group's own, which never captures.
     ///
     /// # Errors
     ///
@@ -200,6 +200,10 @@ impl SymmetricBackend for NativeBackend {
     }
 
     /// Waits until every rank has made the same allocation, as long as the group's timeout.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -6,6 +6,7 @@ use super::text::Bytes;
 use super::{CachePool, OutOfMemoryReport};
 
 /// What would help a request that failed. The text says how.
+/// [`OutOfMemoryReport`](super::OutOfMemoryReport) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Advice {

@@ -69,7 +69,7 @@ pub struct OutOfMemoryReport {
     pub advice: Vec<Advice>,
 }
 
-/// What a pool has free.
+/// What a pool has free. [`OutOfMemoryReport`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CachedMemory {
@@ -81,7 +81,7 @@ pub struct CachedMemory {
     pub largest: usize,
 }
 
-/// Whose free memory it is.
+/// Whose free memory it is. [`OutOfMemoryReport`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CachePool {

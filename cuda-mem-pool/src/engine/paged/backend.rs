@@ -5,7 +5,7 @@
 ///
 /// A call that fails has done nothing that its caller has to know of: where a driver maps memory, does not let the device in and does not
 /// unmap it either, the backend sees to it before it maps again. Its error ends the growth as
-/// [`GrowError::Backend`](super::GrowError::Backend).
+/// [`GrowError::Backend`](super::GrowError::Backend). The [module](super) has an example.
 pub trait Backend {
     /// What a call says that failed.
     type Error;
@@ -90,7 +90,7 @@ pub trait Backend {
     fn before(&mut self, _change: Change) {}
 }
 
-/// Memory leaves addresses: they will be without, or have other memory.
+/// Memory leaves addresses: they will be without, or have other memory. The [module](super) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     /// Which handle.

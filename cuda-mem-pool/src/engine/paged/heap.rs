@@ -9,6 +9,7 @@ use super::sizes::{PAGE, Tier};
 /// The memory that one stream has: mapped ranges, from which large blocks are cut, and pages of it for the others.
 ///
 /// What is freed here is free in the order of the stream, and so may be handed out again at once.
+/// The [module](super) has an example.
 #[derive(Debug)]
 pub struct StreamHeap {
     pub(super) large: Extents,
@@ -29,7 +30,7 @@ pub struct StreamHeap {
 /// The most bytes of large blocks that are kept whole.
 const LARGE_KEPT: usize = 32 << 20;
 
-/// A block that was handed out.
+/// A block that was handed out. The [module](super) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     /// Its number, by which it is freed.
@@ -40,7 +41,7 @@ pub struct Block {
     pub size: usize,
 }
 
-/// What a free gave back.
+/// What a free gave back. The [module](super) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Freed {
     /// The bytes of the block.
@@ -49,7 +50,7 @@ pub struct Freed {
     pub unused: usize,
 }
 
-/// A block's number in its heap.
+/// A block's number in its heap. The [module](super) has an example.
 // The tier in the two highest bits, the number within it below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockNumber(pub(crate) u32);

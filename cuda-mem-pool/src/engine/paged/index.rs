@@ -2,7 +2,7 @@
 
 use super::sizes::GRANULE;
 
-/// What a page is cut into.
+/// What a page is cut into. The [module](super) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageKind {
     /// Blocks of up to 16 KiB.
@@ -12,6 +12,7 @@ pub enum PageKind {
 }
 
 /// Is told where blocks and pages begin, by whoever has the heap to himself. Numbers are those within a tier.
+/// The [module](super) has an example.
 pub trait BlockIndex {
     /// A block begins; false if there is no room for it in the index. So for the blocks of pages.
     fn set_large(&self, address: u64, number: u32) -> bool;
@@ -27,7 +28,7 @@ pub trait BlockIndex {
     fn clear_in_page(&self, address: u64, kind: PageKind);
 }
 
-/// An index for who keeps the blocks himself.
+/// An index for who keeps the blocks himself. The [module](super) has an example.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoIndex;
 

@@ -19,6 +19,7 @@ const MANY_FURTHER: usize = 20;
 const MOST_MANY_FURTHER: usize = 128 << 20;
 
 /// How memory is got and moved. [`Policy::DEFAULT`] is what ships; `docs/allocator.md` has the measurements that chose them.
+/// The [module](super) has an example.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
     /// New memory is made as long as what is held stays under so many thousandths more than the most that was ever in use at

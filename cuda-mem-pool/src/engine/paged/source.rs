@@ -17,7 +17,7 @@ use super::sizes::{GRANULE, MEDIUM, PAGE};
 ///
 /// Heaps come to it when nothing free fits. It makes handles of physical memory, maps them, and maps free ones elsewhere
 /// rather than make more: a second mapping needs no wait on the stream whose memory it is, another stream waits for it, and the
-/// old one goes when all that used it is done.
+/// old one goes when all that used it is done. The [module](super) has an example.
 #[derive(Debug)]
 pub struct PageSource<B: Backend> {
     pub(super) backend: B,
@@ -42,7 +42,7 @@ pub struct PageSource<B: Backend> {
     pub(super) away: Vec<u32>,
 }
 
-/// The other heaps of the device, each of which can be had for a moment.
+/// The other heaps of the device, each of which can be had for a moment. The [module](super) has an example.
 pub trait Heaps {
     /// The numbers of all but the one that grows.
     fn others(&self) -> Vec<u32>;
@@ -56,7 +56,7 @@ pub trait Heaps {
     }
 }
 
-/// What is in use.
+/// What is in use. The [module](super) has an example.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
     /// The bytes in blocks, without the one that is asked for.
@@ -65,7 +65,7 @@ pub struct Load {
     pub peak: usize,
 }
 
-/// What a heap asks for.
+/// What a heap asks for. The [module](super) has an example.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
     /// The bytes of the block, a multiple of the granule.
@@ -76,7 +76,7 @@ pub struct Wanted {
     pub load: Load,
 }
 
-/// Why there is no block.
+/// Why there is no block. The [module](super) has an example.
 #[derive(Debug, PartialEq, Eq)]
 pub enum GrowError<E> {
     /// Neither is there more memory nor can any that is free be had for it.

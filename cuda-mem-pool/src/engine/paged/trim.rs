@@ -14,11 +14,11 @@ impl<B: Backend> PageSource<B> {
 
     /// Gives the handles of a heap back that nothing is in, and that all work is done with; how many bytes they were. What the
     /// device may still use stays, and so does what a call refuses.
-    pub(crate) fn release_free(
-        &mut self,
-        heap: u32,
-        mine: &mut StreamHeap,
-    ) -> Result<usize, GrowError<B::Error>> {
+    ///
+    /// # Errors
+    ///
+    /// [`GrowError`], if the backend fails: what was not given back by then stays in the heap, free.
+    pub fn release_free(&mut self, heap: u32, mine: &mut StreamHeap) -> Result<usize, GrowError<B::Error>> {
         self.round += 1;
         self.dissolve(heap, mine);
         let free = mine.free_ranges();

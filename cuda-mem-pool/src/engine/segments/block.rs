@@ -6,6 +6,7 @@ use super::options::SMALL_SIZE;
 use crate::engine::slab::NONE;
 
 /// The name of one block that was handed out. What has its number or its address later has another name.
+/// [`SegmentHeap`](super::SegmentHeap) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId {
     pub(super) address: u64,
@@ -22,7 +23,7 @@ impl BlockId {
     }
 }
 
-/// What a block is doing, in PyTorch's words.
+/// What a block is doing, in PyTorch's words. [`SegmentHeap::segments`](super::SegmentHeap::segments) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlockState {
     /// In somebody's hands.
@@ -43,7 +44,7 @@ impl fmt::Display for BlockState {
     }
 }
 
-/// Which of a heap's two sorts of segments.
+/// Which of a heap's two sorts of segments. [`SegmentHeap`](super::SegmentHeap) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SegmentKind {
     /// For blocks of at most 1 MiB.
@@ -67,7 +68,7 @@ impl fmt::Display for SegmentKind {
     }
 }
 
-/// A block as it is at the moment.
+/// A block as it is at the moment. [`SegmentHeap::segments`](super::SegmentHeap::segments) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     /// Where it starts, a multiple of 512.

@@ -6,6 +6,7 @@ use super::heap::SegmentHeap;
 use crate::engine::slab::NONE;
 
 /// The blocks of all segments at one moment.
+/// [`SegmentHeap::checkpoint`](super::SegmentHeap::checkpoint) has an example.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
     segments: Vec<Kept>,
@@ -19,7 +20,7 @@ struct Kept {
     blocks: Vec<Block>,
 }
 
-/// What [`SegmentHeap::restore`] did.
+/// What [`SegmentHeap::restore`] did. [`SegmentHeap::checkpoint`](super::SegmentHeap::checkpoint) has an example.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Restored {
     /// Every block that was in somebody's hands before. None of these may be freed any more.

@@ -2,7 +2,7 @@
 
 use crate::mempool_id::MempoolId;
 
-/// A call that cannot be right. Nothing was changed.
+/// A call that cannot be right. Nothing was changed. [`SegmentHeap`](super::SegmentHeap) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
@@ -69,7 +69,7 @@ pub enum SegmentError {
     },
 }
 
-/// Why private pools refused. Nothing was changed.
+/// Why private pools refused. Nothing was changed. [`PrivatePools`](super::PrivatePools) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {

@@ -77,7 +77,7 @@ impl SegmentHeap {
     }
 }
 
-/// A segment as it is at the moment.
+/// A segment as it is at the moment. [`SegmentHeap::segments`](super::SegmentHeap::segments) has an example.
 #[derive(Debug, Clone, Copy)]
 pub struct SegmentView<'h> {
     heap: &'h SegmentHeap,

@@ -192,7 +192,7 @@ pub fn memory_limit(fraction: f64, total: u64) -> Result<Option<u64>, OptionsErr
     Ok((fraction < 1.0).then_some((fraction * total as f64).round() as u64))
 }
 
-/// A value that an option does not take.
+/// A value that an option does not take. [`Options`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {

@@ -92,7 +92,7 @@ impl SegmentHeap {
     }
 }
 
-/// What [`SegmentHeap::release_available`] took.
+/// What [`SegmentHeap::release_available`] took. [`SegmentHeap`](super::SegmentHeap) has an example.
 #[derive(Debug)]
 #[must_use = "the memory is to be given back"]
 pub struct Available {

@@ -3,6 +3,7 @@
 use super::block::{BlockId, SegmentKind};
 
 /// What [`SegmentHeap::allocate`](super::SegmentHeap::allocate) found.
+/// [`SegmentHeap`](super::SegmentHeap) has an example.
 #[derive(Debug)]
 #[must_use]
 pub enum Allocation {
@@ -12,7 +13,7 @@ pub enum Allocation {
     Miss(SegmentRequest),
 }
 
-/// The segment that a request needs.
+/// The segment that a request needs. [`SegmentHeap`](super::SegmentHeap) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentRequest {
     pub(super) stream: u64,
@@ -53,7 +54,7 @@ pub(super) struct Segment {
     pub(super) first: u32,
 }
 
-/// A segment that is its owner's again.
+/// A segment that is its owner's again. [`SegmentHeap`](super::SegmentHeap) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the memory is to be given back"]
 pub struct FreeSegment {

@@ -6,6 +6,7 @@ use super::heap::SegmentHeap;
 use super::segment::{Allocation, FreeSegment, SegmentRequest};
 
 /// Memory for segments: the driver's, a pool's, or of whatever allocator is behind a private pool.
+/// [`SegmentHeap::allocate_from`](super::SegmentHeap::allocate_from) has an example.
 pub trait SegmentSource {
     /// Why it failed, other than that there is no memory left.
     type Error;
@@ -26,6 +27,7 @@ pub trait SegmentSource {
 }
 
 /// Why [`SegmentHeap::allocate_from`] has no block.
+/// [`SegmentHeap::allocate_from`](super::SegmentHeap::allocate_from) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocateError<E> {

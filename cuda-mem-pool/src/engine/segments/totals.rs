@@ -3,6 +3,7 @@
 use std::ops::Add;
 
 /// Counts and bytes of a heap, of one sort of its segments or of both. PyTorch's statistics are made of the same figures.
+/// [`SegmentHeap`](super::SegmentHeap) has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     /// How many segments there are.

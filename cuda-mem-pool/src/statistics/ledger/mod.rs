@@ -43,7 +43,7 @@ use self::sums::Sums;
 use super::stat::{PoolSize, PoolStat};
 use crate::primitive::{Ordering, thread_token, wait_a_moment};
 
-/// How peaks over several shards are kept.
+/// How peaks over several shards are kept. [`PeakLedger`] has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Peaks {
     /// Exact: the most that there was at any moment. Threads that count in different shards take room below the peak from each
@@ -55,7 +55,7 @@ pub enum Peaks {
     Sharded,
 }
 
-/// What a [`PeakLedger`] counts, under PyTorch's names.
+/// What a [`PeakLedger`] counts, under PyTorch's names. [`PeakLedger`] has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LiveStatistics {
     /// Blocks that somebody has.

@@ -16,6 +16,9 @@ use super::pages::Pages;
 /// Addresses that are reserved at once: sixteen times the memory of an H200.
 const RANGE: u64 = 16 * (143_771 << 20);
 
+/// What memory is made in.
+const PAGE: usize = 2 << 20;
+
 /// The engine, and what the allocator has around it.
 pub(super) struct Modelled {
     model: Arc<Model>,
@@ -156,10 +159,32 @@ impl Inner {
         if let Some(block) = self.try_grow(heap, request)? {
             return Ok(Some(block));
         }
+        if self.trim(heap, request)?
+            && let Some(block) = self.try_grow(heap, request)?
+        {
+            return Ok(Some(block));
+        }
         // What another stream uses: its own stream waits for that instead, on the device.
         let all = self.pending.take_if(|_| true);
         self.hold_up(model, all)?;
         self.try_grow(heap, request)
+    }
+
+    /// Gives free memory back that the device is done with, the own heap's first, and no more than is asked for: whether there was any.
+    fn trim(&mut self, own: usize, request: Request) -> Result<bool> {
+        // A small block needs a page wherever its addresses begin.
+        let enough = request.size.saturating_add(2 * PAGE);
+        let others = (0..self.heaps.len()).filter(|heap| *heap != own);
+        let mut bytes = 0usize;
+        for number in std::iter::once(own).chain(others) {
+            if bytes >= enough {
+                break;
+            }
+            let heap = self.heaps.get_mut(number).context("a heap is gone")?;
+            let released = self.source.release_free(number as u32, heap);
+            bytes += released.map_err(|error| anyhow!("giving memory back: {error:?}"))?;
+        }
+        Ok(bytes > 0)
     }
 
     /// Has the streams of blocks wait for what other streams do with them, on the device.

@@ -46,6 +46,8 @@ fn share(bytes: u64, total: u64) -> f64 {
 /// An error as the replay takes it.
 fn refused(error: Error) -> Refused {
     match error {
+        // As the other allocators take it: more than there are addresses is more than there is memory.
+        Error::TooLarge { .. } => Refused::OutOfMemory,
         error if error.is_out_of_memory() => Refused::OutOfMemory,
         error => Refused::Failed(error.into()),
     }

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
-use cuda_mem_pool::segments::{Allocation, Block, BlockId, Options, SegmentHeap, SegmentRequest};
+use cuda_mem_pool::segments::{
+    Allocation, Block, BlockId, Options, SegmentError, SegmentHeap, SegmentRequest,
+};
 
 use super::super::candidate::{Candidate, Refused, Tally};
 use super::super::model::{Model, Refusal};
@@ -60,9 +62,12 @@ impl Candidate for Native {
         for block in inner.used.take_done(&self.model) {
             inner.heap.complete(block).map_err(anyhow::Error::from)?;
         }
-        let block = match inner.heap.allocate(stream, size).map_err(anyhow::Error::from)? {
-            Allocation::Hit(block) => block,
-            Allocation::Miss(wanted) => {
+        let block = match inner.heap.allocate(stream, size) {
+            // More than there are addresses is more than there is memory.
+            Err(SegmentError::TooLarge { .. }) => return Err(Refused::OutOfMemory),
+            Err(error) => return Err(Refused::Failed(error.into())),
+            Ok(Allocation::Hit(block)) => block,
+            Ok(Allocation::Miss(wanted)) => {
                 let address = inner.segment(&self.model, &wanted)?;
                 inner.heap.add_segment(&wanted, address).map_err(anyhow::Error::from)?
             }

@@ -3,6 +3,7 @@
 use crate::engine::segments::{Options, SegmentHeap};
 
 /// Memory that serves nobody else. `S` is what stands for another source of segments than the owner's own.
+/// [`PrivatePools`](super::PrivatePools) has an example.
 #[derive(Debug)]
 pub struct PrivatePool<S> {
     pub(super) uses: u64,

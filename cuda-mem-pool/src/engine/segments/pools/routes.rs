@@ -53,7 +53,7 @@ impl fmt::Debug for Filter {
 }
 
 /// The routes at one moment, the innermost last. A clone of them can be asked where no lock is held: filters are other
-/// people's code.
+/// people's code. [`Filter`] has an example of what they choose by.
 #[derive(Debug, Clone, Default)]
 pub struct Routes(Vec<(MempoolId, Filter)>);
 

@@ -6,6 +6,7 @@ use crate::mempool_id::MempoolId;
 
 /// A segment of a private pool, to be given back to where it came from. The pool is there until it is told what became of it, with
 /// [`PrivatePools::given_back`] or [`PrivatePools::put_back`].
+/// [`PrivatePools`](super::PrivatePools) has an example of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "the memory is to be given back"]
 pub struct TakenSegment<S> {
