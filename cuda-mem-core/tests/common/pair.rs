@@ -65,6 +65,17 @@ pub(crate) fn play_alone(test: &'static str, roles: &[(&str, Body)], first: impl
     }
 }
 
+/// As [`play_alone`] where a process has a simulator of its own, so that tests wait beside each other; in this process on a GPU, which all
+/// of them share.
+#[allow(dead_code, reason = "not every test program plays so")]
+pub(crate) fn play_beside(test: &'static str, roles: &[(&str, Body)], first: impl FnOnce(Cast)) {
+    if std::env::var("CUDA_MEM_BACKEND").is_ok_and(|backend| backend == "gpu") {
+        play(test, roles, first);
+    } else {
+        play_alone(test, roles, first);
+    }
+}
+
 /// This program, to run one test in a role.
 fn again(test: &str, role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("the test program"));

@@ -44,7 +44,7 @@ fn receiver_of_many(first: &Channel) {
 
 #[test]
 fn a_thousand_buffers_of_each_kind_are_there_at_once() {
-    pair::play_alone(test_name!(), &[("receiver", receiver_of_many)], |cast| {
+    pair::play_beside(test_name!(), &[("receiver", receiver_of_many)], |cast| {
         let world = World::new();
         for kind in kinds(&world) {
             a_thousand(cast, &world, kind);

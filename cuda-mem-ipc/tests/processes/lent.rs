@@ -50,7 +50,7 @@ fn receiver(first: &Channel) {
 
 #[test]
 fn a_block_of_several_handles_is_handed_over_where_it_is() {
-    pair::play_alone(test_name!(), &[("receiver", receiver)], |cast| {
+    pair::play_beside(test_name!(), &[("receiver", receiver)], |cast| {
         let world = World::new();
         let stream = world.new_stream();
         let allocator = allocator(&world);
@@ -115,7 +115,7 @@ fn receiver_of_many(first: &Channel) {
 
 #[test]
 fn a_thousand_blocks_are_there_at_once_in_few_handles() {
-    pair::play_alone(test_name!(), &[("receiver", receiver_of_many)], |cast| {
+    pair::play_beside(test_name!(), &[("receiver", receiver_of_many)], |cast| {
         let world = World::new();
         let stream = world.new_stream();
         let allocator = allocator(&world);

@@ -171,7 +171,7 @@ fn for_each_kind(test: &'static str, body: fn(&World, Chain)) {
 }
 
 fn for_each_kind_with(test: &'static str, middle: Body, last: Body, body: fn(&World, Chain)) {
-    pair::play_alone(test, &[("middle", middle), ("last", last)], |cast| {
+    pair::play_beside(test, &[("middle", middle), ("last", last)], |cast| {
         let world = World::new();
         for kind in kinds(&world) {
             body(&world, Chain::new(cast, &world, kind));
