@@ -156,6 +156,9 @@ pub enum Error {
     /// A fence was to be recorded on a line behind another stream's, and there is no event behind that one to wait for.
     #[error("the last fence of the line is on another stream, without an event that this one could wait for")]
     OtherStream,
+    /// The owner of a stream has said that it ends, so that nobody can name it any more ([`Stream::disown`](crate::Stream::disown)).
+    #[error("the stream was disowned: its owner has said that it ends")]
+    Disowned,
     /// A wait took longer than it was allowed to.
     #[error("the wait did not end within {} ms", .0.as_millis())]
     Timeout(std::time::Duration),

@@ -3,7 +3,8 @@
 //! # Safety
 //!
 //! Relies on `cuStreamDestroy` leaving pending work to finish, as its documentation states, and on the contract of
-//! [`Stream::borrow_raw`] for streams of others. Drivers from CUDA 13.0 take a created stream's handle whatever context is
+//! [`Stream::borrow_raw`] for streams of others: they are named while a call of [`Stream::disown`] waits for that, and not
+//! afterwards. Drivers from CUDA 13.0 take a created stream's handle whatever context is
 //! current, also none (seen on hardware); for older ones and for the two default streams the context is made current. It
 //! always is for calls that take addresses: with another device's context current the driver does not know a pool's memory
 //! (seen on hardware).
@@ -15,14 +16,15 @@ mod capture_past;
 mod capture_point;
 mod known;
 mod lent;
+mod naming;
 mod order;
 
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use cuda_mem_sys::{
     CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream, CUstream_flags, CUstream_st,
@@ -32,13 +34,16 @@ use cuda_mem_sys::{
 use crate::context::{Bound, Context};
 use crate::driver::{Driver, refuse_forked};
 use crate::error::{Error, Result, call};
+use crate::event::Event;
 use crate::fork;
 use crate::handle::Handle;
+use crate::uses::Mark;
 
 pub(crate) use beside_legacy::BesideLegacy;
 pub use capture_past::CapturePast;
 pub use capture_point::{CaptureId, CapturePoint};
 pub(crate) use known::{KnownStreams, Points};
+use naming::{Named, Naming};
 pub(crate) use order::until_quiet;
 
 /// The first driver on which stream calls were seen to need no current context.
@@ -97,6 +102,10 @@ struct Inner {
     kind: Kind,
     /// Whether somebody else may have it capture.
     is_lent: AtomicBool,
+    /// Who names it, if it is somebody else's.
+    naming: Naming,
+    /// Once it was disowned, a point behind all that it was given, if one could be recorded.
+    last: OnceLock<Option<Arc<Mark>>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -237,8 +246,10 @@ impl Stream {
 
     fn wrap(context: &Context, raw: CUstream, id: StreamId, kind: Kind) -> Self {
         let is_lent = AtomicBool::new(kind != Kind::Owned);
-        let inner = Arc::new(Inner { context: context.clone(), raw: Handle::new(raw), id, kind, is_lent });
-        context.driver().when_idle().streams.enter(&inner);
+        let (raw, naming) = (Handle::new(raw), Naming::default());
+        let context = context.clone();
+        let inner = Arc::new(Inner { context, raw, id, kind, is_lent, naming, last: OnceLock::new() });
+        inner.context.driver().when_idle().streams.enter(&inner);
         Self { inner }
     }
 
@@ -290,15 +301,46 @@ impl Stream {
         is_last
     }
 
-    /// Says that the owner of a borrowed stream is about to destroy it though this value stays, unused from now on.
+    /// Says that the owner of a borrowed stream is about to destroy it though this value stays. Calls on it are
+    /// [`Error::Disowned`] from now on, and those that other threads are in are waited for, also for work of the stream if they wait for that.
+    /// Once more is nothing.
     ///
     /// It is said of this value and its clones, not of another [`Stream::borrow_raw`] of the same handle. A value that is dropped
-    /// before need not be told: as long as it is there, the stream is among those that are asked whether they are busy. Who asks
-    /// about this one right now is waited for.
+    /// before need not be told: as long as it is there, the stream is among those that are asked whether they are busy.
+    ///
+    /// Memory that was used on it is freed as ever, behind an event ([`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)).
+    /// If there is none, because the stream captures or the driver refuses, memory stays that none was recorded for before.
     pub fn disown(&self) {
         if self.inner.kind == Kind::Borrowed && !fork::forked() {
             self.driver().when_idle().streams.leave(&self.inner);
+            // Also whoever says it a second time returns when nobody names it any more.
+            self.inner.last.get_or_init(|| {
+                self.inner.naming.end();
+                Mark::of(|| self.last_point()).ok().map(Arc::new)
+            });
         }
+    }
+
+    /// An event behind all that it was given, when nobody else names it any more, in its owner's call.
+    fn last_point(&self) -> Result<Event> {
+        let _bound = self.inner.context.bind()?;
+        let (driver, raw) = (self.driver(), self.inner.raw.raw());
+        let capturing = || match is_capturing(driver, raw) {
+            Ok(true) => Err(Error::Capturing { call: "Stream::disown" }),
+            answer => answer.map(drop),
+        };
+        capturing()?;
+        let event = Event::pooled(self.context())?;
+        // SAFETY: a live event, and a stream of its context that its owner destroys after this.
+        unsafe { call!(driver, cuEventRecord(event.handle(), raw)) }?;
+        // A capture that began meanwhile would have it.
+        capturing()?;
+        Ok(event)
+    }
+
+    /// Of a stream that was disowned, the point behind all that it was given, if there is one.
+    pub(crate) fn last(&self) -> Option<&Arc<Mark>> {
+        self.inner.last.get()?.as_ref()
     }
 
     /// Ready for calls in the calling thread that take streams and events only.
@@ -307,7 +349,7 @@ impl Stream {
         self.refuse_other_threads()?;
         let by_handle = matches!(self.inner.kind, Kind::Owned | Kind::Borrowed);
         if by_handle && self.driver().version() >= NEEDS_NO_CURRENT_CONTEXT {
-            return Ok(Entered { raw: self.inner.raw.raw(), _bound: None });
+            return Ok(Entered { raw: self.inner.raw.raw(), _bound: None, _named: self.named()? });
         }
         self.enter_context()
     }
@@ -316,7 +358,17 @@ impl Stream {
     #[inline]
     pub(crate) fn enter_context(&self) -> Result<Entered<'_>> {
         self.refuse_other_threads()?;
-        Ok(Entered { raw: self.inner.raw.raw(), _bound: Some(self.inner.context.bind()?) })
+        let bound = Some(self.inner.context.bind()?);
+        Ok(Entered { raw: self.inner.raw.raw(), _bound: bound, _named: self.named()? })
+    }
+
+    /// Keeps the owner of a borrowed stream from destroying it. Streams of this crate's own are kept by their value.
+    #[inline]
+    fn named(&self) -> Result<Option<Named<'_>>> {
+        match self.inner.kind {
+            Kind::Borrowed => self.inner.naming.begin().map(Some).ok_or(Error::Disowned),
+            Kind::Owned | Kind::Legacy | Kind::PerThread(_) => Ok(None),
+        }
     }
 
     /// Refuses what cannot be asked of it here: anything in a forked child, and of a thread's default stream in any other thread.
@@ -358,6 +410,7 @@ impl Stream {
 pub(crate) struct Entered<'s> {
     raw: CUstream,
     _bound: Option<Bound<'s>>,
+    _named: Option<Named<'s>>,
 }
 
 impl Entered<'_> {

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::fork;
 use crate::stream::{Stream, until_quiet};
-use mark::Mark;
+pub(crate) use mark::Mark;
 
 /// What a stream that captures refuses.
 const WAITING: &str = "waiting for uses of memory";
@@ -339,7 +339,7 @@ impl Use {
         if self.stream == *stream {
             return Ok(());
         }
-        match &self.event {
+        match self.known_point() {
             Some(event) => {
                 // A capturing stream that is told to wait for a point outside its graph fails its capture.
                 stream.refuse_capturing("ordering a use of memory")?;
@@ -350,8 +350,13 @@ impl Use {
         }
     }
 
+    /// A point after the use, if there is one without a call.
+    fn known_point(&self) -> Option<&Arc<Mark>> {
+        self.event.as_ref().or_else(|| self.stream.last())
+    }
+
     fn synchronize(&self) -> Result<()> {
-        let own = match &self.event {
+        let own = match self.known_point() {
             // A capture that begins just now would end by a wait for the stream, which anybody may lend meanwhile, or
             // by one that names the legacy stream.
             None if !self.stream.is_per_thread() => {
@@ -365,7 +370,7 @@ impl Use {
             }
             _ => None,
         };
-        match self.event.as_deref().map(Mark::event).or(own.as_ref()) {
+        match self.known_point().map(|mark| mark.event()).or(own.as_ref()) {
             Some(event) => {
                 let _relaxed = Relaxed::enter(self.stream.driver()).ok();
                 until_quiet(&self.stream, || event.synchronize())
@@ -375,7 +380,7 @@ impl Use {
     }
 
     fn refuse_capturing(&self) -> Result<()> {
-        match &self.event {
+        match self.known_point() {
             Some(_) => Ok(()),
             None => self.stream.refuse_capturing(WAITING),
         }
@@ -384,7 +389,7 @@ impl Use {
     /// For a use that is not open. Asked for its work, a stream that has begun to capture would lose the capture: one that
     /// somebody else may have capture is asked by an event.
     fn is_over(&mut self) -> Result<bool> {
-        if self.event.is_none()
+        if self.known_point().is_none()
             && let Some(is_idle) = self.stream.is_idle_unlent()?
         {
             return Ok(is_idle);
@@ -394,7 +399,7 @@ impl Use {
 
     /// As [`Use::is_over`], by an event of a stream that is busy.
     fn has_passed(&mut self) -> Result<bool> {
-        if self.event.is_none() && self.stream.is_idle_unlent()? == Some(true) {
+        if self.known_point().is_none() && self.stream.is_idle_unlent()? == Some(true) {
             return Ok(true);
         }
         self.is_reached()
@@ -402,11 +407,11 @@ impl Use {
 
     /// Whether its event was reached, which is recorded now if there is none.
     fn is_reached(&mut self) -> Result<bool> {
-        if self.event.is_none() {
+        if self.known_point().is_none() {
             let record = || self.stream.point("looking for the end of uses of memory");
             self.event = Some(Arc::new(Mark::of(record)?));
         }
-        let answer = self.event.as_ref().map_or(Ok(true), |mark| mark.event().is_complete());
+        let answer = self.known_point().map_or(Ok(true), |mark| mark.event().is_complete());
         if answer.is_err() && !self.stream.is_per_thread() {
             // A capture may have had it that ended before it was noticed. It says nothing then; the next look records another.
             self.event = None;

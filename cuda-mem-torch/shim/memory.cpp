@@ -291,7 +291,8 @@ void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
 
 void Allocator::enable(bool value) {
   // As PyTorch's own allocator reads it: once, and nobody turns caching on then.
-  static const bool is_forced_off = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING").value_or(false);
+  static const bool is_forced_off = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING").value_or(false) ||
+      c10::utils::check_env("PYTORCH_NO_HIP_MEMORY_CACHING").value_or(false);
   enabled_.store(value);
   cuda_mem_torch_enable(value && !is_forced_off);
   if (native_.is_late()) {

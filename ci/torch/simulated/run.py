@@ -117,6 +117,7 @@ def main():
             (["late"], "devices=2", {}),
             (["late"], "devices=1", {}),
             (["uncached"], "devices=2", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
+            (["uncached"], "devices=2", {"PYTORCH_NO_HIP_MEMORY_CACHING": "1"}),
             (["seeing"], "faults=cuStreamCreateWithPriority:40:2", {}),
         ):
             chosen = environment | {"CUDA_MEM_SIM": settings} | more

@@ -181,6 +181,8 @@ pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Res
         let waited = wait().or_else(|error| match stream.wait_until_idle() {
             // Another thread's default stream cannot be waited for as a whole: what counts is why the wait failed.
             Err(Error::WrongThread) => Err(error),
+            // Its owner may have destroyed it, and what it was given runs on.
+            Err(Error::Disowned) => stream.context().synchronize(),
             waited => waited,
         });
         match waited {

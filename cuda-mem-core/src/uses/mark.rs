@@ -10,7 +10,7 @@ static ENDED: AtomicU64 = AtomicU64::new(0);
 
 /// An event that was recorded once, and when: threads may record at the same time, and which of these came first nobody knows.
 #[derive(Debug)]
-pub(super) struct Mark {
+pub(crate) struct Mark {
     event: Event,
     /// How many records had ended before this one began.
     begun_behind: u64,
@@ -20,14 +20,14 @@ pub(super) struct Mark {
 
 impl Mark {
     /// What `record` has recorded.
-    pub(super) fn of(record: impl FnOnce() -> Result<Event>) -> Result<Self> {
+    pub(crate) fn of(record: impl FnOnce() -> Result<Event>) -> Result<Self> {
         let begun_behind = ENDED.load(Ordering::Acquire);
         let event = record()?;
         let ended_as = ENDED.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         Ok(Self { event, begun_behind, ended_as })
     }
 
-    pub(super) fn event(&self) -> &Event {
+    pub(crate) fn event(&self) -> &Event {
         &self.event
     }
 

@@ -191,7 +191,7 @@ impl Uses {
 
 impl Use {
     fn point(&self) -> Result<UsePoint> {
-        let mark = match &self.event {
+        let mark = match self.known_point() {
             Some(mark) => Arc::clone(mark),
             None => Arc::new(Mark::of(|| self.stream.point("recording the end of a use"))?),
         };

@@ -1,6 +1,6 @@
 //! A driver in the middle of whose calls others do something.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_uint, c_void};
 use std::ptr;
 use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,6 +25,9 @@ static SIM: Mutex<Option<&'static Sim>> = Mutex::new(None);
 /// What is to be done once, before the driver is asked about a stream or has one record an event, or unregisters memory.
 static MEANWHILE: Mutex<Option<Meanwhile>> = Mutex::new(None);
 
+/// What is to be done once, before the driver has a stream wait for an event.
+static BEFORE_WAIT: Mutex<Option<Meanwhile>> = Mutex::new(None);
+
 /// What is to be done once, after the driver has had a stream record an event.
 static BEHIND_RECORD: Mutex<Option<Meanwhile>> = Mutex::new(None);
 
@@ -37,6 +40,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Has something done before the driver is asked about a stream or has one record an event, or unregisters memory, once.
 pub(crate) fn meanwhile(todo: impl FnOnce() + Send + 'static) {
     *lock(&MEANWHILE) = Some(Box::new(todo));
+}
+
+/// Has something done before the driver has a stream wait for an event, once.
+pub(crate) fn before_wait(todo: impl FnOnce() + Send + 'static) {
+    *lock(&BEFORE_WAIT) = Some(Box::new(todo));
 }
 
 /// As [`meanwhile`]: the owner of a stream has it capture.
@@ -74,6 +82,16 @@ unsafe extern "C" fn synchronize(stream: CUstream) -> CUresult {
     unsafe { table().cuStreamSynchronize().expect("cuStreamSynchronize")(stream) }
 }
 
+unsafe extern "C" fn wait(stream: CUstream, event: CUevent, flags: c_uint) -> CUresult {
+    let todo = lock(&BEFORE_WAIT).take();
+    if let Some(todo) = todo {
+        todo();
+    }
+    let table = lock(&SIM).expect("a simulator").table();
+    // SAFETY: the caller's stream and event.
+    unsafe { table.cuStreamWaitEvent().expect("cuStreamWaitEvent")(stream, event, flags) }
+}
+
 unsafe extern "C" fn record(event: CUevent, stream: CUstream) -> CUresult {
     // SAFETY: the caller's event and stream.
     let result = unsafe { table().cuEventRecord().expect("cuEventRecord")(event, stream) };
@@ -103,6 +121,7 @@ pub(crate) fn interrupted(builder: Builder, test: impl FnOnce(&'static Sim, &Con
         b"cuGetProcAddress_v2" => ptr::null(),
         b"cuStreamQuery" => query as *const _,
         b"cuStreamSynchronize" => synchronize as *const _,
+        b"cuStreamWaitEvent" => wait as *const _,
         b"cuEventRecord" => record as *const _,
         b"cuMemHostUnregister" => unregister as *const _,
         _ => sim.symbol(symbol),

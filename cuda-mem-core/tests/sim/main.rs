@@ -36,6 +36,7 @@ mod common;
 mod begun_captures;
 mod calls;
 mod deferred;
+mod disowned;
 mod drivers;
 mod errors;
 mod fences;
@@ -46,6 +47,7 @@ mod holes_registration;
 mod holes_values;
 mod idle;
 mod imported;
+#[allow(dead_code, reason = "shared with another crate's tests")]
 mod interrupted;
 mod nvml;
 mod panicking;

@@ -148,7 +148,9 @@ impl CachingAllocator {
     }
 
     /// Has what was allocated for a stream serve others from now on, behind all that the stream was given so far: its owner is about to
-    /// destroy it. Blocks that somebody has stay theirs, and come back as ever. Nothing if no memory was allocated for it.
+    /// destroy it. Blocks that somebody has stay theirs, and come back as ever. Nothing if no memory of the default pool was allocated for it.
+    /// A stream of somebody else is disowned too before that ([`Stream::disown`]): its memory in private pools stays there, and others may have
+    /// recorded it.
     ///
     /// Streams that were made by [`Stream::new`] and its like need not be forgotten: once nobody else has a handle to one, and its work is
     /// done, the next new stream takes what it had.
@@ -158,8 +160,8 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::Core`]: `Capturing`, `WrongThread` for another thread's default stream, and those of the driver. The stream is not
-    /// forgotten then.
+    /// [`Error::Core`]: `Capturing`, also if there is nothing to forget; `WrongThread` for another thread's default stream, and those of the
+    /// driver. The stream is not forgotten then.
     ///
     /// # Safety
     ///

@@ -59,7 +59,7 @@ impl Shared {
         guard.allocate(pool, size, requested);
     }
 
-    /// Counts what was left to heaps: before a peak rises, or starts anew.
+    /// Counts what was left to heaps: before a peak rises or starts anew, and before somebody is told what there is.
     pub(super) fn count_all_left(&self) {
         for slot in self.slots.iter().filter(|slot| slot.remote.has_any()) {
             slot.heap.with_unless_disarmed(|heap, guard| self.drain(slot, heap, guard));

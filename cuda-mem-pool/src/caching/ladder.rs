@@ -1,5 +1,7 @@
 //! What is tried when there is no memory, step by step.
 
+use cuda_mem_core::Stream;
+
 use super::allocate::{Request, grow_error};
 use super::callbacks::refuse_watchers;
 use super::pending::Waiting;
@@ -119,10 +121,14 @@ impl Shared {
     fn hold_up_all(&self, blocks: Vec<Waiting>) -> usize {
         let mut back = 0usize;
         for waiting in blocks {
-            let owner = self.slots.get(waiting.block.heap).and_then(|slot| slot.owner.stream());
+            let owner = || self.slots.get(waiting.block.heap).and_then(|slot| slot.owner.stream());
             // Made to wait, a stream that captures would lose its capture.
-            let owner = owner.filter(|stream| matches!(stream.is_capturing(), Ok(false)));
-            if owner.is_some_and(|stream| waiting.hold_up(&stream, &self.observer)) {
+            let can_wait = |stream: &Stream| matches!(stream.is_capturing(), Ok(false));
+            // Of one that was forgotten meanwhile the wait may be behind its end, and its heap another stream's.
+            let is_held_up = owner().filter(can_wait).is_some_and(|stream| {
+                waiting.hold_up(&stream, &self.observer) && owner().is_some_and(|now| now == stream)
+            });
+            if is_held_up {
                 self.complete(&waiting);
                 back = back.saturating_add(waiting.block.size);
             } else {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use cuda_mem_core::{Event, Stream};
+use cuda_mem_core::{Error, Event, Stream};
 
 use super::shared::wait_for;
 use crate::primitive::{AtomicU64, Mutex, Ordering, lock, lock_over_calls};
@@ -37,10 +37,12 @@ pub(super) enum End<E> {
     Done,
     /// Behind all of it.
     At(E),
+    /// It is being looked for.
+    Unknown,
 }
 
 /// Whom a heap serves.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Served<S, E> {
     By(S),
     /// The last one has ended.
@@ -96,6 +98,27 @@ impl<S: Clone, E: Clone> Owner<S, E> {
         true
     }
 
+    /// The stream of this number is given no more, if it is served here: [`Owner::ended`] says where its work ends. What others have it do is
+    /// before that if they find it served here afterwards.
+    pub(super) fn begin_to_end(&self, id: u64) -> bool {
+        self.end(id, |_| Some(End::Unknown))
+    }
+
+    /// What [`Owner::begin_to_end`] began: where the work of that stream ends, or None if it goes on.
+    pub(super) fn ended(&self, id: u64, end: Option<End<E>>) {
+        let mut state = lock(&self.state);
+        if let State::Ended(stream, End::Unknown) = &*state {
+            let stream = stream.clone();
+            *state = match end {
+                Some(end) => State::Ended(stream, end),
+                None => {
+                    self.id.store(id, Ordering::Relaxed);
+                    State::Live(stream)
+                }
+            };
+        }
+    }
+
     /// Another stream is served from now on, if the last one has ended and all its work is done; the last one, to be dropped without a
     /// lock.
     pub(super) fn take_over(&self, id: u64, stream: &S, is_reached: impl FnOnce(&E) -> bool) -> Option<S> {
@@ -106,7 +129,7 @@ impl<S: Clone, E: Clone> Owner<S, E> {
         let is_done = match &*state {
             State::Ended(_, End::Done) => true,
             State::Ended(_, End::At(point)) => is_reached(point),
-            State::Live(_) | State::Closed => false,
+            State::Ended(_, End::Unknown) | State::Live(_) | State::Closed => false,
         };
         if !is_done {
             return None;
@@ -152,10 +175,18 @@ impl Owner {
 
     /// Waits for all that the stream, or the last one, was given.
     pub(super) fn wait(&self) -> cuda_mem_core::Result<()> {
-        match self.served() {
-            Served::By(stream) => wait_for(&stream),
-            Served::Nobody(End::Done) => Ok(()),
-            Served::Nobody(End::At(point)) => point.synchronize(),
+        self.served().wait()
+    }
+}
+
+impl Served<Stream, Arc<Event>> {
+    /// Waits for all that the stream, or the last one, was given.
+    pub(super) fn wait(&self) -> cuda_mem_core::Result<()> {
+        match self {
+            Self::By(stream) => wait_for(stream),
+            Self::Nobody(End::Done) => Ok(()),
+            Self::Nobody(End::At(point)) => point.synchronize(),
+            Self::Nobody(End::Unknown) => Err(Error::Disowned),
         }
     }
 }

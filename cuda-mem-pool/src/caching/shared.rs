@@ -197,21 +197,30 @@ impl Shared {
     pub(super) fn forget_stream(&self, stream: &Stream) -> Result<()> {
         refuse_forked()?;
         stream.refuse_other_threads()?;
-        let number = lock(&self.numbers).by_stream.get(&stream.id()).copied();
-        let Some(slot) = number.and_then(|number| self.slots.get(number)) else { return Ok(()) };
         let capturing = cuda_mem_core::Error::Capturing { call: "forgetting a stream" };
+        // Also one that is known by its uses or to private pools alone, of which no end is looked for here.
         if stream.is_capturing()? {
             return Err(capturing.into());
         }
+        let id = stream.id().as_raw();
+        let number = lock(&self.numbers).by_stream.get(&stream.id()).copied();
+        let slot = number.and_then(|number| self.slots.get(number));
+        // Before its end is looked for: nobody has it do anything behind that.
+        let Some(slot) = slot.filter(|slot| slot.owner.begin_to_end(id)) else { return Ok(()) };
+        let end = self.end_of(stream, capturing);
+        slot.owner.ended(id, end.as_ref().ok().cloned());
+        end.map(drop)
+    }
+
+    /// Where all ends that a stream was given so far.
+    fn end_of(&self, stream: &Stream, capturing: cuda_mem_core::Error) -> Result<End<Arc<Event>>> {
         let point = Event::new(&self.context)?;
         stream.record_unnoticed(&point)?;
         // A capture that began meanwhile would have it.
         if stream.is_capturing()? {
             return Err(capturing.into());
         }
-        let end = if point.is_complete()? { End::Done } else { End::At(Arc::new(point)) };
-        slot.owner.end(stream.id().as_raw(), |_| Some(end));
-        Ok(())
+        Ok(if point.is_complete()? { End::Done } else { End::At(Arc::new(point)) })
     }
 
     /// The page source, which knows of all pins; not for watchers, who have it, nor in a forked child.
@@ -266,9 +275,12 @@ impl Shared {
         if streams.iter().any(captures) {
             return false;
         }
-        if streams.iter().any(|ended| matches!(ended, Err(cuda_mem_core::Error::WrongThread))) {
-            // Another thread's default stream, which nobody else can name. Beside any capture the driver refuses to wait for the context,
-            // and that stream runs on. Once more, because the driver reports older errors of others in any call.
+        let is_unnamed = |ended: &cuda_mem_core::Result<()>| {
+            matches!(ended, Err(cuda_mem_core::Error::WrongThread | cuda_mem_core::Error::Disowned))
+        };
+        if streams.iter().any(is_unnamed) {
+            // Another thread's default stream, which nobody else can name, or one that was disowned. Beside any capture the driver refuses to
+            // wait for the context, and that stream runs on. Once more, because the driver reports older errors of others in any call.
             return self.context.synchronize().or_else(|_| self.context.synchronize()).is_ok();
         }
         true

@@ -19,6 +19,7 @@ struct Known {
 
 impl Shared {
     pub(super) fn snapshot(&self) -> Snapshot {
+        self.count_all_left();
         let active = self.ledger.read().active_bytes.all.current;
         self.tell_moves();
         // While it is held no memory comes, goes or moves.

@@ -31,6 +31,7 @@ impl Shared {
     }
 
     pub(super) fn reset_accumulated_statistics(&self) {
+        self.count_all_left();
         self.ledger.reset_accumulated();
         lock(&self.counts).reset_accumulated();
     }

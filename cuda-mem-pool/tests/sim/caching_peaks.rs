@@ -4,9 +4,11 @@ use std::sync::mpsc;
 use std::thread;
 
 use cuda_mem_core::{Context, Stream};
-use cuda_mem_pool::MempoolId;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::history::HistoryOptions;
 use cuda_mem_pool::segments::Filter;
+use cuda_mem_pool::snapshot::Action;
+use cuda_mem_pool::{Error, MempoolId};
 use cuda_mem_sim::Sim;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -70,6 +72,30 @@ fn what_was_left_is_not_there_any_more_when_a_private_pool_raises_the_peak() {
         allocator.end_allocate_to_pool(pool).unwrap();
         assert_eq!(peak(&allocator), MIB as u64);
         free(&allocator, second);
+    });
+}
+
+/// Whoever looks while a request fails, or at all there is, sees what was left as free.
+#[test]
+fn what_was_left_is_not_among_the_figures_that_are_told() {
+    on(Sim::builder().memory(64 << 20), |_, context| {
+        let allocator = allocator(context);
+        let [a, b] = [(); 2].map(|()| Stream::new(context).unwrap());
+        allocator.history().start(&HistoryOptions::default());
+        let leave = || free(&allocator, elsewhere(|| allocator.allocate_by_address(MIB, &a).unwrap()));
+        leave();
+        let refused = allocator.allocate_by_address(100 * MIB, &b);
+        let Err(Error::DeviceOutOfMemory(report)) = refused else { panic!("{refused:?}") };
+        assert_eq!(report.live, 0);
+        leave();
+        let _all = allocator.snapshot();
+        let entries = allocator.history().entries();
+        let told = entries.iter().rfind(|entry| entry.action == Action::Snapshot).unwrap();
+        assert_eq!(told.size, 0);
+        leave();
+        allocator.reset_accumulated_statistics();
+        let counted = allocator.statistics().allocation.all;
+        assert_eq!((counted.allocated, counted.freed), (0, 0));
     });
 }
 

@@ -20,6 +20,7 @@ mod caching_threads;
 mod caching_watchers;
 mod capture_reuse;
 mod faults;
+mod forgotten_streams;
 #[path = "../../../cuda-mem-core/tests/sim/interrupted.rs"]
 #[allow(dead_code, reason = "shared with another crate's tests")]
 mod interrupted;

@@ -14,9 +14,9 @@ _DEFAULT = (0, 1)
 
 def forget_stream(stream: torch.cuda.Stream | int, device: torch.device | int | str | None = None) -> None:
     """Says that another library is about to destroy a stream that PyTorch allocated on (``torch.cuda.ExternalStream``). To be called
-    before that, once the stream's tensors and those that were recorded on it are deleted: streams that were allocated on are asked
-    now and then whether they capture, and the driver crashes over one that is no more. What was free of the stream serves others
-    once its work is done. A stream that was never allocated on is nothing.
+    before that, when it is given no more work: streams that were allocated on are asked now and then whether they capture, and the
+    driver crashes over one that is no more. Tensors may outlive the stream. What was free of it serves others once its work is
+    done. A stream that was never allocated on is nothing.
 
     ``stream`` is a stream of PyTorch's, or the handle of one with its ``device``. Raises ``ValueError`` for one that PyTorch keeps
     for itself and for a handle without a device, ``CudaMemError`` while the stream captures; then it is not forgotten."""

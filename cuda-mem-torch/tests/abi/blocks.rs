@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cuda_mem_torch::abi::*;
-use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Event, Stream};
 
+use super::gate::Gate;
 use super::support::*;
 
 #[test]
@@ -221,6 +222,29 @@ fn a_stream_that_was_forgotten_may_be_destroyed() {
         .filter(|record| record.stream == id || record.result != CUresult::CUDA_SUCCESS)
         .collect();
     assert!(of_it.is_empty(), "{of_it:?}");
+}
+
+#[test]
+fn a_block_comes_back_behind_the_work_of_a_stream_that_was_forgotten() {
+    let _turn = turn();
+    let (stream, held, own) = (Stream::new(&context()).unwrap(), new_stream(), new_stream());
+    let block = allocate(3 * MIB, own.as_raw());
+    // SAFETY: a live stream.
+    succeed(unsafe { cuda_mem_torch_record_stream(block, 0, stream.as_raw()) });
+    let (gate, behind) = (Gate::before(held), Event::new(&context()).unwrap());
+    held.record(&behind).unwrap();
+    stream.wait(&behind).unwrap();
+    // SAFETY: no work is given to it any more.
+    succeed(unsafe { cuda_mem_torch_forget_stream(0, stream.as_raw()) });
+    drop(stream);
+    delete(block);
+    let meanwhile = allocate(3 * MIB, own.as_raw());
+    assert_ne!(meanwhile, block, "it is in use");
+    gate.open();
+    context().synchronize().unwrap();
+    let again = allocate(3 * MIB, own.as_raw());
+    assert_eq!(again, block);
+    [meanwhile, again].into_iter().for_each(delete);
 }
 
 #[test]

@@ -32,7 +32,8 @@ impl Drop for Turn {
 
 pub(crate) fn turn() -> Turn {
     static TURN: Mutex<()> = Mutex::new(());
-    let lock = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    // One that failed leaves streams that capture, routes and settings behind: others would fail by them, or wait for ever.
+    let lock = TURN.lock().unwrap_or_else(|_| panic!("a test before this one failed: it says why"));
     assert!(use_driver(driver()));
     succeed(cuda_mem_torch_init(1));
     Turn { misused_before: sim().misuse().len(), _lock: lock }

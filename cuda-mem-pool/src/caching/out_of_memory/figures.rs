@@ -26,6 +26,7 @@ impl Shared {
         slot: &StreamSlot,
         request: Request,
     ) -> Result<OutOfMemoryReport> {
+        self.count_all_left();
         let live = self.ledger.read();
         let bytes = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
         let (in_blocks, active) =

@@ -84,6 +84,31 @@ fn a_heap_may_go_while_its_stream_ends() {
     });
 }
 
+/// A stream that is forgotten while another thread has it do something: what that one counts on comes before the end.
+#[test]
+fn what_a_stream_is_seen_to_do_comes_before_its_end() {
+    loom::model(|| {
+        let (owner, work) = (Arc::new(Model::new(1, 1)), Arc::new(AtomicU64::new(0)));
+        let forgets = {
+            let (owner, work) = (Arc::clone(&owner), Arc::clone(&work));
+            thread::spawn(move || {
+                assert!(owner.begin_to_end(1));
+                let behind = work.load(Ordering::Relaxed);
+                assert!(owner.take_over(2, &2, |_| true).is_none(), "nobody knows where it ends");
+                owner.ended(1, Some(End::Done));
+                behind
+            })
+        };
+        let counts_on = owner.stream().is_some() && {
+            work.store(1, Ordering::Relaxed);
+            owner.stream().is_some()
+        };
+        let behind = forgets.join().unwrap();
+        assert!(!counts_on || behind == 1);
+        assert!(owner.take_over(2, &2, |_| true).is_some());
+    });
+}
+
 /// Work that is not done keeps the heap from others, who have its end to wait for.
 #[test]
 fn a_heap_waits_for_the_end_of_its_streams_work() {

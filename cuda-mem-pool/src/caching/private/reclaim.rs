@@ -58,7 +58,7 @@ impl Shared {
 
     /// Gives segments back. What is used yet, or is not taken, is put back.
     pub(super) fn give_back(&self, leaving: Vec<Leaving>, patience: Patience) -> Result<usize> {
-        let users: Vec<_> = leaving.iter().map(|leaving| self.users(leaving)).collect();
+        let users: Vec<_> = leaving.iter().map(|leaving| self.users(leaving, patience)).collect();
         let mut streams = Asked::new(patience, &users);
         let (mut bytes, mut result) = (0usize, Ok(()));
         for (leaving, users) in leaving.into_iter().zip(&users) {
@@ -84,17 +84,25 @@ impl Shared {
 
     /// The streams whose work may use a segment. A graph may have been launched on any. None if it was launched on one that has ended and
     /// may run yet.
-    fn users(&self, leaving: &Leaving) -> Vec<Stream> {
+    fn users(&self, leaving: &Leaving, patience: Patience) -> Vec<Stream> {
         let mut users: Vec<Stream> = leaving.owner.iter().cloned().collect();
         if leaving.captured {
             users.extend(lock(&self.private.state).streams.values().cloned());
             for slot in self.slots.iter() {
-                match slot.owner.served() {
-                    Served::By(stream) => users.push(stream),
-                    Served::Nobody(End::At(point)) if !point.is_complete().unwrap_or(false) => {
-                        return Vec::new();
+                let is_done = match slot.owner.served() {
+                    Served::By(stream) => {
+                        users.push(stream);
+                        true
                     }
-                    Served::Nobody(_) => {}
+                    Served::Nobody(End::Done) => true,
+                    Served::Nobody(End::At(point)) if patience == Patience::Wait => {
+                        point.synchronize().is_ok()
+                    }
+                    Served::Nobody(End::At(point)) => point.is_complete().unwrap_or(false),
+                    Served::Nobody(End::Unknown) => false,
+                };
+                if !is_done {
+                    return Vec::new();
                 }
             }
         }

@@ -1,0 +1,137 @@
+//! Streams of somebody else, who destroys them though values of them stay.
+
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Context, DeviceBuffer, Error, Event, Stream, Uses};
+use cuda_mem_sim::Sim;
+
+use crate::common::gate::Gate;
+use crate::interrupted::{meanwhile, on_interrupted};
+use crate::rig::on_simulator;
+
+/// A stream that somebody else has, until they destroy it.
+fn borrowed(sim: &Sim, context: &Context) -> (Stream, impl FnOnce()) {
+    let mut raw = ptr::null_mut();
+    // SAFETY: one handle to write; the context is current.
+    let made = context.with_current(|| unsafe { sim.table().cuStreamCreate().unwrap()(&mut raw, 1) });
+    assert_eq!(made.unwrap(), CUresult::CUDA_SUCCESS);
+    // SAFETY: destroyed once it was disowned.
+    let stream = unsafe { Stream::borrow_raw(context, raw.cast()) }.unwrap();
+    let table = sim.table();
+    let destroy = move || {
+        // SAFETY: made above, destroyed once.
+        assert_eq!(unsafe { table.cuStreamDestroy().unwrap()(raw) }, CUresult::CUDA_SUCCESS);
+    };
+    (stream, destroy)
+}
+
+/// Holds a stream up by another one, which the gate keeps as a user.
+fn hold_up(stream: &Stream) -> (Gate, Stream) {
+    let held = Stream::new(stream.context()).unwrap();
+    let (gate, behind) = (Gate::before(&held), Event::new(stream.context()).unwrap());
+    held.record(&behind).unwrap();
+    stream.wait(&behind).unwrap();
+    (gate, held)
+}
+
+#[test]
+fn a_stream_that_was_disowned_is_named_no_more() {
+    on_simulator(|sim, context| {
+        let (stream, destroy) = borrowed(sim, context);
+        stream.disown();
+        destroy();
+        stream.disown();
+        let event = Event::new(context).unwrap();
+        let answers = [
+            stream.record(&event),
+            stream.wait(&event),
+            stream.synchronize(),
+            stream.is_idle().map(drop),
+            stream.is_capturing().map(drop),
+            Stream::new(context).unwrap().wait_stream(&stream),
+        ];
+        for answer in answers {
+            assert!(matches!(answer, Err(Error::Disowned)), "{answer:?}");
+        }
+    });
+}
+
+/// Its owner destroys it as soon as it is disowned.
+#[test]
+fn who_names_a_stream_is_waited_for_before_its_owner_goes_on() {
+    on_interrupted(|sim, context| {
+        let (stream, destroy) = borrowed(sim, context);
+        let is_disowned = Arc::new(AtomicBool::new(false));
+        let (other, told) = (stream.clone(), Arc::clone(&is_disowned));
+        let (begun, disowning) = std::sync::mpsc::channel();
+        let (seen, during) = std::sync::mpsc::channel();
+        meanwhile(move || {
+            let disown = move || {
+                other.disown();
+                told.store(true, Ordering::SeqCst);
+            };
+            begun.send(std::thread::spawn(disown)).unwrap();
+            // Long enough for one that waits for nobody.
+            std::thread::sleep(Duration::from_millis(100));
+            seen.send(is_disowned.load(Ordering::SeqCst)).unwrap();
+        });
+        stream.synchronize().unwrap();
+        assert!(!during.recv().unwrap(), "the stream was named yet");
+        disowning.recv().unwrap().join().unwrap();
+        destroy();
+    });
+}
+
+#[test]
+fn memory_that_was_used_on_a_disowned_stream_is_freed_behind_that() {
+    on_simulator(|sim, context| {
+        let (stream, destroy) = borrowed(sim, context);
+        let home = Stream::new(context).unwrap();
+        let memory = DeviceBuffer::<u8>::zeroed(&home, 4096).unwrap();
+        let (gate, _held) = hold_up(&stream);
+        memory.range(..).unwrap().fill_bytes(&stream, 1).unwrap();
+        let mut uses = Uses::new();
+        uses.record_stream(&stream).unwrap();
+        stream.disown();
+        destroy();
+        assert!(!uses.are_over().unwrap());
+        assert!(!uses.points().unwrap()[0].is_reached().unwrap());
+        drop(memory);
+        assert!(!home.is_idle().unwrap(), "the memory is in use");
+        gate.open();
+        uses.wait().unwrap();
+        assert!(uses.are_over().unwrap());
+        assert_eq!(context.driver().release_failures(), 0);
+    });
+}
+
+/// Work of a stream that nobody can name any more may still use memory: a wait that fails is for all of the context then.
+#[test]
+fn a_point_of_a_disowned_stream_that_cannot_be_waited_for_is_not_behind_its_work() {
+    on_simulator(|sim, context| {
+        let (stream, destroy) = borrowed(sim, context);
+        let (gate, held) = hold_up(&stream);
+        let mut uses = Uses::new();
+        uses.record_stream(&stream).unwrap();
+        let point = uses.points().unwrap().remove(0);
+        stream.disown();
+        destroy();
+        let is_open = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Long enough for one that waits for nobody.
+                std::thread::sleep(Duration::from_millis(100));
+                is_open.store(true, Ordering::SeqCst);
+                gate.open();
+            });
+            sim.fail_call("cuEventSynchronize", 1, CUresult::CUDA_ERROR_UNKNOWN);
+            point.wait().unwrap();
+            assert!(is_open.load(Ordering::SeqCst), "its work runs yet");
+        });
+        held.synchronize().unwrap();
+    });
+}
