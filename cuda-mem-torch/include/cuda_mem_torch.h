@@ -1087,6 +1087,7 @@ int cuda_mem_torch_see_stream(int device, void *stream);
 /*
  A stream is about to be destroyed; another may have its handle afterwards. Blocks that were allocated for it stay, and what is free of it
  serves other streams once all that it was given is done. While it captures it is [`CUDA_MEM_TORCH_CAPTURING`], and nothing is forgotten.
+ Calls on it that other threads are in just then are waited for, and none of its work.
  The default stream of a thread (handle 2) is forgotten by itself when the thread ends, if it has no work then; a thread that leaves work
  in it calls this before, for itself.
 

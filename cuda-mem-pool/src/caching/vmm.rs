@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use cuda_mem_core::sys::{CUdeviceptr, CUresult};
 use cuda_mem_core::vmm::{Access, AddressRange, CreateOptions, PhysicalMemory};
-use cuda_mem_core::{Context, Device, Error, Event, Result};
+use cuda_mem_core::{Context, Device, Error, Event, Result, Stream};
 
 use super::callbacks::{List, Watcher};
 use super::observer::{DriverCall, Observer};
@@ -171,6 +171,25 @@ impl Vmm {
     }
 }
 
+impl Vmm {
+    /// A point behind all that a stream was given so far; none if it captures.
+    fn mark_in(&mut self, stream: &Stream) -> Result<Option<Arc<Event>>> {
+        if stream.is_capturing()? {
+            return Ok(None);
+        }
+        let event = Event::new(&self.context)?;
+        let told = Some(event.as_raw() as usize as u64);
+        self.observer.watch(
+            || stream.record_unnoticed(&event),
+            |()| DriverCall::Record { stream: stream.id(), event: told },
+        )?;
+        self.calls.record += 1;
+        // A capture that began meanwhile may have the event: asked, it would end the capture, and waited for, draw another stream into
+        // it.
+        Ok((!stream.is_capturing()?).then(|| Arc::new(event)))
+    }
+}
+
 impl Backend for Vmm {
     type Error = Error;
     type Mark = Arc<Event>;
@@ -281,22 +300,11 @@ impl Backend for Vmm {
             // One that was never recorded has been reached.
             Served::Nobody(End::Done) => return Ok(Some(Arc::new(Event::new(&self.context)?))),
         };
-        match stream.is_capturing() {
-            Ok(false) => {}
-            // Another thread's default stream, which nobody else can name.
-            Ok(true) | Err(Error::WrongThread) => return Ok(None),
-            Err(error) => return Err(error),
+        match self.mark_in(&stream) {
+            // Another thread's default stream, which nobody else can name, or one that was disowned, which nobody can.
+            Err(Error::WrongThread | Error::Disowned) => Ok(None),
+            mark => mark,
         }
-        let event = Event::new(&self.context)?;
-        let told = Some(event.as_raw() as usize as u64);
-        self.observer.watch(
-            || stream.record_unnoticed(&event),
-            |()| DriverCall::Record { stream: stream.id(), event: told },
-        )?;
-        self.calls.record += 1;
-        // A capture that began meanwhile may have the event: asked, it would end the capture, and waited for, draw another stream into
-        // it.
-        Ok((!stream.is_capturing()?).then(|| Arc::new(event)))
     }
 
     fn is_done(&mut self, mark: &Arc<Event>) -> Result<bool> {

@@ -16,7 +16,7 @@ use cuda_mem_sim::Sim;
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::interrupted::{before_wait, interrupted, until};
-use crate::rig::on_simulator;
+use crate::rig::{on, on_simulator};
 
 const MIB: usize = 1 << 20;
 
@@ -148,6 +148,23 @@ fn a_stream_of_private_pools_alone_is_not_forgotten_while_it_captures() {
         assert_eq!(allocator.empty_cache().unwrap(), 0, "its work runs yet");
         gate.open();
         until("its work is done", || allocator.empty_cache().unwrap() > 0);
+    });
+}
+
+/// What it had serves nobody, for nobody knows when it is done; others get what there is beside that.
+#[test]
+fn a_stream_that_is_destroyed_though_it_could_not_be_forgotten_fails_nobody_else() {
+    on(Sim::builder().memory(64 << 20), |sim, context| {
+        let allocator = allocator(context);
+        let (theirs, other) = (Theirs::new(sim, context), Stream::new(context).unwrap());
+        free(&allocator, allocator.allocate_by_address(40 * MIB, &theirs.stream).unwrap());
+        sim.fail_call("cuEventCreate", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let refused = theirs.forget(&allocator);
+        assert!(matches!(refused, Err(Error::Core(cuda_mem_core::Error::Driver(_)))), "{refused:?}");
+        theirs.destroy();
+        let full = allocator.allocate_by_address(60 * MIB, &other);
+        assert!(matches!(full, Err(Error::DeviceOutOfMemory(_))), "{full:?}");
+        free(&allocator, allocator.allocate_by_address(20 * MIB, &other).unwrap());
     });
 }
 
