@@ -7,6 +7,7 @@ use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, Stream};
 use cuda_mem_ipc::Error;
 use cuda_mem_ipc::shared::{AheadLimit, Exporter, Importer, MemoryKind, SharedPool, SharedPoolOptions};
+use cuda_mem_sim::Sim;
 
 use crate::calls::calls_of;
 use crate::other::{LIMIT, both_ends};
@@ -26,7 +27,7 @@ struct Link {
 
 impl Link {
     fn new(limit: AheadLimit) -> Self {
-        let sim = OwnSim::new();
+        let sim = OwnSim::of(Sim::builder());
         let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
         let (exporter, importer) = ends(&context, limit);
         let options = SharedPoolOptions { kind: MemoryKind::Device, segment_bytes: 2 << 20 };

@@ -31,7 +31,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 fn a_stream_waits_while_the_fence_is_being_recorded_and_goes_on_if_its_sender_dies_there() {
     const NAME: &str =
         "beside::a_stream_waits_while_the_fence_is_being_recorded_and_goes_on_if_its_sender_dies_there";
-    let sim = OwnSim::new();
+    let sim = OwnSim::of(Sim::builder());
     let context = context(&sim);
     let stream = Stream::new(&context).unwrap();
     if let Some(connection) = connected() {
@@ -66,7 +66,7 @@ fn a_stream_waits_while_the_fence_is_being_recorded_and_goes_on_if_its_sender_di
 #[test]
 fn who_has_a_buffer_whose_fence_is_refused_is_let_go() {
     const NAME: &str = "beside::who_has_a_buffer_whose_fence_is_refused_is_let_go";
-    let sim = OwnSim::new();
+    let sim = OwnSim::of(Sim::builder());
     let context = context(&sim);
     let stream = Stream::new(&context).unwrap();
     if let Some(connection) = connected() {
@@ -102,7 +102,7 @@ fn who_has_a_buffer_whose_fence_is_refused_is_let_go() {
 #[test]
 fn a_capture_that_begins_behind_a_refused_fence_is_left_alone() {
     const NAME: &str = "beside::a_capture_that_begins_behind_a_refused_fence_is_left_alone";
-    let sim = OwnSim::new();
+    let sim = OwnSim::of(Sim::builder());
     let context = context(&sim);
     if let Some(connection) = connected() {
         let importer = Importer::new(&context, connection, LIMIT).unwrap();

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_core::{Driver, FenceLine, Stream};
 use cuda_mem_ipc::shared::{MemoryKind, SharedPool, SharedPoolOptions};
+use cuda_mem_sim::Sim;
 
 use crate::other::LIMIT;
 use crate::own_sim::OwnSim;
@@ -19,7 +20,7 @@ fn comes(mut is_so: impl FnMut() -> bool) -> bool {
 
 #[test]
 fn memory_ends_when_its_uses_do_though_their_stream_goes_on() {
-    let sim = OwnSim::new();
+    let sim = OwnSim::of(Sim::builder());
     let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
     let stream = Stream::new(&context).unwrap();
     let options = SharedPoolOptions { kind: MemoryKind::Device, ..SharedPoolOptions::default() };

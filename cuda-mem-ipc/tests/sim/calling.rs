@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, Stream};
 use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
+use cuda_mem_sim::Sim;
 
 use crate::other::{LIMIT, both_ends};
 use crate::own_sim::OwnSim;
@@ -34,7 +35,7 @@ fn wait_for_leases(exporter: &Exporter) {
 #[test]
 fn a_call_that_no_buffer_follows_wakes_nobody_for_good() {
     const ROUNDS: usize = 20;
-    let sim = OwnSim::new();
+    let sim = OwnSim::of(Sim::builder());
     let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
     let (exporter, importer) = ends(&context);
     let receiver = thread::spawn(move || {

@@ -29,7 +29,7 @@ fn operation(name: &'static str) -> [&'static str; 5] {
 
 #[test]
 fn a_hand_over_is_one_operation_on_either_stream_and_its_return_too() {
-    let sim = OwnSim::new();
+    let sim = OwnSim::of(Sim::builder());
     let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
     let (here, there) = both_ends();
     let theirs = context.clone();

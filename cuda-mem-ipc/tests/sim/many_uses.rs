@@ -32,7 +32,7 @@ fn waits_of_an_allocation(sim: &Sim, pool: &SharedPool, next: &Stream) -> [usize
 
 #[test]
 fn one_wait_stands_for_many_releases_of_a_line() {
-    let sim = OwnSim::new();
+    let sim = OwnSim::of(Sim::builder());
     let context = context(&sim);
     let (here, there) = both_ends();
     let theirs = context.clone();
@@ -66,7 +66,7 @@ fn one_wait_stands_for_many_releases_of_a_line() {
 
 #[test]
 fn one_wait_stands_for_many_uses_of_a_stream() {
-    let sim = OwnSim::new();
+    let sim = OwnSim::of(Sim::builder());
     let context = context(&sim);
     let (streams, next) = ([(); 2].map(|()| Stream::new(&context).unwrap()), Stream::new(&context).unwrap());
     let [stream, idle] = &streams;
@@ -87,7 +87,7 @@ fn one_wait_stands_for_many_uses_of_a_stream() {
 /// Its uses have their points when they end, so that the last one of them is not the last one that is heard of.
 #[test]
 fn one_wait_stands_for_many_uses_of_a_thread_s_default_stream() {
-    let sim = OwnSim::new();
+    let sim = OwnSim::of(Sim::builder());
     let context = context(&sim);
     let (stream, next) = (Stream::per_thread(&context).unwrap(), Stream::new(&context).unwrap());
     let options = SharedPoolOptions { segment_bytes: 2 << 20, ..SharedPoolOptions::default() };

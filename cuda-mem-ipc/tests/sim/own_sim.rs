@@ -4,9 +4,10 @@ use std::ops::Deref;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cuda_mem_sim::Sim;
+use cuda_mem_sim::{Builder, Sim};
 
-use crate::other::LIMIT;
+/// Far longer than anything is left.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A simulator of one test, which ends when all that was made with it has been given back: what a connection leaves goes in the background.
 ///
@@ -15,8 +16,8 @@ use crate::other::LIMIT;
 pub(crate) struct OwnSim(Sim);
 
 impl OwnSim {
-    pub(crate) fn new() -> Self {
-        Self(Sim::builder().build())
+    pub(crate) fn of(builder: Builder) -> Self {
+        Self(builder.build())
     }
 }
 

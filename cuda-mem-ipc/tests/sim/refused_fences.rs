@@ -25,7 +25,7 @@ fn ends(sim: &Sim) -> (Context, Exporter, Importer) {
 /// In one process the entry comes behind the fence, and nobody waits for one that is refused.
 #[test]
 fn a_hand_over_that_is_refused_leaves_those_before_it() {
-    let sim = OwnSim::new();
+    let sim = OwnSim::of(Sim::builder());
     let (context, exporter, importer) = ends(&sim);
     let pool = SharedPool::new(&context, &SharedPoolOptions::default()).unwrap();
     let (stream, gate) = (Stream::new(&context).unwrap(), FenceLine::new(&context).unwrap());
@@ -43,7 +43,7 @@ fn a_hand_over_that_is_refused_leaves_those_before_it() {
 /// The importer's stream is not done with the first buffer when the fence of the second one is refused.
 #[test]
 fn a_release_that_is_refused_leaves_those_before_it() {
-    let sim = OwnSim::new();
+    let sim = OwnSim::of(Sim::builder());
     let (context, exporter, importer) = ends(&sim);
     let options = SharedPoolOptions { kind: MemoryKind::Device, segment_bytes: LEN };
     let pool = SharedPool::new(&context, &options).unwrap();

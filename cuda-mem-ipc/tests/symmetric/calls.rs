@@ -8,13 +8,14 @@ use cuda_mem_ipc::symmetric::GroupOptions;
 use cuda_mem_sim::Sim;
 
 use crate::common::{Backend, backend, driver};
+use crate::own_sim::OwnSim;
 use crate::rank::{Rank, Seat, options};
 
 const COUNT: usize = 200;
 
 /// Allocates and brings together again and again, and counts the driver's calls meanwhile where they can be counted.
 fn allocate(seat: &Seat) {
-    let sim = (backend() == Backend::Simulator).then(|| Sim::builder().record(true).build());
+    let sim = (backend() == Backend::Simulator).then(|| OwnSim::of(Sim::builder().record(true)));
     let driver = sim.as_ref().map_or_else(driver, |sim| Driver::over(sim.table()).unwrap());
     let options = GroupOptions { segment_allocations: COUNT + 10, ..options() };
     let rank = Rank::new(seat.context(driver), seat, &options, None);
@@ -80,7 +81,7 @@ const MAPPED: &[(&str, u64)] = &[
 
 /// Fills a segment with each allocation, and counts the driver's calls where they can be counted.
 fn grow(seat: &Seat) {
-    let sim = (backend() == Backend::Simulator).then(|| Sim::builder().record(true).build());
+    let sim = (backend() == Backend::Simulator).then(|| OwnSim::of(Sim::builder().record(true)));
     let driver = sim.as_ref().map_or_else(driver, |sim| Driver::over(sim.table()).unwrap());
     let options = GroupOptions { segment_bytes: 2 << 20, ..options() };
     let rank = Rank::new(seat.context(driver), seat, &options, None);

@@ -37,5 +37,7 @@ mod joining;
 mod leaving;
 mod mempool;
 mod order;
+#[path = "../sim/own_sim.rs"]
+mod own_sim;
 mod rank;
 mod signals;

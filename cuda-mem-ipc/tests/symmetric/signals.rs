@@ -9,6 +9,7 @@ use crate::common::capture::{Capture, GLOBAL, RELAXED};
 use crate::common::gate::Gate;
 use crate::common::pair::{self, Channel, test_name};
 use crate::common::{Backend, backend};
+use crate::own_sim::OwnSim;
 use crate::rank::{Crew, LONG, Rank, SOON, Seat, culprit, options, until_broken, until_idle};
 
 const TIMED_OUT: u64 = 3;
@@ -300,7 +301,7 @@ fn nobody_is_at_fault_for_a_wait_that_was_refused() {
     }
     pair::play(test_name!(), &[("rank", body)], |cast| {
         let mut crew = Crew::start(cast, 3);
-        let sim = Builder::from_env().unwrap().build();
+        let sim = OwnSim::of(Builder::from_env().unwrap());
         let driver = Driver::over(sim.table()).unwrap();
         let rank = Rank::new(crew.seat.context(driver), &crew.seat, &options(), None);
         let memory = rank.memory(100);
