@@ -31,7 +31,8 @@ impl Driver {
     /// memory still waits, or is released by another thread right now. A panic of an owner's own drop is nobody's here.
     ///
     /// That is the case while a stream that used the memory captures a graph, while only another thread can name a default
-    /// stream that used it, and for what is to be dropped behind the free of an imported block. Every allocation and every release does this by
+    /// stream that used it, while a stream that used it is just being disowned ([`Stream::disown`](crate::Stream::disown)), and for what
+    /// is to be dropped behind the free of an imported block. Every allocation and every release does this by
     /// itself, and it costs next to nothing where nothing was put off. What [`Driver::registrations_left`] counts is no part of it: no
     /// stream is kept for that. A stream of somebody else ([`Stream::borrow_raw`](crate::Stream::borrow_raw)) that memory was used
     /// on may be destroyed when this returns 0 and the memory's owners are gone.
@@ -48,7 +49,7 @@ impl Driver {
         self.deferred().reclaim(self);
         match self.attempt(|| owned.release()) {
             Ok(()) => {}
-            Err(Error::Capturing { .. } | Error::WrongThread | Error::Timeout(_)) => {
+            Err(Error::Capturing { .. } | Error::WrongThread | Error::Disowned | Error::Timeout(_)) => {
                 self.deferred().push(Box::new(owned))
             }
             Err(error) => self.give_up(owned, &error),
@@ -79,7 +80,9 @@ impl Deferred {
         let (mut still, mut ended) = (Vec::new(), 0);
         for mut owned in taken {
             match quietly(|| driver.attempt(|| owned.release())) {
-                Some(Err(Error::Capturing { .. } | Error::WrongThread | Error::Timeout(_))) => {
+                Some(Err(
+                    Error::Capturing { .. } | Error::WrongThread | Error::Disowned | Error::Timeout(_),
+                )) => {
                     still.push(owned);
                     continue;
                 }

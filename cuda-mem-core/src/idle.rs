@@ -178,7 +178,9 @@ impl WhenIdle {
                 let Some(mut owned) = self.pop() else { break };
                 match driver.attempt(|| owned.release()) {
                     Ok(()) => done.push(owned),
-                    Err(Error::Capturing { .. } | Error::WrongThread | Error::Timeout(_)) => self.push(owned),
+                    Err(
+                        Error::Capturing { .. } | Error::WrongThread | Error::Disowned | Error::Timeout(_),
+                    ) => self.push(owned),
                     Err(error) => refused.push((owned, error)),
                 }
             }

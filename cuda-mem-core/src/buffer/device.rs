@@ -430,41 +430,15 @@ impl Release for Block {
             let (source, layout) = (Arc::clone(source), *layout);
             return self.give_back(&*source, layout);
         }
-        let driver = self.home.driver();
-        match self.home.enter() {
-            Ok(entered) => {
-                self.uses.hold_up_last(&self.home)?;
-                if self.home.is_legacy() {
-                    // Asked and not tried: beside a blocking stream's capture the mere mention of it ends that capture.
-                    self.home.refuse_capturing("freeing device memory")?;
-                }
-                let _relaxed = Relaxed::enter(driver)?;
-                // SAFETY: memory that this value owns, freed once, in an order behind every stream that used it.
-                let free = |entered: Entered<'_>| unsafe {
-                    call!(driver, cuMemFreeAsync(self.address, entered.raw()))
-                };
-                // Unlike a copy it was never seen to need the context; if some driver thinks otherwise, it gets it.
-                let unknown = |error: &Error| error.code() == Some(CUresult::CUDA_ERROR_INVALID_VALUE);
-                let freed = match free(entered) {
-                    Err(error) if unknown(&error) => self.home.enter_context().and_then(free),
-                    freed => freed,
-                };
-                match freed {
-                    // A capturing stream refuses memory from outside its graph, and the capture goes on (seen on hardware).
-                    Err(Error::Driver(error)) if error.is_capture() || self.home.is_capturing()? => {
-                        return Err(Error::Capturing { call: "freeing device memory" });
-                    }
-                    freed => freed?,
-                }
-            }
-            Err(Error::WrongThread) => {
-                // Another thread's default stream has no name here: wait, and free without a stream.
+        match self.home.refuse_other_threads().and_then(|()| self.free_in_order()) {
+            // Another thread's default stream has no name here, nor one that its owner may have destroyed: wait, and free without a stream.
+            Err(Error::WrongThread | Error::Disowned) => {
                 self.uses.synchronize()?;
                 let (_relaxed, _bound) = self.home.context().bind_relaxed()?;
                 // SAFETY: memory that this value owns, freed once; no use of it runs any more.
-                unsafe { call!(driver, cuMemFree(self.address)) }?;
+                unsafe { call!(self.home.driver(), cuMemFree(self.address)) }?;
             }
-            Err(error) => return Err(error),
+            freed => freed?,
         }
         self.address = 0;
         Ok(())
@@ -472,16 +446,44 @@ impl Release for Block {
 }
 
 impl Block {
+    /// Frees the memory on the stream that it was allocated on.
+    fn free_in_order(&mut self) -> Result<()> {
+        let driver = self.home.driver();
+        let entered = self.home.enter()?;
+        self.uses.hold_up_last(&self.home)?;
+        if self.home.is_legacy() {
+            // Asked and not tried: beside a blocking stream's capture the mere mention of it ends that capture.
+            self.home.refuse_capturing("freeing device memory")?;
+        }
+        let _relaxed = Relaxed::enter(driver)?;
+        // SAFETY: memory that this value owns, freed once, in an order behind every stream that used it.
+        let free =
+            |entered: Entered<'_>| unsafe { call!(driver, cuMemFreeAsync(self.address, entered.raw())) };
+        // Unlike a copy it was never seen to need the context; if some driver thinks otherwise, it gets it.
+        let unknown = |error: &Error| error.code() == Some(CUresult::CUDA_ERROR_INVALID_VALUE);
+        let freed = match free(entered) {
+            Err(error) if unknown(&error) => self.home.enter_context().and_then(free),
+            freed => freed,
+        };
+        match freed {
+            // A capturing stream refuses memory from outside its graph, and the capture goes on (seen on hardware).
+            Err(Error::Driver(error)) if error.is_capture() || self.home.is_capturing()? => {
+                Err(Error::Capturing { call: "freeing device memory" })
+            }
+            freed => freed,
+        }
+    }
+
     /// Gives the memory back to who allocated it, behind all its uses.
     fn give_back(&mut self, source: &dyn MemorySource, layout: Layout) -> Result<()> {
-        match self.home.refuse_other_threads() {
+        match self.home.refuse_other_threads().and_then(|()| self.uses.hold_up_last(&self.home)) {
             Ok(()) => {
-                self.uses.hold_up_last(&self.home)?;
                 // SAFETY: memory that this value owns, given back once, on a stream that is behind every use.
                 unsafe { source.deallocate(self.address, layout, &self.home) }?;
             }
-            Err(Error::WrongThread) => {
-                // Another thread's default stream has no name here: wait, after which any stream will do.
+            Err(Error::WrongThread | Error::Disowned) => {
+                // Another thread's default stream has no name here, nor one that its owner may have destroyed: wait, after which any
+                // stream will do.
                 self.uses.synchronize()?;
                 let stream = Stream::per_thread(self.home.context())?;
                 // SAFETY: memory that this value owns, given back once; no use of it runs any more.

@@ -241,7 +241,7 @@ pub(super) fn let_go<W: Told>(words: &mut Arc<W>) {
     loop {
         match uses.are_over() {
             Ok(false) => {}
-            Err(Error::Capturing { .. } | Error::WrongThread) => {
+            Err(Error::Capturing { .. } | Error::WrongThread | Error::Disowned) => {
                 let driver = own.driver();
                 return driver.release_or_defer(LettingGo { words: Arc::clone(words), uses });
             }

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, DeviceBuffer, Error, Event, Stream, Uses};
+use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, Event, Stream, Uses};
 use cuda_mem_sim::Sim;
 
+use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::interrupted::{meanwhile, on_interrupted};
 use crate::rig::on_simulator;
@@ -107,6 +108,41 @@ fn memory_that_was_used_on_a_disowned_stream_is_freed_behind_that() {
         assert!(uses.are_over().unwrap());
         assert_eq!(context.driver().release_failures(), 0);
     });
+}
+
+#[test]
+fn memory_of_a_disowned_stream_is_freed_behind_all_its_uses() {
+    on_simulator(|sim, context| {
+        let (stream, destroy) = borrowed(sim, context);
+        let other = Stream::new(context).unwrap();
+        let buffers = [(); 2].map(|()| DeviceBuffer::<u8>::zeroed(&stream, 4096).unwrap());
+        buffers[0].range(..).unwrap().fill_bytes(&other, 1).unwrap();
+        stream.disown();
+        destroy();
+        drop(buffers);
+        assert_eq!(context.driver().release_failures(), 0);
+    });
+}
+
+/// Nobody is behind a stream that was disowned while it captured.
+#[test]
+fn memory_that_no_event_stands_for_stays() {
+    // One of its own, of which it is left.
+    let sim = Sim::builder().build();
+    let driver = Driver::over(sim.table()).unwrap();
+    let context = &driver.device(0).unwrap().primary_context().unwrap();
+    let (stream, destroy) = borrowed(&sim, context);
+    let home = Stream::new(context).unwrap();
+    let memory = DeviceBuffer::<u8>::zeroed(&home, 4096).unwrap();
+    memory.range(..).unwrap().fill_bytes(&stream, 1).unwrap();
+    let capture = Capture::begin(&stream, RELAXED);
+    stream.disown();
+    drop(memory);
+    assert_eq!((driver.reclaim(), driver.release_failures()), (1, 0));
+    assert_eq!(capture.end().unwrap().len(), 0);
+    destroy();
+    assert_eq!((driver.reclaim(), driver.release_failures()), (1, 0));
+    assert_eq!(sim.misuse().len(), 0);
 }
 
 /// Work of a stream that nobody can name any more may still use memory: a wait that fails is for all of the context then.

@@ -42,7 +42,7 @@ pub(super) enum End<E> {
 }
 
 /// Whom a heap serves.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) enum Served<S, E> {
     By(S),
     /// The last one has ended.

@@ -10,7 +10,7 @@ use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Event, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::Filter;
-use cuda_mem_pool::{Error, MempoolId};
+use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
 use crate::common::capture::{Capture, RELAXED};
@@ -148,6 +148,22 @@ fn a_stream_of_private_pools_alone_is_not_forgotten_while_it_captures() {
         assert_eq!(allocator.empty_cache().unwrap(), 0, "its work runs yet");
         gate.open();
         until("its work is done", || allocator.empty_cache().unwrap() > 0);
+    });
+}
+
+#[test]
+fn a_block_of_a_stream_that_was_destroyed_comes_back_behind_its_uses() {
+    on_simulator(|sim, context| {
+        let allocator = allocator(context);
+        let (theirs, other) = (Theirs::new(sim, context), Stream::new(context).unwrap());
+        let mut block = allocator.allocate(4 * MIB, &theirs.stream).unwrap();
+        block.as_device_range().fill_bytes(&theirs.stream, 1).unwrap();
+        block.as_device_range().fill_bytes(&other, 2).unwrap();
+        theirs.forget(&allocator).unwrap();
+        theirs.destroy();
+        drop(block);
+        assert_eq!(context.driver().release_failures(), 0);
+        assert_eq!(allocator.statistics().allocated_bytes.all.current, 0);
     });
 }
 

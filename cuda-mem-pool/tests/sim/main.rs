@@ -35,3 +35,4 @@ mod release_failures;
 #[allow(dead_code, reason = "shared with another crate's tests")]
 mod rig;
 mod scenarios;
+mod stream_ends;

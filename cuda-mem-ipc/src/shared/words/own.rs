@@ -74,7 +74,8 @@ pub(super) fn keep_poisoned(line: usize, page: &Arc<Page>) {
     // The last one's drop does the same.
     while Arc::strong_count(page) > 1 {
         match uses.are_over() {
-            Ok(false) | Err(core::Error::Capturing { .. }) => {}
+            // Of a stream that is just being disowned it is known soon.
+            Ok(false) | Err(core::Error::Capturing { .. } | core::Error::Disowned) => {}
             // Another thread's default stream, which that one is about to give something to do with other words.
             Err(core::Error::WrongThread) => uses = page.words.uses(),
             // Otherwise the context is lost, and nothing more is written.
