@@ -2,6 +2,7 @@
 
 use super::backend::Backend;
 use super::heap::StreamHeap;
+use super::line::Limit;
 use super::policy::cost;
 use super::sizes::PAGE;
 use super::source::{GrowError, Heaps, Load, PageSource};
@@ -17,7 +18,7 @@ impl<B: Backend> PageSource<B> {
         others: &mut impl Heaps,
         size: usize,
         load: Load,
-        limit: i64,
+        price: i64,
     ) -> Result<Option<u64>, GrowError<B::Error>> {
         if let Some(address) = self.adopt(heap, mine, others, size, load)? {
             return Ok(Some(address));
@@ -25,13 +26,16 @@ impl<B: Backend> PageSource<B> {
         if let Some(address) = self.present(heap, mine, size, load)? {
             return Ok(Some(address));
         }
-        self.charge(self.ground.mappings() as i64 / cost::LOOKED_AT);
         let free = mine.free_ranges();
         let whole = self.wholly_free(heap, &free);
+        if !whole.is_empty() {
+            self.charge(self.ground.mappings() as i64 / cost::LOOKED_AT);
+        }
         let stock = Stock::of(&whole, self.policy.moves);
+        let limit = Limit { price, spare: self.allowed(size, load).saturating_sub(self.ground.bytes()) };
         let (slots, window) = match self.window(heap, &free, &whole, size, &stock.supply(), limit)? {
             Some(found) => found,
-            None if limit < i64::MAX => return Ok(None),
+            None if price < i64::MAX => return Ok(None),
             None => {
                 self.add_range(size)?;
                 let found = self.window(heap, &free, &whole, size, &stock.supply(), limit)?;
@@ -183,7 +187,7 @@ impl<B: Backend> PageSource<B> {
         {
             return Ok(chunk);
         }
-        let mut bytes = self.policy.handle(build.size, self.ground.bytes());
+        let mut bytes = self.policy.handle(build.size, self.ground.bytes(), self.habits.mean());
         while bytes > left {
             bytes /= 2;
         }

@@ -27,6 +27,9 @@ pub(super) struct Habits {
     /// By heap and size: how many blocks the heap had freed when it asked last.
     asked: HashMap<(u32, usize), u64>,
     of: HashMap<u32, Habit>,
+    /// How many large blocks were asked for, and their bytes.
+    blocks: usize,
+    bytes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +53,9 @@ impl Habits {
 
     /// Learns whether sizes come again soon: a heap that has freed so many blocks asks for one of this size.
     pub(super) fn see(&mut self, heap: u32, size: usize, frees: u64, policy: &Policy) {
+        if let (Some(blocks), Some(bytes)) = (self.blocks.checked_add(1), self.bytes.checked_add(size)) {
+            (self.blocks, self.bytes) = (blocks, bytes);
+        }
         if self.asked.len() >= SIZES {
             self.asked.clear();
         }
@@ -58,6 +64,11 @@ impl Habits {
         let habit = self.of.entry(heap).or_default();
         habit.alike = if is_soon { (habit.alike + SOON).min(MOST) } else { habit.alike.saturating_sub(1) };
         habit.is_alike = habit.alike >= if habit.is_alike { 1 } else { policy.alike };
+    }
+
+    /// The bytes that a large block has in the mean, of all that were asked for.
+    pub(super) fn mean(&self) -> usize {
+        self.bytes.checked_div(self.blocks).unwrap_or(0)
     }
 
     /// The driver has mapped a leaf for a heap.

@@ -11,6 +11,15 @@ use crate::engine::slab::NONE;
 /// So many mappings are passed by before the next one of use is looked up.
 const NEAR: usize = 16;
 
+/// What a window may cost.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limit {
+    /// In microseconds.
+    pub(super) price: i64,
+    /// The bytes that may be made for it before more is held than should be.
+    pub(super) spare: usize,
+}
+
 /// A line of slots, and a window in it.
 type Found = (Vec<Slot>, Window);
 
@@ -23,13 +32,15 @@ impl<B: Backend> PageSource<B> {
         whole: &[Whole],
         size: usize,
         supply: &Supply,
-        limit: i64,
+        limit: Limit,
     ) -> Result<Option<Found>, GrowError<B::Error>> {
         let slots = self.slots(heap, free, whole)?;
         let waste = self.policy.waste(self.ground.bytes());
-        let largest = self.policy.largest(self.ground.bytes()) as u64;
-        let search = Search { slots: &slots, size: size as u64, supply, waste, largest };
-        let window = search.cheapest(limit);
+        let largest = self.policy.largest(self.ground.bytes(), self.habits.mean()) as u64;
+        let (spare, price_of_more) = (limit.spare as u64, self.policy.price_of_more);
+        let search =
+            Search { slots: &slots, size: size as u64, supply, waste, largest, spare, price_of_more };
+        let window = search.cheapest(limit.price);
         Ok(window.map(|window| (slots, window)))
     }
 

@@ -29,11 +29,19 @@ pub struct Policy {
     pub(crate) tight: u32,
     /// A block is made of about so many handles: the driver's cost goes with their number, the waste with their size.
     pub(crate) handles_per_block: usize,
-    /// The smallest and the largest handle, powers of two.
+    /// The smallest and the largest handle, powers of two; a larger one only where it is no more than a thousandth of what is held.
     pub(crate) smallest_handle: usize,
     pub(crate) largest_handle: usize,
+    /// No handle is more than such a part of what is held: what a block leaves of the handle that it ends in cannot be moved.
+    pub(crate) of_held: usize,
+    /// Unless it is such a part of the mean block: few large blocks leave few ends, and each takes many handles.
+    pub(crate) of_mean: usize,
+    /// Nor is a handle of a block less than such a part of what is held, which bounds the calls that it takes to fill a device.
+    pub(crate) of_all: usize,
     /// Losing a thousandth of what is held to a broken handle counts as so many microseconds of driver calls.
     pub(crate) price_of_waste: u64,
+    /// Making memory beyond what may be held counts so many times as much: it stays, where a broken handle is whole again some time.
+    pub(crate) price_of_more: i64,
     /// Blocks of this size and more are placed with care when memory is tight.
     pub(crate) placed: usize,
     /// The free end of a partly used handle, if it is as large as this, may begin a block elsewhere.
@@ -82,13 +90,17 @@ pub struct Policy {
 impl Policy {
     /// What ships.
     pub const DEFAULT: Self = Self {
-        slack: 9,
-        tight: 9,
+        slack: 7,
+        tight: 7,
         handles_per_block: 8,
-        price_of_waste: 20,
+        price_of_waste: 16,
+        price_of_more: 30,
         placed: 4 * PAGE,
         smallest_handle: 2 * PAGE,
         largest_handle: 16 * PAGE,
+        of_held: 280,
+        of_mean: 4,
+        of_all: 1500,
         smallest_tail: 4 * PAGE,
         room: 80 << 20,
         room_of_heap: 16 << 20,
@@ -152,22 +164,26 @@ impl Policy {
         if share > little { share + further } else { little + further }
     }
 
-    /// The largest handle for a block of this size while so much is held.
-    pub(crate) const fn handle(&self, block: usize, held: usize) -> usize {
-        let largest = self.largest(held);
-        let wanted = block / self.handles_per_block;
-        let wanted = if wanted < self.smallest_handle { self.smallest_handle } else { wanted };
-        if wanted >= largest { largest } else { wanted.next_power_of_two() }
+    /// The largest handle for a block of this size, which is held then too, where blocks have so many bytes in the mean.
+    pub(crate) fn handle(&self, block: usize, held: usize, mean: usize) -> usize {
+        let least = power(held / self.of_all).max(self.smallest_handle);
+        let wanted = (block / self.handles_per_block).max(least).next_power_of_two();
+        wanted.min(self.largest(held.saturating_add(block), mean))
     }
 
-    /// The largest handle while so much is held: where there is much, a thousandth of it is no loss, and saves calls.
-    pub(crate) const fn largest(&self, held: usize) -> usize {
-        let share = held / 1024;
-        match share {
-            share if share <= self.largest_handle => self.largest_handle,
-            share if share >= MOST => MOST,
-            share => 1 << share.ilog2(),
-        }
+    /// The largest handle while so much is held, where blocks have so many bytes in the mean.
+    pub(crate) fn largest(&self, held: usize, mean: usize) -> usize {
+        // Where there is much, a thousandth of it is no loss, and saves calls.
+        let most = power(held / 1024).clamp(self.largest_handle, MOST);
+        power((held / self.of_held).max(mean / self.of_mean)).clamp(self.smallest_handle, most)
+    }
+}
+
+/// The largest power of two that is no more than this, or 0.
+const fn power(bytes: usize) -> usize {
+    match bytes.checked_ilog2() {
+        Some(exponent) => 1 << exponent,
+        None => 0,
     }
 }
 

@@ -78,6 +78,9 @@ pub(super) struct Search<'s> {
     pub(super) waste: Waste,
     /// The largest handle that would be made.
     pub(super) largest: u64,
+    /// So many bytes may be made before more is held than should be, and what others count for, as a multiple of waste.
+    pub(super) spare: u64,
+    pub(super) price_of_more: i64,
 }
 
 impl Search<'_> {
@@ -85,9 +88,13 @@ impl Search<'_> {
     pub(super) fn cheapest(&self, limit: i64) -> Option<Window> {
         let mut best: Option<Priced> = None;
         let mut consider = |found: Option<Priced>| {
-            let Some((key, window)) = found else { return best.map_or(limit, |((price, _), _)| price) };
-            if key.0 < limit && best.is_none_or(|(known, _)| key < known) {
-                best = Some((key, window));
+            let Some((mut key, window)) = found else { return best.map_or(limit, |((price, _), _)| price) };
+            let is_best = |key: (i64, u64)| key.0 < limit && best.is_none_or(|(known, _)| key < known);
+            if is_best(key) {
+                key.0 += self.waste.of(self.made_for(&window)) * self.price_of_more;
+                if is_best(key) {
+                    best = Some((key, window));
+                }
             }
             best.map_or(limit, |((price, _), _)| price)
         };
@@ -180,6 +187,46 @@ impl Search<'_> {
         Some(((price + self.waste.of(broken), rest), window(last)))
     }
 
+    /// The bytes that would be made for a window beyond what should be held: what is free and mapped in it already fills none of its
+    /// gaps, and another gap has what one was filled with.
+    fn made_for(&self, window: &Window) -> u64 {
+        let slots = &self.slots[window.first..=window.last];
+        if slots.iter().all(|slot| matches!(slot.kind, Kind::Mapped { .. })) {
+            return 0;
+        }
+        let mut supply = self.supply.clone();
+        for slot in slots.iter().filter(|slot| matches!(slot.kind, Kind::Mapped { .. }) && slot.is_full()) {
+            if let Some((_, there)) = supply.iter_mut().find(|(bytes, _)| *bytes as u64 == slot.bytes) {
+                *there = there.saturating_sub(1);
+            }
+        }
+        let (mut got, mut spare, mut made) = (0, self.spare, 0);
+        for (at, slot) in slots.iter().enumerate() {
+            match slot.kind {
+                Kind::Mapped { tail, .. } if at == 0 => got += tail,
+                Kind::Mapped { head, .. } => got += head,
+                Kind::Gap { .. } => {
+                    let (bytes, room) = self.gap(slot, (at == 0).then_some(window.lead), got);
+                    got += bytes;
+                    let left = left_of(&mut supply, bytes, room, spare);
+                    made += left.saturating_sub(spare);
+                    spare = spare.saturating_sub(left);
+                }
+            }
+        }
+        made
+    }
+
+    /// How many bytes of a gap a window needs that has got so many, and how many there is room for.
+    fn gap(&self, gap: &Slot, lead: Option<u64>, got: u64) -> (u64, u64) {
+        if let Some(lead) = lead.filter(|lead| *lead > 0) {
+            return (lead, lead);
+        }
+        let need = whole_pages(self.size.saturating_sub(got));
+        let bytes = need.min(gap.bytes);
+        (bytes, if gap.bytes < need + ROOM { bytes } else { gap.bytes })
+    }
+
     /// Whether the handle at `last` is in the window from `first` already.
     fn repeats(&self, first: usize, last: usize) -> bool {
         let Kind::Mapped { twin, .. } = self.slots[last].kind else { return false };
@@ -214,6 +261,104 @@ impl Search<'_> {
     }
 }
 
+/// What handles that there are leave open of so many bytes, until so many are left as may be made: the largest that fit, otherwise
+/// the smallest that there is room for.
+fn left_of(supply: &mut Supply, mut bytes: u64, mut room: u64, spare: u64) -> u64 {
+    while bytes > spare {
+        let fits = |most: u64| move |(size, there): &(usize, u32)| *size as u64 <= most && *there > 0;
+        let at = supply.iter().position(fits(bytes)).or_else(|| supply.iter().rposition(fits(room)));
+        let Some((size, there)) = at.and_then(|at| supply.get_mut(at)) else { break };
+        *there -= 1;
+        bytes = bytes.saturating_sub(*size as u64);
+        room = room.saturating_sub(*size as u64);
+    }
+    bytes
+}
+
 pub(super) const fn whole_pages(bytes: u64) -> u64 {
     bytes.next_multiple_of(PAGE as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::policy::Policy;
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A line that begins at 1 GiB, of handles that nothing is in, one that is full, or gaps of so many MiB.
+    fn line(slots: &[(u64, &str)]) -> Vec<Slot> {
+        let mut address = 1 << 30;
+        let slot = |(number, (bytes, kind)): (usize, &(u64, &str))| {
+            let bytes = bytes * MIB;
+            let free = if *kind == "free" { bytes } else { 0 };
+            let mapped = Kind::Mapped { chunk: number as u32, head: free, tail: free, twin: NONE };
+            let kind = if *kind == "gap" { Kind::Gap { stale: 0 } } else { mapped };
+            let slot = Slot { address, bytes, kind };
+            address += bytes;
+            slot
+        };
+        slots.iter().enumerate().map(slot).collect()
+    }
+
+    fn cheapest(slots: &[Slot], supply: &[(u64, u32)], size: u64, spare: u64) -> Option<Window> {
+        let supply = &supply.iter().map(|(mib, there)| ((mib * MIB) as usize, *there)).collect();
+        let waste = Policy::DEFAULT.waste(1 << 30);
+        let price_of_more = Policy::DEFAULT.price_of_more;
+        let search = Search {
+            slots,
+            size: size * MIB,
+            supply,
+            waste,
+            largest: 32 * MIB,
+            spare: spare * MIB,
+            price_of_more,
+        };
+        search.cheapest(i64::MAX)
+    }
+
+    #[test]
+    fn no_gap_is_filled_with_what_is_in_the_window() {
+        // The first window would have the one handle of 2 MiB in it and in its gap; the second has four elsewhere for its gaps.
+        let slots = line(&[
+            (2, "free"),
+            (2, "gap"),
+            (9, "full"),
+            (4, "free"),
+            (4, "gap"),
+            (9, "full"),
+            (4, "free"),
+            (9, "full"),
+        ]);
+        let supply = [(4, 2), (2, 1)];
+        let window = |first, last| Some(Window { first, last, lead: 0 });
+        assert_eq!(cheapest(&slots, &supply, 8, 0), window(3, 4));
+        assert_eq!(cheapest(&slots, &supply, 4, 0), window(3, 3));
+        assert_eq!(cheapest(&slots[..3], &supply, 4, 0), window(0, 1), "there is no other");
+        // As long as memory may be made the shortest gap is the cheapest.
+        assert_eq!(cheapest(&slots[..5], &[(2, 1)], 4, 2), window(3, 3));
+        assert_eq!(cheapest(&slots[..3], &[(2, 1)], 4, 2), window(0, 1));
+    }
+
+    #[test]
+    fn what_would_be_made_is_what_neither_the_supply_nor_the_spare_has() {
+        let slots = line(&[(4, "free"), (4, "gap"), (2, "free"), (600, "gap")]);
+        let supply = vec![((4 * MIB) as usize, 2), ((2 * MIB) as usize, 1)];
+        let made = |last, size, spare| {
+            let waste = Policy::DEFAULT.waste(1 << 30);
+            let search = Search {
+                slots: &slots,
+                size: size * MIB,
+                supply: &supply,
+                waste,
+                largest: 32 * MIB,
+                spare: spare * MIB,
+                price_of_more: 1,
+            };
+            search.made_for(&Window { first: 0, last, lead: 0 }) / MIB
+        };
+        // One of two is in the window, the other fills the first gap; then there is none for the second.
+        assert_eq!([made(0, 4, 0), made(1, 8, 0), made(3, 12, 0), made(3, 30, 0)], [0, 0, 2, 20]);
+        assert_eq!([made(3, 12, 2), made(3, 30, 5), made(3, 30, 24)], [0, 15, 0]);
+    }
 }

@@ -244,12 +244,38 @@ fn figures_of_churn() {
 }
 
 #[test]
-fn handles_grow_with_what_is_held() {
+fn handles_grow_with_what_is_held_and_with_what_is_asked_for() {
     let gib = 1usize << 30;
-    let handle = |block, held| Policy::DEFAULT.handle(block, held) >> 20;
-    assert_eq!([handle(4 * gib, 0), handle(4 * gib, 32 * gib), handle(4 * gib, 63 * gib)], [32; 3]);
+    let handle = |block, held, mean| Policy::DEFAULT.handle(block, held, mean) >> 20;
+    // A 280th of all, up to 32 MiB, until a thousandth is more.
+    assert_eq!([handle(gib, 0, 0), handle(gib, gib, 0), handle(gib, 4 * gib, 0)], [4, 4, 16]);
+    assert_eq!([handle(4 * gib, 16 * gib, 0), handle(4 * gib, 59 * gib, 0)], [32, 32]);
     assert_eq!(
-        [handle(4 * gib, 64 * gib), handle(4 * gib, 140 * gib), handle(gib / 2, 140 * gib)],
+        [handle(4 * gib, 64 * gib, 0), handle(4 * gib, 140 * gib, 0), handle(gib / 2, 140 * gib, 0)],
         [64, 128, 64]
     );
+    // A quarter of the mean block.
+    assert_eq!(
+        [handle(gib, gib, 64 << 20), handle(gib, gib, 256 << 20), handle(gib, gib, gib)],
+        [16, 32, 32]
+    );
+    // An eighth of the block, but for a great many blocks.
+    assert_eq!(
+        [handle(48 << 20, 4 * gib, 0), handle(8 << 20, 4 * gib, 0), handle(8 << 20, 24 * gib, 0)],
+        [8, 4, 16]
+    );
+}
+
+/// Looking for windows is no reason to give memory while nothing is freed.
+#[test]
+fn a_program_that_only_grows_owes_nothing() {
+    const BLOCKS: usize = 1000;
+    let mut source = PageSource::new(Model::new(0, usize::MAX), Policy::DEFAULT, 4 << 40);
+    let (mut heap, mut others, size) = (StreamHeap::new(), BTreeMap::new(), 24 << 20);
+    for active in (0..BLOCKS).map(|blocks| blocks * size) {
+        let wanted = Wanted { size, unused: 0, load: Load { active, peak: active } };
+        source.grow(0, &mut heap, &mut Others(&mut others), wanted, &NoIndex).unwrap();
+    }
+    assert_eq!((source.haste.owed(), source.haste.given()), (0, 0));
+    assert_eq!(source.reserved(), BLOCKS * size);
 }
