@@ -1,7 +1,7 @@
 """Workloads with the native allocator and with ours, by turns:
 `python3 ci/torch/workloads.py --peers DIR`, in an environment that has the wheel.
 
-DIR holds `workloads.py` and `workloads_streams.py`. Everything is imported once; each run is a forked child, so that what is timed is the
+DIR holds `workloads.py` and `workloads_streams.py`; with `--programs` it is `programs.py` beside this file that is run. Everything is imported once; each run is a forked child, so that what is timed is the
 workload and not the start of Python. Before the turns one native run, which does not count, warms the files. Of each run: its own
 wall time; of it what comes after the model was last moved, which leaves out that the processor makes the weights; every loss that `backward` was called on, what PyTorch reserved and had active at their peaks, and what the driver
 says the device held more than before (NVML, looked at from this process every 5 ms).
@@ -35,6 +35,8 @@ MODULES = [
     "peft",
     "torchvision",
     "torch_geometric.nn",
+    "timm",
+    "transformers.models.t5.modeling_t5",
 ]
 MIB = 1 << 20
 # What may be reserved for each byte that is active, in any round, and MiB that the driver may have given beyond that, more than natively.
@@ -108,7 +110,7 @@ def imported():
     return torch
 
 
-def child(torch, script, name, ours, history):
+def child(torch, script, name, ours, history, traces):
     """Runs the script as it is; what it printed and what PyTorch says afterwards."""
     if ours:
         import cuda_mem_torch
@@ -130,7 +132,8 @@ def child(torch, script, name, ours, history):
         raise SystemExit(code)
 
     torch.Tensor.backward, torch.nn.Module.to, os_exit, os._exit = remembering, moving, os._exit, ended
-    sys.argv = [str(script), name, tempfile.mkdtemp()] + (["record"] if history else [])
+    folder = traces if traces and not ours else tempfile.mkdtemp()
+    sys.argv = [str(script), name, str(folder)] + (["record"] if history else [])
     printed, sys.stdout = sys.stdout, io.StringIO()
     space = {"__name__": "__main__", "__file__": str(script)}
     try:
@@ -140,6 +143,8 @@ def child(torch, script, name, ours, history):
             raise
     finally:
         sys.stdout, os._exit = printed, os_exit
+    if not losses and "loss" in space:
+        losses.append(space["loss"])
     stats = torch.cuda.memory_stats()
     return {
         "backend": torch.cuda.get_allocator_backend(),
@@ -152,7 +157,7 @@ def child(torch, script, name, ours, history):
     }
 
 
-def run(torch, device, script, name, ours, history, limit):
+def run(torch, device, traces, script, name, ours, history, limit):
     """One run in a child; what came of it, or the reason that nothing did."""
     before = device.settled()
     read, write = os.pipe()
@@ -160,7 +165,7 @@ def run(torch, device, script, name, ours, history, limit):
     if process == 0:
         os.close(read)
         try:
-            text = json.dumps(child(torch, script, name, ours, history))
+            text = json.dumps(child(torch, script, name, ours, history, traces))
         except BaseException:
             text = json.dumps({"failed": traceback.format_exc()})
         with os.fdopen(write, "w") as out:
@@ -331,7 +336,10 @@ def write(out, rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peers", type=Path, required=True, help="the folder of workloads.py and workloads_streams.py")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--peers", type=Path, help="the folder of workloads.py and workloads_streams.py")
+    which.add_argument("--programs", action="store_true", help="the programs beside this file, that nobody tuned the allocator for")
+    parser.add_argument("--traces", type=Path, help="with --history, the folder that the native runs' recordings are written to")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", nargs="*", help="workloads, by name; all by default")
     parser.add_argument("--history", choices=["off", "on", "both"], default="off", help="whether PyTorch records every allocation")
@@ -352,9 +360,18 @@ def main():
         # What has no such way is warned of and stays as it is: then losses vary natively, and the table says so.
         torch.use_deterministic_algorithms(True, warn_only=True)
         warnings.filterwarnings("ignore", ".*deterministic", UserWarning)
+    if arguments.programs:
+        # It imports PyTorch, which must find the environment as it is by now.
+        import programs
+
+        script = Path(__file__).with_name("programs.py")
+        MANY_STREAMS.extend(program.__name__ for program in programs.ON_MANY_STREAMS)
+        scripts = [(script, [program.__name__ for program in programs.ON_ONE_STREAM + programs.ON_MANY_STREAMS])]
+    else:
+        scripts = [(arguments.peers / "workloads.py", ONE_STREAM), (arguments.peers / "workloads_streams.py", MANY_STREAMS)]
     workloads = [
-        Turns(arguments.peers / script, name, history)
-        for script, names in (("workloads.py", ONE_STREAM), ("workloads_streams.py", MANY_STREAMS))
+        Turns(script, name, history)
+        for script, names in scripts
         for name in names
         if not arguments.only or name in arguments.only
         for history in {"off": [False], "on": [True], "both": [False, True]}[arguments.history]
@@ -368,7 +385,7 @@ def main():
         if arguments.out:
             write(arguments.out, rows_so_far())
 
-    again = functools.partial(run, torch, device)
+    again = functools.partial(run, torch, device, arguments.traces)
     take_turns(workloads, arguments.rounds, arguments.limit, arguments.seconds - (time.monotonic() - began), again, tell)
     rows, failed = rows_so_far(), sum(turns.failed for turns in workloads)
     if rows:
