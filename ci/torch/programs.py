@@ -334,7 +334,7 @@ def serving():
 def alone():
     """A group of this process alone."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(random.Random().randint(20000, 60000)))
-    torch.distributed.init_process_group("nccl", rank=0, world_size=1, device_id=DEVICE)
+    torch.distributed.init_process_group("nccl", rank=0, world_size=1, device_id=torch.device("cuda", 0))
 
 
 def sharded_data_parallel():
