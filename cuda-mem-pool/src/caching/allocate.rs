@@ -210,7 +210,7 @@ impl Shared {
         {
             return Ok(Some(address));
         }
-        let mut source = self.source()?;
+        let mut source = self.source_to_grow()?;
         slot.heap.with(|heap, guard| {
             // Another thread may have freed or grown meanwhile.
             if let Some(address) = self.take_free(slot, heap, guard, request) {

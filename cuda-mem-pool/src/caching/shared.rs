@@ -25,7 +25,7 @@ use super::vmm::{Told, Vmm};
 use crate::engine::paged::{Heaps, PAGE, PageSource, Policy, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::History;
-use crate::primitive::{AtomicU64, AtomicUsize, Mutex, OverCalls, lock, lock_over_calls};
+use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, OverCalls, lock, lock_over_calls};
 use crate::statistics::{DeviceStatistics, PeakLedger, ShardGuard};
 
 /// How much of the address space is reserved at once, in multiples of the device's memory: windows leave room behind them, and
@@ -42,6 +42,8 @@ pub(super) struct Shared {
     pub(super) source: Apart<Mutex<PageSource<Vmm>>>,
     /// What the source held when a heap last got something of it, for those who would not wait for the source to know.
     pub(super) held: Apart<AtomicUsize>,
+    /// The threads that get memory from the source, or wait to.
+    growing: Apart<AtomicUsize>,
     pub(super) pending: Pending,
     pub(super) private: Private,
     pub(super) rounding: Rounding,
@@ -115,6 +117,7 @@ impl Shared {
             numbers: Mutex::default(),
             source: Apart::new(Mutex::new(source)),
             held: Apart::new(AtomicUsize::new(0)),
+            growing: Apart::new(AtomicUsize::new(0)),
             pending: Pending::default(),
             private,
             rounding: Rounding::new(&options.segments),
@@ -230,6 +233,17 @@ impl Shared {
         let mut source = lock_over_calls(&self.source);
         source.unpin(&self.pins.take_dropped());
         Ok(source)
+    }
+
+    /// As [`Shared::source`], for memory: the source counts what it does as time of all who wait for it.
+    pub(super) fn source_to_grow(&self) -> Result<OverCalls<'_, PageSource<Vmm>>> {
+        self.growing.fetch_add(1, Ordering::Relaxed);
+        let source = self.source().map(|mut source| {
+            source.set_threads(self.growing.load(Ordering::Relaxed));
+            source
+        });
+        self.growing.fetch_sub(1, Ordering::Relaxed);
+        source
     }
 
     #[inline]

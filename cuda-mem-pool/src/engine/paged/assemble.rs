@@ -3,7 +3,7 @@
 use super::backend::Backend;
 use super::heap::StreamHeap;
 use super::line::Limit;
-use super::policy::cost;
+use super::policy::{FEW, cost};
 use super::sizes::PAGE;
 use super::source::{GrowError, Heaps, Load, PageSource};
 use super::stock::Stock;
@@ -187,11 +187,15 @@ impl<B: Backend> PageSource<B> {
         {
             return Ok(chunk);
         }
-        let mut bytes = self.policy.handle(build.size, self.ground.bytes(), self.habits.mean());
+        let mut bytes = self.policy.handle(build.size, self.holding());
         while bytes > left {
             bytes /= 2;
         }
-        let bytes = bytes.max(PAGE);
+        // Many heaps may hold so much more that the next block may begin in this one's last handle, which saves that its own.
+        let longer = self.policy.least(self.holding());
+        let fits = (left..=room).contains(&longer)
+            && self.ground.bytes().saturating_add(longer) <= self.allowed(build.size, build.load);
+        let bytes = if fits && self.marks.len() > FEW { longer } else { bytes.max(PAGE) };
         if let Some(chunk) = self.create(build.heap, bytes)? {
             return Ok(chunk);
         }

@@ -30,6 +30,8 @@ pub(super) struct Haste {
     paid: HashMap<u32, u64>,
     /// So much may be held because it was given.
     given: usize,
+    /// The threads that wait for the source, with the one that has it.
+    threads: usize,
 }
 
 impl Haste {
@@ -76,6 +78,11 @@ impl<B: Backend> PageSource<B> {
         self.haste.debt = self.haste.debt.saturating_sub(frees.saturating_mul(each));
     }
 
+    /// So many threads wait for the source, the one among them that asks it now: what it does takes the time of all.
+    pub(crate) fn set_threads(&mut self, threads: usize) {
+        self.haste.threads = threads;
+    }
+
     /// Pages were moved for so many microseconds.
     pub(super) fn charge(&mut self, microseconds: i64) {
         // Where little is held, blocks find the windows that they had.
@@ -83,9 +90,8 @@ impl<B: Backend> PageSource<B> {
             let left = self.policy.of_one_block.saturating_sub(self.haste.of_this_block);
             let counted = microseconds.unsigned_abs().min(left);
             self.haste.of_this_block += counted;
-            // Of many heaps the others wait for the source meanwhile, most of them with a thread.
-            let heaps = self.marks.len();
-            let waiting = if heaps > FEW { heaps as u64 } else { 1 };
+            // Of many heaps, each with a thread of its own, most wait for the source meanwhile.
+            let waiting = if self.marks.len() > FEW { self.haste.threads.max(1) as u64 } else { 1 };
             let debt = self.haste.debt.saturating_add(counted.saturating_mul(waiting));
             self.haste.debt = debt.min(self.policy.patience * 2);
         }

@@ -36,7 +36,7 @@ impl<B: Backend> PageSource<B> {
     ) -> Result<Option<Found>, GrowError<B::Error>> {
         let slots = self.slots(heap, free, whole)?;
         let waste = self.policy.waste(self.ground.bytes());
-        let largest = self.policy.largest(self.ground.bytes(), self.habits.mean()) as u64;
+        let largest = self.policy.largest(self.holding()) as u64;
         let (spare, price_of_more) = (limit.spare as u64, self.policy.price_of_more);
         let search =
             Search { slots: &slots, size: size as u64, supply, waste, largest, spare, price_of_more };

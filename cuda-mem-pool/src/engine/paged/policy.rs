@@ -18,6 +18,15 @@ pub(super) const FEW: usize = 4;
 const MANY_FURTHER: usize = 20;
 const MOST_MANY_FURTHER: usize = 128 << 20;
 
+/// What is held, as far as handles are made by it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Holding {
+    pub(crate) bytes: usize,
+    /// The bytes that a large block has in the mean.
+    pub(crate) mean: usize,
+    pub(crate) heaps: usize,
+}
+
 /// How memory is got and moved. [`Policy::DEFAULT`] is what ships; `docs/allocator.md` has the measurements that chose them.
 /// The [module](super) has an example.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +47,8 @@ pub struct Policy {
     pub(crate) of_mean: usize,
     /// Nor is a handle of a block less than such a part of what is held, which bounds the calls that it takes to fill a device.
     pub(crate) of_all: usize,
+    /// With several heaps, which may hold more and move more from one to another, less than such a part.
+    pub(crate) of_several: usize,
     /// Losing a thousandth of what is held to a broken handle counts as so many microseconds of driver calls.
     pub(crate) price_of_waste: u64,
     /// Making memory beyond what may be held counts so many times as much: it stays, where a broken handle is whole again some time.
@@ -101,6 +112,7 @@ impl Policy {
         of_held: 280,
         of_mean: 4,
         of_all: 1500,
+        of_several: 500,
         smallest_tail: 4 * PAGE,
         room: 80 << 20,
         room_of_heap: 16 << 20,
@@ -164,18 +176,24 @@ impl Policy {
         if share > little { share + further } else { little + further }
     }
 
-    /// The largest handle for a block of this size, which is held then too, where blocks have so many bytes in the mean.
-    pub(crate) fn handle(&self, block: usize, held: usize, mean: usize) -> usize {
-        let least = power(held / self.of_all).max(self.smallest_handle);
-        let wanted = (block / self.handles_per_block).max(least).next_power_of_two();
-        wanted.min(self.largest(held.saturating_add(block), mean))
+    /// The largest handle for a block of this size, which is held then too.
+    pub(crate) fn handle(&self, block: usize, holding: Holding) -> usize {
+        let wanted = (block / self.handles_per_block).max(self.least(holding)).next_power_of_two();
+        wanted.min(self.largest(Holding { bytes: holding.bytes.saturating_add(block), ..holding }))
     }
 
-    /// The largest handle while so much is held, where blocks have so many bytes in the mean.
-    pub(crate) fn largest(&self, held: usize, mean: usize) -> usize {
+    /// The handle that a block is made of at least, as far as it is as long.
+    pub(crate) fn least(&self, holding: Holding) -> usize {
+        let part = if holding.heaps > 1 { self.of_several } else { self.of_all };
+        power(holding.bytes / part).max(self.smallest_handle)
+    }
+
+    /// The largest handle.
+    pub(crate) fn largest(&self, holding: Holding) -> usize {
+        let Holding { bytes, mean, .. } = holding;
         // Where there is much, a thousandth of it is no loss, and saves calls.
-        let most = power(held / 1024).clamp(self.largest_handle, MOST);
-        power((held / self.of_held).max(mean / self.of_mean)).clamp(self.smallest_handle, most)
+        let most = power(bytes / 1024).clamp(self.largest_handle, MOST);
+        power((bytes / self.of_held).max(mean / self.of_mean)).clamp(self.smallest_handle, most)
     }
 }
 

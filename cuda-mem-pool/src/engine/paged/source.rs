@@ -10,7 +10,7 @@ use super::heap::{Block, StreamHeap};
 use super::index::BlockIndex;
 use super::marks::Marks;
 use super::pages::ROOMY;
-use super::policy::{Policy, cost};
+use super::policy::{Holding, Policy, cost};
 use super::sizes::{GRANULE, MEDIUM, PAGE};
 
 /// The page source of a device.
@@ -282,6 +282,11 @@ impl<B: Backend> PageSource<B> {
     /// What the heaps need to themselves: they take from each other all the time otherwise.
     pub(super) fn room_of_heaps(&self) -> usize {
         self.policy.room_of_heap.saturating_mul(self.marks.len())
+    }
+
+    /// What handles are made by.
+    pub(super) fn holding(&self) -> Holding {
+        Holding { bytes: self.ground.bytes(), mean: self.habits.mean(), heaps: self.marks.len() }
     }
 
     /// A new handle, if memory and the limit allow it.

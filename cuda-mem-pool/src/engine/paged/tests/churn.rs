@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::engines::Mt19937;
 use super::model::{Model, Others};
 use crate::engine::paged::pages::ROOMY;
+use crate::engine::paged::policy::Holding;
 use crate::engine::paged::{Block, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size};
 
 const LIVE: usize = 64;
@@ -27,6 +28,8 @@ struct Outcome {
 /// `heaps` heaps by turns, each with sizes from 512 bytes up to `doublings` doublings, evenly over them.
 fn churn(heaps: u32, doublings: f64, rounds: usize, seed: u32) -> Outcome {
     let mut source = PageSource::new(Model::new(0, usize::MAX), Policy::DEFAULT, 1 << 42);
+    // As if each heap had a thread.
+    source.set_threads(heaps as usize);
     let sizes: Vec<Vec<usize>> = (0..heaps)
         .map(|heap| {
             let mut engine = Mt19937::new(seed * heaps + heap);
@@ -246,7 +249,7 @@ fn figures_of_churn() {
 #[test]
 fn handles_grow_with_what_is_held_and_with_what_is_asked_for() {
     let gib = 1usize << 30;
-    let handle = |block, held, mean| Policy::DEFAULT.handle(block, held, mean) >> 20;
+    let handle = |block, bytes, mean| Policy::DEFAULT.handle(block, Holding { bytes, mean, heaps: 1 }) >> 20;
     // A 280th of all, up to 32 MiB, until a thousandth is more.
     assert_eq!([handle(gib, 0, 0), handle(gib, gib, 0), handle(gib, 4 * gib, 0)], [4, 4, 16]);
     assert_eq!([handle(4 * gib, 16 * gib, 0), handle(4 * gib, 59 * gib, 0)], [32, 32]);
@@ -264,6 +267,52 @@ fn handles_grow_with_what_is_held_and_with_what_is_asked_for() {
         [handle(48 << 20, 4 * gib, 0), handle(8 << 20, 4 * gib, 0), handle(8 << 20, 24 * gib, 0)],
         [8, 4, 16]
     );
+    // Sooner with several heaps.
+    let several = |bytes| Policy::DEFAULT.handle(8 << 20, Holding { bytes, mean: 0, heaps: 2 }) >> 20;
+    assert_eq!([several(gib), several(4 * gib), several(24 * gib)], [4, 8, 32]);
+}
+
+/// What many heaps of one thread do takes nobody's time but that thread's.
+#[test]
+fn the_time_of_all_who_wait_is_owed() {
+    let owed = |heaps: u32, threads: usize| {
+        let mut source = PageSource::new(Model::new(0, usize::MAX), Policy::DEFAULT, 4 << 40);
+        source.set_threads(threads);
+        let (mut all, size) = (BTreeMap::new(), 1 << 30);
+        for active in (0..heaps).map(|before| before as usize * size) {
+            let (mut heap, wanted) =
+                (StreamHeap::new(), Wanted { size, unused: 0, load: Load { active, peak: active } });
+            source.grow(all.len() as u32, &mut heap, &mut Others(&mut all), wanted, &NoIndex).unwrap();
+            all.insert(all.len() as u32, heap);
+        }
+        source.pay(0, &all[&0]);
+        source.charge(20);
+        source.haste.owed()
+    };
+    assert_eq!([owed(8, 0), owed(8, 1), owed(8, 5), owed(4, 5)], [20, 20, 100, 20]);
+}
+
+/// Many heaps may hold so much more that a block's last handle can be longer than the block needs.
+#[test]
+fn handles_of_many_heaps_are_longer_than_their_blocks() {
+    let creates = |heaps: u32| {
+        let mut source = PageSource::new(Model::new(0, usize::MAX), Policy::DEFAULT, 4 << 40);
+        let mut all: BTreeMap<u32, StreamHeap> = (0..heaps).map(|heap| (heap, StreamHeap::new())).collect();
+        let (mut active, size) = (0, 6 << 20);
+        for round in 0..8000 {
+            let heap = round / 40 % heaps;
+            let mut mine = all.remove(&heap).unwrap();
+            if mine.allocate(size, 0, &NoIndex).is_none() {
+                let wanted = Wanted { size, unused: 0, load: Load { active, peak: active } };
+                source.grow(heap, &mut mine, &mut Others(&mut all), wanted, &NoIndex).unwrap();
+            }
+            active += size;
+            all.insert(heap, mine);
+        }
+        (source.backend().creates, source.most_reserved() as f64 / active as f64)
+    };
+    let ((few, _), (many, ratio)) = (creates(4), creates(8));
+    assert!(many < few / 2 && ratio < 1.02, "{many} handles of eight heaps, {few} of four, {ratio} held");
 }
 
 /// Looking for windows is no reason to give memory while nothing is freed.
