@@ -239,6 +239,9 @@ def row_of(name, history, native, ours):
         "time_of_steps": paired(ours, native, "steps"),
         "native_held": max(run["reserved"] / run["active"] for run in native),
         "ours_held": max(run["reserved"] / run["active"] for run in ours),
+        # What is active depends on who has streams wait for each other: these can be compared.
+        "native_reserved_mib": max(run["reserved"] for run in native) / MIB,
+        "ours_reserved_mib": max(run["reserved"] for run in ours) / MIB,
         # Of the driver's figure the context's own share is what the native allocator does not reserve either.
         "driver_beyond_native_mib": (beyond(ours) - beyond(native)) / MIB,
         "losses": compared(losses, {tuple(run["losses"]) for run in ours}),
@@ -314,6 +317,8 @@ def line(row):
         *("{:.3f} ({:.3f}–{:.3f})".format(*row[key]) for key in ("time", "time_of_steps")),
         f"{row['native_held']:.3f}",
         f"{row['ours_held']:.4f}",
+        f"{row['native_reserved_mib']:.0f}",
+        f"{row['ours_reserved_mib']:.0f}",
         f"{row['driver_beyond_native_mib']:+.0f}",
         row["losses"],
         f"{row['last_loss']:.9f}" if row["last_loss"] is not None else "none",
@@ -322,7 +327,7 @@ def line(row):
 
 
 def table(rows):
-    head = ["workload", "history", "rounds", "ours s", "native s", "ours/native (95 %)", "of the steps", "held, native", "held, ours", "driver, MiB more", "losses", "last loss"]
+    head = ["workload", "history", "rounds", "ours s", "native s", "ours/native (95 %)", "of the steps", "held, native", "held, ours", "MiB, native", "MiB, ours", "driver, MiB more", "losses", "last loss"]
     print(f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
     print("\n".join(line(row) for row in rows))
 
