@@ -12,11 +12,13 @@ pub(super) struct Marks<M> {
     done: u64,
     /// The round in which the first point was found not to be reached: within one nobody asks twice.
     asked: u64,
+    /// Up to which count, which heap's stream was had wait, and in which round: what else it takes in that one needs no wait of its own.
+    waited: (u64, u32, u64),
 }
 
 impl<M> Default for Marks<M> {
     fn default() -> Self {
-        Self { made: VecDeque::new(), done: 0, asked: 0 }
+        Self { made: VecDeque::new(), done: 0, asked: 0, waited: (0, 0, 0) }
     }
 }
 
@@ -64,8 +66,19 @@ impl<M> Marks<M> {
         Ok(self.done >= freed_at)
     }
 
-    /// The first point behind the free of that count.
-    pub(super) fn behind(&self, freed_at: u64) -> Option<&M> {
-        self.made.iter().find(|(count, _)| *count >= freed_at).map(|(_, mark)| mark)
+    /// The first point behind the free of that count, and the count that it is behind.
+    pub(super) fn behind(&self, freed_at: u64) -> Option<(u64, &M)> {
+        self.made.iter().find(|(count, _)| *count >= freed_at).map(|(count, mark)| (*count, mark))
+    }
+
+    /// The stream of `heap` waits, in this round, for the frees up to `count`.
+    pub(super) fn waited_for(&mut self, count: u64, heap: u32, round: u64) {
+        self.waited = (count, heap, round);
+    }
+
+    /// Whether the stream of `heap` waits for the free of that count since earlier in this round.
+    pub(super) fn is_waited_for(&self, freed_at: u64, heap: u32, round: u64) -> bool {
+        let (count, waiter, at) = self.waited;
+        (waiter, at) == (heap, round) && freed_at <= count
     }
 }

@@ -1,5 +1,7 @@
 //! Takes handles from other heaps, and has none be lost when a call fails.
 
+use std::cmp::Reverse;
+
 use super::backend::{Backend, Change};
 use super::heap::StreamHeap;
 use super::sizes::PAGE;
@@ -23,7 +25,7 @@ impl<B: Backend> PageSource<B> {
                 let free = theirs.free_ranges();
                 let whole = self.wholly_free(other, &free);
                 let fits = whole.iter().filter(|whole| whole.bytes <= left);
-                let whole = match fits.max_by_key(|whole| whole.bytes) {
+                let whole = match fits.max_by_key(|whole| (whole.bytes, Reverse(whole.freed_at))) {
                     Some(whole) => *whole,
                     None if left < PAGE => return None,
                     None => {
@@ -60,13 +62,24 @@ impl<B: Backend> PageSource<B> {
         freed_at: u64,
         now: u64,
     ) -> Result<bool, B::Error> {
+        let (round, backend) = (self.round, &mut self.backend);
         let marks = self.marks.entry(other).or_default();
-        marks.make(other, now, &mut self.backend)?;
-        if marks.is_done(freed_at, self.round, &mut self.backend)? {
+        if marks.is_waited_for(freed_at, heap, round) || marks.is_done(freed_at, round, backend)? {
             return Ok(true);
         }
-        let Some(mark) = marks.behind(freed_at) else { return Ok(false) };
-        self.backend.wait(heap, other, mark)
+        // A point that was made before holds the stream up for less than one that is made now.
+        if marks.behind(freed_at).is_none() {
+            marks.make(other, now, backend)?;
+            if marks.is_done(freed_at, round, backend)? {
+                return Ok(true);
+            }
+        }
+        let Some((count, mark)) = marks.behind(freed_at) else { return Ok(false) };
+        let waits = backend.wait(heap, other, mark)?;
+        if waits {
+            marks.waited_for(count, heap, round);
+        }
+        Ok(waits)
     }
 
     /// Finds a place for a wholly free handle of a heap with which something failed: where it is offered, where it was offered last
