@@ -2,7 +2,8 @@
 //!
 //! A free range of whole handles needs no call to change heaps: it stays mapped where it is, and the stream of the one that gets it waits
 //! for the other's on the device. Programs with many streams leave idle heaps behind, with gigabytes in them: handles that are moved one by
-//! one cost as much as new ones, and new memory is held for ever.
+//! one cost as much as new ones, and new memory is held for ever. And programs whose streams have their peaks by turns, such as one that
+//! gathers weights beside what computes with them, would move the same gigabyte to and fro in each step.
 
 use super::backend::Backend;
 use super::extents::Free;
@@ -34,9 +35,8 @@ impl Row {
 
 impl<B: Backend> PageSource<B> {
     /// `size` free bytes in a row out of a heap that nobody uses, rather than more memory than one heap would be allowed: where they
-    /// begin. Heaps in use would take from each other for ever, and a few heaps share by moving handles, which leaves both lines as they
-    /// are.
-    pub(super) fn adopt(
+    /// begin.
+    pub(super) fn adopt_idle(
         &mut self,
         heap: u32,
         mine: &mut StreamHeap,
@@ -51,13 +51,44 @@ impl<B: Backend> PageSource<B> {
         if !self.policy.moves || self.marks.len() <= FEW || held <= enough {
             return Ok(None);
         }
+        self.adopt(heap, mine, others, size, AT_ONCE, StreamHeap::is_idle)
+    }
+
+    /// `size` free bytes in a row out of any other heap: where they begin. Only where the heap, which has `own` bytes that could be moved,
+    /// would have to take some from others anyway: heaps in use would cut up each other's lines for ever.
+    pub(super) fn adopt_lacking(
+        &mut self,
+        heap: u32,
+        mine: &mut StreamHeap,
+        others: &mut impl Heaps,
+        size: usize,
+        load: Load,
+        own: usize,
+    ) -> Result<Option<u64>, GrowError<B::Error>> {
+        let held = self.ground.bytes().saturating_add(size);
+        if !self.policy.moves || own >= size || held <= self.allowed(size, load) {
+            return Ok(None);
+        }
+        self.adopt(heap, mine, others, size, size, |_| true)
+    }
+
+    /// `size` free bytes in a row out of another heap that `serves`, and what is behind them up to `at_once`.
+    fn adopt(
+        &mut self,
+        heap: u32,
+        mine: &mut StreamHeap,
+        others: &mut impl Heaps,
+        size: usize,
+        at_once: usize,
+        serves: impl Fn(&StreamHeap) -> bool,
+    ) -> Result<Option<u64>, GrowError<B::Error>> {
         for other in others.others() {
             let take = |theirs: &mut StreamHeap| {
-                if !theirs.is_idle() {
+                if !serves(theirs) {
                     return None;
                 }
                 let mut free = theirs.large.free_from(size).take(LOOKED_AT);
-                let row = free.find_map(|free| self.row_in(other, free, size))?;
+                let row = free.find_map(|free| self.row_in(other, free, size, at_once))?;
                 drop(free);
                 theirs.large.withdraw(row.address, row.bytes).then(|| (row, theirs.now()))
             };
@@ -76,11 +107,11 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// The first handles in a free range of a heap that are side by side, wholly free there, and `size` bytes together; and those behind
-    /// them, up to [`AT_ONCE`].
-    fn row_in(&self, heap: u32, free: Free, size: usize) -> Option<Row> {
+    /// them, up to `at_once`.
+    fn row_in(&self, heap: u32, free: Free, size: usize, at_once: usize) -> Option<Row> {
         let mut row = Row { address: free.address, bytes: 0, freed_at: free.freed_at };
         for (start, map) in self.ground.touching(free.address, free.end()) {
-            if row.bytes >= size.max(AT_ONCE) {
+            if row.bytes >= size.max(at_once) {
                 break;
             }
             let is_inside = start >= free.address && start + map.bytes() as u64 <= free.end();

@@ -20,7 +20,7 @@ impl<B: Backend> PageSource<B> {
         load: Load,
         price: i64,
     ) -> Result<Option<u64>, GrowError<B::Error>> {
-        if let Some(address) = self.adopt(heap, mine, others, size, load)? {
+        if let Some(address) = self.adopt_idle(heap, mine, others, size, load)? {
             return Ok(Some(address));
         }
         if let Some(address) = self.present(heap, mine, size, load)? {
@@ -30,6 +30,10 @@ impl<B: Backend> PageSource<B> {
         let whole = self.wholly_free(heap, &free);
         if !whole.is_empty() {
             self.charge(self.ground.mappings() as i64 / cost::LOOKED_AT);
+        }
+        let own = whole.iter().map(|whole| whole.bytes).sum();
+        if let Some(address) = self.adopt_lacking(heap, mine, others, size, load, own)? {
+            return Ok(Some(address));
         }
         let stock = Stock::of(&whole, self.policy.moves);
         let limit = Limit { price, spare: self.allowed(size, load).saturating_sub(self.ground.bytes()) };

@@ -109,3 +109,55 @@ fn what_changes_hands_twice_is_waited_for_where_it_was_used() {
     program.source.backend_mut().work(2, stolen.address, stolen.size);
     program.source.backend_mut().finish();
 }
+
+/// Two streams that have their peaks by turns have one another's memory where it is: nothing is mapped after the first two.
+#[test]
+fn what_two_heaps_need_by_turns_stays_mapped_where_it_is() {
+    const BLOCKS: usize = 40;
+    let source = PageSource::new(Device::new(2, 8 << 30), Policy::DEFAULT, 1 << 40);
+    let heaps = (0..2).map(|heap| (heap, StreamHeap::new())).collect();
+    let mut program = Program { source, heaps, active: 0, peak: 0 };
+    let mut mappings = Vec::new();
+    for round in 0..6 {
+        let heap = round % 2;
+        let blocks: Vec<Block> = (0..BLOCKS).map(|_| program.allocate(heap, BLOCK)).collect();
+        for block in blocks {
+            // The device refuses this unless the stream waits for the other's work.
+            program.source.backend_mut().work(heap, block.address, block.size);
+            program.free(heap, block);
+        }
+        mappings.push(program.source.most_mappings());
+    }
+    program.source.backend_mut().finish();
+    assert_eq!(mappings[5], mappings[1], "{mappings:?}");
+    let held = program.source.reserved() as f64 / program.peak as f64;
+    assert!(held <= 1.03, "{held} held");
+}
+
+/// What is moved from another heap is what has been free there for longest, and one wait does for all of it.
+#[test]
+fn a_stream_waits_once_and_for_no_more_than_it_must() {
+    let source = PageSource::new(Device::new(2, 8 << 30), Policy::DEFAULT, 1 << 40);
+    let heaps = (0..2).map(|heap| (heap, StreamHeap::new())).collect();
+    let mut program = Program { source, heaps, active: 0, peak: 0 };
+    let mut blocks: Vec<Block> = (0..80).map(|_| program.allocate(1, BLOCK)).collect();
+    // No two side by side, so that nothing changes hands where it is.
+    let mut free = |program: &mut Program, count: usize| {
+        for _ in 0..count {
+            let block = blocks.remove(0);
+            program.source.backend_mut().work(1, block.address, block.size);
+            program.free(1, block);
+            let kept = blocks.remove(0);
+            program.source.backend_mut().work(1, kept.address, kept.size);
+        }
+    };
+    free(&mut program, 12);
+    // The source makes a point behind those.
+    program.allocate(1, 2 * BLOCK);
+    free(&mut program, 12);
+    assert_eq!(program.source.backend().waits(0, 1), (0, false));
+    let block = program.allocate(0, 4 * BLOCK);
+    assert_eq!(program.source.backend().waits(0, 1), (1, false));
+    program.source.backend_mut().work(0, block.address, block.size);
+    program.source.backend_mut().finish();
+}
