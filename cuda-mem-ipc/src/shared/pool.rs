@@ -196,9 +196,9 @@ impl SharedPool {
         if core::forked() {
             return 0;
         }
+        self.pool.unpark();
         let unused = {
             let mut state = lock(&self.pool.state);
-            state.unpark();
             let (unused, used) = state.slots.drain(..).partition::<Vec<_>, _>(|slot| slot.books.is_unused());
             state.slots = used;
             unused

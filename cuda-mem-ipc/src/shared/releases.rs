@@ -81,7 +81,8 @@ pub(super) fn bury(what: impl Send + 'static) {
         // There is nothing to wait for: drops do nothing in a child.
         return drop(what);
     }
-    give(Box::new(move || drop(what)), |jobs| jobs.idle < jobs.queue.len());
+    // One may be needed for what rests, while others wait.
+    give(Box::new(move || drop(what)), |jobs| jobs.idle < jobs.queue.len() + usize::from(jobs.due.is_some()));
 }
 
 /// Drops something that seldom waits, behind others of its kind unless one does.
@@ -135,14 +136,14 @@ pub(super) fn queue(work: impl IntoIterator<Item = impl FnOnce() + Send + 'stati
     CAME.notify_one();
 }
 
-/// Whether something waits for its turn. If it has waited for long, it gets a thread.
+/// Whether something waits for its turn, or rests and nobody is about to look at it. If it has waited for long, it gets a thread.
 pub(super) fn is_behind() -> bool {
     let mut jobs = lock(&JOBS);
-    if jobs.moved.is_some_and(|at| at.elapsed() >= PATIENCE) && !jobs.queue.is_empty() {
+    if jobs.moved.is_some_and(|at| at.elapsed() >= PATIENCE) && jobs.has_work_left() {
         // If there can be none, it is tried again.
         let _ = jobs.start();
     }
-    !jobs.queue.is_empty()
+    jobs.has_work_left()
 }
 
 impl Jobs {
@@ -157,6 +158,11 @@ impl Jobs {
     fn needs_another(&self) -> bool {
         let has_waited = self.moved.is_some_and(|at| at.elapsed() >= PATIENCE);
         self.idle == 0 && (self.threads == 0 || has_waited)
+    }
+
+    /// Whether there is something that no thread is free for.
+    fn has_work_left(&self) -> bool {
+        !self.queue.is_empty() || self.idle == 0 && self.due.is_some()
     }
 
     fn set_aside(&mut self, what: Box<dyn Resting>) {
@@ -196,7 +202,12 @@ fn work() {
     loop {
         if let Some(job) = jobs.queue.pop_front() {
             jobs.moved = Some(Instant::now());
+            let leaves_work = jobs.has_work_left();
             drop(jobs);
+            if leaves_work {
+                // This one may take long.
+                reaper::wake();
+            }
             // What it drops may run a hook of the program's, which may panic.
             let _ = catch_unwind(AssertUnwindSafe(job));
             jobs = lock(&JOBS);

@@ -64,9 +64,13 @@ impl Returned {
 
     /// Whether nothing that used it runs any more.
     pub(super) fn is_over(&mut self) -> bool {
-        // What cannot be known before a capture has ended may run; what a lost context had does not.
-        let uses = self.uses.are_over();
-        !matches!(uses, Ok(false) | Err(core::Error::Capturing { .. })) && self.last.is_over()
+        // What cannot be known may run: before a capture has ended, in another thread's stream, or in one that nobody may name any more.
+        // What a lost context had does not.
+        let may_run = |error: &core::Error| {
+            matches!(error, core::Error::Capturing { .. } | core::Error::WrongThread | core::Error::Disowned)
+        };
+        let is_over = self.uses.are_over().map_or_else(|error| !may_run(&error), |is_over| is_over);
+        is_over && self.last.is_over()
     }
 
     /// Lets go of the segment, whose end waits for all uses from here on.

@@ -49,8 +49,8 @@ enum Memory {
         slab: Arc<Slab>,
     },
     Host {
-        /// First: its descriptor is closed at once, however long the pages stay registered.
-        mapping: SharedMapping,
+        /// None once nobody asks for it any more.
+        mapping: Option<SharedMapping>,
         registered: Registered<SharedPages>,
         address: CUdeviceptr,
         /// Last: says that the memory is gone.
@@ -186,6 +186,7 @@ impl Segment {
         let registered =
             Registered::new(context, mapping.pages(pinned), flags).map_err(|refused| refused.error)?;
         let address = registered.device_address()?;
+        let mapping = Some(mapping);
         Ok(Self::new(face, Memory::Host { mapping, registered, address, _departure: departure }))
     }
 
@@ -224,14 +225,14 @@ impl Segment {
                 by(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>())
             }
             Some(Memory::Pooled { slab }) => by(&[slab.descriptor()]),
-            Some(Memory::Host { mapping, .. }) => by(&[mapping.as_fd()]),
-            None => Err(Error::Closed { doing: "sharing a segment" }),
+            Some(Memory::Host { mapping: Some(mapping), .. }) => by(&[mapping.as_fd()]),
+            Some(Memory::Host { mapping: None, .. }) | None => Err(Error::Closed { doing: "sharing a segment" }),
         }
     }
 
     /// The memory as the host sees it; none on a device.
     pub(super) fn host(&self) -> Option<&SharedMapping> {
-        if let Some(Memory::Host { mapping, .. }) = &self.memory { Some(mapping) } else { None }
+        if let Some(Memory::Host { mapping, .. }) = &self.memory { mapping.as_ref() } else { None }
     }
 
     /// What its importers have to let go of before it is freed.
@@ -256,6 +257,17 @@ impl Segment {
     }
 }
 
+impl Memory {
+    /// Closes what only its peers needed: descriptors are few, and streams may use the memory for long.
+    fn close_descriptors(&mut self) {
+        match self {
+            Self::Device { descriptors, .. } => descriptors.clear(),
+            Self::Host { mapping, .. } => *mapping = None,
+            Self::Pooled { .. } | Self::Lent { .. } => {}
+        }
+    }
+}
+
 impl Resting for Memory {
     fn has_passed(&mut self) -> bool {
         let have_passed = match self {
@@ -275,8 +287,9 @@ impl Drop for Segment {
         if !is_lent
             && !self.is_waited_for.load(Ordering::SeqCst)
             && !forked()
-            && let Some(memory) = self.memory.take()
+            && let Some(mut memory) = self.memory.take()
         {
+            memory.close_descriptors();
             rest(memory);
         }
     }

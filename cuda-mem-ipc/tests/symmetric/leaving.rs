@@ -1,11 +1,12 @@
 //! Ranks that go in good order.
 
-use cuda_mem_core::Error as CoreError;
+use cuda_mem_core::{Error as CoreError, Stream};
 use cuda_mem_ipc::symmetric::{Error, SymmetricBackend};
 
 use crate::common::child;
+use crate::common::gate::Gate;
 use crate::common::pair::{self, Channel, test_name};
-use crate::rank::{Crew, Seat, culprit, until_broken, until_idle};
+use crate::rank::{Crew, SOON, Seat, culprit, until_broken, until_idle};
 
 const LEFT: u64 = 2;
 
@@ -37,6 +38,38 @@ fn what_a_rank_signalled_before_it_left_counts() {
             let error = left.unwrap_err();
             assert!(matches!(error, Error::Left { rank: 1 }), "{error}");
         }
+        memory.check().unwrap();
+        drop(memory);
+        rank.finish();
+        crew.finish();
+    });
+}
+
+/// Whatever it drops last, of a rank that leaves its streams' signals come first.
+#[test]
+fn what_a_rank_signals_yet_when_it_leaves_counts() {
+    fn body(first: &Channel) {
+        let rank = Seat::of(first).join();
+        // Nobody asks for a buffer or a pad, which would be waited for as well.
+        let memory = rank.memory(1000);
+        let busy = Stream::new(&rank.context).unwrap();
+        let gate = Gate::before(&busy);
+        memory.put_signal(&busy, 0, 0).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(SOON);
+                gate.open();
+            });
+            rank.finish();
+            drop(memory);
+        });
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        let rank = crew.seat.join();
+        let memory = rank.memory(1000);
+        memory.wait_signal(&rank.stream, 1, 0, None).unwrap();
+        until_idle(&rank.stream);
         memory.check().unwrap();
         drop(memory);
         rank.finish();

@@ -74,7 +74,10 @@ impl ImportLink {
     pub(super) fn take(self: &Arc<Self>) -> Result<ReceivedBuffer> {
         // Messages are believed in their order, whoever receives them.
         let mut turn = lock(&self.turn);
-        for _ in 0..MOST_AT_A_TIME {
+        let mut turns = 0;
+        // A buffer that has come is given at once: nobody would be woken for it.
+        while turns < MOST_AT_A_TIME || turn.held.is_some() {
+            turns += 1;
             if self.connection.is_broken() {
                 // What is in the ring is believed no more than messages are.
                 self.forget_all();

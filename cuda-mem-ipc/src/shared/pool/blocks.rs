@@ -26,8 +26,8 @@ impl Pool {
 
     /// Free bytes for a stream: some that it need not wait for, if there are any.
     pub(super) fn cut(&self, room: usize, stream: &Stream) -> Option<Cut> {
+        self.unpark();
         let mut state = lock(&self.state);
-        state.unpark();
         for anything in [false, true] {
             for slot in state.slots.iter_mut().filter(|slot| !slot.is_isolated) {
                 if let Some((offset, last)) =
@@ -60,11 +60,23 @@ impl Pool {
         Ok(Cut { segment, offset, room, last })
     }
 
-    /// Takes a block back, whose next owner will wait for its last uses.
-    pub(in crate::shared) fn free(&self, freed: Freed) {
-        // Outside the lock.
-        let gone = lock(&self.state).free(freed);
+    /// Takes a block back, whose next owner will wait for its last uses. A stream whose queue is full holds this up, and what is dropped
+    /// may call the program: nobody else is to wait for either.
+    pub(in crate::shared) fn free(&self, mut freed: Freed) {
+        let Ok(points) = freed.uses.points() else {
+            return lock(&self.state).parked.push(freed);
+        };
+        let Freed { segment, offset, room, uses, mut last } = freed;
+        last.add_points(points);
+        segment.absorb(uses);
+        let gone = lock(&self.state).free(&segment, offset, room, last);
         drop(gone);
+    }
+
+    /// Tries once more to take back what could not be waited for.
+    pub(super) fn unpark(&self) {
+        let parked = std::mem::take(&mut lock(&self.state).parked);
+        parked.into_iter().for_each(|freed| self.free(freed));
     }
 }
 
@@ -82,23 +94,10 @@ impl Drop for Pool {
 
 impl State {
     /// Returns a segment that is needed no more.
-    fn free(&mut self, mut freed: Freed) -> Option<Slot> {
-        let Ok(points) = freed.uses.points() else {
-            self.parked.push(freed);
-            return None;
-        };
-        let Freed { segment, offset, room, uses, mut last } = freed;
-        last.add_points(points);
-        segment.absorb(uses);
-        let index = self.slots.iter().position(|slot| Arc::ptr_eq(&slot.segment, &segment))?;
+    fn free(&mut self, segment: &Arc<Segment>, offset: usize, room: usize, last: Last) -> Option<Slot> {
+        let index = self.slots.iter().position(|slot| Arc::ptr_eq(&slot.segment, segment))?;
         let slot = self.slots.get_mut(index)?;
         slot.books.give(offset, room, last);
         if slot.is_isolated { Some(self.slots.swap_remove(index)) } else { None }
-    }
-
-    pub(super) fn unpark(&mut self) {
-        for freed in std::mem::take(&mut self.parked) {
-            drop(self.free(freed));
-        }
     }
 }

@@ -318,8 +318,12 @@ impl Inner {
         let deadline = Deadline::after(self.options.timeout);
         for (rank, peer) in self.state.others() {
             let sent = peer.connection.send(kind, payload, &[descriptor], deadline);
-            // Some know of it and some do not: that cannot be taken back.
-            sent.map_err(|error| self.state.unsent(rank, &error))?;
+            match sent {
+                // It needs nothing any more; the others do, as they do of what was announced before it left.
+                Err(_) if self.state.directory.has_left(rank) => {}
+                // Some know of it and some do not: that cannot be taken back.
+                sent => sent.map_err(|error| self.state.unsent(rank, &error))?,
+            }
         }
         Ok(())
     }

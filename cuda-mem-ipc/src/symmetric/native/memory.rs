@@ -14,12 +14,13 @@ use crate::symmetric::memory::{Used, part_len};
 use crate::symmetric::{Error, PeerBuffer, Result, SymmetricMemory};
 
 pub(super) struct NativeMemory {
-    pub(super) group: Group,
     pub(super) allocation: Arc<Allocation>,
     /// By rank, once somebody asks for one.
     views: OnceLock<Vec<Arc<View>>>,
     addresses: Addresses,
     offset: usize,
+    /// Last: its end waits for what streams signal by the words that the allocation has of other ranks.
+    pub(super) group: Group,
 }
 
 /// Each rank's buffer, and then each rank's pad: in place for as many ranks as a host has devices as a rule, which spares an allocation.
