@@ -476,11 +476,10 @@ impl Block {
 
     /// Gives the memory back to who allocated it, behind all its uses.
     fn give_back(&mut self, source: &dyn MemorySource, layout: Layout) -> Result<()> {
-        match self.home.refuse_other_threads().and_then(|()| self.uses.hold_up_last(&self.home)) {
-            Ok(()) => {
-                // SAFETY: memory that this value owns, given back once, on a stream that is behind every use.
-                unsafe { source.deallocate(self.address, layout, &self.home) }?;
-            }
+        let is_ordered = self.home.refuse_other_threads().and_then(|()| self.uses.hold_up_last(&self.home));
+        // SAFETY: memory that this value owns, given back once, unless it is refused, on a stream that is behind every use.
+        let given = is_ordered.and_then(|()| unsafe { source.deallocate(self.address, layout, &self.home) });
+        match given {
             Err(Error::WrongThread | Error::Disowned) => {
                 // Another thread's default stream has no name here, nor one that its owner may have destroyed: wait, after which any
                 // stream will do.
@@ -489,7 +488,7 @@ impl Block {
                 // SAFETY: memory that this value owns, given back once; no use of it runs any more.
                 unsafe { source.deallocate(self.address, layout, &stream) }?;
             }
-            Err(error) => return Err(error),
+            given => given?,
         }
         self.address = 0;
         Ok(())

@@ -69,7 +69,7 @@ impl Returned {
         let may_run = |error: &core::Error| {
             matches!(error, core::Error::Capturing { .. } | core::Error::WrongThread | core::Error::Disowned)
         };
-        let is_over = self.uses.are_over().map_or_else(|error| !may_run(&error), |is_over| is_over);
+        let is_over = self.uses.are_over().unwrap_or_else(|error| !may_run(&error));
         is_over && self.last.is_over()
     }
 

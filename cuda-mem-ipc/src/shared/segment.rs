@@ -226,7 +226,9 @@ impl Segment {
             }
             Some(Memory::Pooled { slab }) => by(&[slab.descriptor()]),
             Some(Memory::Host { mapping: Some(mapping), .. }) => by(&[mapping.as_fd()]),
-            Some(Memory::Host { mapping: None, .. }) | None => Err(Error::Closed { doing: "sharing a segment" }),
+            Some(Memory::Host { mapping: None, .. }) | None => {
+                Err(Error::Closed { doing: "sharing a segment" })
+            }
         }
     }
 

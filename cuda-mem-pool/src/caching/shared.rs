@@ -42,7 +42,7 @@ pub(super) struct Shared {
     pub(super) source: Apart<Mutex<PageSource<Vmm>>>,
     /// What the source held when a heap last got something of it, for those who would not wait for the source to know.
     pub(super) held: Apart<AtomicUsize>,
-    /// The threads that get memory from the source, or wait to.
+    /// The threads that wait for the source to get memory from it.
     growing: Apart<AtomicUsize>,
     pub(super) pending: Pending,
     pub(super) private: Private,

@@ -10,7 +10,7 @@ use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Event, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::Filter;
-use cuda_mem_pool::{Error, MemoryResource, MempoolId};
+use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
 use crate::common::capture::{Capture, RELAXED};
@@ -220,5 +220,18 @@ fn a_stream_that_is_forgotten_while_it_is_made_to_wait_leaves_no_memory_that_is_
         context.synchronize().unwrap();
         drop(gate);
         theirs.destroy();
+    });
+}
+
+/// A pool of the driver frees in the order of streams: what was allocated on one that nobody may name any more goes back without it.
+#[test]
+fn memory_of_a_pool_of_the_driver_goes_back_once_its_stream_was_disowned() {
+    on_simulator(|sim, context| {
+        let pool = DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default()).unwrap();
+        let theirs = Theirs::new(sim, context);
+        let memory = pool.allocate(MIB, &theirs.stream).unwrap();
+        theirs.destroy();
+        memory.close().unwrap();
+        assert_eq!(pool.attributes().used_mem_current().unwrap(), 0);
     });
 }

@@ -5,6 +5,8 @@
 //! one cost as much as new ones, and new memory is held for ever. And programs whose streams have their peaks by turns, such as one that
 //! gathers weights beside what computes with them, would move the same gigabyte to and fro in each step.
 
+use std::ops::Range;
+
 use super::backend::Backend;
 use super::extents::Free;
 use super::heap::StreamHeap;
@@ -14,6 +16,9 @@ use crate::engine::slab::NONE;
 
 /// How much of an idle heap changes hands at once, if there is so much in a row.
 const AT_ONCE: usize = 128 << 20;
+
+/// What is taken from a heap in use is no more than such a part longer than the block.
+const SPARED: usize = 4;
 
 /// How many free ranges of a heap are looked at.
 const LOOKED_AT: usize = 8;
@@ -51,7 +56,7 @@ impl<B: Backend> PageSource<B> {
         if !self.policy.moves || self.marks.len() <= FEW || held <= enough {
             return Ok(None);
         }
-        self.adopt(heap, mine, others, size, AT_ONCE, StreamHeap::is_idle)
+        self.adopt(heap, mine, others, size, AT_ONCE..usize::MAX, StreamHeap::is_idle)
     }
 
     /// `size` free bytes in a row out of any other heap: where they begin. Only where the heap, which has `own` bytes that could be moved,
@@ -69,17 +74,20 @@ impl<B: Backend> PageSource<B> {
         if !self.policy.moves || own >= size || held <= self.allowed(size, load) {
             return Ok(None);
         }
-        self.adopt(heap, mine, others, size, size, |_| true)
+        // The rest of a handle that is much longer than the block the other heap has a use for.
+        let most = size.saturating_add((size / SPARED).max(self.policy.smallest_handle));
+        self.adopt(heap, mine, others, size, size..most, |_| true)
     }
 
-    /// `size` free bytes in a row out of another heap that `serves`, and what is behind them up to `at_once`.
+    /// `size` free bytes in a row out of another heap that `serves`, and what is behind them up to where `at_once` begins; no row that is
+    /// longer than where it ends.
     fn adopt(
         &mut self,
         heap: u32,
         mine: &mut StreamHeap,
         others: &mut impl Heaps,
         size: usize,
-        at_once: usize,
+        at_once: Range<usize>,
         serves: impl Fn(&StreamHeap) -> bool,
     ) -> Result<Option<u64>, GrowError<B::Error>> {
         for other in others.others() {
@@ -88,7 +96,7 @@ impl<B: Backend> PageSource<B> {
                     return None;
                 }
                 let mut free = theirs.large.free_from(size).take(LOOKED_AT);
-                let row = free.find_map(|free| self.row_in(other, free, size, at_once))?;
+                let row = free.find_map(|free| self.row_in(other, free, size, &at_once))?;
                 drop(free);
                 theirs.large.withdraw(row.address, row.bytes).then(|| (row, theirs.now()))
             };
@@ -107,11 +115,11 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// The first handles in a free range of a heap that are side by side, wholly free there, and `size` bytes together; and those behind
-    /// them, up to `at_once`.
-    fn row_in(&self, heap: u32, free: Free, size: usize, at_once: usize) -> Option<Row> {
+    /// them, up to where `at_once` begins. None if they are more than where it ends.
+    fn row_in(&self, heap: u32, free: Free, size: usize, at_once: &Range<usize>) -> Option<Row> {
         let mut row = Row { address: free.address, bytes: 0, freed_at: free.freed_at };
         for (start, map) in self.ground.touching(free.address, free.end()) {
-            if row.bytes >= size.max(at_once) {
+            if row.bytes >= size.max(at_once.start) {
                 break;
             }
             let is_inside = start >= free.address && start + map.bytes() as u64 <= free.end();
@@ -130,7 +138,7 @@ impl<B: Backend> PageSource<B> {
                 row.bytes = 0;
             }
         }
-        (row.bytes >= size).then_some(row)
+        (row.bytes >= size && row.bytes <= at_once.end).then_some(row)
     }
 
     /// Enters handles that are offered in a row as another heap's, whose line they belong to from now on.

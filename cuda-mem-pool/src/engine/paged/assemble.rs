@@ -196,10 +196,16 @@ impl<B: Backend> PageSource<B> {
             bytes /= 2;
         }
         // Many heaps may hold so much more that the next block may begin in this one's last handle, which saves that its own.
-        let longer = self.policy.least(self.holding());
+        let longer = self.policy.least(self.holding()).min(self.policy.largest(self.holding()));
         let fits = (left..=room).contains(&longer)
             && self.ground.bytes().saturating_add(longer) <= self.allowed(build.size, build.load);
-        let bytes = if fits && self.marks.len() > FEW { longer } else { bytes.max(PAGE) };
+        if fits
+            && self.marks.len() > FEW
+            && let Some(chunk) = self.create(build.heap, longer)?
+        {
+            return Ok(chunk);
+        }
+        let bytes = bytes.max(PAGE);
         if let Some(chunk) = self.create(build.heap, bytes)? {
             return Ok(chunk);
         }

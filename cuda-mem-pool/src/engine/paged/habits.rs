@@ -27,7 +27,7 @@ pub(super) struct Habits {
     /// By heap and size: how many blocks the heap had freed when it asked last.
     asked: HashMap<(u32, usize), u64>,
     of: HashMap<u32, Habit>,
-    /// How many large blocks were asked for, and their bytes.
+    /// How many large blocks were asked for and got, and their bytes.
     blocks: usize,
     bytes: usize,
 }
@@ -66,7 +66,12 @@ impl Habits {
         habit.is_alike = habit.alike >= if habit.is_alike { 1 } else { policy.alike };
     }
 
-    /// The bytes that a large block has in the mean, of all that were asked for.
+    /// There was no such block: it is no measure of those that there are.
+    pub(super) fn forget(&mut self, size: usize) {
+        (self.blocks, self.bytes) = (self.blocks.saturating_sub(1), self.bytes.saturating_sub(size));
+    }
+
+    /// The bytes that a large block has in the mean, of all that were asked for and got.
     pub(super) fn mean(&self) -> usize {
         self.bytes.checked_div(self.blocks).unwrap_or(0)
     }

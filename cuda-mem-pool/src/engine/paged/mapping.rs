@@ -141,12 +141,17 @@ impl<B: Backend> PageSource<B> {
 
     /// Takes what is free of a handle away from all its mappings, which become stale.
     pub(super) fn leave(&mut self, heap: u32, mine: &mut StreamHeap, chunk: u32) {
-        let offered: Vec<u64> = self.ground.offered(chunk).map(|(address, _)| address).collect();
         let now = mine.tick();
+        self.leave_at(heap, mine, chunk, now);
+    }
+
+    /// As [`PageSource::leave`], of one that the heap has used up to a count: no later point has to be made to know that it has not since.
+    pub(super) fn leave_at(&mut self, heap: u32, mine: &mut StreamHeap, chunk: u32, count: u64) {
+        let offered: Vec<u64> = self.ground.offered(chunk).map(|(address, _)| address).collect();
         for address in offered {
             if let Some(map) = self.ground.at_mut(address) {
                 mine.large.withdraw(address + map.from() as u64, map.to() - map.from());
-                map.leave(heap, now);
+                map.leave(heap, count);
             }
         }
         self.marks_of(heap);

@@ -34,7 +34,7 @@ impl<B: Backend> PageSource<B> {
                     }
                 };
                 self.announce(whole.chunk, 0);
-                self.leave(other, theirs, whole.chunk);
+                self.leave_at(other, theirs, whole.chunk, whole.freed_at);
                 Some((whole, theirs.now()))
             };
             let taken = if all { others.with(other, take) } else { others.try_with(other, take) };

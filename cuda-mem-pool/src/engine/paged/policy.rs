@@ -52,7 +52,7 @@ pub struct Policy {
     /// Losing a thousandth of what is held to a broken handle counts as so many microseconds of driver calls.
     pub(crate) price_of_waste: u64,
     /// Making memory beyond what may be held counts so many times as much: it stays, where a broken handle is whole again some time.
-    pub(crate) price_of_more: i64,
+    pub(crate) price_of_more: u64,
     /// Blocks of this size and more are placed with care when memory is tight.
     pub(crate) placed: usize,
     /// The free end of a partly used handle, if it is as large as this, may begin a block elsewhere.
@@ -224,7 +224,7 @@ pub(super) struct Waste(u64);
 impl Waste {
     /// What breaks a wholly free handle loses the rest of it.
     pub(super) const fn of(self, bytes: u64) -> i64 {
-        // Bytes are below 2^46 and the price below 2^34.
-        (((bytes >> 10) * self.0) >> 20) as i64
+        // The price is below 2^14, and bytes below 2^46, or 30 times as many.
+        (((bytes >> 10).saturating_mul(self.0)) >> 20) as i64
     }
 }

@@ -195,6 +195,22 @@ impl<B: Backend> PageSource<B> {
         }
         self.round += 1;
         self.pay(heap, mine);
+        let block = self.get(heap, mine, others, Wanted { size, unused, load }, index);
+        if size > MEDIUM && block.is_err() {
+            self.habits.forget(size);
+        }
+        block
+    }
+
+    /// As [`PageSource::grow`], where nothing that the heap keeps will do.
+    fn get(
+        &mut self,
+        heap: u32,
+        mine: &mut StreamHeap,
+        others: &mut impl Heaps,
+        Wanted { size, unused, load }: Wanted,
+        index: &impl BlockIndex,
+    ) -> Result<Block, GrowError<B::Error>> {
         let small = size <= MEDIUM;
         // A small block lies in a page, which begins at a multiple of its size: that fits into these bytes wherever they begin.
         let wanted = if small { 2 * PAGE - GRANULE } else { size };

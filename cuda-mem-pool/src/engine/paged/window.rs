@@ -80,7 +80,7 @@ pub(super) struct Search<'s> {
     pub(super) largest: u64,
     /// So many bytes may be made before more is held than should be, and what others count for, as a multiple of waste.
     pub(super) spare: u64,
-    pub(super) price_of_more: i64,
+    pub(super) price_of_more: u64,
 }
 
 impl Search<'_> {
@@ -91,7 +91,7 @@ impl Search<'_> {
             let Some((mut key, window)) = found else { return best.map_or(limit, |((price, _), _)| price) };
             let is_best = |key: (i64, u64)| key.0 < limit && best.is_none_or(|(known, _)| key < known);
             if is_best(key) {
-                key.0 += self.waste.of(self.made_for(&window)) * self.price_of_more;
+                key.0 += self.waste.of(self.made_for(&window).saturating_mul(self.price_of_more));
                 if is_best(key) {
                     best = Some((key, window));
                 }

@@ -159,5 +159,10 @@ fn a_stream_waits_once_and_for_no_more_than_it_must() {
     let block = program.allocate(0, 4 * BLOCK);
     assert_eq!(program.source.backend().waits(0, 1), (1, false));
     program.source.backend_mut().work(0, block.address, block.size);
+    program.free(0, block);
     program.source.backend_mut().finish();
+    // The heap that had it makes no other point, and none is needed to know that it has left it.
+    let mine = program.heaps.get_mut(&0).unwrap();
+    program.source.mark_free(0, mine).unwrap();
+    assert_eq!(program.source.release_free(0, mine).unwrap(), block.size);
 }
