@@ -85,7 +85,7 @@ def pinned(python, source):
 def tests_of(python, environment, file, klass):
     """The names of a class's tests. It is imported for them, because PyTorch makes some when it is."""
     text = file.read_text(encoding="utf-8")
-    if not any(isinstance(node, ast.ClassDef) and node.name == klass for node in ast.parse(text).body):
+    if not any(isinstance(node, ast.ClassDef) and node.name == klass for node in ast.walk(ast.parse(text))):
         return []
     code = (
         "import importlib, sys, unittest; sys.path.insert(0, sys.argv[1]); module, klass = sys.argv[2:]; del sys.argv[1:]; "
@@ -194,6 +194,7 @@ def main():
     parser.add_argument("--wheel", type=Path, required=True)
     parser.add_argument("--unpinned", action="store_true", help="take a folder that is not PyTorch's commit")
     parser.add_argument("--ways", default="native,expandable,ours", help=f"of {', '.join(WAYS)}; by commas")
+    parser.add_argument("--also", nargs="*", default=[], metavar="FILE:CLASS", help="further classes, of test/ or below it")
     parser.add_argument("--only", nargs="*", default=["*"], help="CLASS or CLASS.test, with * and ?")
     parser.add_argument("--limit-s", type=float, default=600, help="seconds that a class may take in each way")
     parser.add_argument("--out", type=Path, help="where the results go, as JSON")
@@ -203,7 +204,11 @@ def main():
         stop(f"no such way: {', '.join(unknown)}; accepted: {', '.join(WAYS)}")
     if "native" not in ways:
         stop("the way native is missing: the others are compared with it")
-    for file in (CUDA, PROCESSES):
+    if wrong := [also for also in arguments.also if also.count(":") != 1]:
+        stop(f"{wrong[0]!r} is no class; accepted: FILE:CLASS, as test/test_cuda_trace.py:TestCudaTrace")
+    classes = CLASSES + [(*also.split(":"), ["*"]) for also in arguments.also]
+    files = list(dict.fromkeys(file for file, _, _ in classes))
+    for file in files:
         if not (source / file).is_file():
             stop(f"{source} has no {file}: give a folder of PyTorch's source")
     rows = []
@@ -217,7 +222,7 @@ def main():
         if not_pinned and not arguments.unpinned:
             stop(f"{source}: {not_pinned}. With --unpinned it is taken as it is")
         runner = Runner(python, folder, arguments.limit_s)
-        for file, klass, patterns in CLASSES:
+        for file, klass, patterns in classes:
             names = [
                 name
                 for name in tests_of(str(python), runner.environment("native"), source / file, klass)
@@ -239,7 +244,7 @@ def main():
                     if row[way]["outcome"] == "failed":
                         print(f"    {name}: {str(row[way]['why'])[-300:]}", flush=True)
             rows += of.values()
-    hashes = {file: hashlib.sha256((source / file).read_bytes()).hexdigest() for file in (CUDA, PROCESSES)}
+    hashes = {file: hashlib.sha256((source / file).read_bytes()).hexdigest() for file in files}
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps({"pinned": not_pinned or "yes", "sha256": hashes, "tests": rows}, indent=1))

@@ -93,4 +93,9 @@ def _autoload() -> None:
     if sys.modules["torch"].version.cuda is None:
         warnings.warn(f"{_VARIABLE}=1 does nothing: PyTorch was built without CUDA", stacklevel=2)
         return
+    # Who names another allocator in a script wants that one more than who runs the script wants this one.
+    backend = _settings.named(_settings.from_environment(), "backend")
+    if backend not in (None, "native"):
+        warnings.warn(f"{_VARIABLE}=1 does nothing: PyTorch's settings ask for backend:{backend}", stacklevel=2)
+        return
     enable()

@@ -48,6 +48,12 @@ def merge(environment: str, options: Mapping[str, object]) -> str:
     return ",".join(kept + [f"{key}:{value_text(key, value)}" for key, value in given.items()])
 
 
+def named(text: str, key: str) -> str | None:
+    """The value that settings give a key, the last one if there are several."""
+    values = [pair.partition(":")[2] for pair in split(text) if pair.partition(":")[0] == key]
+    return values[-1] if values else None
+
+
 def split(text: str) -> list[str]:
     """The pairs of settings; commas within brackets part none."""
     pairs, depth = [""], 0

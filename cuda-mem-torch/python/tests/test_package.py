@@ -149,6 +149,12 @@ class Settings(unittest.TestCase):
         text = _settings.merge("", {"graph_capture_record_stream_reuse": True})
         self.assertEqual(text, "graph_capture_record_stream_reuse:True")
 
+    def test_a_key_has_the_value_that_was_given_last(self):
+        text = "backend:native, roundup_power2_divisions:[64:8,>:1],backend:cudaMallocAsync"
+        self.assertEqual(_settings.named(text, "backend"), "cudaMallocAsync")
+        self.assertEqual(_settings.named(text, "roundup_power2_divisions"), "[64:8,>:1]")
+        self.assertIsNone(_settings.named(text, "max_split_size_mb"))
+
     def test_the_first_variable_counts(self):
         self.assertEqual(_settings.from_environment({}), "")
         both = {"PYTORCH_ALLOC_CONF": "a:1", "PYTORCH_CUDA_ALLOC_CONF": "b:1"}
@@ -197,6 +203,16 @@ class Autoload(unittest.TestCase):
     def test_without_cuda_it_warns(self):
         with self.assertWarnsRegex(UserWarning, "built without CUDA"):
             self.autoload("1", fake_torch("2.11.0+cpu", None))
+
+    def test_another_backend_that_is_asked_for_stays(self):
+        settings = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:20,backend:cudaMallocAsync,release_lock_on_cudamalloc:none"}
+        with mock.patch.object(_install, "enable") as enable, mock.patch.dict(os.environ, settings):
+            with self.assertWarnsRegex(UserWarning, "does nothing: PyTorch's settings ask for backend:cudaMallocAsync"):
+                self.autoload("1", fake_torch())
+            enable.assert_not_called()
+            os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "backend:native"
+            self.autoload("1", fake_torch())
+        enable.assert_called_once_with()
 
     def test_importing_initialises_nothing(self):
         torch = fake_torch()

@@ -86,9 +86,7 @@ impl Settings {
                     notes.push(format!("{key} is for pinned memory, which PyTorch's own allocator gives"))
                 }
                 Does::Refused(accepted, why) if value != *accepted => {
-                    return Err(Failure::argument(format!(
-                        "{key} is {value:?}; accepted: {accepted}, as {why}"
-                    )));
+                    return Err(refused(key, value, &format!("{accepted}, as {why}")));
                 }
                 Does::Refused(..) => {}
             }
@@ -153,7 +151,8 @@ fn truth(key: &str, value: &str) -> Result<bool, Failure> {
 }
 
 fn refused(key: &str, value: &str, accepted: &str) -> Failure {
-    Failure::argument(format!("{key} is {value:?}; accepted: {accepted}"))
+    // "is invalid" is how PyTorch says it, and what programs look for.
+    Failure::argument(format!("{key} is invalid: {value:?}; accepted: {accepted}"))
 }
 
 /// A value that does not go with the others, by the names and in the units of the settings.
@@ -234,15 +233,16 @@ mod tests {
     #[test]
     fn errors_name_the_value_and_what_is_accepted() {
         assert!(error("max_split:1").contains("max_split_size_mb"));
-        assert!(error("backend:cudaMallocAsync").contains("accepted: native"));
+        assert!(error("backend:cudaMallocAsync").contains("accepted: native, as this"));
         assert!(error("graph_capture_record_stream_reuse:1").contains("\"1\"; accepted: True, False"));
         assert!(error("expandable_segments:yes").contains("\"yes\"; accepted: True, False"));
         assert!(error("max_split_size_mb:x").contains("accepted: a number"));
         let least = "accepted: at least large_segment_size_mb, which is";
-        assert_eq!(error("max_split_size_mb:1"), format!("max_split_size_mb is \"1\"; {least} 20"));
+        assert_eq!(error("max_split_size_mb:1"), format!("max_split_size_mb is invalid: \"1\"; {least} 20"));
         let both = error("large_segment_size_mb:40,max_non_split_rounding_mb:30");
-        assert_eq!(both, format!("max_non_split_rounding_mb is \"30\"; {least} 40"));
-        assert_eq!(error("large_segment_size_mb:10"), "large_segment_size_mb is \"10\"; accepted: above 10");
+        assert_eq!(both, format!("max_non_split_rounding_mb is invalid: \"30\"; {least} 40"));
+        let small = error("large_segment_size_mb:10");
+        assert_eq!(small, "large_segment_size_mb is invalid: \"10\"; accepted: above 10");
         assert!(error("garbage_collection_threshold:1").contains("above 0 and below 1"));
         assert!(error("per_process_memory_fraction:2").contains("from 0 to 1"));
         assert!(error("roundup_power2_divisions:[3:2]").contains("power of two"));
