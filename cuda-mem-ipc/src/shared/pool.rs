@@ -191,7 +191,8 @@ impl SharedPool {
     }
 
     /// Gives segments without buffers back to the driver, and tells their bytes. Waits for work of this process that used
-    /// them; importers are told, and the memory is free when they have let go as well.
+    /// them, but for blocks of driver pools, which are freed behind it in the background; importers are told, and the memory is free when
+    /// they have let go as well.
     pub fn trim(&self) -> usize {
         if core::forked() {
             return 0;

@@ -84,6 +84,18 @@ impl Ahead {
         }
     }
 
+    /// What was imported, if anything was and nobody has taken it.
+    pub(super) fn take(&self) -> Option<Known> {
+        let mut state = lock(&self.0.state);
+        match std::mem::replace(&mut *state, State::Gone) {
+            State::Known(known) => Some(known),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
     fn is_mapped(&self) -> bool {
         // One that is being imported is locked.
         self.0.state.try_lock().is_ok_and(|state| matches!(*state, State::Known(Known::Mapped(_))))

@@ -13,8 +13,9 @@ use super::known::{Known, bury_all};
 use crate::error::Result;
 use crate::shared::keepsake::{Keepsake, forget_unwanted};
 use crate::shared::lock;
-use crate::shared::releases::bury;
+use crate::shared::releases::{Resting, bury, rest};
 use crate::shared::returned::Returned;
+use crate::shared::slab::Leaving;
 use crate::shared::words::Recorded;
 
 /// How many a peer may have this process keep at a time.
@@ -125,9 +126,21 @@ impl Drop for Last {
             thread::sleep(Duration::from_millis(1));
         }
         self.0.returned.clear();
-        self.0.segments.iter().for_each(Known::wait_for_its_end);
-        self.0.segments.clear();
+        let leaving: Vec<_> = self.0.segments.drain(..).filter_map(Known::end).collect();
+        let behind = Behind { leaving, _keepsakes: std::mem::take(&mut self.0.keepsakes) };
         // Last: from here on the memory may be used by others.
-        self.0.keepsakes.clear();
+        rest(behind);
+    }
+}
+
+/// What is closed when the driver has freed the blocks of pools.
+struct Behind {
+    leaving: Vec<Leaving>,
+    _keepsakes: Vec<Keepsake>,
+}
+
+impl Resting for Behind {
+    fn has_passed(&mut self) -> bool {
+        self.leaving.iter().all(Leaving::is_over)
     }
 }

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::import::{ImportError, ImportKey, Imported, Imports};
 use crate::shared::releases::{self, bury, bury_in_turn};
 use crate::shared::segment::Segment;
+use crate::shared::slab::Leaving;
 use crate::shared::{lock, reaper, say, wire};
 use crate::transport::Peer;
 
@@ -52,10 +53,16 @@ impl Known {
         }
     }
 
-    /// As [`Segment::wait_for_its_end`], if it is mapped.
-    pub(super) fn wait_for_its_end(&self) {
-        if let Self::Mapped(segment) = self {
-            segment.wait_for_its_end();
+    /// Lets go of it for good. The memory has gone when this returns, but for a block of a pool: the driver frees that some time after
+    /// it was told to.
+    pub(super) fn end(self) -> Option<Leaving> {
+        match self {
+            Self::Mapped(segment) => {
+                segment.wait_for_its_end();
+                segment.slab()?.leaving()
+            }
+            Self::Ahead(ahead) => ahead.take()?.end(),
+            Self::Refused { .. } => None,
         }
     }
 }

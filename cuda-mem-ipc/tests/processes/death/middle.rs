@@ -1,18 +1,22 @@
 //! The middle of a chain A→B→C dies: A does not use the memory again before C is done with it.
 
+use std::ffi::c_void;
 use std::os::fd::AsFd;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{DeviceBuffer, Stream};
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool};
+use cuda_mem_ipc::shared::{Exporter, Importer, MemoryKind, SharedPool};
 use cuda_mem_ipc::transport::{PeerPolicy, pair as connected};
 
 use super::stay;
 use crate::common::gate::Gate;
 use crate::common::pair::{self, Body, Cast, Channel, Peer, checksum, test_name};
-use crate::common::{World, pattern};
+use crate::common::{Backend, World, backend, pattern};
 use crate::link::{
     LIMIT, enqueue_download, enqueue_upload, eventually, export_to, import_from, invited, kinds, options,
 };
@@ -111,6 +115,38 @@ fn mapping_last(first: &Channel) {
     assert_eq!(world.driver.release_failures(), 0);
 }
 
+/// Whether the host functions of `busy_last` may end.
+static MAY_END: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn until_it_may_end(_: *mut c_void) {
+    while !MAY_END.load(Ordering::SeqCst) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Gives back what it gets while the driver comes to nothing: so many host functions are all that a simulated one runs at a time.
+fn busy_last(first: &Channel) {
+    let world = World::new();
+    let importer = Importer::new(&world.context, invited(first), LIMIT).unwrap();
+    let buffer = importer.recv(LIMIT).unwrap();
+    buffer.synchronize(LIMIT).unwrap();
+    first.send(b"enqueued", &[]);
+    assert_eq!(first.receive().bytes, b"drop");
+    let streams: Vec<_> = (0..8).map(|_| world.new_stream()).collect();
+    let launch = world.driver.table().cuLaunchHostFunc().unwrap();
+    for stream in &streams {
+        // SAFETY: the stream lives, and the function touches nothing but a static and calls nothing of the driver's.
+        let launched = unsafe { launch(stream.as_raw().cast(), Some(until_it_may_end), null_mut()) };
+        assert_eq!(launched, CUresult::CUDA_SUCCESS);
+    }
+    drop((buffer, importer));
+    first.send(b"dropped", &[]);
+    assert_eq!(first.receive().bytes, b"go on");
+    MAY_END.store(true, Ordering::SeqCst);
+    first.send(b"went on", &[]);
+    assert_eq!(first.receive().bytes, b"end");
+}
+
 struct Chain {
     middle: Peer,
     last: Peer,
@@ -121,7 +157,7 @@ struct Chain {
 
 impl Chain {
     /// A segment of one buffer, which the last has and whose work waits.
-    fn new(cast: Cast, world: &World, kind: cuda_mem_ipc::shared::MemoryKind) -> Self {
+    fn new(cast: Cast, world: &World, kind: MemoryKind) -> Self {
         let stream = world.new_stream();
         let pool = SharedPool::new(&world.context, &options(kind, LEN)).unwrap();
         let buffer = pool.allocate(LEN, &stream).unwrap();
@@ -253,5 +289,29 @@ fn what_the_last_has_mapped_ahead_is_not_used_again() {
         chain.drop_last_buffer();
         eventually("it comes back", || chain.exporter.leases() == 0);
         chain.end();
+    });
+}
+
+/// The driver frees it some time after it was told to, and its exporter's free must come behind that.
+#[test]
+fn a_block_of_a_pool_is_the_lasts_until_its_free_was_reached() {
+    pair::play_beside(test_name!(), &[("middle", middle), ("last", busy_last)], |cast| {
+        let world = World::new();
+        let is_of_a_pool =
+            |kind: &MemoryKind| matches!(kind, MemoryKind::DevicePool | MemoryKind::HostNumaPool(_));
+        for kind in kinds(&world).into_iter().filter(is_of_a_pool) {
+            let mut chain = Chain::new(cast, &world, kind);
+            chain.middle.kill();
+            chain.drop_last_buffer();
+            thread::sleep(2 * OVERDUE);
+            // A device comes to the free, whatever its host functions do.
+            if backend() == Backend::Simulator {
+                assert_eq!(chain.exporter.leases(), 1, "its free was not reached");
+            }
+            chain.last.send(b"go on", &[]);
+            assert_eq!(chain.last.receive().bytes, b"went on");
+            eventually("it comes back", || chain.exporter.leases() == 0);
+            chain.end();
+        }
     });
 }
