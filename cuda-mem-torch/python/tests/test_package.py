@@ -178,7 +178,7 @@ class Settings(unittest.TestCase):
         self.assertEqual(len(notes), 1)
         with self.assertRaisesRegex(ValueError, "accepted: True, False"):
             _library.set_settings("graph_capture_record_stream_reuse:1", notes.append)
-        with self.assertRaisesRegex(ValueError, 'max_split_size_mb is "1"; accepted: at least large_segment_size_mb, which is 20'):
+        with self.assertRaisesRegex(ValueError, 'max_split_size_mb is invalid: "1"; accepted: at least large_segment_size_mb, which is 20'):
             _library.set_settings("max_split_size_mb:1", notes.append)
         with self.assertRaisesRegex(ValueError, "the settings are backend"):
             _library.set_settings("max_split:1", notes.append)
