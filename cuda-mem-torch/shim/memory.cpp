@@ -28,6 +28,13 @@ void check(int code, DeviceIndex device) {
           "Cannot use the CUDA memory of the parent in a forked subprocess. To use CUDA with multiprocessing, you must use "
           "the 'spawn' start method");
     case CUDA_MEM_TORCH_INVALID_ARGUMENT:
+      // As PyTorch's own allocator says it, which programs may look for.
+      TORCH_CHECK(
+          device < c10::cuda::device_count(),
+          "Invalid device argument ",
+          static_cast<int>(device),
+          ": did you call init? ",
+          message);
       TORCH_CHECK_VALUE(false, "cuda-mem: ", message);
     default:
       TORCH_CHECK(false, "cuda-mem: ", message, device >= 0 ? " (device " + std::to_string(device) + ")" : "");

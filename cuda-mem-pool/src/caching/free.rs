@@ -38,7 +38,7 @@ impl Shared {
             }
         }
         // By who frees it, before anybody else may have it.
-        if self.history.is_listening() && self.tell_freed(slot, address, number_of(found))? == Goes::Left {
+        if self.history.awaits_frees() && self.tell_freed(slot, address, number_of(found))? == Goes::Left {
             return Ok(());
         }
         let (tier, record) = (tier_of(found), found.record);
@@ -125,7 +125,7 @@ impl Shared {
             Some((block.size, heap.requested(number)?))
         });
         let (size, requested) = found.ok_or(Error::UnknownAddress { address })?;
-        self.tell_free(Action::FreeRequested, slot, address, requested);
+        self.tell_free(Action::FreeRequested, slot, address, requested, self.stack(address));
         let block = Freed { address, heap: slot.number, number, size };
         self.pending.push_of(slot.owner.stream().as_ref(), block, uses, &self.observer);
         slot.waiting.add(size);
@@ -180,7 +180,7 @@ impl Shared {
     pub(super) fn complete(&self, waiting: &Waiting) {
         let Freed { address, heap, number, .. } = waiting.block;
         let Some(slot) = self.slots.get(heap) else { return };
-        if self.history.is_listening() {
+        if self.history.awaits_frees() {
             self.tell_completed(slot, address, number);
         }
         slot.heap.with(|heap, guard| {

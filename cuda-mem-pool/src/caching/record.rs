@@ -28,7 +28,8 @@ pub(super) struct Record {
     left: Mutex<HashMap<(u32, u32), u64>>,
     /// How many those are, so that the usual drain costs one load.
     left_count: AtomicUsize,
-    stacks: Mutex<Stacks>,
+    /// Of blocks in use, by address: they stay when a recording ends, as long as the block does.
+    stacks: Mutex<HashMap<u64, Frames>>,
 }
 
 /// What becomes of a block that is freed while somebody listens.
@@ -38,13 +39,6 @@ pub(super) enum Goes {
     Told,
     /// Whoever takes the heap next tells of it and puts it back.
     Left,
-}
-
-/// By address. Blocks may go unseen between two recordings, so those of earlier ones are forgotten.
-#[derive(Debug, Default)]
-struct Stacks {
-    recording: u64,
-    by_address: HashMap<u64, Frames>,
 }
 
 impl Shared {
@@ -70,14 +64,18 @@ impl Shared {
     /// A block goes back that nobody uses. In a watcher whose thread may have the heap it is left to whoever takes that next, who tells of it.
     #[cold]
     pub(super) fn tell_freed(&self, slot: &StreamSlot, address: u64, number: BlockNumber) -> Result<Goes> {
+        if !self.history.is_listening() {
+            self.keep_stack(address, None);
+            return Ok(Goes::Told);
+        }
         let Ok(requested) = self.requested(slot, number) else {
             self.leave_untold(slot, address, number)?;
             return Ok(Goes::Left);
         };
         if let Some(requested) = requested {
-            self.keep_stack(address, None);
-            self.tell_free(Action::FreeRequested, slot, address, requested);
-            self.tell_free(Action::FreeCompleted, slot, address, requested);
+            let stack = self.keep_stack(address, None);
+            self.tell_free(Action::FreeRequested, slot, address, requested, stack.clone());
+            self.tell_free(Action::FreeCompleted, slot, address, requested, stack);
         }
         Ok(Goes::Told)
     }
@@ -107,10 +105,13 @@ impl Shared {
             return;
         }
         let Some(address) = self.take_left((slot.number, number.0)) else { return };
-        let Some(requested) = heap.requested(number).filter(|_| self.history.is_listening()) else { return };
-        self.keep_stack(address, None);
+        let Some(requested) = heap.requested(number) else { return };
+        let stack = self.keep_stack(address, None);
+        if !self.history.is_listening() {
+            return;
+        }
         let freed = [Action::FreeRequested, Action::FreeCompleted];
-        let events = freed.map(|action| (self.event(action, slot, address, requested), None));
+        let events = freed.map(|action| (self.event(action, slot, address, requested), stack.clone()));
         lock(&self.record.noted).extend(events);
     }
 
@@ -119,16 +120,24 @@ impl Shared {
     pub(super) fn tell_completed(&self, slot: &StreamSlot, address: u64, number: BlockNumber) {
         // Watchers complete no blocks.
         if let Ok(Some(requested)) = self.requested(slot, number) {
-            self.keep_stack(address, None);
-            self.tell_free(Action::FreeCompleted, slot, address, requested);
+            let stack = self.keep_stack(address, None);
+            self.tell_free(Action::FreeCompleted, slot, address, requested, stack);
         }
     }
 
-    /// One of the two steps in which a block goes back.
-    pub(super) fn tell_free(&self, action: Action, slot: &StreamSlot, address: u64, requested: usize) {
+    /// One of the two steps in which a block goes back. Where stacks of frees are not recorded, that of its allocation says which it was.
+    pub(super) fn tell_free(
+        &self,
+        action: Action,
+        slot: &StreamSlot,
+        address: u64,
+        requested: usize,
+        allocated: Option<Frames>,
+    ) {
         if self.history.is_listening() {
             let frames = self.history.frames(RecordContext::All);
-            self.tell(self.event(action, slot, address, requested), frames);
+            self.tell_noted(frames.as_ref());
+            self.tell(self.event(action, slot, address, requested), frames.or(allocated));
         }
     }
 
@@ -190,7 +199,7 @@ impl Shared {
         }
     }
 
-    fn tell_noted(&self, frames: Option<&Frames>) {
+    pub(super) fn tell_noted(&self, frames: Option<&Frames>) {
         if is_watching() {
             return;
         }
@@ -226,23 +235,27 @@ impl Shared {
         self.look_at(slot, |heap| heap.requested(number))
     }
 
-    /// The stack that a block was allocated with, or none any more.
-    pub(super) fn keep_stack(&self, address: u64, frames: Option<Frames>) {
-        let recording = self.history.recordings();
+    /// The stack that a block was allocated with, or none any more; what there was.
+    pub(super) fn keep_stack(&self, address: u64, frames: Option<Frames>) -> Option<Frames> {
         let mut stacks = lock(&self.record.stacks);
-        if stacks.recording != recording {
-            *stacks = Stacks { recording, by_address: HashMap::new() };
-        }
-        match frames {
-            Some(frames) => stacks.by_address.insert(address, frames),
-            None => stacks.by_address.remove(&address),
+        let had_any = !stacks.is_empty();
+        let before = match frames {
+            Some(frames) => stacks.insert(address, frames),
+            None => stacks.remove(&address),
         };
+        if stacks.is_empty() == had_any {
+            self.history.set_has_stacks(!had_any);
+        }
+        before
+    }
+
+    /// The stack that a block in use was allocated with.
+    pub(super) fn stack(&self, address: u64) -> Option<Frames> {
+        lock(&self.record.stacks).get(&address).cloned()
     }
 
     /// The stacks of blocks in use.
     pub(super) fn stacks(&self) -> HashMap<u64, Frames> {
-        let stacks = lock(&self.record.stacks);
-        let is_now = self.history.is_recording() && stacks.recording == self.history.recordings();
-        if is_now { stacks.by_address.clone() } else { HashMap::new() }
+        lock(&self.record.stacks).clone()
     }
 }

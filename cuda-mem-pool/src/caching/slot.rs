@@ -8,6 +8,7 @@
 
 use std::sync::OnceLock;
 
+use cuda_mem_core::sys::CU_STREAM_LEGACY;
 use cuda_mem_core::{Stream, StreamId, forked};
 
 use super::callbacks::refuse_watchers;
@@ -41,6 +42,12 @@ const MANY: usize = 0;
 /// None has yet. No thread's data is at this address.
 const NOBODY: usize = 1;
 
+/// A stream's handle as snapshots and histories have it: 0 is the legacy default stream's, by which programs know it. The driver takes another, too.
+pub(in crate::caching) fn shown_handle(stream: &Stream) -> u64 {
+    let handle = stream.as_raw();
+    if handle == CU_STREAM_LEGACY.cast() { 0 } else { handle as usize as u64 }
+}
+
 impl StreamSlot {
     pub(super) fn new(number: u32, stream: &Stream, shard: Shard) -> Self {
         let owner = Arc::new(Owner::new(stream.id().as_raw(), stream.clone()));
@@ -49,9 +56,9 @@ impl StreamSlot {
         Self { number, owner, heap, remote: RemoteFrees::new(), waiting: SizeSet::default(), taker }
     }
 
-    /// The handle of its stream, or of the last one, as it was.
+    /// The handle of its stream, or of the last one, as it was: [`shown_handle`].
     pub(super) fn handle(&self) -> u64 {
-        self.owner.last().map_or(0, |stream| stream.as_raw() as usize as u64)
+        self.owner.last().map_or(0, |stream| shown_handle(&stream))
     }
 
     /// The number of its stream, or of the last one.

@@ -11,7 +11,7 @@ mod tests;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cuda_mem_core::forked;
@@ -29,6 +29,8 @@ use crate::snapshot::{Action, Frames, TraceEntry};
 const RECORDING: u8 = 1;
 /// There are trackers.
 const TRACKED: u8 = 2;
+/// Blocks in use have stacks.
+const STACKS: u8 = 4;
 
 /// The history of one device.
 ///
@@ -56,10 +58,8 @@ const TRACKED: u8 = 2;
 /// ```
 #[derive(Default)]
 pub struct History {
-    /// `RECORDING`, `TRACKED`, both or none: all that is read when nobody listens.
+    /// `RECORDING`, `TRACKED`, `STACKS`, or none: all that is read when nobody listens.
     listeners: AtomicU8,
-    /// How often a recording has ended.
-    recordings: AtomicU64,
     state: Mutex<State>,
     trackers: Trackers,
 }
@@ -136,14 +136,13 @@ impl History {
         drop(before);
     }
 
-    /// Records no more, and forgets all entries. Trackers stay.
+    /// Records no more, and forgets all entries. Trackers stay, and so do the stacks of blocks in use, for snapshots.
     pub fn stop(&self) {
         if forked() {
             return;
         }
         let mut state = lock(&self.state);
         self.listeners.fetch_and(!RECORDING, Ordering::Relaxed);
-        self.recordings.fetch_add(1, Ordering::Relaxed);
         state.ring.clear();
         let before = std::mem::take(&mut state.options);
         drop(state);
@@ -160,7 +159,22 @@ impl History {
     #[inline]
     #[must_use]
     pub fn is_listening(&self) -> bool {
+        self.listeners.load(Ordering::Relaxed) & (RECORDING | TRACKED) != 0
+    }
+
+    /// Whether a free is of interest: to listeners, or because the block may have a stack, which goes with it.
+    #[inline]
+    pub(crate) fn awaits_frees(&self) -> bool {
         self.listeners.load(Ordering::Relaxed) != 0
+    }
+
+    /// Blocks in use have stacks, or have none any more.
+    pub(crate) fn set_has_stacks(&self, has_stacks: bool) {
+        if has_stacks {
+            self.listeners.fetch_or(STACKS, Ordering::Relaxed);
+        } else {
+            self.listeners.fetch_and(!STACKS, Ordering::Relaxed);
+        }
     }
 
     /// Whether entries of this level are told with their stack.
@@ -171,11 +185,6 @@ impl History {
     /// Whether the calling thread is in a tracker.
     pub(crate) fn is_telling() -> bool {
         tracker::is_telling()
-    }
-
-    /// How often a recording has ended.
-    pub(crate) fn recordings(&self) -> u64 {
-        self.recordings.load(Ordering::Relaxed)
     }
 
     /// The calling stack, if it is recorded at this level. For a block that is handed out, [`RecordContext::State`]: the block

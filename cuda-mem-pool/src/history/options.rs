@@ -40,9 +40,9 @@ pub enum RecordContext {
     Never,
     /// For blocks in use.
     State,
-    /// For the entries of their allocation, too.
+    /// For the entries of their allocation, too; those of their free have the same.
     Alloc,
-    /// For those of frees, too.
+    /// For frees, too, each with its own.
     All,
 }
 

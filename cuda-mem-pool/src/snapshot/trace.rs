@@ -15,7 +15,7 @@ pub struct TraceEntry {
     /// Bytes: what was asked for of a block, the whole of a segment, what was asked for rounded up of [`Action::Oom`], what was
     /// active of [`Action::Snapshot`].
     pub size: u64,
-    /// The stream, by its handle.
+    /// The stream, by its handle; 0 is the default one.
     pub stream: u64,
     /// The private pool that it is of; [`MempoolId::NONE`] of the default one. Files in PyTorch's format do not have it.
     pub pool: MempoolId,

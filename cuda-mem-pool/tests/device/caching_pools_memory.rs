@@ -12,7 +12,7 @@ use cuda_mem_pool::{Error, MemoryResource, MempoolId, StatisticsAdaptor};
 use crate::common::World;
 use crate::common::gate::Gate;
 use crate::common::kernels::Kernels;
-use crate::support::device;
+use crate::support::{device, shown};
 
 const MIB: usize = 1 << 20;
 
@@ -185,7 +185,7 @@ fn private_segments_are_shown_and_counted_with_all_others() {
     assert_eq!(sizes, [(small, 2 << 20, PoolSize::Small), (large, 20 << 20, PoolSize::Large)]);
     let of_large = segments.iter().find(|segment| segment.address == large).unwrap();
     assert_eq!((of_large.requested_size, of_large.active_size), (3 * (1 << 20) - 100, 3 << 20));
-    assert_eq!(of_large.stream, stream.as_raw() as usize as u64);
+    assert_eq!(of_large.stream, shown(&stream));
     assert!(!of_large.is_expandable);
     let states: Vec<_> = of_large.blocks.iter().map(|block| (block.size, block.state)).collect();
     assert_eq!(states, [(3 << 20, BlockState::ActiveAllocated), (17 << 20, BlockState::Inactive)]);

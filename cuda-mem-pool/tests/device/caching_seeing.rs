@@ -2,18 +2,21 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::history::{HistoryOptions, RecordContext, TraceTracker, backtrace};
-use cuda_mem_pool::snapshot::{Action, BlockState, Snapshot, TraceEntry};
+use cuda_mem_pool::segments::Filter;
+use cuda_mem_pool::snapshot::{Action, BlockState, Frame, Frames, Snapshot, TraceEntry};
 use cuda_mem_pool::statistics::{DeviceStatistics, PoolSize, Stat};
 use cuda_mem_pool::trace::{self, Header, Trace};
-use cuda_mem_pool::{Error, MemoryResource};
+use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use proptest::prelude::*;
 
 use crate::common::World;
+use crate::support::shown;
 
 fn allocator(world: &World) -> CachingAllocator {
     CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap()
@@ -310,7 +313,7 @@ fn memory_that_moves_is_unmapped_and_mapped() {
     assert_eq!(reserved(&allocator), held);
     let moved = allocator.history().entries().split_off(seen);
     let of = |action: Action, stream: &Stream| -> u64 {
-        let stream = stream.as_raw() as usize as u64;
+        let stream = shown(stream);
         let entries = moved.iter().filter(|entry| entry.action == action && entry.stream == stream);
         entries.map(|entry| entry.size).sum()
     };
@@ -348,11 +351,11 @@ fn stacks_come_with_entries_and_blocks() {
     allocator.history().start(&options);
     let block = allocator.allocate(2000, &world.stream).unwrap();
     // A test executable without symbols has stacks without names.
-    let is_here = |frames: &cuda_mem_pool::snapshot::Frames| {
+    let is_here = |frames: &Frames| {
         frames.iter().any(|frame| frame.name.contains("stacks_come_with_entries_and_blocks"))
     };
     let has_names = is_here(&backtrace());
-    let here = |frames: Option<&cuda_mem_pool::snapshot::Frames>| {
+    let here = |frames: Option<&Frames>| {
         frames.is_some_and(|frames| !frames.is_empty() && is_here(frames) == has_names)
     };
     let snapshot = allocator.snapshot();
@@ -370,12 +373,134 @@ fn stacks_come_with_entries_and_blocks() {
     assert_eq!(entries.last().unwrap().action, Action::Alloc, "what was done last");
     let later = allocator.snapshot().device_traces;
     assert_eq!(later[device].last().unwrap().action, Action::Snapshot, "that one is in the next");
-    // A recording that ended takes its stacks with it.
-    allocator.history().stop();
-    allocator.history().start(&options);
-    let blocks = allocator.snapshot().segments;
-    assert!(blocks.iter().flat_map(|segment| &segment.blocks).all(|block| block.frames.is_none()));
     drop((unseen, block));
+}
+
+/// As PyTorch's: where stacks of frees are not recorded, a free has that of its allocation.
+#[test]
+fn a_free_is_told_with_the_stack_of_its_allocation_unless_it_has_its_own() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let other = Stream::new(&world.context).unwrap();
+    let id = MempoolId::for_user();
+    allocator.create_or_incref_pool(id, None).unwrap();
+    let cases =
+        [(RecordContext::State, None), (RecordContext::Alloc, Some(1)), (RecordContext::All, Some(2))];
+    for (context, line_of_free) in cases {
+        let line = Arc::new(AtomicU32::new(1));
+        let told = {
+            let line = Arc::clone(&line);
+            move || {
+                let line = line.load(Ordering::Relaxed);
+                Frames::from([Frame { filename: "here".into(), line, name: "told".into() }])
+            }
+        };
+        let mut blocks = Blocks::new(&allocator);
+        let options = HistoryOptions::default().with_frames(context, told).with_clear_history(true);
+        allocator.history().start(&options);
+        blocks.allocate(1000, &world.stream);
+        blocks.allocate(3 << 20, &world.stream);
+        allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+        blocks.allocate(3000, &world.stream);
+        allocator.end_allocate_to_pool(id).unwrap();
+        allocator.record_stream(blocks.live[1], &other).unwrap();
+        line.store(2, Ordering::Relaxed);
+        while !blocks.live.is_empty() {
+            blocks.free(0);
+        }
+        other.synchronize().unwrap();
+        allocator.empty_cache().unwrap();
+        let freed: Vec<_> = allocator
+            .history()
+            .entries()
+            .iter()
+            .filter(|entry| matches!(entry.action, Action::FreeRequested | Action::FreeCompleted))
+            .map(|entry| entry.frames.as_ref().map(|frames| frames[0].line))
+            .collect();
+        assert_eq!(freed, [line_of_free; 6], "{context:?}");
+        allocator.history().stop();
+    }
+    allocator.release_pool(id).unwrap();
+}
+
+/// PyTorch looks for who has the memory of a graph once it has recorded how it was got.
+#[test]
+fn stacks_stay_with_blocks_when_a_recording_ends() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let told = || {
+        let frame = Frame { filename: "here".into(), line: 1, name: "told".into() };
+        Frames::from([frame])
+    };
+    allocator.history().start(&HistoryOptions::default().with_frames(RecordContext::All, told));
+    let mut blocks = Blocks::new(&allocator);
+    let (small, large) = (blocks.allocate(1000, &world.stream), blocks.allocate(8 << 20, &world.stream));
+    let id = MempoolId::for_user();
+    allocator.create_or_incref_pool(id, None).unwrap();
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    blocks.allocate(3000, &world.stream);
+    allocator.end_allocate_to_pool(id).unwrap();
+    blocks.allocate(5000, &world.stream);
+    allocator.history().stop();
+    let stacks = || {
+        let segments = allocator.snapshot().segments;
+        let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+        let mut known: Vec<(u64, bool)> = blocks
+            .filter(|block| block.state == BlockState::ActiveAllocated)
+            .map(|block| (block.requested_size, block.frames.is_some()))
+            .collect();
+        known.sort_unstable();
+        known
+    };
+    assert_eq!(stacks(), [(1000, true), (3000, true), (5000, true), (8 << 20, true)]);
+    // Others at the same addresses have none.
+    for block in [small, large] {
+        let at = blocks.live.iter().position(|live| *live == block).unwrap();
+        blocks.free(at);
+    }
+    let again = (blocks.allocate(1000, &world.stream), blocks.allocate(8 << 20, &world.stream));
+    assert_eq!(again, (small, large));
+    assert_eq!(stacks(), [(1000, false), (3000, true), (5000, true), (8 << 20, false)]);
+    // Nor have they where a block of a private pool was, and one that another stream has used.
+    let other = Stream::new(&world.context).unwrap();
+    for block in blocks.live.drain(..2) {
+        allocator.record_stream(block, &other).unwrap();
+        // SAFETY: allocated above, and no work was ever given it.
+        unsafe { allocator.free_by_address(block) }.unwrap();
+    }
+    other.synchronize().unwrap();
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    blocks.allocate(3000, &world.stream);
+    allocator.end_allocate_to_pool(id).unwrap();
+    blocks.allocate(5000, &world.stream);
+    assert_eq!(stacks(), [(1000, false), (3000, false), (5000, false), (8 << 20, false)]);
+    allocator.release_pool(id).unwrap();
+}
+
+/// As PyTorch's, whose programs know it by no other handle.
+#[test]
+fn the_legacy_default_stream_is_shown_as_0() {
+    let world = World::new();
+    let allocator = recording(&world);
+    let stream = Stream::legacy(&world.context).unwrap();
+    let mut blocks = Blocks::new(&allocator);
+    let id = MempoolId::for_user();
+    allocator.create_or_incref_pool(id, None).unwrap();
+    blocks.allocate(1000, &stream);
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    blocks.allocate(3 << 20, &stream);
+    allocator.end_allocate_to_pool(id).unwrap();
+    let snapshot = allocator.snapshot();
+    let pools: Vec<MempoolId> = snapshot.segments.iter().map(|segment| segment.segment_pool_id).collect();
+    assert!(pools.contains(&id) && pools.contains(&MempoolId::NONE), "{pools:?}");
+    assert!(snapshot.segments.iter().all(|segment| segment.stream == 0), "{:?}", snapshot.segments);
+    while !blocks.live.is_empty() {
+        blocks.free(0);
+    }
+    let entries = allocator.history().entries();
+    assert!(entries.len() > 6 && entries.iter().all(|entry| entry.stream == 0), "{entries:?}");
+    assert!(allocator.stream_segment_sizes().unwrap().iter().all(|size| size.handle == 0));
+    allocator.release_pool(id).unwrap();
 }
 
 #[test]
@@ -387,7 +512,7 @@ fn segments_of_pages_alone_are_small() {
     assert!(snapshot.allocator_settings.expandable_segments);
     let segment = &snapshot.segments[0];
     assert!(segment.is_expandable);
-    assert_eq!(segment.stream, world.stream.as_raw() as usize as u64);
+    assert_eq!(segment.stream, shown(&world.stream));
     assert_eq!((segment.allocated_size, segment.active_size), (1 << 20, 1 << 20));
     let large = allocator.allocate(3 << 20, &world.stream).unwrap();
     let types = |of: PoolSize| {

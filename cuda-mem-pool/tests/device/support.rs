@@ -1,5 +1,6 @@
 //! Resources that tests work with.
 
+use cuda_mem_core::Stream;
 use cuda_mem_core::sys::CUdevice_attribute;
 use cuda_mem_pool::pinned_cache::{PinnedCacheOptions, PinnedCachingResource};
 use cuda_mem_pool::{
@@ -8,6 +9,12 @@ use cuda_mem_pool::{
 };
 
 use crate::common::World;
+
+/// A stream's handle as snapshots and histories have it: the legacy default stream's is 0.
+pub(crate) fn shown(stream: &Stream) -> u64 {
+    let handle = stream.as_raw() as usize as u64;
+    if handle == 1 { 0 } else { handle }
+}
 
 /// A pool of its own on the device.
 pub(crate) fn device(world: &World) -> DeviceMemoryResource {

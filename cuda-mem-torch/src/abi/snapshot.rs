@@ -135,6 +135,8 @@ pub unsafe extern "C" fn cuda_mem_torch_snapshot(
                 snapshot.device_traces.iter().flatten().for_each(|trace| visitor.tell_trace(device, trace));
             }
         }
+        // Once nothing is recorded any more nobody else looks for those of blocks that were freed since.
+        contexts::release_unused();
         Ok(())
     })
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, UsePoint, Uses};
-use cuda_mem_ipc::cuda_mem_pool::history::{Event, History, HistoryOptions, TraceTracker};
+use cuda_mem_ipc::cuda_mem_pool::history::{Event, History, HistoryOptions, RecordContext, TraceTracker};
 use cuda_mem_ipc::cuda_mem_pool::segments::SMALL_SIZE;
 use cuda_mem_ipc::cuda_mem_pool::snapshot::{Action, Frames};
 use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolSize};
@@ -222,8 +222,11 @@ impl Histories {
         for &action in actions {
             let (size, stream, pool) = (block.size as u64, block.raw_stream(), MempoolId::NONE);
             let event = Event { action, address, size, stream, pool };
-            let frames = if action == Action::Alloc { block.frames.as_ref() } else { None };
-            history.record(event, frames);
+            let own = match action {
+                Action::FreeRequested | Action::FreeCompleted => history.frames(RecordContext::All),
+                _ => None,
+            };
+            history.record(event, own.as_ref().or(block.frames.as_ref()));
         }
     }
 }

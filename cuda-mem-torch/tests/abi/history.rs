@@ -62,7 +62,7 @@ fn contexts_come_with_entries_and_blocks_and_are_released() {
     assert_eq!((alloc.2.as_str(), alloc.3.as_str()), ("graph 0", "step 1"));
     assert!(seen.traces.iter().all(|(action, ..)| *action != 1), "skipped");
     let freed = seen.traces.iter().find(|(action, ..)| *action == 2).unwrap();
-    assert_eq!(freed.1, 0, "frees have no context at this level");
+    assert_eq!(freed.1, alloc.1, "at this level a free has the context of its allocation");
     let block = seen.blocks.iter().find(|block| block.address == kept).unwrap();
     assert!(block.context.addr() >= 0x1000);
     assert_eq!(TRACKED.load(Ordering::Relaxed), 2);

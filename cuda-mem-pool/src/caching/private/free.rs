@@ -91,7 +91,7 @@ impl Shared {
         let block = state.pools.get(entry.pool).ok().and_then(|pool| pool.heap().get(entry.block));
         let Some(block) = block else { return };
         let (size, requested) = sizes(&block);
-        if self.history.is_listening() {
+        if self.history.awaits_frees() {
             let owner = state.streams.get(&entry.stream).cloned();
             drop(state);
             // Before anybody else may have it.

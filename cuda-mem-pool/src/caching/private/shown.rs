@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 
-use cuda_mem_core::Stream;
-
 use super::allocate::pool_of;
 use super::{Private, State};
 use crate::caching::shared::Shared;
+use crate::caching::slot::shown_handle;
 use crate::engine::paged::Splits;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
@@ -66,9 +65,8 @@ fn shown(
         frames: stacks.get(&block.address).filter(|_| block.state != Doing::Inactive).cloned(),
     };
     let blocks = segment.blocks().map(block).collect();
-    let stream = state.streams.get(&segment.stream()).map_or(0, |stream: &Stream| stream.as_raw() as usize);
     SegmentInfo {
-        stream: stream as u64,
+        stream: state.streams.get(&segment.stream()).map_or(0, shown_handle),
         segment_pool_id: id,
         serial: Some(segment.serial()),
         ..SegmentInfo::of(device, pool_of(segment.kind()), blocks)

@@ -285,7 +285,7 @@ impl StreamHeap {
 
     /// The largest block that fits without new memory.
     pub(crate) fn largest_free(&self) -> usize {
-        let free = self.large.free_extents().iter().map(|free| free.size).max().unwrap_or(0);
+        let free = self.large.free_from(0).map(|free| free.size).max().unwrap_or(0);
         free.max(self.nest.largest_free())
     }
 

@@ -9,7 +9,6 @@
 //! the whole. It comes together again where a window takes it as a whole, and from there it goes.
 
 use super::backend::Backend;
-use super::ground::Map;
 use super::heap::StreamHeap;
 use super::source::{GrowError, PageSource};
 use crate::engine::slab::NONE;
@@ -27,13 +26,9 @@ impl<B: Backend> PageSource<B> {
         }
     }
 
-    /// Whether a mapping stays because its handle belongs there. Not where memory is given rather than moved: then little is, and
+    /// Whether mappings stay where their handles belong. Not where memory is given rather than moved: then little is, and
     /// the line is cut up by what was given.
-    pub(super) fn keeps_place(&self, address: u64, map: &Map) -> bool {
-        self.is_patient() && self.ground.is_place(address, map)
-    }
-
-    const fn is_patient(&self) -> bool {
+    pub(super) const fn is_patient(&self) -> bool {
         self.haste.given() == 0 && self.haste.owed() < self.policy.patience / 2
     }
 
@@ -42,26 +37,13 @@ impl<B: Backend> PageSource<B> {
         if self.away.is_empty() || !self.is_patient() {
             return Ok(false);
         }
-        let free = mine.free_ranges();
-        let is_free = |from: u64, to: u64| {
-            let next = free.partition_point(|free| free.address <= from);
-            next.checked_sub(1).and_then(|at| free.get(at)).is_some_and(|free| free.end() >= to)
-        };
-        let mut back = Vec::new();
         let ground = &self.ground;
         self.away.retain(|number| {
-            let Some(chunk) = ground.chunk(*number).filter(|chunk| chunk.place > 0) else { return false };
-            if chunk.home == chunk.place && chunk.leaf == NONE {
-                return false;
-            }
-            let whole = ground.at(chunk.home).is_some_and(|map| map.chunk == *number && map.is_whole());
-            let may_go = whole && chunk.heap == heap && chunk.pins == 0 && chunk.leaf == NONE;
-            if !may_go || !is_free(chunk.home, chunk.home + chunk.bytes as u64) {
-                return true;
-            }
-            back.push((*number, chunk.place));
-            false
+            let chunk = ground.chunk(*number).filter(|chunk| chunk.place > 0);
+            chunk.is_some_and(|chunk| chunk.home != chunk.place || chunk.leaf != NONE)
         });
+        let back = self.free_and_away(heap, mine);
+        self.away.retain(|number| back.iter().all(|(free, _)| free != number));
         let mut brought = Ok(());
         for (chunk, place) in &back {
             match brought {
@@ -72,4 +54,42 @@ impl<B: Backend> PageSource<B> {
         }
         brought.map(|()| !back.is_empty())
     }
+
+    /// The heap's handles that are away and wholly free, and their places.
+    fn free_and_away(&self, heap: u32, mine: &StreamHeap) -> Vec<(u32, u64)> {
+        let mut away: Vec<Away> = Vec::new();
+        for number in &self.away {
+            let Some(chunk) = self.ground.chunk(*number) else { continue };
+            let may_go = chunk.heap == heap && chunk.pins == 0 && chunk.leaf == NONE;
+            if may_go && self.ground.at(chunk.home).is_some_and(|map| map.chunk == *number && map.is_whole())
+            {
+                let end = chunk.home + chunk.bytes as u64;
+                away.push(Away {
+                    number: *number,
+                    place: chunk.place,
+                    home: chunk.home,
+                    end,
+                    is_free: false,
+                });
+            }
+        }
+        let Some(least) = away.iter().map(|away| away.end - away.home).min() else { return Vec::new() };
+        // This is asked for nearly every block, of heaps with hundreds of free ranges; few of them are as long.
+        for free in mine.large.free_from(least as usize) {
+            for away in &mut away {
+                away.is_free |= free.address <= away.home && away.end <= free.end();
+            }
+        }
+        away.iter().filter(|away| away.is_free).map(|away| (away.number, away.place)).collect()
+    }
+}
+
+/// A handle that may go back once it is free where it is.
+struct Away {
+    number: u32,
+    place: u64,
+    /// Where it is, up to where.
+    home: u64,
+    end: u64,
+    is_free: bool,
 }

@@ -3,9 +3,10 @@
 use super::backend::Backend;
 use super::extents::Free;
 use super::ground::Map;
+use super::marks::is_done;
 use super::source::{GrowError, PageSource};
 use super::stock::Whole;
-use super::window::{Kind, Search, Slot, Supply, Window};
+use super::window::{Fillings, Kind, Search, Slot, Supply, Window};
 use crate::engine::slab::NONE;
 
 /// So many mappings are passed by before the next one of use is looked up.
@@ -38,12 +39,14 @@ impl<B: Backend> PageSource<B> {
         let waste = self.policy.waste(self.ground.bytes());
         let largest = self.policy.largest(self.holding()) as u64;
         let (spare, price_of_more) = (limit.spare as u64, self.policy.price_of_more);
-        let search =
-            Search { slots: &slots, size: size as u64, supply, waste, largest, spare, price_of_more };
+        let size = size as u64;
+        let fillings = Fillings::of(size);
+        let search = Search { slots: &slots, size, supply, waste, largest, spare, price_of_more, fillings };
         let window = search.cheapest(limit.price);
         Ok(window.map(|window| (slots, window)))
     }
 
+    /// What has a use for a window, in order: where nothing is listed none goes on.
     fn slots(&mut self, heap: u32, free: &[Free], whole: &[Whole]) -> Result<Vec<Slot>, B::Error> {
         let mut is_whole = vec![false; self.ground.numbers()];
         for whole in whole {
@@ -51,66 +54,52 @@ impl<B: Backend> PageSource<B> {
                 *entry = true;
             }
         }
-        let mut slots: Vec<Slot> = Vec::with_capacity(self.ground.mappings() * 2);
-        let mut twins = vec![NONE; self.ground.numbers()];
+        let is_patient = self.is_patient();
+        let Self { ground, marks, backend, round, .. } = self;
+        let mut slots: Vec<Slot> = Vec::with_capacity(whole.len() + free.len());
+        let mut twins = vec![NONE; ground.numbers()];
         let mut free = free.iter().peekable();
-        let ranges: Vec<(u64, u64)> = self.ranges();
-        for (from, to) in ranges {
+        for (from, to) in ground.ranges() {
             let mut end = from;
-            let maps: Vec<(u64, Map)> =
-                self.ground.touching(from, to).map(|(address, map)| (address, *map)).collect();
-            for (address, map) in maps {
+            for (address, map) in ground.touching(from, to) {
                 push_gap(&mut slots, end, address, 0);
                 end = address + map.bytes() as u64;
-                let bytes = map.bytes() as u64;
                 let chunk = map.chunk;
-                let (own, pinned) = self
-                    .ground
-                    .chunk(chunk)
-                    .map_or((false, true), |chunk| (chunk.heap == heap, chunk.pins > 0));
-                let twin = std::mem::replace(&mut twins[chunk as usize], slots.len() as u32);
-                if own && is_whole.get(chunk as usize) == Some(&true) && (!pinned || !map.is_stale()) {
-                    let kind = Kind::Mapped { chunk, head: bytes, tail: bytes, twin };
-                    slots.push(Slot { address, bytes, kind });
+                let (mut head, mut tail) = (0, 0);
+                if is_whole.get(chunk as usize) == Some(&true) {
+                    (head, tail) = (end - address, end - address);
                 } else if map.is_stale() {
-                    let slot = Slot { address, bytes, kind: Kind::Mapped { chunk, head: 0, tail: 0, twin } };
-                    if self.keeps_place(address, &map) {
-                        slots.push(slot);
-                    } else if self.is_done(map.heap, map.left_at)? {
+                    let stays = is_patient && ground.is_place(address, map);
+                    if !stays && is_done(marks, map.heap, map.left_at, *round, backend)? {
                         push_gap(&mut slots, address, end, 1);
-                    } else {
-                        slots.push(slot);
                     }
-                } else {
-                    let (mut head, mut tail) = (0, 0);
-                    if own {
-                        while free.peek().is_some_and(|free| free.end() <= address) {
-                            free.next();
-                        }
-                        if map.from() == 0
-                            && let Some(first) = free.peek().filter(|free| free.address <= address)
-                        {
-                            head = first.end().min(end).saturating_sub(address);
-                        }
-                        while free.peek().is_some_and(|free| free.end() < end) {
-                            free.next();
-                        }
-                        if map.to() == map.bytes()
-                            && let Some(last) = free.peek().filter(|free| free.address < end)
-                        {
-                            tail = end - last.address.max(address);
-                        }
+                } else if map.heap == heap {
+                    while free.peek().is_some_and(|free| free.end() <= address) {
+                        free.next();
                     }
-                    slots.push(Slot { address, bytes, kind: Kind::Mapped { chunk, head, tail, twin } });
+                    if map.from() == 0
+                        && let Some(first) = free.peek().filter(|free| free.address <= address)
+                    {
+                        head = first.end().min(end).saturating_sub(address);
+                    }
+                    while free.peek().is_some_and(|free| free.end() < end) {
+                        free.next();
+                    }
+                    if map.to() == map.bytes()
+                        && let Some(last) = free.peek().filter(|free| free.address < end)
+                    {
+                        tail = end - last.address.max(address);
+                    }
+                }
+                if head > 0 || tail > 0 {
+                    let twin = std::mem::replace(&mut twins[chunk as usize], slots.len() as u32);
+                    let kind = Kind::Mapped { chunk, head, tail, twin };
+                    slots.push(Slot { address, bytes: end - address, kind });
                 }
             }
             push_gap(&mut slots, end, to, 0);
         }
         Ok(slots)
-    }
-
-    fn ranges(&self) -> Vec<(u64, u64)> {
-        self.ground.ranges().collect()
     }
 
     /// The heap's handles that nothing is in and that may be moved.

@@ -1,6 +1,6 @@
 //! Which of a stream's frees the device has come past.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::backend::Backend;
 
@@ -80,5 +80,19 @@ impl<M> Marks<M> {
     pub(super) fn is_waited_for(&self, freed_at: u64, heap: u32, round: u64) -> bool {
         let (count, waiter, at) = self.waited;
         (waiter, at) == (heap, round) && freed_at <= count
+    }
+}
+
+/// Whether the device has come past a count of a heap.
+pub(super) fn is_done<B: Backend>(
+    marks: &mut BTreeMap<u32, Marks<B::Mark>>,
+    heap: u32,
+    count: u64,
+    round: u64,
+    backend: &mut B,
+) -> Result<bool, B::Error> {
+    match marks.get_mut(&heap) {
+        Some(marks) => marks.is_done(count, round, backend),
+        None => Ok(count == 0),
     }
 }

@@ -31,6 +31,10 @@ impl<B: Backend> PageSource<B> {
             if best.is_some_and(|((known, ..), ..)| known + size as u64 / 32 < rest) {
                 break;
             }
+            // It would be no better if it broke nothing.
+            if best.is_some_and(|((known, size, _), ..)| (rest, free.size) > (known, size)) {
+                continue;
+            }
             for (address, broken) in self.ends(free, size) {
                 let key = (rest + broken, free.size, address);
                 if best.is_none_or(|(known, ..)| key < known) {

@@ -1,6 +1,6 @@
 //! Gets a device's memory in pages, and moves free pages to where they are needed.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::backend::Backend;
 use super::ground::Ground;
@@ -8,7 +8,7 @@ use super::habits::Habits;
 use super::haste::Haste;
 use super::heap::{Block, StreamHeap};
 use super::index::BlockIndex;
-use super::marks::Marks;
+use super::marks::{Marks, is_done};
 use super::pages::ROOMY;
 use super::policy::{Holding, Policy, cost};
 use super::sizes::{GRANULE, MEDIUM, PAGE};
@@ -23,7 +23,7 @@ pub struct PageSource<B: Backend> {
     pub(super) backend: B,
     pub(super) ground: Ground,
     pub(super) policy: Policy,
-    pub(super) marks: HashMap<u32, Marks<B::Mark>>,
+    pub(super) marks: BTreeMap<u32, Marks<B::Mark>>,
     /// Counts what is asked of the source: in one round no point is asked for twice.
     pub(super) round: u64,
     /// How many addresses are reserved at once.
@@ -106,7 +106,7 @@ impl<B: Backend> PageSource<B> {
             backend,
             ground: Ground::new(),
             policy,
-            marks: HashMap::new(),
+            marks: BTreeMap::new(),
             round: 0,
             range,
             most_bytes: 0,
@@ -357,10 +357,7 @@ impl<B: Backend> PageSource<B> {
 
     /// Whether the device has come past a count of a heap.
     pub(super) fn is_done(&mut self, heap: u32, count: u64) -> Result<bool, B::Error> {
-        match self.marks.get_mut(&heap) {
-            Some(marks) => marks.is_done(count, self.round, &mut self.backend),
-            None => Ok(count == 0),
-        }
+        is_done(&mut self.marks, heap, count, self.round, &mut self.backend)
     }
 
     /// Takes stale mappings away whose work is done, when there are very many.

@@ -5,6 +5,8 @@
 //! gaps. The cheapest one is taken: handles that are mapped there already cost nothing, but what is left over of one that was
 //! wholly free cannot be moved any more, and that has its price too.
 
+use std::cell::Cell;
+
 use super::policy::{Waste, cost};
 use super::sizes::PAGE;
 use crate::engine::slab::NONE;
@@ -81,6 +83,26 @@ pub(super) struct Search<'s> {
     /// So many bytes may be made before more is held than should be, and what others count for, as a multiple of waste.
     pub(super) spare: u64,
     pub(super) price_of_more: u64,
+    pub(super) fillings: Fillings,
+}
+
+/// What it takes to fill gaps of so many pages, each once it is known: gaps are many, and their lengths few.
+pub(super) struct Fillings(Box<[Cell<Option<Filling>>]>);
+
+impl Fillings {
+    /// For gaps of a block of `size` bytes.
+    pub(super) fn of(size: u64) -> Self {
+        Self(vec![Cell::new(None); size.div_ceil(PAGE as u64) as usize + 1].into_boxed_slice())
+    }
+}
+
+/// A gap that is filled, the largest handles first.
+#[derive(Clone, Copy)]
+struct Filling {
+    /// Its price, but for stale mappings that have to go first.
+    price: i64,
+    /// The bytes that free handles leave open.
+    left: u64,
 }
 
 impl Search<'_> {
@@ -150,9 +172,11 @@ impl Search<'_> {
         // The end of a handle that is in use otherwise is the better for being used.
         let mut price = if begin.is_full() { 0 } else { -self.waste.of(tail.min(self.size)) };
         let window = |last| Window { first, last, lead: 0 };
+        // What the last handle may make up for.
+        let limit = limit.saturating_add(self.waste.of(self.largest));
         while bytes < self.size {
             let next = self.slots.get(last + 1)?;
-            if next.address != self.slots[last].end() || price - self.waste.of(self.largest) > limit {
+            if next.address != self.slots[last].end() || price > limit {
                 return None;
             }
             last += 1;
@@ -233,8 +257,30 @@ impl Search<'_> {
         twin != NONE && twin as usize >= first
     }
 
-    /// What it costs to fill so many bytes, the largest handles first; what is not there would be made.
+    /// What it costs to fill so many bytes.
     fn filling(&self, bytes: u64, stale: u32) -> i64 {
+        self.filled(bytes).price + i64::from(stale) * cost::UNMAP
+    }
+
+    /// What free handles leave open of so many bytes.
+    fn left_of(&self, bytes: u64) -> u64 {
+        self.filled(bytes).left
+    }
+
+    fn filled(&self, bytes: u64) -> Filling {
+        let pages = bytes / PAGE as u64;
+        let Some(known) = self.fillings.0.get(pages as usize).filter(|_| bytes == pages * PAGE as u64) else {
+            return self.fill(bytes);
+        };
+        known.get().unwrap_or_else(|| {
+            let filling = self.fill(bytes);
+            known.set(Some(filling));
+            filling
+        })
+    }
+
+    /// So many bytes, filled with what there is; the rest would be made.
+    fn fill(&self, bytes: u64) -> Filling {
         let mut left = bytes;
         let mut count = 0;
         let mut broken = 0;
@@ -249,15 +295,7 @@ impl Search<'_> {
         }
         let broken = if left == 0 { 0 } else { broken.saturating_sub(left) };
         count += left.div_ceil(self.largest);
-        count as i64 * cost::MAP + i64::from(stale) * cost::UNMAP + self.waste.of(broken)
-    }
-
-    /// What free handles leave open of so many bytes.
-    fn left_of(&self, bytes: u64) -> u64 {
-        let take = |left: u64, (size, there): &(usize, u32)| {
-            left - (left / *size as u64).min(u64::from(*there)) * *size as u64
-        };
-        self.supply.iter().fold(bytes, take)
+        Filling { price: count as i64 * cost::MAP + self.waste.of(broken), left }
     }
 }
 
@@ -313,6 +351,7 @@ mod tests {
             largest: 32 * MIB,
             spare: spare * MIB,
             price_of_more,
+            fillings: Fillings::of(size * MIB),
         };
         search.cheapest(i64::MAX)
     }
@@ -354,6 +393,7 @@ mod tests {
                 largest: 32 * MIB,
                 spare: spare * MIB,
                 price_of_more: 1,
+                fillings: Fillings::of(size * MIB),
             };
             search.made_for(&Window { first: 0, last, lead: 0 }) / MIB
         };

@@ -47,6 +47,7 @@ impl Machine {
                     assert!((from..to).contains(&at), "a heap has {at:#x}, which no mapping offers");
                     let of = ground.chunk(map.chunk).expect("a handle").heap;
                     assert_eq!(of, *stream, "{at:#x} is in another heap than its handle");
+                    assert_eq!(of, map.heap, "{at:#x} is another heap's by its mapping");
                     had.entry(map.chunk).or_default().push((at - start, to.min(end) - start));
                     at = to.min(end);
                 }
