@@ -48,12 +48,11 @@ pub(super) fn pool_of(size: usize) -> PoolSize {
 }
 
 impl Shared {
+    /// None if no block is as large.
     #[inline]
-    pub(super) fn request(&self, requested: usize) -> Result<Request> {
-        let rounded = self.rounding.round(requested);
-        // An error that is made and thrown away costs more than all of this.
-        let Some(size) = block_size(rounded) else { return Err(Error::TooLarge { bytes: requested }) };
-        Ok(Request { requested, size })
+    pub(super) fn request(&self, requested: usize) -> Option<Request> {
+        let size = block_size(self.rounding.round(requested))?;
+        Some(Request { requested, size })
     }
 
     /// A block for work of a stream; its address.
@@ -91,7 +90,9 @@ impl Shared {
         {
             return Ok(address);
         }
-        let request = self.request(requested)?;
+        let Some(request) = self.request(requested) else {
+            return self.refuse_too_large(slot, requested);
+        };
         let slot = slot()?;
         if self.history.is_listening() {
             self.allocate_and_tell(slot, request)

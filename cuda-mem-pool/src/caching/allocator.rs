@@ -97,7 +97,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceOutOfMemory`], [`Error::TooLarge`], [`Error::Core`], [`Error::InCallback`].
+    /// [`Error::DeviceOutOfMemory`], [`Error::TooLarge`] from 1 EiB on, [`Error::Core`], [`Error::InCallback`].
     #[inline]
     pub fn allocate_by_address(&self, bytes: usize, stream: &Stream) -> Result<CUdeviceptr> {
         self.shared().allocate(bytes, stream)

@@ -8,6 +8,7 @@ use super::pending::Waiting;
 use super::shared::{Shared, refuse_forked};
 use super::slot::StreamSlot;
 use crate::engine::paged::{PAGE, Policy};
+use crate::engine::segments::MOST;
 use crate::error::{Error, Result};
 use crate::primitive::lock;
 use crate::statistics::ActiveBytes;
@@ -41,6 +42,19 @@ impl Shared {
             Some(address) => Ok(address),
             None => self.give_up(slot, request),
         }
+    }
+
+    /// A block that no heap can have: no step helps. Below what private pools refuse, too, it is a lack of memory like any other.
+    #[cold]
+    pub(super) fn refuse_too_large<'a>(
+        &self,
+        slot: impl FnOnce() -> Result<&'a StreamSlot>,
+        requested: usize,
+    ) -> Result<u64> {
+        if requested as u64 >= MOST {
+            return Err(Error::TooLarge { bytes: requested });
+        }
+        self.give_up(slot()?, Request { requested, size: requested })
     }
 
     /// The end: the error, of which observers are told.

@@ -46,6 +46,29 @@ fn more_than_the_device_has_is_said_to_be_so() {
 }
 
 #[test]
+fn what_no_heap_has_room_for_is_out_of_memory_too() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&seen);
+    allocator.attach_oom_observer(move |report| told.lock().unwrap().push(report.requested));
+    let sizes = [(1 << 46) + 1, 1 << 50, (1 << 60) - 1];
+    let total = world.context.device().total_memory().unwrap();
+    for bytes in sizes {
+        let report = report(&allocator, bytes, &world);
+        assert_eq!(
+            (report.requested, &report.advice[..]),
+            (bytes, &[Advice::LargerThanDevice { total }][..])
+        );
+    }
+    assert_eq!((allocator.statistics().num_ooms, &seen.lock().unwrap()[..]), (3, &sizes[..]));
+    let refused = allocator.allocate(1 << 60, &world.stream);
+    assert!(matches!(refused, Err(Error::TooLarge { bytes }) if bytes == 1 << 60), "{refused:?}");
+    assert_eq!(allocator.statistics().num_ooms, 3);
+    drop(allocator.allocate(5 * MIB, &world.stream).unwrap());
+}
+
+#[test]
 fn a_limit_is_told_from_a_full_device() {
     let world = World::new();
     let allocator = limited(&world, 40 * MIB);

@@ -45,7 +45,11 @@ impl Shared {
             }
         }
         let slot = self.slot(routed.stream)?;
-        self.give_up(slot, self.request(routed.requested)?).map(Found::Block)
+        let refused = match self.request(routed.requested) {
+            Some(request) => self.give_up(slot, request),
+            None => self.refuse_too_large(|| Ok(slot), routed.requested),
+        };
+        refused.map(Found::Block)
     }
 
     /// A block that is free by now, else one of a new segment. None if there is no memory for it.

@@ -27,6 +27,7 @@ pub use checkpoint::{Checkpoint, Restored};
 pub use error::{PoolError, SegmentError};
 pub use heap::SegmentHeap;
 pub use layout::SegmentView;
+pub(crate) use options::MOST;
 pub use options::{
     MIN_LARGE_ALLOCATION, Options, OptionsBuilder, OptionsError, ROUND_LARGE, SMALL_SEGMENT, SMALL_SIZE,
     memory_limit,

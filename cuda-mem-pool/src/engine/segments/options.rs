@@ -168,7 +168,7 @@ impl OptionsBuilder {
 }
 
 /// Requests and segments are smaller than this, in bytes; PyTorch says the same. Sums of a few of them do not overflow.
-pub(super) const MOST: u64 = 1 << 60;
+pub(crate) const MOST: u64 = 1 << 60;
 
 /// The bytes that [`SegmentHeap::set_limit`](super::SegmentHeap::set_limit) takes for a fraction of a device's memory, as
 /// PyTorch counts its `set_per_process_memory_fraction`: none for the whole.
