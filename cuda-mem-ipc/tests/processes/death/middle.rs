@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::os::fd::AsFd;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -115,10 +115,12 @@ fn mapping_last(first: &Channel) {
     assert_eq!(world.driver.release_failures(), 0);
 }
 
-/// Whether the host functions of `busy_last` may end.
+/// Whether the host functions of `busy_last` may end, and how many have begun.
 static MAY_END: AtomicBool = AtomicBool::new(false);
+static BEGUN: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn until_it_may_end(_: *mut c_void) {
+    BEGUN.fetch_add(1, Ordering::SeqCst);
     while !MAY_END.load(Ordering::SeqCst) {
         thread::sleep(Duration::from_millis(1));
     }
@@ -138,6 +140,10 @@ fn busy_last(first: &Channel) {
         // SAFETY: the stream lives, and the function touches nothing but a static and calls nothing of the driver's.
         let launched = unsafe { launch(stream.as_raw().cast(), Some(until_it_may_end), null_mut()) };
         assert_eq!(launched, CUresult::CUDA_SUCCESS);
+    }
+    if backend() == Backend::Simulator {
+        // Before that there is somebody who comes to the free.
+        eventually("all host functions run", || BEGUN.load(Ordering::SeqCst) == streams.len());
     }
     drop((buffer, importer));
     first.send(b"dropped", &[]);
