@@ -88,6 +88,8 @@ pub(super) struct ImportLink {
     keepsake: Keepsake,
     /// What this process keeps, for those who had handed the buffers to the exporter.
     kept: Mutex<Kept>,
+    /// How often something was let go of that is not gone.
+    parting: Arc<AtomicUsize>,
     is_open: AtomicBool,
     is_over: AtomicBool,
     /// Nothing more comes of the exporter.
@@ -201,6 +203,7 @@ impl Importer {
             stream: OnceLock::new(),
             keepsake,
             kept: Mutex::default(),
+            parting: Arc::default(),
             is_open: AtomicBool::new(true),
             is_over: AtomicBool::new(false),
             is_exhausted: AtomicBool::new(false),

@@ -55,7 +55,7 @@ enum Block {
 #[derive(Debug)]
 enum Origin {
     Here(Arc<Slabs>),
-    Elsewhere { descriptor: OwnedFd, driver: Driver, told: Arc<Told> },
+    Elsewhere { descriptor: OwnedFd, told: Arc<Told> },
 }
 
 /// Links whose exporters have to hear that a block is gone, with their numbers for it.
@@ -69,20 +69,6 @@ impl Drop for Told {
                 link.slab_is_gone(segment);
             }
         }
-    }
-}
-
-/// Tells whether an imported block is gone: the driver has reached its free. Nobody else may be left to ask the driver.
-#[derive(Debug)]
-pub(super) struct Leaving {
-    driver: Driver,
-    told: Weak<Told>,
-}
-
-impl Leaving {
-    pub(super) fn is_over(&self) -> bool {
-        self.driver.reclaim();
-        self.told.strong_count() == 0
     }
 }
 
@@ -168,25 +154,17 @@ impl Slab {
         let told = Arc::new(Told::default());
         // In this order: who waits for the departure imports it anew.
         block.drop_after_free((only, departure, Arc::clone(&told)));
-        let (block, origin) =
-            (Some(Block::Imported(block)), Origin::Elsewhere { descriptor, driver: context.driver(), told });
-        Ok(Self { block, origin, export })
+        Ok(Self {
+            block: Some(Block::Imported(block)),
+            origin: Origin::Elsewhere { descriptor, told },
+            export,
+        })
     }
 
     /// Has the exporter of a link be told when it is gone here, by its number there.
     pub(super) fn tell(&self, link: Weak<ImportLink>, segment: u64) {
         if let Origin::Elsewhere { told, .. } = &self.origin {
             lock(&told.0).push((link, segment));
-        }
-    }
-
-    /// What tells when it is gone, if it is another process's.
-    pub(super) fn leaving(&self) -> Option<Leaving> {
-        match &self.origin {
-            Origin::Here(_) => None,
-            Origin::Elsewhere { driver, told, .. } => {
-                Some(Leaving { driver: *driver, told: Arc::downgrade(told) })
-            }
         }
     }
 

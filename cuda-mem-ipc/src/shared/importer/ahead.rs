@@ -9,7 +9,8 @@ use cuda_mem_pool::cuda_mem_core::forked;
 use super::ImportLink;
 use super::known::Known;
 use crate::error::{Error, Result};
-use crate::shared::{lock, releases, wire};
+use crate::import::Ending;
+use crate::shared::{lock, releases, segment as imported, wire};
 use crate::transport::Message;
 
 /// A segment of which no buffer came yet. Dropped, it waits for an import that is under way.
@@ -84,16 +85,9 @@ impl Ahead {
         }
     }
 
-    /// What was imported, if anything was and nobody has taken it.
-    pub(super) fn take(&self) -> Option<Known> {
-        let mut state = lock(&self.0.state);
-        match std::mem::replace(&mut *state, State::Gone) {
-            State::Known(known) => Some(known),
-            other => {
-                *state = other;
-                None
-            }
-        }
+    /// What tells when its memory is gone, if it was imported and nobody has taken it.
+    pub(super) fn ending(&self) -> Option<Ending<imported::Segment>> {
+        if let State::Known(known) = &*lock(&self.0.state) { known.ending() } else { None }
     }
 
     fn is_mapped(&self) -> bool {

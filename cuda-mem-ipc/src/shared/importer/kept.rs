@@ -2,20 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use cuda_mem_pool::cuda_mem_core::forked;
+use cuda_mem_pool::cuda_mem_core::{Driver, forked};
 
 use super::ImportLink;
-use super::known::{Known, bury_all};
+use super::ahead::Counted;
+use super::known::Known;
 use crate::error::Result;
+use crate::import::Ending;
 use crate::shared::keepsake::{Keepsake, forget_unwanted};
 use crate::shared::lock;
-use crate::shared::releases::{Resting, bury, rest};
+use crate::shared::releases::{Resting, bury, bury_in_turn, rest};
 use crate::shared::returned::Returned;
-use crate::shared::slab::Leaving;
+use crate::shared::segment::Segment;
 use crate::shared::words::Recorded;
 
 /// How many a peer may have this process keep at a time.
@@ -28,8 +31,6 @@ pub(super) struct Kept {
     returned: Vec<Returned>,
     /// What it was told of before.
     recorded: Option<Recorded>,
-    /// What it had announced, which is unmapped first.
-    segments: Vec<Known>,
 }
 
 impl ImportLink {
@@ -74,22 +75,24 @@ impl ImportLink {
         }
     }
 
-    /// Nothing more comes of the exporter's segments. Their release waits for streams.
-    pub(super) fn part_with(&self, segments: BTreeMap<u64, Known>) {
-        let mut kept = lock(&self.kept);
-        if kept.keepsakes.is_empty() {
-            drop(kept);
-            bury_all(segments);
-        } else {
-            kept.segments.extend(segments.into_values());
-        }
+    /// For segments that are about to be taken out of the books: what is kept stays until the driver has let go of them, because an owner
+    /// must not free a block of a pool before that.
+    pub(super) fn parting(&self) -> Parting {
+        Parting { segments: Vec::new(), counted: Some(Counted::new(&self.parting, 1)) }
     }
 
     /// Lets go of it all once nothing more comes of an exporter that is gone and all that came has gone back.
     pub(super) fn let_go_of_kept(&self) {
         let is_last = self.is_exhausted.load(Ordering::SeqCst) && self.live.load(Ordering::SeqCst) == 0;
         if is_last && self.is_over() {
-            bury_kept(&mut lock(&self.kept));
+            self.bury_kept();
+        }
+    }
+
+    fn bury_kept(&self) {
+        let kept = std::mem::take(&mut *lock(&self.kept));
+        if !kept.keepsakes.is_empty() {
+            bury(Last { kept, parting: Arc::clone(&self.parting), driver: self.context.driver() });
         }
     }
 }
@@ -98,49 +101,105 @@ impl Drop for ImportLink {
     fn drop(&mut self) {
         if !forked() {
             // Nobody has a buffer of it any more.
-            bury_kept(self.kept.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner));
+            let parting = self.parting();
+            parting.bury(std::mem::take(&mut *lock(&self.segments)));
+            self.bury_kept();
         }
     }
 }
 
-fn bury_kept(kept: &mut Kept) {
-    let kept = std::mem::take(kept);
-    if !kept.keepsakes.is_empty() {
-        bury(Last(kept));
+/// Segments that are let go of, by a thread that may wait for those that are being mapped.
+pub(super) struct Parting {
+    segments: Vec<Known>,
+    /// There until the drop.
+    counted: Option<Counted>,
+}
+
+impl Parting {
+    /// Lets go of them all. Often there are none, and it is asked again and again.
+    pub(super) fn bury(mut self, segments: BTreeMap<u64, Known>) {
+        if !segments.is_empty() {
+            self.segments = segments.into_values().collect();
+            bury(self);
+        }
+    }
+
+    pub(super) fn bury_one(mut self, known: Known) {
+        let may_wait = matches!(known, Known::Ahead(_));
+        self.segments = vec![known];
+        if may_wait {
+            // It may be being mapped.
+            bury_in_turn(self);
+        }
+    }
+}
+
+impl Drop for Parting {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        let segments = std::mem::take(&mut self.segments);
+        let endings: Vec<_> = segments.iter().filter_map(Known::ending).collect();
+        drop(segments);
+        if !endings.is_empty() {
+            rest(Parted { endings, _counted: self.counted.take() });
+        }
+    }
+}
+
+/// Segments that were let go of, until their memory is gone: work that uses it may run yet, and a driver frees a block of a pool some time
+/// after it was told to.
+struct Parted {
+    endings: Vec<Ending<Segment>>,
+    _counted: Option<Counted>,
+}
+
+impl Resting for Parted {
+    fn has_passed(&mut self) -> bool {
+        self.endings.iter().all(Ending::is_over)
     }
 }
 
 /// The last of what this process has of somebody: closed when its streams are done with it.
-struct Last(Kept);
+struct Last {
+    kept: Kept,
+    /// How much of what was let go of is not gone.
+    parting: Arc<AtomicUsize>,
+    driver: Driver,
+}
 
 impl Last {
     fn is_over(&mut self) -> bool {
-        let Kept { returned, recorded, .. } = &mut self.0;
+        let Kept { returned, recorded, .. } = &mut self.kept;
         returned.iter_mut().all(Returned::is_over) && recorded.as_ref().is_none_or(Recorded::is_reached)
     }
 }
 
 impl Drop for Last {
     fn drop(&mut self) {
+        // What has come back ends before it can be gone.
         while !forked() && !self.is_over() {
             thread::sleep(Duration::from_millis(1));
         }
-        self.0.returned.clear();
-        let leaving: Vec<_> = self.0.segments.drain(..).filter_map(Known::end).collect();
-        let behind = Behind { leaving, _keepsakes: std::mem::take(&mut self.0.keepsakes) };
-        // Last: from here on the memory may be used by others.
-        rest(behind);
+        self.kept.returned.clear();
+        // From here on the memory may be used by others.
+        let keepsakes = std::mem::take(&mut self.kept.keepsakes);
+        rest(Behind { parting: Arc::clone(&self.parting), driver: self.driver, _keepsakes: keepsakes });
     }
 }
 
-/// What is closed when the driver has freed the blocks of pools.
+/// What is closed when all that was let go of is gone.
 struct Behind {
-    leaving: Vec<Leaving>,
+    parting: Arc<AtomicUsize>,
+    driver: Driver,
     _keepsakes: Vec<Keepsake>,
 }
 
 impl Resting for Behind {
     fn has_passed(&mut self) -> bool {
-        self.leaving.iter().all(Leaving::is_over)
+        // Nobody else may be left to ask the driver.
+        self.driver.reclaim();
+        self.parting.load(Ordering::SeqCst) == 0
     }
 }

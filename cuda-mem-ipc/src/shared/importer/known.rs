@@ -1,6 +1,5 @@
 //! The segments that an exporter has announced, and what it has to hear of their end.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -12,10 +11,9 @@ use cuda_mem_pool::cuda_mem_core as core;
 use super::ImportLink;
 use super::ahead::{Ahead, Counted};
 use crate::error::{Error, Result};
-use crate::import::{ImportError, ImportKey, Imported, Imports};
-use crate::shared::releases::{self, bury, bury_in_turn};
+use crate::import::{Ending, ImportError, ImportKey, Imported, Imports};
+use crate::shared::releases::{self, bury};
 use crate::shared::segment::Segment;
-use crate::shared::slab::Leaving;
 use crate::shared::{lock, reaper, say, wire};
 use crate::transport::Peer;
 
@@ -53,15 +51,11 @@ impl Known {
         }
     }
 
-    /// Lets go of it for good. The memory has gone when this returns, but for a block of a pool: the driver frees that some time after
-    /// it was told to.
-    pub(super) fn end(self) -> Option<Leaving> {
+    /// What tells when its memory is gone, if there is any. It may be being mapped, which is waited for.
+    pub(super) fn ending(&self) -> Option<Ending<Segment>> {
         match self {
-            Self::Mapped(segment) => {
-                segment.wait_for_its_end();
-                segment.slab()?.leaving()
-            }
-            Self::Ahead(ahead) => ahead.take()?.end(),
+            Self::Mapped(segment) => Some(segment.ending()),
+            Self::Ahead(ahead) => ahead.ending(),
             Self::Refused { .. } => None,
         }
     }
@@ -182,6 +176,7 @@ impl ImportLink {
     }
 
     pub(super) fn forget(&self, segment: u64) -> Result<()> {
+        let parting = self.parting();
         // Outside the lock.
         let known = lock(&self.segments).remove(&segment);
         match known {
@@ -189,12 +184,7 @@ impl ImportLink {
             Some(Known::Refused { is_slab: true, .. }) => self.slab_is_gone(segment),
             Some(known) => {
                 let is_slab = known.is_slab();
-                if matches!(known, Known::Ahead(_)) {
-                    // It may be being mapped.
-                    bury_in_turn(known);
-                } else {
-                    drop(known);
-                }
+                parting.bury_one(known);
                 if is_slab {
                     // From here on the thread looks whether its free was reached.
                     reaper::wake();
@@ -209,8 +199,9 @@ impl ImportLink {
 
     /// Nothing more will come of any segment. Their release waits for streams.
     pub(super) fn forget_all(&self) {
+        let parting = self.parting();
         let segments = std::mem::take(&mut *lock(&self.segments));
-        self.part_with(segments);
+        parting.bury(segments);
         self.is_exhausted.store(true, Ordering::SeqCst);
         self.let_go_of_kept();
     }
@@ -225,6 +216,7 @@ impl ImportLink {
     pub(super) fn let_go_of_slabs(&self) {
         if self.is_let_go() {
             // The exporter need not say that they are used no more.
+            let parting = self.parting();
             let segments = {
                 let mut segments = lock(&self.segments);
                 self.has_let_go.store(true, Ordering::SeqCst);
@@ -234,7 +226,7 @@ impl ImportLink {
                 matches!(known, Known::Refused { is_slab: true, .. }).then_some(*segment)
             };
             lock(&self.let_go).extend(segments.iter().filter_map(refused));
-            bury_all(segments);
+            parting.bury(segments);
         }
         // What has been freed in stream order ends here. It may wait for streams, so that it is not done by the thread that asks.
         if !self.is_reclaiming.swap(true, Ordering::SeqCst) {
@@ -252,13 +244,6 @@ impl ImportLink {
             let_go.pop();
             self.slabs.fetch_sub(1, Ordering::SeqCst);
         }
-    }
-}
-
-pub(super) fn bury_all(segments: BTreeMap<u64, Known>) {
-    // Often there are none, and it is asked again and again.
-    if !segments.is_empty() {
-        bury(segments);
     }
 }
 
