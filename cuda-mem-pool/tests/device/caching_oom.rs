@@ -68,6 +68,26 @@ fn what_no_heap_has_room_for_is_out_of_memory_too() {
     drop(allocator.allocate(5 * MIB, &world.stream).unwrap());
 }
 
+/// Others on the device may need what the device has left.
+#[test]
+fn a_request_that_fails_keeps_nothing_of_what_was_left() {
+    let world = World::new();
+    let total = world.context.device().total_memory().unwrap();
+    for allocator in [allocator(&world), limited(&world, total / 10 * 9)] {
+        let kept = allocator.allocate(total / 8 * 5, &world.stream).unwrap();
+        let free = || world.context.memory_info().unwrap().free;
+        let (before, reserved) = (free(), allocator.reserved_bytes());
+        for _ in 0..2 {
+            let report = report(&allocator, total / 8 * 5, &world);
+            assert_eq!((allocator.reserved_bytes(), report.reserved), (reserved, reserved));
+            assert!(free() + total / 64 > before, "{} of {before} bytes are left", free());
+        }
+        // What the heap has free is still used.
+        drop(allocator.allocate(total / 4, &world.stream).unwrap());
+        drop(kept);
+    }
+}
+
 #[test]
 fn a_limit_is_told_from_a_full_device() {
     let world = World::new();

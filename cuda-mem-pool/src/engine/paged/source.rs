@@ -171,7 +171,7 @@ impl<B: Backend> PageSource<B> {
 
     /// A block of `size` bytes, a multiple of the granule, for a heap in which [`StreamHeap::allocate`] found none.
     ///
-    /// What was made and mapped before an error stays in the heap, free.
+    /// What was made and mapped before an error stays in the heap, free; where there is not enough memory it is given back.
     ///
     /// # Errors
     ///
