@@ -77,9 +77,12 @@ fn a_request_that_fails_keeps_nothing_of_what_was_left() {
         let kept = allocator.allocate(total / 8 * 5, &world.stream).unwrap();
         let free = || world.context.memory_info().unwrap().free;
         let (before, reserved) = (free(), allocator.reserved_bytes());
+        let peak = || allocator.statistics().reserved_bytes.all.peak;
+        let held = peak();
         for _ in 0..2 {
             let report = report(&allocator, total / 8 * 5, &world);
             assert_eq!((allocator.reserved_bytes(), report.reserved), (reserved, reserved));
+            assert_eq!(peak(), held, "what nobody had counts");
             assert!(free() + total / 64 > before, "{} of {before} bytes are left", free());
         }
         // What the heap has free is still used.
