@@ -181,9 +181,10 @@ impl Shared {
         self.take_in();
         let active = self.catch_up(slot);
         self.collect_garbage();
+        let held = self.held.load(Ordering::Relaxed);
         match self.try_grow(slot, request, active)? {
             Some(address) => Ok(address),
-            None => self.climb(slot, request),
+            None => self.climb(slot, request, held),
         }
     }
 
@@ -218,6 +219,11 @@ impl Shared {
                 return Ok(Some(address));
             }
             guard.disarm();
+            // However what is not in use lies: others on the device would miss what is made for it meanwhile.
+            let room = self.total.saturating_sub(self.private.reserved()).min(source.limit());
+            if request.size > room.max(source.reserved()).saturating_sub(load.active) {
+                return Ok(None);
+            }
             let mut others = OtherHeaps { shared: self, but: slot.number };
             let (number, index) = (slot.number, self.index(slot.number));
             let (size, unused) = (request.size, request.unused());

@@ -10,7 +10,7 @@ use super::slot::StreamSlot;
 use crate::engine::paged::{PAGE, Policy};
 use crate::engine::segments::MOST;
 use crate::error::{Error, Result};
-use crate::primitive::lock;
+use crate::primitive::{Ordering, lock};
 use crate::statistics::ActiveBytes;
 
 /// One step, for a request of a stream: whether it may have helped.
@@ -21,9 +21,9 @@ const STEPS: [Step; 5] =
     [Shared::take_back, Shared::reclaim_private, Shared::trim, Shared::hold_up, Shared::wait_for_pending];
 
 impl Shared {
-    /// A block after everything that helps.
+    /// A block after everything that helps. `held` is what was held when it was asked for.
     #[cold]
-    pub(super) fn climb(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
+    pub(super) fn climb(&self, slot: &StreamSlot, request: Request, held: usize) -> Result<u64> {
         lock(&self.counts).num_alloc_retries += 1;
         if let Some(address) = self.try_steps(slot, request)? {
             return Ok(address);
@@ -40,7 +40,26 @@ impl Shared {
         };
         match borrowed {
             Some(address) => Ok(address),
-            None => self.give_up(slot, request),
+            None => {
+                self.give_back_beyond(slot, held);
+                self.give_up(slot, request)
+            }
+        }
+    }
+
+    /// What was got for a request that fails goes back, as far as it can: others on the device may need it. While there is hope it
+    /// stays, because a later step may find a use for it.
+    fn give_back_beyond(&self, slot: &StreamSlot, held: usize) {
+        for is_waited_for in [false, true] {
+            if is_waited_for {
+                // Nobody has used it, but it may lie beside what the device has only just been given.
+                let _ = slot.owner.wait();
+            }
+            // What the driver refuses stays.
+            let _ = self.release_free(slot, held);
+            if lock(&self.source).reserved() <= held {
+                return;
+            }
         }
     }
 
@@ -66,10 +85,11 @@ impl Shared {
         Err(Error::DeviceOutOfMemory(Box::new(report)))
     }
 
-    /// The pool is searched again after every step that may have helped.
+    /// The pool is searched again after every step that may have helped. One that fails may have, too: what could not be given back
+    /// stays, and the request may do without.
     fn try_steps(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
         for step in STEPS {
-            if step(self, slot, request)?
+            if step(self, slot, request).unwrap_or(true)
                 && let Some(address) = self.try_grow(slot, request, None)?
             {
                 return Ok(Some(address));
@@ -101,7 +121,7 @@ impl Shared {
             if bytes >= enough {
                 break;
             }
-            bytes = bytes.saturating_add(self.release_free(heap)?);
+            bytes = bytes.saturating_add(self.release_free(heap, 0)?);
         }
         Ok(bytes > 0)
     }
@@ -193,12 +213,13 @@ impl Shared {
         }
     }
 
-    /// Gives the free memory of a heap that nothing uses back to the driver; how many bytes.
-    fn release_free(&self, slot: &StreamSlot) -> Result<usize> {
+    /// Gives the free memory of a heap that nothing uses back to the driver, until no more than `most` is held; how many bytes.
+    fn release_free(&self, slot: &StreamSlot, most: usize) -> Result<usize> {
         let mut source = self.source()?;
         let released = slot.heap.with(|heap, guard| {
             guard.disarm();
-            let released = source.release_free(slot.number, heap);
+            let released = source.release_free(slot.number, heap, most);
+            self.held.store(source.reserved(), Ordering::Relaxed);
             self.note_moves(slot, heap);
             released
         });
@@ -223,7 +244,7 @@ impl Shared {
                 })
                 .map_err(grow_error)?;
         }
-        let mut released = self.slots.iter().map(|slot| self.release_free(slot));
+        let mut released = self.slots.iter().map(|slot| self.release_free(slot, 0));
         let bytes: usize =
             released.try_fold(0, |sum: usize, bytes| Ok::<_, Error>(sum.saturating_add(bytes?)))?;
         Ok(bytes.saturating_add(self.reclaim_released()?))

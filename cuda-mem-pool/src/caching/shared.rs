@@ -40,7 +40,7 @@ pub(super) struct Shared {
     pub(super) slots: Arc<Slots>,
     numbers: Mutex<Numbers>,
     pub(super) source: Apart<Mutex<PageSource<Vmm>>>,
-    /// What the source held when a heap last got something of it, for those who would not wait for the source to know.
+    /// What the source held when a heap last got something of it or gave something back, for those who would not wait for the source to know.
     pub(super) held: Apart<AtomicUsize>,
     /// The threads that wait for the source to get memory from it.
     growing: Apart<AtomicUsize>,

@@ -42,8 +42,6 @@ pub(super) struct Vmm {
     pool: PoolSize,
     /// Handles that count as those of small blocks.
     small: HashSet<u64>,
-    /// Handles that were never mapped and so do not count yet: a request that fails gives them back, and nobody has had them.
-    uncounted: HashSet<u64>,
     observer: Observer,
 }
 
@@ -92,7 +90,6 @@ impl Vmm {
             counts,
             pool: PoolSize::Large,
             small: HashSet::new(),
-            uncounted: HashSet::new(),
             observer,
         })
     }
@@ -155,16 +152,6 @@ impl Vmm {
         )?;
         self.calls.map += 1;
         Ok(())
-    }
-
-    /// Counts a handle as held, unless it counts already.
-    fn count(&mut self, memory: u64, bytes: usize) {
-        if self.uncounted.remove(&memory) {
-            let pool = if self.small.contains(&memory) { PoolSize::Small } else { PoolSize::Large };
-            let mut counts = lock(&self.counts);
-            counts.segment.increase(pool, 1);
-            counts.reserved_bytes.increase(pool, bytes as u64);
-        }
     }
 
     /// Takes away what nobody was let in to, as far as the driver does so now.
@@ -240,8 +227,10 @@ impl Backend for Vmm {
             if self.pool == PoolSize::Small {
                 self.small.insert(memory);
             }
-            self.uncounted.insert(memory);
-            lock(&self.counts).num_device_alloc += 1;
+            let mut counts = lock(&self.counts);
+            counts.segment.increase(self.pool, 1);
+            counts.reserved_bytes.increase(self.pool, bytes as u64);
+            counts.num_device_alloc += 1;
         }
         Ok(made)
     }
@@ -268,7 +257,6 @@ impl Backend for Vmm {
             self.unmap_shut();
             return (0, Err(error));
         }
-        row.iter().take(mapped).for_each(|(bytes, memory)| self.count(*memory, *bytes));
         (mapped, outcome)
     }
 
@@ -290,18 +278,15 @@ impl Backend for Vmm {
         self.calls.release += 1;
         let closed =
             self.observer.watch(|| handle.close(), |()| DriverCall::Release { memory, bytes: bytes as u64 });
-        if let Err(refused) = closed {
+        closed.map_err(|refused| {
             // The page source still has its number.
             let _ = refused.owner.into_raw();
-            self.count(memory, bytes);
-            return Err(refused.error);
-        }
+            refused.error
+        })?;
         let pool = if self.small.remove(&memory) { PoolSize::Small } else { PoolSize::Large };
         let mut counts = lock(&self.counts);
-        if !self.uncounted.remove(&memory) {
-            counts.segment.decrease(pool, 1);
-            counts.reserved_bytes.decrease(pool, bytes as u64);
-        }
+        counts.segment.decrease(pool, 1);
+        counts.reserved_bytes.decrease(pool, bytes as u64);
         counts.num_device_free += 1;
         Ok(())
     }

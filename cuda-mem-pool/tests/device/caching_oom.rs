@@ -82,11 +82,65 @@ fn a_request_that_fails_keeps_nothing_of_what_was_left() {
         for _ in 0..2 {
             let report = report(&allocator, total / 8 * 5, &world);
             assert_eq!((allocator.reserved_bytes(), report.reserved), (reserved, reserved));
-            assert_eq!(peak(), held, "what nobody had counts");
+            assert_eq!(peak(), held, "something was made for it");
             assert!(free() + total / 64 > before, "{} of {before} bytes are left", free());
         }
         // What the heap has free is still used.
         drop(allocator.allocate(total / 4, &world.stream).unwrap());
+        drop(kept);
+    }
+}
+
+/// What somebody else has cannot be known before: what was made by then goes back.
+#[test]
+fn what_was_made_goes_back_where_others_have_the_rest() {
+    let world = World::new();
+    let total = world.context.device().total_memory().unwrap();
+    let others = allocator(&world).allocate(total / 2, &world.stream).unwrap();
+    let allocator = allocator(&world);
+    let free = || world.context.memory_info().unwrap().free;
+    for frees in [0, 300] {
+        for _ in 0..frees {
+            drop(allocator.allocate(3 * MIB, &world.stream).unwrap());
+        }
+        let (before, reserved) = (free(), allocator.reserved_bytes());
+        report(&allocator, total / 8 * 5, &world);
+        assert!(allocator.reserved_bytes() <= reserved, "{} for {reserved}", allocator.reserved_bytes());
+        assert!(free() + total / 64 > before, "{} of {before} bytes are left", free());
+    }
+    drop(others);
+    drop(allocator.allocate(total / 8 * 5, &world.stream).unwrap());
+}
+
+/// Four of its eight MiB are there, as the end of one handle and the beginning of another; what is left of the limit fits between.
+#[test]
+fn the_last_that_there_is_fills_a_gap() {
+    let world = World::new();
+    let allocator = limited(&world, 64 * MIB);
+    let first = allocator.allocate(5 * MIB, &world.stream).unwrap();
+    let middle = allocator.allocate(8 * MIB, &world.stream).unwrap();
+    let last = allocator.allocate(5 * MIB, &world.stream).unwrap();
+    drop(middle);
+    world.stream.synchronize().unwrap();
+    allocator.empty_cache().unwrap();
+    let total = world.context.device().total_memory().unwrap();
+    let limit = (allocator.reserved_bytes() + 4 * MIB) as f64 / total as f64;
+    allocator.set_memory_fraction(limit.next_up()).unwrap();
+    drop(allocator.allocate(8 * MIB, &world.stream).unwrap());
+    drop((first, last));
+}
+
+/// A page is enough for a small block wherever its addresses begin.
+#[test]
+fn the_last_page_serves_a_small_block() {
+    let world = World::new();
+    let total = world.context.device().total_memory().unwrap();
+    for bytes in [512, MIB - 512] {
+        let allocator = limited(&world, 64 * MIB);
+        let kept = allocator.allocate(5 * MIB, &world.stream).unwrap();
+        let limit = (allocator.reserved_bytes() + 2 * MIB) as f64 / total as f64;
+        allocator.set_memory_fraction(limit.next_up()).unwrap();
+        drop(allocator.allocate(bytes, &world.stream).unwrap());
         drop(kept);
     }
 }

@@ -178,6 +178,24 @@ fn without_moves_memory_goes_back_and_is_got_again() {
     });
 }
 
+/// What the driver does not take back stays, and the request does without.
+#[test]
+fn a_refused_release_ends_no_request() {
+    for refused in ["cuMemUnmap", "cuMemRelease"] {
+        on(machine(64 * MIB), |sim, context| {
+            let [one, other] = [(); 2].map(|()| Stream::new(context).unwrap());
+            let allocator = allocator(context, false);
+            let block = allocator.allocate_by_address(40 * MIB, &one).unwrap();
+            free(&allocator, block).unwrap();
+            one.synchronize().unwrap();
+            sim.fail_call(refused, 1, CUresult::CUDA_ERROR_UNKNOWN);
+            let block = allocator.allocate_by_address(50 * MIB, &other).unwrap();
+            assert_eq!(sim.struck().len(), 1, "{refused}");
+            free(&allocator, block).unwrap();
+        });
+    }
+}
+
 #[test]
 fn the_host_waits_last_and_is_counted() {
     on(machine(64 * MIB), |sim, context| {

@@ -48,11 +48,7 @@ impl<B: Backend> PageSource<B> {
         };
         let mut build = Build::new(heap, size, load, stock);
         build.stock.without(&slots[window.first..=window.last]);
-        let filled = self.fill(&mut build, mine, others, &slots, window);
-        if matches!(filled, Err(GrowError::OutOfMemory)) {
-            self.give_back(&build, mine)?;
-        }
-        filled?;
+        self.fill(&mut build, mine, others, &slots, window)?;
         let now = mine.now();
         if let Some(marks) = self.marks.get_mut(&heap) {
             marks.make(heap, now, &mut self.backend)?;
@@ -104,25 +100,6 @@ impl<B: Backend> PageSource<B> {
         Ok(())
     }
 
-    /// Gives the handles back that were made for a window that cannot be filled: others on the device may need them, and nobody has had
-    /// them yet.
-    fn give_back(&mut self, build: &Build, mine: &mut StreamHeap) -> Result<(), GrowError<B::Error>> {
-        let mut outcome = Ok(());
-        for chunk in build.made.iter().copied() {
-            if self.ground.chunk(chunk).is_none_or(|record| record.maps.is_empty()) {
-                continue;
-            }
-            self.announce(chunk, 0);
-            self.leave(build.heap, mine, chunk);
-            let released = self.release(chunk);
-            if released.is_err() {
-                self.shelter(build.heap, mine, chunk);
-            }
-            outcome = outcome.and(released);
-        }
-        outcome
-    }
-
     /// Begins a window with the free end of a handle, if more would be held than should be; where it goes on, and the bytes that
     /// it lacks then.
     fn begin_with_tail(
@@ -160,12 +137,7 @@ impl<B: Backend> PageSource<B> {
     ) -> Result<(), GrowError<B::Error>> {
         let mut row = Vec::new();
         let gathered = self.gather(build, others, bytes as usize, room as usize, &mut row);
-        if matches!(gathered, Err(GrowError::OutOfMemory)) {
-            // These are given back, and need not be mapped before.
-            let made = row.extract_if(.., |chunk| build.made.contains(chunk));
-            made.for_each(|chunk| self.shelter(build.heap, mine, chunk));
-        }
-        // What else there is stays in the heap, even if it was not enough.
+        // What there is stays in the heap, even if it was not enough.
         let bytes = self.move_all_to(build.heap, mine, &row, address)?;
         if bytes > 0 {
             build.begin(address);
@@ -229,12 +201,12 @@ impl<B: Backend> PageSource<B> {
             && self.ground.bytes().saturating_add(longer) <= self.allowed(build.size, build.load);
         if fits
             && self.marks.len() > FEW
-            && let Some(chunk) = self.make(build, longer)?
+            && let Some(chunk) = self.create(build.heap, longer)?
         {
             return Ok(chunk);
         }
         let bytes = bytes.max(PAGE);
-        if let Some(chunk) = self.make(build, bytes)? {
+        if let Some(chunk) = self.create(build.heap, bytes)? {
             return Ok(chunk);
         }
         // There is no more: what was to be spared has to serve.
@@ -247,7 +219,7 @@ impl<B: Backend> PageSource<B> {
             }
         }
         if bytes > PAGE
-            && let Some(chunk) = self.make(build, PAGE)?
+            && let Some(chunk) = self.create(build.heap, PAGE)?
         {
             return Ok(chunk);
         }
@@ -258,23 +230,17 @@ impl<B: Backend> PageSource<B> {
     /// there is no haste either.
     fn give_memory(
         &mut self,
-        build: &mut Build,
+        build: &Build,
         left: usize,
         room: usize,
     ) -> Result<Option<u32>, GrowError<B::Error>> {
         let longer = left.next_power_of_two();
         let fits = self.ground.bytes().saturating_add(longer) <= self.allowed(build.size, build.load);
         let bytes = if fits && longer <= room { longer } else { 1 << left.ilog2() };
-        let chunk = self.make(build, bytes)?;
+        let chunk = self.create(build.heap, bytes)?;
         if chunk.is_none() {
             self.haste.give_up();
         }
-        Ok(chunk)
-    }
-
-    fn make(&mut self, build: &mut Build, bytes: usize) -> Result<Option<u32>, GrowError<B::Error>> {
-        let chunk = self.create(build.heap, bytes)?;
-        build.made.extend(chunk);
         Ok(chunk)
     }
 
@@ -308,8 +274,6 @@ pub(super) struct Build {
     size: usize,
     load: Load,
     pub(super) stock: Stock,
-    /// Handles that were made for it.
-    made: Vec<u32>,
     /// The bytes that it has, and where they begin.
     got: u64,
     start: Option<u64>,
@@ -317,7 +281,7 @@ pub(super) struct Build {
 
 impl Build {
     pub(super) const fn new(heap: u32, size: usize, load: Load, stock: Stock) -> Self {
-        Self { heap, size, load, stock, made: Vec::new(), got: 0, start: None }
+        Self { heap, size, load, stock, got: 0, start: None }
     }
 
     fn begin(&mut self, address: u64) {

@@ -155,6 +155,12 @@ impl Ground {
         self.given.push((from, to));
     }
 
+    /// Addresses of so many bytes that were added so and at which nothing is mapped any more.
+    pub(super) fn empty_given(&self, bytes: u64) -> Option<(u64, u64)> {
+        let is_empty = |&(from, to): &(u64, u64)| self.touching(from, to).next().is_none();
+        self.given.iter().copied().filter(|(from, to)| to - from >= bytes).find(is_empty)
+    }
+
     /// Whether handles lie one behind the other around an address: in the line, or where they were given.
     pub(super) fn is_row(&self, address: u64) -> bool {
         let in_line = self.ranges.range(..=address).next_back().is_some_and(|(_, end)| address < *end);

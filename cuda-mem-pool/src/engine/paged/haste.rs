@@ -130,9 +130,14 @@ impl<B: Backend> PageSource<B> {
         let fitting = [step, longer].into_iter().find(|bytes| *bytes <= left);
         let bytes = fitting.unwrap_or(exact).max(exact);
         if self.presents.1 - self.presents.0 < bytes as u64 {
-            let Some((start, end)) = self.reserve(bytes as u64)? else { return Ok(None) };
-            self.presents = (start, end);
-            self.ground.add_given(start, end);
+            // A program that gives its cache back all the time would use up all addresses.
+            self.presents = if let Some(empty) = self.ground.empty_given(bytes as u64) {
+                empty
+            } else {
+                let Some((start, end)) = self.reserve(bytes as u64)? else { return Ok(None) };
+                self.ground.add_given(start, end);
+                (start, end)
+            };
         }
         let Some(chunk) = self.create(heap, bytes)? else {
             self.haste.give_up();

@@ -154,6 +154,12 @@ impl<B: Backend> PageSource<B> {
         &mut self.backend
     }
 
+    /// The most that it may hold, in bytes.
+    #[must_use]
+    pub(crate) const fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Sets the most that may be held, in bytes; what is held already stays. Half of what a limit leaves that is close to what is
     /// in use, or three quarters, is used before pages are moved.
     pub fn set_limit(&mut self, limit: usize) {
@@ -171,7 +177,7 @@ impl<B: Backend> PageSource<B> {
 
     /// A block of `size` bytes, a multiple of the granule, for a heap in which [`StreamHeap::allocate`] found none.
     ///
-    /// What was made and mapped before an error stays in the heap, free; where there is not enough memory it is given back.
+    /// What was made and mapped before an error stays in the heap, free.
     ///
     /// # Errors
     ///

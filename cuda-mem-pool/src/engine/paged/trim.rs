@@ -1,5 +1,7 @@
 //! Gives memory back.
 
+use std::cmp::Reverse;
+
 use super::backend::Backend;
 use super::heap::StreamHeap;
 use super::sizes::PAGE;
@@ -12,19 +14,29 @@ impl<B: Backend> PageSource<B> {
         Ok(self.marks.entry(heap).or_default().make(heap, now, &mut self.backend)?)
     }
 
-    /// Gives the handles of a heap back that nothing is in, and that all work is done with; how many bytes they were. What the
-    /// device may still use stays, and so does what a call refuses.
+    /// Gives the handles of a heap back that nothing is in, and that all work is done with, the newest first, until no more than `most`
+    /// bytes are held; how many bytes they were. What the device may still use stays, and so does what a call refuses.
     ///
     /// # Errors
     ///
     /// [`GrowError`], if the backend fails: what was not given back by then stays in the heap, free.
-    pub fn release_free(&mut self, heap: u32, mine: &mut StreamHeap) -> Result<usize, GrowError<B::Error>> {
+    pub fn release_free(
+        &mut self,
+        heap: u32,
+        mine: &mut StreamHeap,
+        most: usize,
+    ) -> Result<usize, GrowError<B::Error>> {
         self.round += 1;
         self.dissolve(heap, mine);
         let free = mine.free_ranges();
         self.mark_free(heap, mine)?;
         let mut bytes = self.release_homeless()?;
-        for whole in self.wholly_free(heap, &free) {
+        let mut whole = self.wholly_free(heap, &free);
+        whole.sort_by_key(|whole| Reverse(self.ground.chunk(whole.chunk).map(|chunk| chunk.id)));
+        for whole in whole {
+            if self.ground.bytes() <= most {
+                break;
+            }
             if self.is_quiet(heap, whole.chunk, whole.freed_at)? {
                 self.announce(whole.chunk, 0);
                 self.leave(heap, mine, whole.chunk);

@@ -181,7 +181,7 @@ impl Inner {
                 break;
             }
             let heap = self.heaps.get_mut(number).context("a heap is gone")?;
-            let released = self.source.release_free(number as u32, heap);
+            let released = self.source.release_free(number as u32, heap, 0);
             bytes += released.map_err(|error| anyhow!("giving memory back: {error:?}"))?;
         }
         Ok(bytes > 0)

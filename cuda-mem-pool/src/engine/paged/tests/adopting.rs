@@ -164,5 +164,5 @@ fn a_stream_waits_once_and_for_no_more_than_it_must() {
     // The heap that had it makes no other point, and none is needed to know that it has left it.
     let mine = program.heaps.get_mut(&0).unwrap();
     program.source.mark_free(0, mine).unwrap();
-    assert_eq!(program.source.release_free(0, mine).unwrap(), block.size);
+    assert_eq!(program.source.release_free(0, mine, 0).unwrap(), block.size);
 }

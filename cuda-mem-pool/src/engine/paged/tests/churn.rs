@@ -328,3 +328,28 @@ fn a_program_that_only_grows_owes_nothing() {
     assert_eq!((source.haste.owed(), source.haste.given()), (0, 0));
     assert_eq!(source.reserved(), BLOCKS * size);
 }
+
+/// What was given and went back leaves its addresses to what is given next.
+#[test]
+fn addresses_of_what_was_given_serve_again() {
+    let (mut source, mut heap) =
+        (PageSource::new(Model::new(0, usize::MAX), Policy::DEFAULT, 8 << 30), StreamHeap::new());
+    let allocate = |source: &mut PageSource<Model>, heap: &mut StreamHeap, size, active| {
+        let wanted = Wanted { size, unused: 0, load: Load { active, peak: active } };
+        source.grow(0, heap, &mut Others(&mut BTreeMap::new()), wanted, &NoIndex).unwrap()
+    };
+    let (kept, size) = (1 << 30, 512 << 20);
+    allocate(&mut source, &mut heap, kept, 0);
+    let mut reserved = Vec::new();
+    for _ in 0..64 {
+        while !source.haste.is_made(&Policy::DEFAULT) {
+            source.pay(0, &heap);
+            source.charge(100);
+        }
+        let block = allocate(&mut source, &mut heap, size, kept);
+        heap.free(block.number, &NoIndex).unwrap();
+        assert!(source.release_free(0, &mut heap, 0).unwrap() >= size);
+        reserved.push(source.backend().next_address);
+    }
+    assert_eq!(reserved.last(), Some(&reserved[0]), "more addresses");
+}

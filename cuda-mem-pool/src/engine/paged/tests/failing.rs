@@ -158,7 +158,7 @@ impl World {
             Step::Trim(heap) => {
                 let mine = self.heaps.get_mut(&heap).unwrap();
                 mine.release_spare_pages(&NoIndex);
-                let _ = self.source.release_free(heap, mine);
+                let _ = self.source.release_free(heap, mine, 0);
             }
             Step::Pin(at) if !self.live.is_empty() => {
                 let (_, block) = self.live[at % self.live.len()];

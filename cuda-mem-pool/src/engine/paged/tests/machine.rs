@@ -246,7 +246,7 @@ impl Machine {
     fn trim(&mut self) {
         for (stream, heap) in &mut self.heaps {
             let before = self.source.reserved();
-            match self.source.release_free(*stream, heap) {
+            match self.source.release_free(*stream, heap, 0) {
                 Ok(bytes) => assert_eq!(self.source.reserved(), before - bytes),
                 Err(error) => assert_eq!(error, GrowError::Backend("refused")),
             }

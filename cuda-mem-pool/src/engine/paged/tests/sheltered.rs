@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::device::Device;
 use super::model::Others;
-use crate::engine::paged::{GrowError, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted};
+use crate::engine::paged::{Block, GrowError, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted};
 
 const HANDLE: usize = 4 << 20;
 const RANGE: u64 = 1 << 30;
@@ -38,12 +38,16 @@ fn a_handle_that_cannot_be_had_stays_where_it_was() {
     let load = Load { active: 0, peak: 0 };
     let wanted = Wanted { size: 2 * HANDLE, unused: 0, load };
     assert!(source.grow(0, &mut mine, &mut Others(&mut heaps), wanted, &NoIndex).is_err());
-    let at_gap = source.ground.at(gap).unwrap();
-    assert!(at_gap.chunk == handle && at_gap.is_stale(), "it is offered at the gap");
-    assert_eq!(source.reserved(), HANDLE, "what was made for the other half went back");
-    assert!(mine.allocate(HANDLE, 0, &NoIndex).is_none());
-    let block = heaps.get_mut(&1).unwrap().allocate(HANDLE, 0, &NoIndex).unwrap();
-    assert_eq!(block.address, home);
+    assert_eq!((source.reserved(), source.ground.at(gap).unwrap().chunk == handle), (2 * HANDLE, false));
+
+    let behind = |heap: &mut StreamHeap| {
+        let block: Block = heap.allocate(HANDLE, 0, &NoIndex).unwrap();
+        (block.address, source.backend().pieces(block.address, HANDLE))
+    };
+    let (at_mine, my_bytes) = behind(&mut mine);
+    let (at_theirs, their_bytes) = behind(heaps.get_mut(&1).unwrap());
+    assert_eq!((at_mine, at_theirs), (gap, home));
+    assert_ne!(my_bytes, their_bytes, "two blocks have the same bytes");
 }
 
 /// Were the books wrong about a gap, two blocks would have the same addresses: that is refused, and nothing is lost by it.
