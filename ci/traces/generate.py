@@ -6,9 +6,9 @@ These do: programs as one would write them, and the recorded ones with other siz
 of both are written with all sizes ten to sixty times smaller too, as `small_…`. What is written is the same every time.
 """
 
+import argparse
 import gzip
 import random
-import sys
 from pathlib import Path
 
 from programs import MIB, WRITTEN, Program, buckets
@@ -107,7 +107,9 @@ def write(folder, name, rows):
 
 
 def main():
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="where the traces go; it is made if need be")
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in programs():
         if name not in RECORDED:
