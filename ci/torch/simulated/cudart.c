@@ -64,7 +64,17 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { *least
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
 {
     memset(properties, 0, sizeof *properties);
+    /* PyTorch divides by some of these before it launches a kernel, which does nothing here. */
     properties->major = 9;
+    properties->multiProcessorCount = 132;
+    properties->warpSize = 32;
+    properties->maxThreadsPerBlock = 1024;
+    properties->maxThreadsPerMultiProcessor = 2048;
+    properties->sharedMemPerBlock = 48 << 10;
+    for (int axis = 0; axis < 3; axis++) {
+        properties->maxThreadsDim[axis] = axis < 2 ? 1024 : 64;
+        properties->maxGridSize[axis] = axis < 1 ? 2147483647 : 65535;
+    }
     return keep(((int (*)(size_t *, int))driver("cuDeviceTotalMem_v2"))(&properties->totalGlobalMem, device));
 }
 cudaError_t cudaGetLastError(void) { cudaError_t last = last_error; last_error = cudaSuccess; return last; }
