@@ -12,6 +12,7 @@ mod caching_capture_reuse;
 mod caching_oom;
 mod caching_pools;
 mod caching_pools_capture;
+mod caching_pools_checkpoints;
 mod caching_pools_memory;
 mod caching_pools_model;
 mod caching_seeing;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cuda_mem_core::Stream;
 
+use super::State;
 use super::allocate::{Found, Routed, refused};
 use super::reclaim::{Leaving, Patience};
 use crate::caching::callbacks::refuse_watchers;
@@ -101,14 +102,19 @@ impl Shared {
     /// As [`Shared::reclaim`] of one pool, after a wait on the host for what may use its memory. A pool that is in use is not waited
     /// for.
     pub(super) fn reclaim_pool(&self, id: MempoolId) -> Result<usize> {
+        self.wait_for_pool(id, |state| state.pools.use_count(id) == 0);
+        self.reclaim(id, Patience::Wait)
+    }
+
+    /// Waits for the streams that still use freed blocks of one pool, if that is so.
+    pub(super) fn wait_for_pool(&self, id: MempoolId, is_so: impl FnOnce(&State) -> bool) {
         let state = lock(&self.private.state);
-        let released = state.pools.use_count(id) == 0;
-        let pending = state.notes.get(&id).filter(|_| released).map(|notes| Arc::clone(&notes.pending));
+        let is_so = is_so(&state);
+        let pending = state.notes.get(&id).filter(|_| is_so).map(|notes| Arc::clone(&notes.pending));
         drop(state);
         if let Some(pending) = pending {
             self.wait_for(&pending);
         }
-        self.reclaim(id, Patience::Wait)
     }
 
     /// As [`Shared::reclaim_released`], after a wait on the host for what may use the memory: whether any went.

@@ -6,6 +6,7 @@
 mod allocate;
 mod api;
 mod captured;
+mod checkpoint;
 mod free;
 mod handed_out;
 mod ladder;
