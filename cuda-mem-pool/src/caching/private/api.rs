@@ -58,7 +58,7 @@ use crate::segments::{Checkpoint, Filter, Options, Restored};
 /// to it, unless [`set_graph_capture_record_stream_reuse`](Self::set_graph_capture_record_stream_reuse) is on.
 impl CachingAllocator {
     /// Makes the pool, or adds a use to it. Its segments come from `source` if one is named, which is asked on an internal stream
-    /// that the host waits for, and must give memory at multiples of 512, as pools of the driver do and an
+    /// that the host waits for, in the thread's relaxed capture mode, and must give memory at multiples of 512, as pools of the driver do and an
     /// [`AlignedAdaptor`](crate::AlignedAdaptor) can; else they are memory of the device, in handles that can be exported.
     ///
     /// # Errors

@@ -110,10 +110,7 @@ impl Memory {
         let layout =
             Layout::from_size_align(bytes, DEFAULT_ALIGNMENT).map_err(|_| Error::TooLarge { bytes })?;
         let stream = self.home.stream()?;
-        let address = {
-            let _unrouted = Unrouted::enter();
-            source.allocate(layout, stream)?
-        };
+        let address = self.call(|| source.allocate(layout, stream))??;
         let segment = Segment::Upstream { source: Arc::clone(source), layout, stream: stream.clone() };
         lock(&self.mapped).segments.insert(address, segment);
         if let Err(error) = stream.synchronize() {
@@ -122,6 +119,12 @@ impl Memory {
             return Err(error.into());
         }
         Ok((address, claim))
+    }
+
+    /// Calls an upstream, which may call what a capture under way, the requesting stream's own or another, would be lost by.
+    fn call<R>(&self, upstream: impl FnOnce() -> R) -> cuda_mem_core::Result<R> {
+        let _unrouted = Unrouted::enter();
+        self.device.driver().in_relaxed_capture_mode(upstream)
     }
 
     /// Gives a segment back that was never used. If that is refused it stays until the allocator ends, and so does the claim.
@@ -143,9 +146,8 @@ impl Memory {
             // SAFETY: the caller's promise.
             Segment::Device { range, memory } => unsafe { range.unmap(0, memory.bytes()) },
             Segment::Upstream { source, layout, stream } => {
-                let _unrouted = Unrouted::enter();
                 // SAFETY: of this source with this layout, taken out of the books and so given back once; nothing uses it.
-                unsafe { source.deallocate(address, *layout, stream) }
+                self.call(|| unsafe { source.deallocate(address, *layout, stream) }).and_then(|taken| taken)
             }
         };
         if released.is_err() {
