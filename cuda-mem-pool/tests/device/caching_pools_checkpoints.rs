@@ -1,17 +1,22 @@
-//! Layouts of private pools of `CachingAllocator`, kept and brought back.
+//! Layouts of private pools of `CachingAllocator`, kept and brought back: after captures, and as the history sees it.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use cuda_mem_core::{Event, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::history::{HistoryOptions, RecordContext};
 use cuda_mem_pool::segments::{Filter, PoolError, SegmentError};
+use cuda_mem_pool::snapshot::{Action, Frame, Frames, TraceEntry};
 use cuda_mem_pool::{Error, MempoolId};
 
 use crate::common::World;
 use crate::common::capture::{Capture, GLOBAL, RELAXED, THREAD_LOCAL};
 use crate::common::gate::Gate;
+use crate::support::shown;
 
 const MIB: usize = 1 << 20;
 
@@ -104,4 +109,97 @@ fn uses_outside_of_captures_are_waited_for() {
     assert!(allocator.check_pool_live_allocations(id, &HashSet::from([blocks[1]])).unwrap());
     free(&allocator, blocks[1]);
     allocator.release_pool(id).unwrap();
+}
+
+/// A provider of stacks of one frame, whose line is what the test says.
+fn frames(line: &Arc<AtomicU32>) -> impl Fn() -> Frames + Send + Sync + 'static {
+    let line = Arc::clone(line);
+    move || {
+        Frames::from([Frame { filename: "here".into(), line: line.load(Ordering::SeqCst), name: "f".into() }])
+    }
+}
+
+fn line_of(frames: Option<&Frames>) -> Option<u32> {
+    Some(frames?.first()?.line)
+}
+
+#[test]
+fn a_restored_pool_is_in_the_history() {
+    use Action::{Alloc, FreeCompleted, FreeRequested};
+
+    let world = World::new();
+    let stream = world.stream.clone();
+    // The lines of the two frees, where those have their own stacks and where they have the block's.
+    for (context, frees) in [(RecordContext::Alloc, [1, 3]), (RecordContext::All, [4, 4])] {
+        let (allocator, id) = (allocator(&world), MempoolId::for_graph());
+        let line = Arc::new(AtomicU32::new(1));
+        let history = allocator.history();
+        history.start(&HistoryOptions::default().with_frames(context, frames(&line)));
+        let at = |now: u32| line.store(now, Ordering::SeqCst);
+        allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+        let [kept, gone] = [(); 2].map(|()| allocator.allocate_by_address(1000, &stream).unwrap());
+        let checkpoint = allocator.checkpoint_pool(id).unwrap();
+        at(2);
+        free(&allocator, gone);
+        at(3);
+        let late = allocator.allocate_by_address(5 * MIB, &stream).unwrap();
+        at(4);
+        let before = history.entries().len();
+        // SAFETY: nothing uses any of the blocks, and nobody frees those that are freed here.
+        unsafe { allocator.restore_pool(id, &checkpoint) }.unwrap();
+
+        let mut told: Vec<_> = history.entries().split_off(before);
+        assert!(told.iter().all(|entry| (entry.pool, entry.stream) == (id, shown(&stream))), "{told:?}");
+        let frees_come_first = told.is_sorted_by_key(|entry| entry.action == Alloc);
+        assert!(frees_come_first, "{told:?}");
+        told.sort_by_key(|entry| (entry.action == Alloc, entry.size));
+        let shown = |entry: &TraceEntry| {
+            (entry.action, entry.address, entry.size as usize, line_of(entry.frames.as_ref()))
+        };
+        let expected = [
+            (FreeRequested, kept, 1000, Some(frees[0])),
+            (FreeCompleted, kept, 1000, Some(frees[0])),
+            (FreeRequested, late, 5 * MIB, Some(frees[1])),
+            (FreeCompleted, late, 5 * MIB, Some(frees[1])),
+            (Alloc, kept.min(gone), 1000, Some(4)),
+            (Alloc, kept.max(gone), 1000, Some(4)),
+        ];
+        assert_eq!(told.iter().map(shown).collect::<Vec<_>>(), expected);
+
+        // Whoever is where a freed block was has not its stack.
+        history.stop();
+        assert_eq!(allocator.allocate_by_address(5 * MIB, &stream).unwrap(), late);
+        let stack = |address: u64| {
+            let snapshot = allocator.snapshot();
+            let blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
+            let found = blocks.into_iter().find(|block| block.address == address);
+            line_of(found.and_then(|block| block.frames.as_ref()))
+        };
+        assert_eq!([kept, gone, late].map(stack), [Some(4), Some(4), None]);
+        [kept, gone, late].into_iter().for_each(|block| free(&allocator, block));
+        allocator.end_allocate_to_pool(id).unwrap();
+        allocator.release_pool(id).unwrap();
+    }
+}
+
+/// Nothing was changed, and nothing is told.
+#[test]
+fn what_cannot_be_restored_is_not_in_the_history() {
+    let world = World::new();
+    let (allocator, stream) = (allocator(&world), world.stream.clone());
+    let [one, other] = [MempoolId::for_graph(), MempoolId::for_graph()];
+    let blocks = [one, other].map(|id| {
+        allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+        let block = allocator.allocate_by_address(1000, &stream).unwrap();
+        allocator.end_allocate_to_pool(id).unwrap();
+        block
+    });
+    let checkpoint = allocator.checkpoint_pool(one).unwrap();
+    allocator.history().start(&HistoryOptions::default());
+    // SAFETY: refused, because its segments are another pool's.
+    let refused = unsafe { allocator.restore_pool(other, &checkpoint) }.map(drop).unwrap_err();
+    assert!(matches!(refused, Error::Pool(_)), "{refused}");
+    assert!(allocator.history().entries().is_empty());
+    blocks.into_iter().for_each(|block| free(&allocator, block));
+    [one, other].into_iter().for_each(|id| allocator.release_pool(id).unwrap());
 }

@@ -7,9 +7,7 @@ use cuda_mem_core::{Error as CoreError, Stream};
 use super::State;
 use super::handed_out::Entry;
 use crate::caching::shared::Shared;
-use crate::caching::slot::shown_handle;
 use crate::error::{Error, Result};
-use crate::history::{Event, RecordContext};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{Ordering, lock};
 use crate::resource::RawResource;
@@ -152,38 +150,6 @@ impl Shared {
         let (size, requested) = sizes(block);
         self.count_in(&self.private.shard, pool_of(block.kind), size, requested);
         self.private.active.fetch_add(size, Ordering::Relaxed);
-    }
-
-    pub(super) fn tell_private(
-        &self,
-        action: Action,
-        pool: MempoolId,
-        address: u64,
-        size: usize,
-        stream: Option<&Stream>,
-    ) {
-        if !self.history.awaits_frees() {
-            return;
-        }
-        let allocated = match action {
-            Action::FreeRequested => self.stack(address),
-            Action::FreeCompleted => self.keep_stack(address, None),
-            _ => None,
-        };
-        if !self.history.is_listening() {
-            return;
-        }
-        let stream = stream.map_or(0, shown_handle);
-        let frames = self.history.frames(match action {
-            Action::Alloc => RecordContext::State,
-            Action::FreeRequested | Action::FreeCompleted | Action::SegmentFree => RecordContext::All,
-            _ => RecordContext::Alloc,
-        });
-        if action == Action::Alloc {
-            self.keep_stack(address, frames.clone());
-        }
-        self.tell_noted(frames.as_ref());
-        self.tell(Event { action, address, size: size as u64, stream, pool }, frames.or(allocated));
     }
 }
 

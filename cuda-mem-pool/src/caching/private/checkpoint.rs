@@ -4,6 +4,7 @@ use super::State;
 use super::allocate::{pool_of, sizes};
 use crate::caching::shared::{Shared, refuse_forked};
 use crate::error::Result;
+use crate::history::RecordContext;
 use crate::mempool_id::MempoolId;
 use crate::primitive::Ordering;
 use crate::segments::{Checkpoint, Restored};
@@ -16,6 +17,8 @@ impl Shared {
 
     pub(super) fn restore_pool(&self, id: MempoolId, checkpoint: &Checkpoint) -> Result<Restored> {
         self.end_uses(id)?;
+        // What tells stacks may allocate: it is asked without the lock.
+        let frames = self.history.frames(RecordContext::State);
         let mut state = self.pools()?;
         let block = |state: &State, block| state.pools.get(id).ok().and_then(|pool| pool.heap().get(block));
         let before: Vec<_> =
@@ -28,12 +31,17 @@ impl Shared {
             self.private.shard.hold().free(pool_of(was.kind), size, requested);
             self.private.active.fetch_sub(size, Ordering::Relaxed);
         }
+        let mut after = Vec::with_capacity(restored.allocated.len());
         for &allocated in &restored.allocated {
             let Some(now) = block(&state, allocated) else { continue };
             let Some(stream) = state.streams.get(&now.stream).cloned() else { continue };
             self.hand_out_private(&mut state, id, allocated, &stream);
+            after.push(now);
         }
+        // Under the lock, so that nobody is told of as having a block whose free comes later.
+        self.note_restored(&state, id, &before, &after, frames.as_ref());
         drop(state);
+        self.tell_moves();
         for was in &before {
             // What was recorded of blocks that are no more goes without the lock.
             drop(pending.take_uses(was.address));

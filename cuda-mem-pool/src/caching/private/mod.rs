@@ -17,6 +17,7 @@ mod reclaim;
 mod routes;
 mod share;
 mod shown;
+mod told;
 
 pub use share::BlockExport;
 
