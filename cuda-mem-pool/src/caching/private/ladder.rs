@@ -27,23 +27,14 @@ impl Shared {
             return Ok(found);
         }
         lock(&self.counts).num_alloc_retries += 1;
-        for patience in [Patience::None, Patience::Wait] {
-            if patience == Patience::Wait {
-                self.wait_for_streams();
-                self.wait_for_uses();
-            }
-            let wanted = match self.look(routed)? {
-                Found::Miss(wanted, _) => wanted,
-                found => return Ok(found),
-            };
-            let leaving = self.take_available(routed.pool, &wanted);
-            self.give_back(leaving, patience)?;
-            // What the driver refuses stays, and the request may do without.
-            let _ = self.empty_cache();
-            let _ = self.reclaim(MempoolId::NONE, patience);
-            if let Some(found) = self.look_or_extend(routed)? {
-                return Ok(found);
-            }
+        if let Some(found) = self.make_room(routed)? {
+            return Ok(found);
+        }
+        // What the program freed may need each of the steps again.
+        if self.callbacks.reclaim(routed.requested)
+            && let Some(found) = self.make_room(routed)?
+        {
+            return Ok(found);
         }
         let slot = self.slot(routed.stream)?;
         let refused = match self.request(routed.requested) {
@@ -51,6 +42,29 @@ impl Shared {
             None => self.refuse_too_large(|| Ok(slot), routed.requested),
         };
         refused.map(Found::Block)
+    }
+
+    /// A block once what is free elsewhere went back: what nothing uses, then also what a wait on the host ends the uses of.
+    fn make_room(&self, routed: Routed<'_>) -> Result<Option<Found>> {
+        for patience in [Patience::None, Patience::Wait] {
+            if patience == Patience::Wait {
+                self.wait_for_streams();
+                self.wait_for_uses();
+            }
+            let wanted = match self.look(routed)? {
+                Found::Miss(wanted, _) => wanted,
+                found => return Ok(Some(found)),
+            };
+            let leaving = self.take_available(routed.pool, &wanted);
+            self.give_back(leaving, patience)?;
+            // What the driver refuses stays, and the request may do without.
+            let _ = self.empty_cache();
+            let _ = self.reclaim(MempoolId::NONE, patience);
+            if let Some(found) = self.look_or_extend(routed)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     /// A block that is free by now, else one of a new segment. None if there is no memory for it.
