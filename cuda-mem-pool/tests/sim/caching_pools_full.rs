@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use cuda_mem_core::{Context, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
@@ -9,6 +11,7 @@ use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{Error, MempoolId};
 use cuda_mem_sim::Sim;
 
+use crate::common::gate::Gate;
 use crate::rig::on;
 
 const MIB: usize = 1 << 20;
@@ -62,5 +65,30 @@ fn reclaimers_are_asked_for_private_pools_too() {
         free(allocator, block);
         // The one has a handle of the allocator.
         assert!(allocator.detach(reclaimer) && allocator.detach(observer));
+    });
+}
+
+#[test]
+fn uses_of_the_default_pools_blocks_are_waited_for() {
+    small(|_, allocator, context, stream| {
+        // It has no heap.
+        let user = Stream::new(context).unwrap();
+        let used = allocator.allocate_by_address(200 * MIB, stream).unwrap();
+        let gate = Gate::before(&user);
+        allocator.record_stream(used, &user).unwrap();
+        free(allocator, used);
+        let block = thread::scope(|scope| {
+            scope.spawn(|| {
+                while allocator.statistics().num_sync_all_streams == 0 {
+                    thread::yield_now();
+                }
+                // So that the wait has begun, if there is one.
+                thread::sleep(Duration::from_millis(20));
+                gate.open();
+            });
+            routed(allocator, MempoolId::for_user(), 200 * MIB, stream)
+        });
+        free(allocator, block.unwrap());
+        assert_eq!(allocator.statistics().num_ooms, 0);
     });
 }

@@ -86,12 +86,17 @@ impl Shared {
         taken.map(|taken| state.leaving(taken)).collect()
     }
 
-    /// Waits for all streams but those that capture, which nobody can wait for.
+    /// Waits for all streams but those that capture, which nobody can wait for, and for what others do with freed blocks of the
+    /// default pool: a stream that never asked for memory has no heap.
     fn wait_for_streams(&self) {
         lock(&self.counts).num_sync_all_streams += 1;
         for slot in self.slots.iter() {
             // Whatever it fails with, the events tell what is done.
             let _ = slot.owner.wait();
+        }
+        for point in self.pending.points() {
+            // As above.
+            let _ = point.wait();
         }
         self.poll();
     }
