@@ -1,4 +1,4 @@
-//! Sources of private pools of `CachingAllocator` that call the driver as CUDA's runtime does.
+//! Sources of private pools of `CachingAllocator` that call the driver as CUDA's runtime does, and what their segments count.
 
 use std::alloc::Layout;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use cuda_mem_core::sys::{CUdeviceptr, CUresult};
 use cuda_mem_core::{Context, MemorySource, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_pool::segments::Filter;
-use cuda_mem_pool::{MempoolId, RawResource};
+use cuda_mem_pool::segments::{Filter, Options};
+use cuda_mem_pool::{MemoryResource, MempoolId, RawResource, StatisticsAdaptor};
 
 use crate::common::World;
 use crate::common::capture::{Capture, GLOBAL, RELAXED, THREAD_LOCAL, exchange_mode, thread_mode};
+use crate::support::device;
 
 const MIB: usize = 1 << 20;
 
@@ -105,5 +106,40 @@ fn a_source_may_make_calls_that_captures_forbid() {
         allocator.release_pool(captured).unwrap();
         assert_eq!(allocator.empty_pool_cache(captured).unwrap(), 2 * MIB);
         assert_eq!(plain.blocks.load(Ordering::SeqCst), 0);
+    }
+}
+
+/// The device's memory comes in pages of 2 MiB; what a source gives is what it is asked for.
+#[test]
+fn segments_of_the_device_are_whole_pages() {
+    let world = World::new();
+    let segments = Options::builder().large_segment_size(21 << 20).build().unwrap();
+    let allocator =
+        CachingAllocator::new(&world.context, &CachingOptions::default().with_segments(segments)).unwrap();
+    let (stream, upstream) = (world.stream.clone(), StatisticsAdaptor::new(device(&world)));
+    let [own, others] = [MempoolId::for_user(), MempoolId::for_user()];
+    allocator.create_or_incref_pool(own, None).unwrap();
+    allocator.create_or_incref_pool(others, Some(upstream.raw())).unwrap();
+    let mut held = 0;
+    for (id, bytes) in [(own, 22 * MIB), (others, 21 * MIB)] {
+        allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+        let block = allocator.allocate_by_address(3 * MIB, &stream).unwrap();
+        allocator.end_allocate_to_pool(id).unwrap();
+        held += bytes;
+        assert_eq!(allocator.base_allocation(block).unwrap(), (block, bytes));
+        assert_eq!(allocator.reserved_bytes(), held);
+        assert_eq!(allocator.statistics().reserved_bytes.large_pool.current, held as u64);
+        let shown: u64 = allocator.snapshot().segments.iter().map(|segment| segment.total_size).sum();
+        assert_eq!(shown, held as u64);
+        free(&allocator, block);
+    }
+    assert_eq!(upstream.counters().bytes.current, 21 << 20);
+    stream.synchronize().unwrap();
+    for (id, bytes) in [(own, 22 * MIB), (others, 21 * MIB)] {
+        [(), ()].into_iter().for_each(|()| allocator.release_pool(id).unwrap());
+        assert_eq!(allocator.empty_pool_cache(id).unwrap(), bytes);
+        held -= bytes;
+        assert_eq!(allocator.reserved_bytes(), held);
+        assert_eq!(allocator.statistics().reserved_bytes.all.current, held as u64);
     }
 }

@@ -7,6 +7,7 @@ use cuda_mem_core::{Error as CoreError, Stream};
 use super::State;
 use super::handed_out::Entry;
 use crate::caching::shared::Shared;
+use crate::engine::paged::PAGE;
 use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{Ordering, lock};
@@ -91,10 +92,12 @@ impl Shared {
     pub(super) fn extend(
         &self,
         routed: Routed<'_>,
-        wanted: &SegmentRequest,
+        wanted: SegmentRequest,
         source: Option<&Arc<dyn RawResource>>,
     ) -> Result<Option<Found>> {
         let Routed { pool: id, stream, requested } = routed;
+        // What is not used of a page is held all the same.
+        let wanted = if source.is_some() { wanted } else { wanted.in_pieces_of(PAGE as u64) };
         let bytes = usize::try_from(wanted.bytes()).map_err(|_| Error::TooLarge { bytes: requested })?;
         let Some(claim) = self.claim(bytes)? else { return Ok(None) };
         let Some((address, claim)) = self.private.memory.acquire(bytes, source, claim)? else {
@@ -107,7 +110,7 @@ impl Shared {
         }
         let mut state = lock(&self.private.state);
         let in_use = state.pools.get_mut(id).ok().filter(|pool| !pool.is_freeable());
-        let added = in_use.map(|pool| pool.heap_mut().add_segment(wanted, address));
+        let added = in_use.map(|pool| pool.heap_mut().add_segment(&wanted, address));
         let block = match added {
             Some(Ok(block)) => block,
             refusal => {

@@ -70,7 +70,7 @@ impl Shared {
     /// A block that is free by now, else one of a new segment. None if there is no memory for it.
     fn look_or_extend(&self, routed: Routed<'_>) -> Result<Option<Found>> {
         match self.look(routed)? {
-            Found::Miss(wanted, source) => self.extend(routed, &wanted, source.as_ref()),
+            Found::Miss(wanted, source) => self.extend(routed, wanted, source.as_ref()),
             found => Ok(Some(found)),
         }
     }

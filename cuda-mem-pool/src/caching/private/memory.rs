@@ -52,7 +52,7 @@ impl Memory {
         Self { device: context.device(), home: Home::new(context), mapped: Mutex::default() }
     }
 
-    /// Memory of `bytes` bytes, with the claim to them; None if there is not as much. The claim is kept if there is memory that
+    /// Memory of `bytes` bytes, whole pages without a source, with the claim to them; None if there is not as much. The claim is kept if there is memory that
     /// cannot be had, nor given back.
     pub(super) fn acquire<'s>(
         &self,
@@ -74,7 +74,6 @@ impl Memory {
 
     /// A claim that is not kept goes behind the lock, as arguments do: it takes that of the page source, in which this one is taken.
     fn map<'s>(&self, bytes: usize, claim: Claim<'s>) -> cuda_mem_core::Result<(u64, Claim<'s>)> {
-        let bytes = bytes.next_multiple_of(PAGE);
         let mut mapped = lock_over_calls(&self.mapped);
         let options = match mapped.options {
             Some(options) => options,
