@@ -15,6 +15,7 @@ mod caching_pools_capture;
 mod caching_pools_checkpoints;
 mod caching_pools_memory;
 mod caching_pools_model;
+mod caching_pools_seen;
 mod caching_pools_upstreams;
 mod caching_seeing;
 mod device_pool;

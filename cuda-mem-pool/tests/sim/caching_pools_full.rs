@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::history::{HistoryOptions, RecordContext, backtrace};
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{Error, MempoolId};
 use cuda_mem_sim::Sim;
@@ -90,5 +92,23 @@ fn uses_of_the_default_pools_blocks_are_waited_for() {
         });
         free(allocator, block.unwrap());
         assert_eq!(allocator.statistics().num_ooms, 0);
+    });
+}
+
+/// A segment that stays because the driver does not take it keeps what is known of it.
+#[test]
+fn a_segment_that_is_put_back_keeps_its_stack() {
+    small(|sim, allocator, _, stream| {
+        allocator.history().start(&HistoryOptions::default().with_frames(RecordContext::All, backtrace));
+        let id = MempoolId::for_user();
+        let block = routed(allocator, id, MIB, stream).unwrap();
+        free(allocator, block);
+        stream.synchronize().unwrap();
+        sim.fail_call("cuMemUnmap", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        allocator.empty_pool_cache(id).unwrap_err();
+        let snapshot = allocator.snapshot();
+        let segment = snapshot.segments.iter().find(|segment| segment.segment_pool_id == id).unwrap();
+        assert!(segment.frames.as_ref().is_some_and(|frames| !frames.is_empty()));
+        assert_eq!(allocator.empty_pool_cache(id).unwrap(), 2 * MIB);
     });
 }

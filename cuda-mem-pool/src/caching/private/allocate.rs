@@ -7,8 +7,10 @@ use cuda_mem_core::{Error as CoreError, Stream};
 use super::State;
 use super::handed_out::Entry;
 use crate::caching::shared::Shared;
+use crate::caching::slot::shown_handle;
 use crate::engine::paged::PAGE;
 use crate::error::{Error, Result};
+use crate::history::{Event, RecordContext};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{Ordering, lock};
 use crate::resource::RawResource;
@@ -108,6 +110,7 @@ impl Shared {
             self.private.memory.release_claimed(address, claim)?;
             return Err(Error::OwnSource { id });
         }
+        let maker = self.history.frames(RecordContext::State);
         let mut state = lock(&self.private.state);
         let in_use = state.pools.get_mut(id).ok().filter(|pool| !pool.is_freeable());
         let added = in_use.map(|pool| pool.heap_mut().add_segment(&wanted, address));
@@ -124,10 +127,14 @@ impl Shared {
         };
         let address = self.hand_out_private(&mut state, id, block, stream);
         let kind = state.pools.get(id).ok().and_then(|pool| pool.heap().get(block)).map(|block| block.kind);
+        if let Some(maker) = maker.clone() {
+            state.makers.insert(address, maker);
+        }
         drop(state);
         claim.keep();
         self.count_segment(kind.unwrap_or(SegmentKind::Large), bytes as u64, true);
-        self.tell_private(Action::SegmentAlloc, id, address, bytes, Some(stream));
+        let (action, size, on) = (Action::SegmentAlloc, bytes as u64, shown_handle(stream));
+        self.tell_segment(Event { action, address, size, stream: on, pool: id }, maker);
         self.tell_private(Action::Alloc, id, address, requested, Some(stream));
         Ok(Some(Found::Block(address)))
     }

@@ -34,6 +34,7 @@ use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 use crate::resource::RawResource;
 use crate::segments::{Options, PrivatePool, PrivatePools};
+use crate::snapshot::Frames;
 use crate::statistics::Shard;
 
 /// The private pools of an allocator.
@@ -66,6 +67,9 @@ struct State {
     blocks: HandedOut,
     /// The streams that blocks belong to, by id.
     streams: HashMap<u64, Stream>,
+    /// The stacks of the requests that segments were made for, by address. They stay when a recording ends, as long as the segment
+    /// does.
+    makers: HashMap<u64, Frames>,
 }
 
 #[derive(Debug, Default)]
@@ -88,6 +92,7 @@ impl Private {
             notes: HashMap::new(),
             blocks: HandedOut::default(),
             streams: HashMap::new(),
+            makers: HashMap::new(),
         };
         Self {
             routes: AtomicUsize::new(0),

@@ -11,6 +11,7 @@ use crate::segments::Block;
 use crate::snapshot::{Action, Frames};
 
 impl Shared {
+    /// A block of a private pool comes or goes.
     pub(super) fn tell_private(
         &self,
         action: Action,
@@ -31,16 +32,27 @@ impl Shared {
             return;
         }
         let stream = stream.map_or(0, shown_handle);
-        let frames = self.history.frames(match action {
-            Action::Alloc => RecordContext::State,
-            Action::FreeRequested | Action::FreeCompleted | Action::SegmentFree => RecordContext::All,
-            _ => RecordContext::Alloc,
-        });
-        if action == Action::Alloc {
+        let is_alloc = action == Action::Alloc;
+        let frames = self.history.frames(if is_alloc { RecordContext::State } else { RecordContext::All });
+        if is_alloc {
             self.keep_stack(address, frames.clone());
         }
         self.tell_noted(frames.as_ref());
         self.tell(Event { action, address, size: size as u64, stream, pool }, frames.or(allocated));
+    }
+
+    /// A segment comes, or goes, which is told with the stack of the request that it was made for where stacks of frees are not
+    /// recorded.
+    pub(super) fn tell_segment(&self, event: Event, maker: Option<Frames>) {
+        if !self.history.is_listening() {
+            return;
+        }
+        let frames = match event.action {
+            Action::SegmentFree => self.history.frames(RecordContext::All),
+            _ => maker.clone(),
+        };
+        self.tell_noted(frames.as_ref());
+        self.tell(event, frames.or(maker));
     }
 
     /// Notes that blocks are freed and others allocated, all at once, by whom `frames` tell of.
