@@ -1,14 +1,15 @@
 //! Layouts of private pools of `CachingAllocator`, kept and brought back: after captures, and as the history sees it.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use cuda_mem_core::{Event, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_pool::history::{HistoryOptions, RecordContext};
+use cuda_mem_pool::history::{HistoryOptions, RecordContext, TraceTracker};
 use cuda_mem_pool::segments::{Filter, PoolError, SegmentError};
 use cuda_mem_pool::snapshot::{Action, Frame, Frames, TraceEntry};
 use cuda_mem_pool::{Error, MempoolId};
@@ -108,6 +109,51 @@ fn uses_outside_of_captures_are_waited_for() {
     });
     assert!(allocator.check_pool_live_allocations(id, &HashSet::from([blocks[1]])).unwrap());
     free(&allocator, blocks[1]);
+    allocator.release_pool(id).unwrap();
+}
+
+/// Holds up whoever tells that a block is free again.
+struct HoldsUp {
+    is_told: Sender<()>,
+    goes_on: Mutex<Receiver<()>>,
+}
+
+impl TraceTracker for HoldsUp {
+    fn track(&self, entry: &TraceEntry) {
+        if entry.action == Action::FreeCompleted {
+            self.is_told.send(()).unwrap();
+            self.goes_on.lock().unwrap().recv().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_block_that_another_thread_is_about_to_give_back_is_waited_for() {
+    let world = World::new();
+    let (allocator, id) = (allocator(&world), MempoolId::for_graph());
+    let (stream, side) = (world.new_stream(), world.new_stream());
+    allocator.begin_allocate_to_pool(id, on(&stream)).unwrap();
+    let block = allocator.allocate_by_address(MIB, &stream).unwrap();
+    allocator.end_allocate_to_pool(id).unwrap();
+    let gate = Gate::before(&side);
+    allocator.record_stream(block, &side).unwrap();
+    free(&allocator, block);
+    gate.open();
+    side.synchronize().unwrap();
+    let ((is_told, told), (go_on, goes_on)) = (channel(), channel());
+    let tracker = allocator.history().attach(Arc::new(HoldsUp { is_told, goes_on: Mutex::new(goes_on) }));
+    let outcome = thread::scope(|scope| {
+        scope.spawn(|| allocator.empty_cache().unwrap());
+        told.recv().unwrap();
+        scope.spawn(move || {
+            // So that the wait has begun, if there is one.
+            thread::sleep(Duration::from_millis(20));
+            go_on.send(()).unwrap();
+        });
+        allocator.checkpoint_pool(id)
+    });
+    outcome.unwrap();
+    assert!(allocator.history().detach(tracker));
     allocator.release_pool(id).unwrap();
 }
 

@@ -1,13 +1,23 @@
 //! Layouts of pools, kept and brought back.
 
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
 use super::State;
 use super::allocate::{pool_of, sizes};
+use crate::caching::callbacks::is_watching;
 use crate::caching::shared::{Shared, refuse_forked};
 use crate::error::Result;
-use crate::history::RecordContext;
+use crate::history::{History, RecordContext};
 use crate::mempool_id::MempoolId;
-use crate::primitive::Ordering;
-use crate::segments::{Checkpoint, Restored};
+use crate::primitive::{Ordering, lock};
+use crate::segments::{BlockState, Checkpoint, Restored};
+
+/// How long to wait before another look at what another thread does.
+const SOON: Duration = Duration::from_micros(50);
+/// And how long in all: it may have been called by what this one does.
+const LONG: Duration = Duration::from_secs(1);
 
 impl Shared {
     pub(super) fn checkpoint_pool(&self, id: MempoolId) -> Result<Checkpoint> {
@@ -58,7 +68,35 @@ impl Shared {
         refuse_forked()?;
         // Points come first: they are what is waited for.
         self.poll_private();
-        self.wait_for_pool(id, |state| state.pools.use_count(id) > 0 && !state.pools.routes().has(id));
+        self.wait_for_pool(id, |state| state.is_at_rest(id));
+        // What another thread has taken out comes back soon, unless that thread waits too: for a stream, or for the tracker or watcher
+        // that this one is in.
+        let until = Instant::now() + LONG;
+        let may_wait = !History::is_telling() && !is_watching();
+        while may_wait && self.is_coming_back(id) && Instant::now() < until {
+            thread::sleep(SOON);
+        }
         Ok(())
+    }
+
+    /// Whether another thread is about to give a freed block of a pool back, to which no allocations go.
+    fn is_coming_back(&self, id: MempoolId) -> bool {
+        let state = lock(&self.private.state);
+        let pool = state.pools.get(id).ok().filter(|_| state.is_at_rest(id));
+        let blocks = pool.into_iter().flat_map(|pool| pool.heap().segments()).flat_map(|one| one.blocks());
+        let freed = blocks.filter(|block| block.state == BlockState::ActivePendingFree);
+        let freed: Vec<u64> = freed.map(|block| block.address).collect();
+        let pending = state.notes.get(&id).map(|notes| Arc::clone(&notes.pending));
+        drop(state);
+        let Some(pending) = pending.filter(|_| !freed.is_empty()) else { return false };
+        let waiting = pending.freed();
+        freed.iter().any(|address| !waiting.contains(address))
+    }
+}
+
+impl State {
+    /// Whether a pool is in use and no allocations go to it.
+    fn is_at_rest(&self, id: MempoolId) -> bool {
+        self.pools.use_count(id) > 0 && !self.pools.routes().has(id)
     }
 }
