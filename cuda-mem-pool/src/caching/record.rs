@@ -180,6 +180,13 @@ impl Shared {
         }
     }
 
+    /// Notes something that is told before anything later is. Whoever calls may have a lock, and tells of it once that is gone.
+    pub(super) fn note(&self, event: Event, frames: Option<Frames>) {
+        if self.history.is_listening() {
+            lock(&self.record.noted).push_back((event, frames));
+        }
+    }
+
     /// Tells of what is noted. Whoever calls has neither a heap nor the page source.
     pub(super) fn tell_moves(&self) {
         if self.history.is_listening() {

@@ -31,7 +31,7 @@ pub struct SegmentInfo {
     pub serial: Option<u64>,
     /// Whether its memory is mapped page by page.
     pub is_expandable: bool,
-    /// Who asked, when the segment was made.
+    /// Who asked, when the segment was made; none in the default pool, whose ranges grow and change.
     pub frames: Option<Frames>,
     /// All of it, in the order of the addresses and without a gap.
     pub blocks: Vec<BlockInfo>,

@@ -15,6 +15,7 @@ mod caching_panics;
 mod caching_peaks;
 mod caching_pins;
 mod caching_pools;
+mod caching_pools_full;
 mod caching_pools_meanwhile;
 mod caching_threads;
 mod caching_watchers;

@@ -100,9 +100,9 @@ impl OutOfMemoryReport {
 }
 
 impl CachingAllocator {
-    /// Has `reclaimer` be called when there is no memory for a request, after all that the allocator can do by itself. It gets
-    /// the bytes that were asked for, frees what it can, in whichever allocator, and says whether it did; then everything is
-    /// tried once more.
+    /// Has `reclaimer` be called when there is no memory for a request, of the default pool or a private one, after all that the
+    /// allocator can do by itself. It gets the bytes that were asked for, frees what it can, in whichever allocator, and says
+    /// whether it did; then everything is tried once more.
     ///
     /// Called by the thread that allocates, with no lock held: it may use this allocator. A request of its own that fails does
     /// not call it again. A panic of it is the request's. A handle of this allocator in it keeps that alive until

@@ -8,6 +8,7 @@ use super::State;
 use super::handed_out::Entry;
 use crate::caching::shared::Shared;
 use crate::caching::slot::shown_handle;
+use crate::engine::paged::PAGE;
 use crate::error::{Error, Result};
 use crate::history::{Event, RecordContext};
 use crate::mempool_id::MempoolId;
@@ -93,10 +94,12 @@ impl Shared {
     pub(super) fn extend(
         &self,
         routed: Routed<'_>,
-        wanted: &SegmentRequest,
+        wanted: SegmentRequest,
         source: Option<&Arc<dyn RawResource>>,
     ) -> Result<Option<Found>> {
         let Routed { pool: id, stream, requested } = routed;
+        // What is not used of a page is held all the same.
+        let wanted = if source.is_some() { wanted } else { wanted.in_pieces_of(PAGE as u64) };
         let bytes = usize::try_from(wanted.bytes()).map_err(|_| Error::TooLarge { bytes: requested })?;
         let Some(claim) = self.claim(bytes)? else { return Ok(None) };
         let Some((address, claim)) = self.private.memory.acquire(bytes, source, claim)? else {
@@ -107,9 +110,10 @@ impl Shared {
             self.private.memory.release_claimed(address, claim)?;
             return Err(Error::OwnSource { id });
         }
+        let maker = self.history.frames(RecordContext::State);
         let mut state = lock(&self.private.state);
         let in_use = state.pools.get_mut(id).ok().filter(|pool| !pool.is_freeable());
-        let added = in_use.map(|pool| pool.heap_mut().add_segment(wanted, address));
+        let added = in_use.map(|pool| pool.heap_mut().add_segment(&wanted, address));
         let block = match added {
             Some(Ok(block)) => block,
             refusal => {
@@ -123,10 +127,14 @@ impl Shared {
         };
         let address = self.hand_out_private(&mut state, id, block, stream);
         let kind = state.pools.get(id).ok().and_then(|pool| pool.heap().get(block)).map(|block| block.kind);
+        if let Some(maker) = maker.clone() {
+            state.makers.insert(address, maker);
+        }
         drop(state);
         claim.keep();
         self.count_segment(kind.unwrap_or(SegmentKind::Large), bytes as u64, true);
-        self.tell_private(Action::SegmentAlloc, id, address, bytes, Some(stream));
+        let (action, size, on) = (Action::SegmentAlloc, bytes as u64, shown_handle(stream));
+        self.tell_segment(Event { action, address, size, stream: on, pool: id }, maker);
         self.tell_private(Action::Alloc, id, address, requested, Some(stream));
         Ok(Some(Found::Block(address)))
     }
@@ -152,38 +160,6 @@ impl Shared {
         let (size, requested) = sizes(block);
         self.count_in(&self.private.shard, pool_of(block.kind), size, requested);
         self.private.active.fetch_add(size, Ordering::Relaxed);
-    }
-
-    pub(super) fn tell_private(
-        &self,
-        action: Action,
-        pool: MempoolId,
-        address: u64,
-        size: usize,
-        stream: Option<&Stream>,
-    ) {
-        if !self.history.awaits_frees() {
-            return;
-        }
-        let allocated = match action {
-            Action::FreeRequested => self.stack(address),
-            Action::FreeCompleted => self.keep_stack(address, None),
-            _ => None,
-        };
-        if !self.history.is_listening() {
-            return;
-        }
-        let stream = stream.map_or(0, shown_handle);
-        let frames = self.history.frames(match action {
-            Action::Alloc => RecordContext::State,
-            Action::FreeRequested | Action::FreeCompleted | Action::SegmentFree => RecordContext::All,
-            _ => RecordContext::Alloc,
-        });
-        if action == Action::Alloc {
-            self.keep_stack(address, frames.clone());
-        }
-        self.tell_noted(frames.as_ref());
-        self.tell(Event { action, address, size: size as u64, stream, pool }, frames.or(allocated));
     }
 }
 

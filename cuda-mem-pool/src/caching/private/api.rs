@@ -13,7 +13,6 @@ use cuda_mem_core::Device;
 use cuda_mem_core::sys::CUdeviceptr;
 
 use super::State;
-use super::allocate::{pool_of, sizes};
 use crate::caching::CachingAllocator;
 use crate::caching::callbacks::refuse_watchers;
 use crate::caching::shared::{Shared, refuse_forked};
@@ -59,7 +58,7 @@ use crate::segments::{Checkpoint, Filter, Options, Restored};
 /// to it, unless [`set_graph_capture_record_stream_reuse`](Self::set_graph_capture_record_stream_reuse) is on.
 impl CachingAllocator {
     /// Makes the pool, or adds a use to it. Its segments come from `source` if one is named, which is asked on an internal stream
-    /// that the host waits for, and must give memory at multiples of 512, as pools of the driver do and an
+    /// that the host waits for, in the thread's relaxed capture mode, and must give memory at multiples of 512, as pools of the driver do and an
     /// [`AlignedAdaptor`](crate::AlignedAdaptor) can; else they are memory of the device, in handles that can be exported.
     ///
     /// # Errors
@@ -191,15 +190,19 @@ impl CachingAllocator {
 
     /// The layout of a pool as it is.
     ///
+    /// Freed blocks that other streams use ([`record_stream`](Self::record_stream)) come back first. Once no allocations go to the
+    /// pool the host waits for that, also for what streams did in captures that have ended.
+    ///
     /// # Errors
     ///
-    /// [`PoolError`](crate::segments::PoolError) in [`Error::Pool`] if there is no such pool, it was released, or streams still use freed blocks of it.
+    /// [`PoolError`](crate::segments::PoolError) in [`Error::Pool`] if there is no such pool, it was released, or streams still use freed blocks of it:
+    /// while allocations go to it, and where one of the streams captures.
     pub fn checkpoint_pool(&self, id: MempoolId) -> Result<Checkpoint> {
-        Ok(self.shared().pools()?.pools.checkpoint(id)?)
+        self.shared().checkpoint_pool(id)
     }
 
     /// Makes a pool's layout what it was at a checkpoint: all its blocks are freed, and those of the checkpoint are allocated again,
-    /// at the addresses that they had.
+    /// at the addresses that they had. What is freed already is waited for as for a checkpoint.
     ///
     /// # Errors
     ///
@@ -260,34 +263,8 @@ impl CachingAllocator {
 }
 
 impl Shared {
-    fn pools(&self) -> Result<MutexGuard<'_, State>> {
+    pub(super) fn pools(&self) -> Result<MutexGuard<'_, State>> {
         refuse_forked()?;
         Ok(lock(&self.private.state))
-    }
-
-    fn restore_pool(&self, id: MempoolId, checkpoint: &Checkpoint) -> Result<Restored> {
-        let mut state = self.pools()?;
-        let block = |state: &State, block| state.pools.get(id).ok().and_then(|pool| pool.heap().get(block));
-        let before: Vec<_> =
-            state.blocks.of(id).iter().filter_map(|entry| block(&state, entry.block)).collect();
-        let restored = state.pools.restore(id, checkpoint)?;
-        let pending = state.notes.entry(id).or_default().pending.clone();
-        for was in &before {
-            state.blocks.take(was.address);
-            let (size, requested) = sizes(was);
-            self.private.shard.hold().free(pool_of(was.kind), size, requested);
-            self.private.active.fetch_sub(size, Ordering::Relaxed);
-        }
-        for &allocated in &restored.allocated {
-            let Some(now) = block(&state, allocated) else { continue };
-            let Some(stream) = state.streams.get(&now.stream).cloned() else { continue };
-            self.hand_out_private(&mut state, id, allocated, &stream);
-        }
-        drop(state);
-        for was in &before {
-            // What was recorded of blocks that are no more goes without the lock.
-            drop(pending.take_uses(was.address));
-        }
-        Ok(restored)
     }
 }

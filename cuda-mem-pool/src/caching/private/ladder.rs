@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cuda_mem_core::Stream;
 
+use super::State;
 use super::allocate::{Found, Routed, refused};
 use super::reclaim::{Leaving, Patience};
 use crate::caching::callbacks::refuse_watchers;
@@ -26,23 +27,14 @@ impl Shared {
             return Ok(found);
         }
         lock(&self.counts).num_alloc_retries += 1;
-        for patience in [Patience::None, Patience::Wait] {
-            if patience == Patience::Wait {
-                self.wait_for_streams();
-                self.wait_for_uses();
-            }
-            let wanted = match self.look(routed)? {
-                Found::Miss(wanted, _) => wanted,
-                found => return Ok(found),
-            };
-            let leaving = self.take_available(routed.pool, &wanted);
-            self.give_back(leaving, patience)?;
-            // What the driver refuses stays, and the request may do without.
-            let _ = self.empty_cache();
-            let _ = self.reclaim(MempoolId::NONE, patience);
-            if let Some(found) = self.look_or_extend(routed)? {
-                return Ok(found);
-            }
+        if let Some(found) = self.make_room(routed)? {
+            return Ok(found);
+        }
+        // What the program freed may need each of the steps again.
+        if self.callbacks.reclaim(routed.requested)
+            && let Some(found) = self.make_room(routed)?
+        {
+            return Ok(found);
         }
         let slot = self.slot(routed.stream)?;
         let refused = match self.request(routed.requested) {
@@ -52,10 +44,33 @@ impl Shared {
         refused.map(Found::Block)
     }
 
+    /// A block once what is free elsewhere went back: what nothing uses, then also what a wait on the host ends the uses of.
+    fn make_room(&self, routed: Routed<'_>) -> Result<Option<Found>> {
+        for patience in [Patience::None, Patience::Wait] {
+            if patience == Patience::Wait {
+                self.wait_for_streams();
+                self.wait_for_uses();
+            }
+            let wanted = match self.look(routed)? {
+                Found::Miss(wanted, _) => wanted,
+                found => return Ok(Some(found)),
+            };
+            let leaving = self.take_available(routed.pool, &wanted);
+            self.give_back(leaving, patience)?;
+            // What the driver refuses stays, and the request may do without.
+            let _ = self.empty_cache();
+            let _ = self.reclaim(MempoolId::NONE, patience);
+            if let Some(found) = self.look_or_extend(routed)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
     /// A block that is free by now, else one of a new segment. None if there is no memory for it.
     fn look_or_extend(&self, routed: Routed<'_>) -> Result<Option<Found>> {
         match self.look(routed)? {
-            Found::Miss(wanted, source) => self.extend(routed, &wanted, source.as_ref()),
+            Found::Miss(wanted, source) => self.extend(routed, wanted, source.as_ref()),
             found => Ok(Some(found)),
         }
     }
@@ -71,12 +86,17 @@ impl Shared {
         taken.map(|taken| state.leaving(taken)).collect()
     }
 
-    /// Waits for all streams but those that capture, which nobody can wait for.
+    /// Waits for all streams but those that capture, which nobody can wait for, and for what others do with freed blocks of the
+    /// default pool: a stream that never asked for memory has no heap.
     fn wait_for_streams(&self) {
         lock(&self.counts).num_sync_all_streams += 1;
         for slot in self.slots.iter() {
             // Whatever it fails with, the events tell what is done.
             let _ = slot.owner.wait();
+        }
+        for point in self.pending.points() {
+            // As above.
+            let _ = point.wait();
         }
         self.poll();
     }
@@ -101,14 +121,19 @@ impl Shared {
     /// As [`Shared::reclaim`] of one pool, after a wait on the host for what may use its memory. A pool that is in use is not waited
     /// for.
     pub(super) fn reclaim_pool(&self, id: MempoolId) -> Result<usize> {
+        self.wait_for_pool(id, |state| state.pools.use_count(id) == 0);
+        self.reclaim(id, Patience::Wait)
+    }
+
+    /// Waits for the streams that still use freed blocks of one pool, if that is so.
+    pub(super) fn wait_for_pool(&self, id: MempoolId, is_so: impl FnOnce(&State) -> bool) {
         let state = lock(&self.private.state);
-        let released = state.pools.use_count(id) == 0;
-        let pending = state.notes.get(&id).filter(|_| released).map(|notes| Arc::clone(&notes.pending));
+        let is_so = is_so(&state);
+        let pending = state.notes.get(&id).filter(|_| is_so).map(|notes| Arc::clone(&notes.pending));
         drop(state);
         if let Some(pending) = pending {
             self.wait_for(&pending);
         }
-        self.reclaim(id, Patience::Wait)
     }
 
     /// As [`Shared::reclaim_released`], after a wait on the host for what may use the memory: whether any went.

@@ -52,7 +52,7 @@ impl Memory {
         Self { device: context.device(), home: Home::new(context), mapped: Mutex::default() }
     }
 
-    /// Memory of `bytes` bytes, with the claim to them; None if there is not as much. The claim is kept if there is memory that
+    /// Memory of `bytes` bytes, whole pages without a source, with the claim to them; None if there is not as much. The claim is kept if there is memory that
     /// cannot be had, nor given back.
     pub(super) fn acquire<'s>(
         &self,
@@ -74,7 +74,6 @@ impl Memory {
 
     /// A claim that is not kept goes behind the lock, as arguments do: it takes that of the page source, in which this one is taken.
     fn map<'s>(&self, bytes: usize, claim: Claim<'s>) -> cuda_mem_core::Result<(u64, Claim<'s>)> {
-        let bytes = bytes.next_multiple_of(PAGE);
         let mut mapped = lock_over_calls(&self.mapped);
         let options = match mapped.options {
             Some(options) => options,
@@ -110,10 +109,7 @@ impl Memory {
         let layout =
             Layout::from_size_align(bytes, DEFAULT_ALIGNMENT).map_err(|_| Error::TooLarge { bytes })?;
         let stream = self.home.stream()?;
-        let address = {
-            let _unrouted = Unrouted::enter();
-            source.allocate(layout, stream)?
-        };
+        let address = self.call(|| source.allocate(layout, stream))??;
         let segment = Segment::Upstream { source: Arc::clone(source), layout, stream: stream.clone() };
         lock(&self.mapped).segments.insert(address, segment);
         if let Err(error) = stream.synchronize() {
@@ -122,6 +118,12 @@ impl Memory {
             return Err(error.into());
         }
         Ok((address, claim))
+    }
+
+    /// Calls an upstream, which may call what a capture under way, the requesting stream's own or another, would be lost by.
+    fn call<R>(&self, upstream: impl FnOnce() -> R) -> cuda_mem_core::Result<R> {
+        let _unrouted = Unrouted::enter();
+        self.device.driver().in_relaxed_capture_mode(upstream)
     }
 
     /// Gives a segment back that was never used. If that is refused it stays until the allocator ends, and so does the claim.
@@ -143,9 +145,8 @@ impl Memory {
             // SAFETY: the caller's promise.
             Segment::Device { range, memory } => unsafe { range.unmap(0, memory.bytes()) },
             Segment::Upstream { source, layout, stream } => {
-                let _unrouted = Unrouted::enter();
                 // SAFETY: of this source with this layout, taken out of the books and so given back once; nothing uses it.
-                unsafe { source.deallocate(address, *layout, stream) }
+                self.call(|| unsafe { source.deallocate(address, *layout, stream) }).and_then(|taken| taken)
             }
         };
         if released.is_err() {

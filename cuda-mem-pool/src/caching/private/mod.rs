@@ -6,6 +6,7 @@
 mod allocate;
 mod api;
 mod captured;
+mod checkpoint;
 mod free;
 mod handed_out;
 mod ladder;
@@ -16,6 +17,7 @@ mod reclaim;
 mod routes;
 mod share;
 mod shown;
+mod told;
 
 pub use share::BlockExport;
 
@@ -32,6 +34,7 @@ use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 use crate::resource::RawResource;
 use crate::segments::{Options, PrivatePool, PrivatePools};
+use crate::snapshot::Frames;
 use crate::statistics::Shard;
 
 /// The private pools of an allocator.
@@ -64,6 +67,9 @@ struct State {
     blocks: HandedOut,
     /// The streams that blocks belong to, by id.
     streams: HashMap<u64, Stream>,
+    /// The stacks of the requests that segments were made for, by address. They stay when a recording ends, as long as the segment
+    /// does.
+    makers: HashMap<u64, Frames>,
 }
 
 #[derive(Debug, Default)]
@@ -86,6 +92,7 @@ impl Private {
             notes: HashMap::new(),
             blocks: HandedOut::default(),
             streams: HashMap::new(),
+            makers: HashMap::new(),
         };
         Self {
             routes: AtomicUsize::new(0),

@@ -11,12 +11,14 @@ use super::State;
 use super::allocate::pool_of;
 use crate::caching::owner::{End, Served};
 use crate::caching::shared::{Shared, wait_for};
+use crate::caching::slot::shown_handle;
 use crate::error::{Error, Result};
+use crate::history::Event;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
 use crate::resource::RawResource;
-use crate::segments::{FreeSegment, SegmentKind, TakenSegment};
-use crate::snapshot::Action;
+use crate::segments::{FreeSegment, PoolError, SegmentKind, TakenSegment};
+use crate::snapshot::{Action, Frames};
 
 /// A segment that was taken out of its pool, which is not forgotten while it is out, and the streams neither.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ pub(super) struct Leaving {
     captured: bool,
     /// The stream of its blocks.
     owner: Option<Stream>,
+    /// The stack of the request that it was made for.
+    maker: Option<Frames>,
 }
 
 /// Within so long an idle stream comes to an event, which is what some streams have to be asked by.
@@ -66,14 +70,15 @@ impl Shared {
             let quiet = !users.is_empty() && users.iter().all(|user| streams.is_quiet(user));
             let refusal = if quiet { self.private.memory.release(address).err() } else { None };
             if !quiet || refusal.is_some() {
-                let kept = lock(&self.private.state).pools.put_back(&leaving.taken).map_err(Error::Pool);
+                let kept = lock(&self.private.state).put_back(leaving).map_err(Error::Pool);
                 result = result.and(refusal.map_or(Ok(()), |error| Err(error.into()))).and(kept);
                 continue;
             }
             self.unclaim(size as usize);
             self.count_segment(kind, size, false);
-            let (pool, owner) = (leaving.taken.id, leaving.owner.as_ref());
-            self.tell_private(Action::SegmentFree, pool, address, size as usize, owner);
+            let (pool, stream) = (leaving.taken.id, leaving.owner.as_ref().map_or(0, shown_handle));
+            let gone = Event { action: Action::SegmentFree, address, size, stream, pool };
+            self.tell_segment(gone, leaving.maker);
             lock(&self.private.state).pools.given_back(&leaving.taken);
             bytes = bytes.saturating_add(size as usize);
         }
@@ -174,10 +179,20 @@ fn are_over(uses: &mut Uses, until: Instant) -> bool {
 }
 
 impl State {
-    pub(super) fn leaving(&self, taken: TakenSegment<Arc<dyn RawResource>>) -> Leaving {
+    /// From here on its address may become another segment's.
+    pub(super) fn leaving(&mut self, taken: TakenSegment<Arc<dyn RawResource>>) -> Leaving {
         let captured = self.is_captured(taken.id);
         let owner = self.streams.get(&taken.segment.stream).cloned();
-        Leaving { taken, captured, owner }
+        let maker = self.makers.remove(&taken.segment.address);
+        Leaving { taken, captured, owner, maker }
+    }
+
+    fn put_back(&mut self, leaving: Leaving) -> std::result::Result<(), PoolError> {
+        self.pools.put_back(&leaving.taken)?;
+        if let Some(maker) = leaving.maker {
+            self.makers.insert(leaving.taken.segment.address, maker);
+        }
+        Ok(())
     }
 
     /// Forgets the notes of pools that are no more, and the streams when there are none: to be dropped without the lock. A graph may

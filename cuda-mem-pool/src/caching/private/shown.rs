@@ -69,6 +69,7 @@ fn shown(
         stream: state.streams.get(&segment.stream()).map_or(0, shown_handle),
         segment_pool_id: id,
         serial: Some(segment.serial()),
+        frames: state.makers.get(&segment.address()).cloned(),
         ..SegmentInfo::of(device, pool_of(segment.kind()), blocks)
     }
 }

@@ -102,7 +102,8 @@ pub struct OptionsBuilder {
 }
 
 impl OptionsBuilder {
-    /// See [`Options::large_segment_size`]. Whole MiB, more than 10 of them; 20 MiB by default.
+    /// See [`Options::large_segment_size`]. Whole MiB, more than 10 of them; 20 MiB by default. A segment of the device's own memory
+    /// takes whole pages of 2 MiB, and has all of them.
     pub fn large_segment_size(mut self, bytes: u64) -> Self {
         self.large_segment_size = bytes;
         self

@@ -35,6 +35,12 @@ impl SegmentRequest {
         self.requested
     }
 
+    /// The same for memory that comes in pieces of this many bytes alone, whole ones.
+    #[must_use]
+    pub(crate) fn in_pieces_of(self, piece: u64) -> Self {
+        Self { bytes: self.bytes.next_multiple_of(piece.max(1)), ..self }
+    }
+
     /// The stream that asked.
     #[must_use]
     pub fn stream(&self) -> u64 {

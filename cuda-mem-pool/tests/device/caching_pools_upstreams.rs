@@ -1,0 +1,145 @@
+//! Sources of private pools of `CachingAllocator` that call the driver as CUDA's runtime does, and what their segments count.
+
+use std::alloc::Layout;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use cuda_mem_core::sys::{CUdeviceptr, CUresult};
+use cuda_mem_core::{Context, MemorySource, Stream};
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::segments::{Filter, Options};
+use cuda_mem_pool::{MemoryResource, MempoolId, RawResource, StatisticsAdaptor};
+
+use crate::common::World;
+use crate::common::capture::{Capture, GLOBAL, RELAXED, THREAD_LOCAL, exchange_mode, thread_mode};
+use crate::support::device;
+
+const MIB: usize = 1 << 20;
+
+/// Memory by calls that end captures, in the capture mode that the thread is in.
+#[derive(Debug)]
+struct Plain {
+    context: Context,
+    panics: AtomicBool,
+    blocks: AtomicUsize,
+}
+
+// SAFETY: the memory is the driver's, which gives each to one.
+unsafe impl MemorySource for Plain {
+    unsafe fn deallocate(
+        &self,
+        address: CUdeviceptr,
+        _layout: Layout,
+        _stream: &Stream,
+    ) -> cuda_mem_core::Result<()> {
+        let free = self.context.driver().table().cuMemFree().unwrap();
+        // SAFETY: given below, and given back once.
+        let freed = self.context.with_current(|| unsafe { free(address) })?;
+        assert_eq!(freed, CUresult::CUDA_SUCCESS);
+        self.blocks.fetch_sub(1, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+// SAFETY: as above.
+unsafe impl RawResource for Plain {
+    fn allocate(&self, layout: Layout, _stream: &Stream) -> cuda_mem_pool::Result<CUdeviceptr> {
+        assert!(!self.panics.load(Ordering::SeqCst), "a source that fails");
+        let allocate = self.context.driver().table().cuMemAlloc().unwrap();
+        let mut address = 0;
+        // SAFETY: one address to write.
+        let made = self.context.with_current(|| unsafe { allocate(&mut address, layout.size()) })?;
+        assert_eq!(made, CUresult::CUDA_SUCCESS);
+        self.blocks.fetch_add(1, Ordering::SeqCst);
+        Ok(address)
+    }
+}
+
+fn free(allocator: &CachingAllocator, address: u64) {
+    // SAFETY: tests free what they allocated, once, and nothing uses it.
+    unsafe { allocator.free_by_address(address) }.unwrap();
+}
+
+#[test]
+fn a_source_may_make_calls_that_captures_forbid() {
+    let world = World::new();
+    let table = world.driver.table();
+    for mode in [GLOBAL, THREAD_LOCAL, RELAXED] {
+        let allocator = CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap();
+        let (stream, other) = (world.new_stream(), world.new_stream());
+        let plain = Arc::new(Plain {
+            context: world.context.clone(),
+            panics: AtomicBool::new(false),
+            blocks: AtomicUsize::new(0),
+        });
+        let pool = || {
+            let id = MempoolId::for_user();
+            allocator.create_or_incref_pool(id, Some(plain.clone())).unwrap();
+            id
+        };
+        let routed = |id: MempoolId, on: &Stream| {
+            allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+            let block = allocator.allocate_by_address(MIB, on).unwrap();
+            allocator.end_allocate_to_pool(id).unwrap();
+            allocator.release_pool(id).unwrap();
+            block
+        };
+        let (loose, captured) = (pool(), pool());
+        let block = routed(loose, &other);
+        free(&allocator, block);
+        allocator.release_pool(loose).unwrap();
+
+        let before = exchange_mode(table, THREAD_LOCAL);
+        let capture = Capture::begin(&stream, mode);
+        let block = routed(captured, &stream);
+        assert_eq!(plain.blocks.load(Ordering::SeqCst), 2);
+        assert_eq!(allocator.empty_pool_cache(loose).unwrap(), 2 * MIB);
+        assert_eq!(plain.blocks.load(Ordering::SeqCst), 1);
+        plain.panics.store(true, Ordering::SeqCst);
+        catch_unwind(AssertUnwindSafe(|| routed(pool(), &other))).unwrap_err();
+        assert_eq!(thread_mode(table), THREAD_LOCAL);
+        exchange_mode(table, before);
+        drop(capture.end().expect("the capture survives"));
+
+        free(&allocator, block);
+        allocator.release_pool(captured).unwrap();
+        assert_eq!(allocator.empty_pool_cache(captured).unwrap(), 2 * MIB);
+        assert_eq!(plain.blocks.load(Ordering::SeqCst), 0);
+    }
+}
+
+/// The device's memory comes in pages of 2 MiB; what a source gives is what it is asked for.
+#[test]
+fn segments_of_the_device_are_whole_pages() {
+    let world = World::new();
+    let segments = Options::builder().large_segment_size(21 << 20).build().unwrap();
+    let allocator =
+        CachingAllocator::new(&world.context, &CachingOptions::default().with_segments(segments)).unwrap();
+    let (stream, upstream) = (world.stream.clone(), StatisticsAdaptor::new(device(&world)));
+    let [own, others] = [MempoolId::for_user(), MempoolId::for_user()];
+    allocator.create_or_incref_pool(own, None).unwrap();
+    allocator.create_or_incref_pool(others, Some(upstream.raw())).unwrap();
+    let mut held = 0;
+    for (id, bytes) in [(own, 22 * MIB), (others, 21 * MIB)] {
+        allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+        let block = allocator.allocate_by_address(3 * MIB, &stream).unwrap();
+        allocator.end_allocate_to_pool(id).unwrap();
+        held += bytes;
+        assert_eq!(allocator.base_allocation(block).unwrap(), (block, bytes));
+        assert_eq!(allocator.reserved_bytes(), held);
+        assert_eq!(allocator.statistics().reserved_bytes.large_pool.current, held as u64);
+        let shown: u64 = allocator.snapshot().segments.iter().map(|segment| segment.total_size).sum();
+        assert_eq!(shown, held as u64);
+        free(&allocator, block);
+    }
+    assert_eq!(upstream.counters().bytes.current, 21 << 20);
+    stream.synchronize().unwrap();
+    for (id, bytes) in [(own, 22 * MIB), (others, 21 * MIB)] {
+        [(), ()].into_iter().for_each(|()| allocator.release_pool(id).unwrap());
+        assert_eq!(allocator.empty_pool_cache(id).unwrap(), bytes);
+        held -= bytes;
+        assert_eq!(allocator.reserved_bytes(), held);
+        assert_eq!(allocator.statistics().reserved_bytes.all.current, held as u64);
+    }
+}

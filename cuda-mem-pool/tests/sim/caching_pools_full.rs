@@ -1,0 +1,114 @@
+//! What helps a private pool of `CachingAllocator` that has no memory left, on a small machine.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Context, Stream};
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::history::{HistoryOptions, RecordContext, backtrace};
+use cuda_mem_pool::segments::Filter;
+use cuda_mem_pool::{Error, MempoolId};
+use cuda_mem_sim::Sim;
+
+use crate::common::gate::Gate;
+use crate::rig::on;
+
+const MIB: usize = 1 << 20;
+
+fn small(test: impl FnOnce(&Sim, &CachingAllocator, &Context, &Stream)) {
+    on(Sim::builder().memory(256 << 20), |sim, context| {
+        let stream = Stream::new(context).unwrap();
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        test(sim, &allocator, context, &stream);
+    });
+}
+
+fn free(allocator: &CachingAllocator, address: u64) {
+    // SAFETY: tests free what they allocated, once, and nothing that still runs uses it but what was recorded.
+    unsafe { allocator.free_by_address(address) }.unwrap();
+}
+
+fn routed(allocator: &CachingAllocator, id: MempoolId, bytes: usize, stream: &Stream) -> Result<u64, Error> {
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    let block = allocator.allocate_by_address(bytes, stream);
+    allocator.end_allocate_to_pool(id).unwrap();
+    allocator.release_pool(id).unwrap();
+    block
+}
+
+#[test]
+fn reclaimers_are_asked_for_private_pools_too() {
+    small(|_, allocator, _, stream| {
+        let spare = Mutex::new(Some(allocator.allocate_by_address(200 * MIB, stream).unwrap()));
+        let (asked, told) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
+        let (requests, inside) = (Arc::clone(&asked), allocator.clone());
+        let reclaimer = allocator.attach_oom_reclaimer(move |bytes| {
+            requests.lock().unwrap().push(bytes);
+            spare.lock().unwrap().take().is_some_and(|block| {
+                free(&inside, block);
+                true
+            })
+        });
+        let oom = Arc::clone(&told);
+        let observer = allocator.attach_oom_observer(move |_| {
+            oom.fetch_add(1, Ordering::SeqCst);
+        });
+        let block = routed(allocator, MempoolId::for_user(), 199 * MIB, stream).unwrap();
+        assert_eq!((&*asked.lock().unwrap(), told.load(Ordering::SeqCst)), (&vec![199 * MIB], 0));
+        let statistics = allocator.statistics();
+        assert_eq!((statistics.num_alloc_retries, statistics.num_ooms), (1, 0));
+        // Whoever frees nothing is asked once.
+        let refused = routed(allocator, MempoolId::for_user(), 100 * MIB, stream).unwrap_err();
+        assert!(matches!(refused, Error::DeviceOutOfMemory(_)), "{refused}");
+        assert_eq!((asked.lock().unwrap().len(), told.load(Ordering::SeqCst)), (2, 1));
+        free(allocator, block);
+        // The one has a handle of the allocator.
+        assert!(allocator.detach(reclaimer) && allocator.detach(observer));
+    });
+}
+
+#[test]
+fn uses_of_the_default_pools_blocks_are_waited_for() {
+    small(|_, allocator, context, stream| {
+        // It has no heap.
+        let user = Stream::new(context).unwrap();
+        let used = allocator.allocate_by_address(200 * MIB, stream).unwrap();
+        let gate = Gate::before(&user);
+        allocator.record_stream(used, &user).unwrap();
+        free(allocator, used);
+        let block = thread::scope(|scope| {
+            scope.spawn(|| {
+                while allocator.statistics().num_sync_all_streams == 0 {
+                    thread::yield_now();
+                }
+                // So that the wait has begun, if there is one.
+                thread::sleep(Duration::from_millis(20));
+                gate.open();
+            });
+            routed(allocator, MempoolId::for_user(), 200 * MIB, stream)
+        });
+        free(allocator, block.unwrap());
+        assert_eq!(allocator.statistics().num_ooms, 0);
+    });
+}
+
+/// A segment that stays because the driver does not take it keeps what is known of it.
+#[test]
+fn a_segment_that_is_put_back_keeps_its_stack() {
+    small(|sim, allocator, _, stream| {
+        allocator.history().start(&HistoryOptions::default().with_frames(RecordContext::All, backtrace));
+        let id = MempoolId::for_user();
+        let block = routed(allocator, id, MIB, stream).unwrap();
+        free(allocator, block);
+        stream.synchronize().unwrap();
+        sim.fail_call("cuMemUnmap", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        allocator.empty_pool_cache(id).unwrap_err();
+        let snapshot = allocator.snapshot();
+        let segment = snapshot.segments.iter().find(|segment| segment.segment_pool_id == id).unwrap();
+        assert!(segment.frames.as_ref().is_some_and(|frames| !frames.is_empty()));
+        assert_eq!(allocator.empty_pool_cache(id).unwrap(), 2 * MIB);
+    });
+}
