@@ -14,6 +14,17 @@
 
 namespace cuda_mem {
 
+namespace {
+
+/// Throws what the driver refused as PyTorch's own checks of CUDA's calls do, which programs tell by type and code. The runtime's codes
+/// are the driver's.
+[[noreturn, gnu::cold]] void throw_of_driver(int code, const std::string& message) {
+  const std::string text = std::string("CUDA error: ") + cudaGetErrorString(static_cast<cudaError_t>(code)) + "\n" + message;
+  throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, code, text);
+}
+
+} // namespace
+
 void check(int code, DeviceIndex device) {
   if (C10_LIKELY(code == CUDA_MEM_TORCH_OK)) {
     return;
@@ -36,8 +47,13 @@ void check(int code, DeviceIndex device) {
           ": did you call init? ",
           message);
       TORCH_CHECK_VALUE(false, "cuda-mem: ", message);
-    default:
-      TORCH_CHECK(false, "cuda-mem: ", message, device >= 0 ? " (device " + std::to_string(device) + ")" : "");
+    default: {
+      const std::string text = "cuda-mem: " + message + (device >= 0 ? " (device " + std::to_string(device) + ")" : "");
+      if (const int refused = cuda_mem_torch_last_driver_code(); code == CUDA_MEM_TORCH_DRIVER && refused != 0) {
+        throw_of_driver(refused, text);
+      }
+      TORCH_CHECK(false, text);
+    }
   }
 }
 

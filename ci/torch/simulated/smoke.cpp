@@ -368,6 +368,23 @@ static void settings() {
   EXPECT(CA::getDeviceStats(0).max_split_size == 64 << 20);
 }
 
+/// The driver refuses memory, and not for lack of it: that is told as PyTorch tells what CUDA refuses.
+static void refused() {
+  int code = 0;
+  std::string text;
+  try {
+    CA::raw_alloc(1000);
+  } catch (const c10::AcceleratorError& error) {
+    code = error.get_error_code();
+    text = error.what_without_backtrace();
+  } catch (const c10::Error& error) {
+    text = error.what_without_backtrace();
+  }
+  EXPECT(has(text, "CUDA error: an error of the simulated driver\ncuda-mem: ") && text.rfind("CUDA error: ", 0) == 0);
+  EXPECT(has(text, "cuMemCreate") && code == 700);
+  CA::raw_delete(CA::raw_alloc(1000));
+}
+
 /// The environment has every request go to the driver, whatever the program says.
 static void uncached() {
   EXPECT(CA::isEnabled());
@@ -519,6 +536,10 @@ int main(int count, char** words) {
     install();
     CA::init(c10::cuda::device_count());
     seeing();
+  } else if (count > 1 && std::strcmp(words[1], "refused") == 0) {
+    install();
+    CA::init(c10::cuda::device_count());
+    refused();
   } else if (count > 1 && std::strcmp(words[1], "uncached") == 0) {
     install();
     CA::init(c10::cuda::device_count());
