@@ -79,6 +79,11 @@
 #define CUDA_MEM_TORCH_INTERNAL 11
 
 /*
+ A pool's source failed, and said so by [`cuda_mem_torch_source_failed`](super::cuda_mem_torch_source_failed).
+ */
+#define CUDA_MEM_TORCH_SOURCE_FAILED 12
+
+/*
  The layout of a pool at one moment.
  */
 typedef struct cuda_mem_torch_checkpoint cuda_mem_torch_checkpoint;
@@ -213,7 +218,8 @@ typedef struct cuda_mem_torch_source {
    */
   void *data;
   /*
-   Memory of so many bytes at a multiple of 512, or null if there is none.
+   Memory of so many bytes at a multiple of 512, or null if there is none, which is a lack of memory unless
+   [`cuda_mem_torch_source_failed`] was called.
    */
   void *(*alloc)(void *data, size_t bytes);
   /*
@@ -1036,6 +1042,16 @@ int cuda_mem_torch_expandable_segment_sizes(int device, void *data, void (*size)
                                                                                  void *stream,
                                                                                  bool is_small,
                                                                                  uint64_t bytes));
+
+/*
+ Called by the `alloc` of a [`cuda_mem_torch_source`] before it returns null, it says that the source fails for another reason than a lack of
+ memory: nothing is tried then, and the request fails with `CUDA_MEM_TORCH_SOURCE_FAILED` and this text.
+
+ # Safety
+
+ `reason` is null or text that ends with a 0.
+ */
+void cuda_mem_torch_source_failed(const char *reason);
 
 /*
  The statistics of a device; nothing but the option, before it is used.

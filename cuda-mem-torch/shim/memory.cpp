@@ -1,5 +1,6 @@
 // Blocks, their streams, and how the allocator is set up.
 #include "allocator.hpp"
+#include "thrown.hpp"
 
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAException.h>
@@ -47,6 +48,9 @@ void check(int code, DeviceIndex device) {
           ": did you call init? ",
           message);
       TORCH_CHECK_VALUE(false, "cuda-mem: ", message);
+    case CUDA_MEM_TORCH_SOURCE_FAILED:
+      thrown_by_source.pass_on();
+      [[fallthrough]];
     default: {
       const std::string text = "cuda-mem: " + message + (device >= 0 ? " (device " + std::to_string(device) + ")" : "");
       if (const int refused = cuda_mem_torch_last_driver_code(); code == CUDA_MEM_TORCH_DRIVER && refused != 0) {

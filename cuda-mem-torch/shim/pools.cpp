@@ -1,6 +1,7 @@
 // Private pools, also those that the native allocator had before, and their checkpoints.
 #include "allocator.hpp"
 #include "streams.hpp"
+#include "thrown.hpp"
 
 #include <c10/cuda/CUDAGuard.h>
 
@@ -94,8 +95,9 @@ void* source_alloc(void* data, size_t bytes) noexcept {
   try {
     const c10::cuda::CUDAGuard guard(source->device);
     return source->allocator->raw_alloc(bytes);
-  } catch (const std::exception& error) {
-    TORCH_WARN("cuda-mem: the pool's allocator failed: ", error.what());
+  } catch (...) {
+    thrown_by_source.keep();
+    cuda_mem_torch_source_failed(caught().c_str());
     return nullptr;
   }
 }
@@ -105,8 +107,8 @@ void source_free(void* data, void* pointer, size_t /*bytes*/) noexcept {
   try {
     const c10::cuda::CUDAGuard guard(source->device);
     source->allocator->raw_delete(pointer);
-  } catch (const std::exception& error) {
-    TORCH_WARN("cuda-mem: the pool's allocator could not free: ", error.what());
+  } catch (...) {
+    TORCH_WARN("cuda-mem: the pool's allocator could not free: ", caught());
   }
 }
 

@@ -326,6 +326,33 @@ static void source(CA::CUDAAllocator* native) {
   CA::emptyCache(id);
 }
 
+/// A pool whose allocator throws: whoever asks for memory is thrown the same, at once. It is no lack of memory.
+static void failing_source(CA::CUDAAllocator* native) {
+  const auto upstream = std::make_shared<Upstream>(native);
+  const MempoolId_t id{0, 2500};
+  CA::createOrIncrefPool(0, id, upstream);
+  CA::raw_delete(CA::raw_alloc(3 << 20));
+  const auto before = CA::getDeviceStats(0);
+  CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
+  upstream->fails = true;
+  bool was_thrown = false;
+  try {
+    CA::raw_alloc(2 << 20);
+  } catch (const Upstream::Broken&) {
+    was_thrown = true;
+  }
+  EXPECT(was_thrown && upstream->asked == 1);
+  upstream->fails = false;
+  CA::raw_delete(CA::raw_alloc(2 << 20));
+  CA::endAllocateToPool(0, id);
+  const auto after = CA::getDeviceStats(0);
+  EXPECT(after.num_ooms == before.num_ooms && after.num_alloc_retries == before.num_alloc_retries);
+  CA::releasePool(0, id);
+  CA::releasePool(0, id);
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  CA::emptyCache(id);
+}
+
 static void sharing() {
   c10::DataPtr data = CA::get()->allocate(3 << 20);
   const auto handle = CA::shareIpcHandle(data.get());
@@ -554,6 +581,7 @@ int main(int count, char** words) {
     history();
     pools();
     source(native);
+    failing_source(native);
     sharing();
     settings();
     char text[4096] = "";

@@ -11,6 +11,7 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
 use cuda_mem_ipc::cuda_mem_pool::segments::{OptionsError, PoolError};
 
+use super::source::SourceFailed;
 use crate::HandleError;
 
 /// All went well.
@@ -37,6 +38,8 @@ pub const CUDA_MEM_TORCH_UNSUPPORTED: c_int = 9;
 pub const CUDA_MEM_TORCH_IN_CALLBACK: c_int = 10;
 /// A defect of this library.
 pub const CUDA_MEM_TORCH_INTERNAL: c_int = 11;
+/// A pool's source failed, and said so by [`cuda_mem_torch_source_failed`](super::cuda_mem_torch_source_failed).
+pub const CUDA_MEM_TORCH_SOURCE_FAILED: c_int = 12;
 
 /// Why a call failed.
 #[derive(Debug)]
@@ -135,6 +138,7 @@ fn code_of(error: &CoreError) -> c_int {
         CoreError::NotAllocated { .. } => CUDA_MEM_TORCH_NOT_OURS,
         CoreError::Driver(_) => CUDA_MEM_TORCH_DRIVER,
         CoreError::TooLarge { .. } | CoreError::OutOfHostMemory { .. } => CUDA_MEM_TORCH_OUT_OF_MEMORY,
+        CoreError::Io { source, .. } if SourceFailed::is_in(source) => CUDA_MEM_TORCH_SOURCE_FAILED,
         CoreError::Load(_) | CoreError::Io { .. } | CoreError::LockLimit { .. } => CUDA_MEM_TORCH_SYSTEM,
         CoreError::Missing(_) | CoreError::Unsupported { .. } => CUDA_MEM_TORCH_UNSUPPORTED,
         _ => CUDA_MEM_TORCH_INVALID_ARGUMENT,

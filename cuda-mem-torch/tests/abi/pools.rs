@@ -219,6 +219,45 @@ fn a_source_gives_the_segments_and_gets_them_back() {
 }
 
 #[test]
+fn a_source_that_fails_is_asked_once_and_its_words_are_told() {
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn fail(data: *mut c_void, _: usize) -> *mut c_void {
+        ASKED.fetch_add(1, Ordering::Relaxed);
+        if !data.is_null() {
+            // SAFETY: text.
+            unsafe { cuda_mem_torch_source_failed(c"the network is down".as_ptr()) };
+        }
+        null_mut()
+    }
+    unsafe extern "C" fn free(_: *mut c_void, _: *mut c_void, _: usize) {}
+    let _turn = turn();
+    let stream = new_stream().as_raw();
+    let ask = |data| {
+        let pool = user_pool();
+        let source = cuda_mem_torch_source { data, alloc: Some(fail), free: Some(free), release: None };
+        // SAFETY: functions that may be called.
+        succeed(unsafe { cuda_mem_torch_create_or_incref_pool(0, pool, &source) });
+        // SAFETY: no filter.
+        succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+        let (mut block, asked) = (null_mut(), ASKED.load(Ordering::Relaxed));
+        // SAFETY: a stream of the device and a place.
+        let code = unsafe { cuda_mem_torch_malloc(0, MIB, stream, &mut block) };
+        succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+        succeed(cuda_mem_torch_release_pool(0, pool));
+        succeed(cuda_mem_torch_release_pool(0, pool));
+        (code, ASKED.load(Ordering::Relaxed) - asked)
+    };
+    // Said outside of a source it is about none.
+    // SAFETY: text.
+    unsafe { cuda_mem_torch_source_failed(c"nobody asked".as_ptr()) };
+    let (code, asked) = ask(null_mut());
+    assert!(code == CUDA_MEM_TORCH_OUT_OF_MEMORY && asked > 1, "{code}, {asked}");
+    let failed = ask(std::ptr::without_provenance_mut(1));
+    assert_eq!(failed, (CUDA_MEM_TORCH_SOURCE_FAILED, 1));
+    assert!(message().contains("the network is down"), "{}", message());
+}
+
+#[test]
 fn segments_are_numbered_as_they_came() {
     unsafe extern "C" fn from_above(data: *mut c_void, bytes: usize) -> *mut c_void {
         // SAFETY: what is passed below.
