@@ -152,16 +152,17 @@ inline bool is_watched() {
 
 /// Throws why there is no block.
 [[noreturn, gnu::cold]] void refuse(int code, size_t bytes, DeviceIndex device) {
-  if (code == CUDA_MEM_TORCH_OUT_OF_MEMORY && c10::memoryProfilingEnabled()) {
+  if (code == CUDA_MEM_TORCH_OUT_OF_MEMORY) {
     const std::string message = cuda_mem_torch_last_error();
     cuda_mem_torch_device_stats stats{};
-    if (cuda_mem_torch_stats(device, &stats) == CUDA_MEM_TORCH_OK) {
+    if (c10::memoryProfilingEnabled() && cuda_mem_torch_stats(device, &stats) == CUDA_MEM_TORCH_OK) {
       c10::reportOutOfMemoryToProfiler(
           static_cast<int64_t>(bytes),
           static_cast<size_t>(stats.allocated_bytes.all.current),
           static_cast<size_t>(stats.reserved_bytes.all.current),
           c10::Device(c10::kCUDA, device));
     }
+    thrown_by_observer.pass_on();
     TORCH_CHECK_WITH(OutOfMemoryError, false, message);
   }
   check(code, device);

@@ -30,6 +30,8 @@ class Thrown {
 
 /// Of the allocators that pools have their segments from.
 inline thread_local Thrown thrown_by_source;
+/// Of observers of requests that there is no memory for.
+inline thread_local Thrown thrown_by_observer;
 
 /// In a `catch`: what was caught, in words.
 inline std::string caught() noexcept {

@@ -260,6 +260,27 @@ static void history() {
   EXPECT(!CA::isHistoryEnabled() && CA::snapshot().device_traces[0].empty());
 }
 
+/// What an observer throws reaches whoever asked for memory, before the others are told.
+static void failing_observer() {
+  static bool fails = true;
+  static int told_next = 0;
+  CA::attachOutOfMemoryObserver([](int64_t, size_t, size_t, size_t) {
+    if (fails) {
+      throw Upstream::Broken();
+    }
+  });
+  CA::attachOutOfMemoryObserver([](int64_t, size_t, size_t, size_t) { ++told_next; });
+  bool was_thrown = false;
+  try {
+    CA::raw_alloc(32ULL << 40);
+  } catch (const Upstream::Broken&) {
+    was_thrown = true;
+  }
+  EXPECT(was_thrown && told_next == 0);
+  fails = false;
+  EXPECT(has(thrown([] { CA::raw_alloc(32ULL << 40); }), "CUDA out of memory. ") && told_next == 1);
+}
+
 static void pools() {
   const MempoolId_t id{0, 1000};
   CA::createOrIncrefPool(0, id);
@@ -579,6 +600,7 @@ int main(int count, char** words) {
     memory();
     profiled();
     history();
+    failing_observer();
     pools();
     source(native);
     failing_source(native);
