@@ -466,7 +466,7 @@ typedef struct cuda_mem_torch_device_stats {
    */
   int64_t num_ooms;
   /*
-   Waits for all streams.
+   Waits for all streams: for lack of memory, or before the cache was emptied.
    */
   int64_t num_sync_all_streams;
   /*

@@ -9,6 +9,7 @@
 use std::collections::HashSet;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 use cuda_mem_ipc::cuda_mem_pool::{MempoolId, RawResource};
@@ -171,9 +172,9 @@ pub unsafe extern "C" fn cuda_mem_torch_empty_cache(
         let mut given = 0usize;
         let pool = MempoolId::from(pool);
         for device in some(device)? {
-            if pool == MempoolId::NONE {
-                // Beside a capture less is given back.
-                let _ = streams::quiesce(device);
+            // Beside a capture less is given back.
+            if pool == MempoolId::NONE && streams::quiesce(device).is_ok() {
+                device.waits.fetch_add(1, Ordering::Relaxed);
             }
             given = given.saturating_add(device.caching.empty_pool_cache(pool)?);
         }
