@@ -61,6 +61,11 @@ void check(int code, DeviceIndex device) {
   }
 }
 
+void check_block(int code, const void* pointer) {
+  TORCH_CHECK(code != CUDA_MEM_TORCH_NOT_OURS, "invalid device pointer: ", pointer, "\ncuda-mem: ", cuda_mem_torch_last_error());
+  check(code);
+}
+
 namespace {
 
 constexpr size_t one_exabyte = 1152921504606846976ULL;
@@ -343,7 +348,7 @@ void* Allocator::getBaseAllocation(void* pointer, size_t* bytes) {
   if (code == CUDA_MEM_TORCH_NOT_OURS && native_.is_late()) {
     return native_->getBaseAllocation(pointer, bytes);
   }
-  check(code);
+  check_block(code, pointer);
   if (bytes != nullptr) {
     *bytes = size;
   }

@@ -180,6 +180,8 @@ static void memory() {
   }
   int local = 0;
   EXPECT(has(thrown([&] { CA::raw_delete(&local); }), "invalid device pointer"));
+  EXPECT(thrown([&] { CA::getBaseAllocation(&local, nullptr); }).rfind("invalid device pointer: 0x", 0) == 0);
+  EXPECT(thrown([&] { CA::shareIpcHandle(&local); }).rfind("invalid device pointer: 0x", 0) == 0);
   EXPECT(has(thrown([] { CA::get()->allocate(1ULL << 60); }), "more than 1EB"));
   EXPECT(has(thrown([] { CA::get()->allocate(32ULL << 40); }), "Tried to allocate 32768.00 GiB. GPU 0 has a total capacity of"));
   EXPECT(CA::getDeviceStats(0).num_ooms == 1);
