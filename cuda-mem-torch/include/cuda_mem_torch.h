@@ -84,6 +84,26 @@
 #define CUDA_MEM_TORCH_SOURCE_FAILED 12
 
 /*
+ Any other reason, or none.
+ */
+#define CUDA_MEM_TORCH_POOL_OTHER 0
+
+/*
+ Allocations go to the pool already.
+ */
+#define CUDA_MEM_TORCH_POOL_BEGUN 1
+
+/*
+ No allocations go to the pool.
+ */
+#define CUDA_MEM_TORCH_POOL_NOT_BEGUN 2
+
+/*
+ Streams still use blocks of the pool that were freed.
+ */
+#define CUDA_MEM_TORCH_POOL_PENDING 3
+
+/*
  The layout of a pool at one moment.
  */
 typedef struct cuda_mem_torch_checkpoint cuda_mem_torch_checkpoint;
@@ -611,6 +631,11 @@ const char *cuda_mem_torch_last_error(void);
  The driver's code (`CUresult`) of that failure; 0 if the driver refused nothing.
  */
 int cuda_mem_torch_last_driver_code(void);
+
+/*
+ Of a failure with [`CUDA_MEM_TORCH_POOL`], how the pool is: `CUDA_MEM_TORCH_POOL_BEGUN` or another of these.
+ */
+int cuda_mem_torch_last_pool_reason(void);
 
 /*
  Records on all devices from now on. If it does already, the options change.

@@ -132,6 +132,24 @@ struct Delta {
   native::CheckpointDelta told;
 };
 
+/// Throws if a pool was refused for this reason, with what PyTorch says of it before our words.
+void check_reason(int code, int reason, const char* words) {
+  TORCH_CHECK(
+      code != CUDA_MEM_TORCH_POOL || cuda_mem_torch_last_pool_reason() != reason,
+      words,
+      "\ncuda-mem: ",
+      cuda_mem_torch_last_error());
+}
+
+/// Throws if a pool's layout is refused because blocks are still used. PyTorch has no words for that.
+void check_pending(int code) {
+  check_reason(
+      code,
+      CUDA_MEM_TORCH_POOL_PENDING,
+      "blocks of the pool that were freed are still used by streams that were recorded for them; torch.cuda.synchronize() and "
+      "torch.cuda.empty_cache() bring them back");
+}
+
 void note_freed(void* data, void* pointer) noexcept {
   static_cast<Delta*>(data)->told.ptrs_freed.push_back(pointer);
 }
@@ -171,10 +189,10 @@ void Allocator::beginAllocateToPool(
     return;
   }
   see_streams(device);
-  check(
-      cuda_mem_torch_begin_allocate_to_pool(
-          device, pool_id(id), &accepts, new Filter{std::move(filter)}, &release_filter),
-      device);
+  const int code = cuda_mem_torch_begin_allocate_to_pool(
+      device, pool_id(id), &accepts, new Filter{std::move(filter)}, &release_filter);
+  check_reason(code, CUDA_MEM_TORCH_POOL_BEGUN, "beginAllocateToPool: already recording to mempool_id");
+  check(code, device);
   pool_uses_.fetch_add(1);
 }
 
@@ -183,7 +201,9 @@ void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
     native_.end(device, id);
     return;
   }
-  check(cuda_mem_torch_end_allocate_to_pool(device, pool_id(id)), device);
+  const int code = cuda_mem_torch_end_allocate_to_pool(device, pool_id(id));
+  check_reason(code, CUDA_MEM_TORCH_POOL_NOT_BEGUN, "endAllocatePool: not currently recording to mempool_id");
+  check(code, device);
 }
 
 void Allocator::releasePool(DeviceIndex device, MempoolId_t id) {
@@ -249,6 +269,7 @@ std::shared_ptr<native::AllocatorState> Allocator::getCheckpointState(DeviceInde
   }
   auto state = std::make_shared<State>();
   const int code = cuda_mem_torch_checkpoint_pool(device, pool_id(id), &state->checkpoint);
+  check_pending(code);
   TORCH_CHECK(code != CUDA_MEM_TORCH_POOL, "Could not find pool of id, or it is freeable: ", cuda_mem_torch_last_error());
   check(code, device);
   return state;
@@ -262,7 +283,9 @@ native::CheckpointDelta Allocator::setCheckpointPoolState(
     return native_->setCheckpointPoolState(device, std::move(state));
   }
   Delta delta{device, {}};
-  check(cuda_mem_torch_restore_pool(device, ours->checkpoint, &delta, &note_freed, &note_allocated), device);
+  const int code = cuda_mem_torch_restore_pool(device, ours->checkpoint, &delta, &note_freed, &note_allocated);
+  check_pending(code);
+  check(code, device);
   return std::move(delta.told);
 }
 

@@ -322,6 +322,36 @@ static void pools() {
   EXPECT(has(thrown([&] { CA::checkPoolLiveAllocations(0, {0, 4711}, {}); }), "Could not find pool"));
 }
 
+/// Why a pool is refused is told in PyTorch's words, where it has some.
+static void refused_pools() {
+  const MempoolId_t id{0, 1500};
+  const auto every = [](cudaStream_t) { return true; };
+  const auto begins = [](const std::string& text, const std::string& words) { return has(text, words) && text.rfind(words, 0) == 0; };
+  CA::beginAllocateToPool(0, id, every);
+  EXPECT(begins(thrown([&] { CA::beginAllocateToPool(0, id, every); }), "beginAllocateToPool: already recording to mempool_id"));
+  c10::DataPtr recorded = CA::get()->allocate(1 << 20);
+  CA::endAllocateToPool(0, id);
+  EXPECT(begins(thrown([&] { CA::endAllocateToPool(0, id); }), "endAllocatePool: not currently recording to mempool_id"));
+  const auto state = CA::getCheckpointState(0, id);
+  // Freed, it is still used by a stream that captures.
+  const auto capturing = c10::cuda::getStreamFromPool(false, 0);
+  C10_CUDA_CHECK(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeRelaxed));
+  CA::recordStream(recorded, capturing);
+  recorded.clear();
+  const std::string pending = "blocks of the pool that were freed are still used by streams";
+  EXPECT(has(thrown([&] { CA::getCheckpointState(0, id); }), pending));
+  EXPECT(has(thrown([&] { CA::setCheckpointPoolState(0, state); }), pending));
+  cudaGraph_t graph = nullptr;
+  C10_CUDA_CHECK(cudaStreamEndCapture(capturing, &graph));
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  CA::emptyCache();
+  EXPECT(CA::getCheckpointState(0, id) != nullptr);
+  CA::releasePool(0, id);
+  EXPECT(begins(thrown([&] { CA::getCheckpointState(0, id); }), "Could not find pool of id, or it is freeable"));
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  CA::emptyCache(id);
+}
+
 /// A pool whose segments another allocator gives, the upper one first: they are numbered as they came.
 static void source(CA::CUDAAllocator* native) {
   const auto upstream = std::make_shared<Upstream>(native);
@@ -604,6 +634,7 @@ int main(int count, char** words) {
     history();
     failing_observer();
     pools();
+    refused_pools();
     source(native);
     failing_source(native);
     sharing();
