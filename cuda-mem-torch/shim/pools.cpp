@@ -280,7 +280,12 @@ native::CheckpointDelta Allocator::setCheckpointPoolState(
     std::shared_ptr<native::AllocatorState> state) {
   const auto ours = std::dynamic_pointer_cast<State>(state);
   if (ours == nullptr) {
-    return native_->setCheckpointPoolState(device, std::move(state));
+    native::CheckpointDelta told = native_->setCheckpointPoolState(device, std::move(state));
+    // PyTorch gives these to storages, which it knows later by the deleter that it sees now.
+    for (c10::DataPtr& data : told.dataptrs_allocd) {
+      [[maybe_unused]] const bool was_native = data.compare_exchange_deleter(native_->raw_deleter(), &delete_block);
+    }
+    return told;
   }
   Delta delta{device, {}};
   const int code = cuda_mem_torch_restore_pool(device, ours->checkpoint, &delta, &note_freed, &note_allocated);

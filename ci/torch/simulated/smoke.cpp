@@ -536,6 +536,23 @@ static void limits(CA::CUDAAllocator* native) {
   EXPECT(CA::isEnabled() && native->isEnabled());
 }
 
+/// A checkpoint of a pool of the native allocator's is restored for tensors that PyTorch knows by the deleter that it sees now.
+static void checkpointed_before(CA::CUDAAllocator* native) {
+  const MempoolId_t id{0, 4200};
+  native->createOrIncrefPool(0, id);
+  CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
+  void* inside = CA::raw_alloc(1 << 20);
+  CA::endAllocateToPool(0, id);
+  {
+    auto delta = CA::setCheckpointPoolState(0, CA::getCheckpointState(0, id));
+    EXPECT(delta.ptrs_freed.size() == 1 && delta.dataptrs_allocd.size() == 1);
+    EXPECT(delta.dataptrs_allocd[0].get() == inside && delta.dataptrs_allocd[0].get_deleter() == CA::get()->raw_deleter());
+  }
+  EXPECT(CA::checkPoolLiveAllocations(0, id, {}));
+  CA::releasePool(0, id);
+  CA::releasePool(0, id);
+}
+
 /// PyTorch's settings hold, whenever they were changed.
 static void settings_stay() {
   char text[4096] = "";
@@ -594,6 +611,7 @@ static void late(CA::CUDAAllocator* native) {
   early.clear();
   EXPECT(allocated() == 1 << 20);
   fresh.clear();
+  checkpointed_before(native);
   // A thread that is inside of such a pool would stay there.
   const MempoolId_t routed{0, 4500};
   native->createOrIncrefPool(0, routed);
