@@ -34,6 +34,9 @@ void check(int code, DeviceIndex device = -1);
 /// As above, for a call that takes a block.
 void check_block(int code, const void* pointer);
 
+/// Throws if a pool was refused for this reason, with what PyTorch says of it before our words.
+void check_reason(int code, int reason, const char* words);
+
 /// Whether a call did nothing because it came from a forked child, which destroys the pools that it inherited where nothing may be
 /// thrown. They are the parent's.
 inline bool is_parents(int code) {

@@ -1,4 +1,4 @@
-// Private pools, also those that the native allocator had before, and their checkpoints.
+// Private pools, also those that the native allocator had before.
 #include "allocator.hpp"
 #include "streams.hpp"
 #include "thrown.hpp"
@@ -116,23 +116,8 @@ void source_release(void* data) noexcept {
   delete static_cast<Source*>(data);
 }
 
-/// The layout of a pool of this allocator.
-struct State final : native::AllocatorState {
-  State() = default;
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-  ~State() override {
-    cuda_mem_torch_free_checkpoint(checkpoint);
-  }
-  cuda_mem_torch_checkpoint* checkpoint = nullptr;
-};
+} // namespace
 
-struct Delta {
-  DeviceIndex device;
-  native::CheckpointDelta told;
-};
-
-/// Throws if a pool was refused for this reason, with what PyTorch says of it before our words.
 void check_reason(int code, int reason, const char* words) {
   TORCH_CHECK(
       code != CUDA_MEM_TORCH_POOL || cuda_mem_torch_last_pool_reason() != reason,
@@ -140,26 +125,6 @@ void check_reason(int code, int reason, const char* words) {
       "\ncuda-mem: ",
       cuda_mem_torch_last_error());
 }
-
-/// Throws if a pool's layout is refused because blocks are still used. PyTorch has no words for that.
-void check_pending(int code) {
-  check_reason(
-      code,
-      CUDA_MEM_TORCH_POOL_PENDING,
-      "blocks of the pool that were freed are still used by streams that were recorded for them; torch.cuda.synchronize() and "
-      "torch.cuda.empty_cache() bring them back");
-}
-
-void note_freed(void* data, void* pointer) noexcept {
-  static_cast<Delta*>(data)->told.ptrs_freed.push_back(pointer);
-}
-
-void note_allocated(void* data, void* pointer) noexcept {
-  auto* delta = static_cast<Delta*>(data);
-  delta->told.dataptrs_allocd.emplace_back(pointer, pointer, &delete_block, c10::Device(c10::kCUDA, delta->device));
-}
-
-} // namespace
 
 void Allocator::createOrIncrefPool(
     DeviceIndex device,
@@ -261,37 +226,6 @@ bool Allocator::checkPoolLiveAllocations(
   TORCH_CHECK(code != CUDA_MEM_TORCH_POOL, "Could not find pool of id: ", cuda_mem_torch_last_error());
   check(code, device);
   return are;
-}
-
-std::shared_ptr<native::AllocatorState> Allocator::getCheckpointState(DeviceIndex device, MempoolId_t id) {
-  if (is_native_pool(device, id)) {
-    return native_->getCheckpointState(device, id);
-  }
-  auto state = std::make_shared<State>();
-  const int code = cuda_mem_torch_checkpoint_pool(device, pool_id(id), &state->checkpoint);
-  check_pending(code);
-  TORCH_CHECK(code != CUDA_MEM_TORCH_POOL, "Could not find pool of id, or it is freeable: ", cuda_mem_torch_last_error());
-  check(code, device);
-  return state;
-}
-
-native::CheckpointDelta Allocator::setCheckpointPoolState(
-    DeviceIndex device,
-    std::shared_ptr<native::AllocatorState> state) {
-  const auto ours = std::dynamic_pointer_cast<State>(state);
-  if (ours == nullptr) {
-    native::CheckpointDelta told = native_->setCheckpointPoolState(device, std::move(state));
-    // PyTorch gives these to storages, which it knows later by the deleter that it sees now.
-    for (c10::DataPtr& data : told.dataptrs_allocd) {
-      [[maybe_unused]] const bool was_native = data.compare_exchange_deleter(native_->raw_deleter(), &delete_block);
-    }
-    return told;
-  }
-  Delta delta{device, {}};
-  const int code = cuda_mem_torch_restore_pool(device, ours->checkpoint, &delta, &note_freed, &note_allocated);
-  check_pending(code);
-  check(code, device);
-  return std::move(delta.told);
 }
 
 } // namespace cuda_mem

@@ -308,8 +308,14 @@ static void pools() {
   EXPECT(info.segments[0].address == reinterpret_cast<size_t>(inside));
   EXPECT(CA::checkPoolLiveAllocations(0, id, {inside}) && !CA::checkPoolLiveAllocations(0, id, {inside, outside}));
   const auto state = CA::getCheckpointState(0, id);
-  auto delta = CA::setCheckpointPoolState(0, state);
+  const auto listening = std::make_shared<Listening>();
+  auto delta = [&] {
+    const c10::DebugInfoGuard profiling(c10::DebugInfoKind::PROFILER_STATE, listening);
+    return CA::setCheckpointPoolState(0, state);
+  }();
   EXPECT(delta.ptrs_freed.size() == 1 && delta.dataptrs_allocd.size() == 1);
+  const std::vector<std::pair<int64_t, size_t>> wanted{{-(20 << 20), 4 << 20}, {20 << 20, 24 << 20}};
+  EXPECT(listening->told == wanted);
   EXPECT(delta.dataptrs_allocd[0].get() == inside && delta.dataptrs_allocd[0].get_deleter() == CA::get()->raw_deleter());
   delta.dataptrs_allocd.clear();
   CA::raw_delete(outside);
