@@ -329,6 +329,19 @@ def out_of_memory():
     assert text.startswith("CUDA out of memory. Tried to allocate 32768.00 GiB. GPU 0 has a total capacity of"), text
     assert seen == [(0, 32 << 40)], seen
     assert torch.cuda.memory_stats()["num_ooms"] == 1
+    fails = [True]
+
+    def observe(*_told):
+        if fails:
+            raise KeyError(fails.pop())
+
+    torch._C._cuda_attach_out_of_memory_observer(observe)
+    for expected in (KeyError, torch.OutOfMemoryError):
+        try:
+            torch.empty(32 << 40, dtype=torch.uint8, device="cuda")
+            raise AssertionError("32 TiB were given")
+        except expected:
+            pass
     free, _ = torch.cuda.mem_get_info()
     big = torch.empty(int(free * 0.8), dtype=torch.uint8, device="cuda")
     try:

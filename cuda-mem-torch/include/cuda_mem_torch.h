@@ -79,6 +79,31 @@
 #define CUDA_MEM_TORCH_INTERNAL 11
 
 /*
+ A pool's source failed, and said so by [`cuda_mem_torch_source_failed`](super::cuda_mem_torch_source_failed).
+ */
+#define CUDA_MEM_TORCH_SOURCE_FAILED 12
+
+/*
+ Any other reason, or none.
+ */
+#define CUDA_MEM_TORCH_POOL_OTHER 0
+
+/*
+ Allocations go to the pool already.
+ */
+#define CUDA_MEM_TORCH_POOL_BEGUN 1
+
+/*
+ No allocations go to the pool.
+ */
+#define CUDA_MEM_TORCH_POOL_NOT_BEGUN 2
+
+/*
+ Streams still use blocks of the pool that were freed.
+ */
+#define CUDA_MEM_TORCH_POOL_PENDING 3
+
+/*
  The layout of a pool at one moment.
  */
 typedef struct cuda_mem_torch_checkpoint cuda_mem_torch_checkpoint;
@@ -213,7 +238,8 @@ typedef struct cuda_mem_torch_source {
    */
   void *data;
   /*
-   Memory of so many bytes at a multiple of 512, or null if there is none.
+   Memory of so many bytes at a multiple of 512, or null if there is none, which is a lack of memory unless
+   [`cuda_mem_torch_source_failed`] was called.
    */
   void *(*alloc)(void *data, size_t bytes);
   /*
@@ -460,7 +486,7 @@ typedef struct cuda_mem_torch_device_stats {
    */
   int64_t num_ooms;
   /*
-   Waits for all streams.
+   Waits for all streams: for lack of memory, or before the cache was emptied.
    */
   int64_t num_sync_all_streams;
   /*
@@ -605,6 +631,11 @@ const char *cuda_mem_torch_last_error(void);
  The driver's code (`CUresult`) of that failure; 0 if the driver refused nothing.
  */
 int cuda_mem_torch_last_driver_code(void);
+
+/*
+ Of a failure with [`CUDA_MEM_TORCH_POOL`], how the pool is: `CUDA_MEM_TORCH_POOL_BEGUN` or another of these.
+ */
+int cuda_mem_torch_last_pool_reason(void);
 
 /*
  Records on all devices from now on. If it does already, the options change.
@@ -1036,6 +1067,16 @@ int cuda_mem_torch_expandable_segment_sizes(int device, void *data, void (*size)
                                                                                  void *stream,
                                                                                  bool is_small,
                                                                                  uint64_t bytes));
+
+/*
+ Called by the `alloc` of a [`cuda_mem_torch_source`] before it returns null, it says that the source fails for another reason than a lack of
+ memory: nothing is tried then, and the request fails with `CUDA_MEM_TORCH_SOURCE_FAILED` and this text.
+
+ # Safety
+
+ `reason` is null or text that ends with a 0.
+ */
+void cuda_mem_torch_source_failed(const char *reason);
 
 /*
  The statistics of a device; nothing but the option, before it is used.

@@ -31,6 +31,12 @@ inline cuda_mem_torch_pool_id pool_id(const MempoolId_t& id) {
 /// Throws what a call of the library failed with, as PyTorch's own allocator would.
 void check(int code, DeviceIndex device = -1);
 
+/// As above, for a call that takes a block.
+void check_block(int code, const void* pointer);
+
+/// Throws if a pool was refused for this reason, with what PyTorch says of it before our words.
+void check_reason(int code, int reason, const char* words);
+
 /// Whether a call did nothing because it came from a forked child, which destroys the pools that it inherited where nothing may be
 /// thrown. They are the parent's.
 inline bool is_parents(int code) {

@@ -1,5 +1,6 @@
 // Blocks, their streams, and how the allocator is set up.
 #include "allocator.hpp"
+#include "thrown.hpp"
 
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAException.h>
@@ -13,6 +14,17 @@
 #include <limits>
 
 namespace cuda_mem {
+
+namespace {
+
+/// Throws what the driver refused as PyTorch's own checks of CUDA's calls do, which programs tell by type and code. The runtime's codes
+/// are the driver's.
+[[noreturn, gnu::cold]] void throw_of_driver(int code, const std::string& message) {
+  const std::string text = std::string("CUDA error: ") + cudaGetErrorString(static_cast<cudaError_t>(code)) + "\n" + message;
+  throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, code, text);
+}
+
+} // namespace
 
 void check(int code, DeviceIndex device) {
   if (C10_LIKELY(code == CUDA_MEM_TORCH_OK)) {
@@ -36,9 +48,22 @@ void check(int code, DeviceIndex device) {
           ": did you call init? ",
           message);
       TORCH_CHECK_VALUE(false, "cuda-mem: ", message);
-    default:
-      TORCH_CHECK(false, "cuda-mem: ", message, device >= 0 ? " (device " + std::to_string(device) + ")" : "");
+    case CUDA_MEM_TORCH_SOURCE_FAILED:
+      thrown_by_source.pass_on();
+      [[fallthrough]];
+    default: {
+      const std::string text = "cuda-mem: " + message + (device >= 0 ? " (device " + std::to_string(device) + ")" : "");
+      if (const int refused = cuda_mem_torch_last_driver_code(); code == CUDA_MEM_TORCH_DRIVER && refused != 0) {
+        throw_of_driver(refused, text);
+      }
+      TORCH_CHECK(false, text);
+    }
   }
+}
+
+void check_block(int code, const void* pointer) {
+  TORCH_CHECK(code != CUDA_MEM_TORCH_NOT_OURS, "invalid device pointer: ", pointer, "\ncuda-mem: ", cuda_mem_torch_last_error());
+  check(code);
 }
 
 namespace {
@@ -132,16 +157,17 @@ inline bool is_watched() {
 
 /// Throws why there is no block.
 [[noreturn, gnu::cold]] void refuse(int code, size_t bytes, DeviceIndex device) {
-  if (code == CUDA_MEM_TORCH_OUT_OF_MEMORY && c10::memoryProfilingEnabled()) {
+  if (code == CUDA_MEM_TORCH_OUT_OF_MEMORY) {
     const std::string message = cuda_mem_torch_last_error();
     cuda_mem_torch_device_stats stats{};
-    if (cuda_mem_torch_stats(device, &stats) == CUDA_MEM_TORCH_OK) {
+    if (c10::memoryProfilingEnabled() && cuda_mem_torch_stats(device, &stats) == CUDA_MEM_TORCH_OK) {
       c10::reportOutOfMemoryToProfiler(
           static_cast<int64_t>(bytes),
           static_cast<size_t>(stats.allocated_bytes.all.current),
           static_cast<size_t>(stats.reserved_bytes.all.current),
           c10::Device(c10::kCUDA, device));
     }
+    thrown_by_observer.pass_on();
     TORCH_CHECK_WITH(OutOfMemoryError, false, message);
   }
   check(code, device);
@@ -322,7 +348,7 @@ void* Allocator::getBaseAllocation(void* pointer, size_t* bytes) {
   if (code == CUDA_MEM_TORCH_NOT_OURS && native_.is_late()) {
     return native_->getBaseAllocation(pointer, bytes);
   }
-  check(code);
+  check_block(code, pointer);
   if (bytes != nullptr) {
     *bytes = size;
   }

@@ -1,6 +1,7 @@
-// Private pools, also those that the native allocator had before, and their checkpoints.
+// Private pools, also those that the native allocator had before.
 #include "allocator.hpp"
 #include "streams.hpp"
+#include "thrown.hpp"
 
 #include <c10/cuda/CUDAGuard.h>
 
@@ -94,8 +95,9 @@ void* source_alloc(void* data, size_t bytes) noexcept {
   try {
     const c10::cuda::CUDAGuard guard(source->device);
     return source->allocator->raw_alloc(bytes);
-  } catch (const std::exception& error) {
-    TORCH_WARN("cuda-mem: the pool's allocator failed: ", error.what());
+  } catch (...) {
+    thrown_by_source.keep();
+    cuda_mem_torch_source_failed(caught().c_str());
     return nullptr;
   }
 }
@@ -105,8 +107,8 @@ void source_free(void* data, void* pointer, size_t /*bytes*/) noexcept {
   try {
     const c10::cuda::CUDAGuard guard(source->device);
     source->allocator->raw_delete(pointer);
-  } catch (const std::exception& error) {
-    TORCH_WARN("cuda-mem: the pool's allocator could not free: ", error.what());
+  } catch (...) {
+    TORCH_WARN("cuda-mem: the pool's allocator could not free: ", caught());
   }
 }
 
@@ -114,32 +116,15 @@ void source_release(void* data) noexcept {
   delete static_cast<Source*>(data);
 }
 
-/// The layout of a pool of this allocator.
-struct State final : native::AllocatorState {
-  State() = default;
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-  ~State() override {
-    cuda_mem_torch_free_checkpoint(checkpoint);
-  }
-  cuda_mem_torch_checkpoint* checkpoint = nullptr;
-};
-
-struct Delta {
-  DeviceIndex device;
-  native::CheckpointDelta told;
-};
-
-void note_freed(void* data, void* pointer) noexcept {
-  static_cast<Delta*>(data)->told.ptrs_freed.push_back(pointer);
-}
-
-void note_allocated(void* data, void* pointer) noexcept {
-  auto* delta = static_cast<Delta*>(data);
-  delta->told.dataptrs_allocd.emplace_back(pointer, pointer, &delete_block, c10::Device(c10::kCUDA, delta->device));
-}
-
 } // namespace
+
+void check_reason(int code, int reason, const char* words) {
+  TORCH_CHECK(
+      code != CUDA_MEM_TORCH_POOL || cuda_mem_torch_last_pool_reason() != reason,
+      words,
+      "\ncuda-mem: ",
+      cuda_mem_torch_last_error());
+}
 
 void Allocator::createOrIncrefPool(
     DeviceIndex device,
@@ -169,10 +154,10 @@ void Allocator::beginAllocateToPool(
     return;
   }
   see_streams(device);
-  check(
-      cuda_mem_torch_begin_allocate_to_pool(
-          device, pool_id(id), &accepts, new Filter{std::move(filter)}, &release_filter),
-      device);
+  const int code = cuda_mem_torch_begin_allocate_to_pool(
+      device, pool_id(id), &accepts, new Filter{std::move(filter)}, &release_filter);
+  check_reason(code, CUDA_MEM_TORCH_POOL_BEGUN, "beginAllocateToPool: already recording to mempool_id");
+  check(code, device);
   pool_uses_.fetch_add(1);
 }
 
@@ -181,7 +166,9 @@ void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
     native_.end(device, id);
     return;
   }
-  check(cuda_mem_torch_end_allocate_to_pool(device, pool_id(id)), device);
+  const int code = cuda_mem_torch_end_allocate_to_pool(device, pool_id(id));
+  check_reason(code, CUDA_MEM_TORCH_POOL_NOT_BEGUN, "endAllocatePool: not currently recording to mempool_id");
+  check(code, device);
 }
 
 void Allocator::releasePool(DeviceIndex device, MempoolId_t id) {
@@ -239,29 +226,6 @@ bool Allocator::checkPoolLiveAllocations(
   TORCH_CHECK(code != CUDA_MEM_TORCH_POOL, "Could not find pool of id: ", cuda_mem_torch_last_error());
   check(code, device);
   return are;
-}
-
-std::shared_ptr<native::AllocatorState> Allocator::getCheckpointState(DeviceIndex device, MempoolId_t id) {
-  if (is_native_pool(device, id)) {
-    return native_->getCheckpointState(device, id);
-  }
-  auto state = std::make_shared<State>();
-  const int code = cuda_mem_torch_checkpoint_pool(device, pool_id(id), &state->checkpoint);
-  TORCH_CHECK(code != CUDA_MEM_TORCH_POOL, "Could not find pool of id, or it is freeable: ", cuda_mem_torch_last_error());
-  check(code, device);
-  return state;
-}
-
-native::CheckpointDelta Allocator::setCheckpointPoolState(
-    DeviceIndex device,
-    std::shared_ptr<native::AllocatorState> state) {
-  const auto ours = std::dynamic_pointer_cast<State>(state);
-  if (ours == nullptr) {
-    return native_->setCheckpointPoolState(device, std::move(state));
-  }
-  Delta delta{device, {}};
-  check(cuda_mem_torch_restore_pool(device, ours->checkpoint, &delta, &note_freed, &note_allocated), device);
-  return std::move(delta.told);
 }
 
 } // namespace cuda_mem

@@ -1,5 +1,6 @@
 // Statistics, snapshots and history.
 #include "allocator.hpp"
+#include "thrown.hpp"
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/ApproximateClock.h>
@@ -143,13 +144,41 @@ native::AllocatorConfigInfo config() {
   return info;
 }
 
-void observe(void* data, int64_t device, size_t requested, size_t total, size_t free) noexcept {
-  try {
-    (*static_cast<native::OutOfMemoryObserver*>(data))(device, requested, total, free);
-  } catch (const std::exception& error) {
-    TORCH_WARN("cuda-mem: an out-of-memory observer failed: ", error.what());
+/// PyTorch's observers of requests that there is no memory for, in their order. The library has one for all of them: of several it would
+/// tell the others too after one has thrown.
+class Observers {
+ public:
+  void add(native::OutOfMemoryObserver observer) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!attached_) {
+      check(cuda_mem_torch_attach_oom_observer(&tell, this));
+      attached_ = true;
+    }
+    all_.push_back(std::move(observer));
   }
-}
+
+ private:
+  static void tell(void* data, int64_t device, size_t requested, size_t total, size_t free) noexcept {
+    // Of a request that was not made here, so that nobody was thrown it.
+    thrown_by_observer.forget();
+    try {
+      for (const auto& observer : static_cast<Observers*>(data)->all()) {
+        observer(device, requested, total, free);
+      }
+    } catch (...) {
+      thrown_by_observer.keep();
+    }
+  }
+
+  std::vector<native::OutOfMemoryObserver> all() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return all_;
+  }
+
+  std::mutex mutex_;
+  std::vector<native::OutOfMemoryObserver> all_;
+  bool attached_{false};
+};
 
 void track(void* data, const cuda_mem_torch_trace_entry* entry) noexcept {
   try {
@@ -351,12 +380,13 @@ std::string Allocator::getUserMetadata() {
 }
 
 void Allocator::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) {
-  // Never detached, so never freed.
-  check(cuda_mem_torch_attach_oom_observer(&observe, new native::OutOfMemoryObserver(std::move(observer))));
+  // They are asked until the process has ended.
+  static auto* observers = new Observers();
+  observers->add(std::move(observer));
 }
 
 void Allocator::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
-  // As above.
+  // Never detached, so never freed.
   check(cuda_mem_torch_attach_trace_tracker(&track, new native::AllocatorTraceTracker(std::move(tracker))));
 }
 

@@ -41,10 +41,10 @@ native::ShareableHandle Allocator::shareIpcHandle(void* pointer) {
   if (code == CUDA_MEM_TORCH_NOT_OURS && native_.is_late()) {
     return native_->shareIpcHandle(pointer);
   }
-  check(code);
+  check_block(code, pointer);
   std::string handle(length, '\0');
-  check(cuda_mem_torch_ipc_share(
-      pointer, reinterpret_cast<uint8_t*>(handle.data()), handle.size(), &length, &offset));
+  auto* bytes = reinterpret_cast<uint8_t*>(handle.data());
+  check_block(cuda_mem_torch_ipc_share(pointer, bytes, handle.size(), &length, &offset), pointer);
   return {static_cast<ptrdiff_t>(offset), std::move(handle)};
 }
 

@@ -46,12 +46,18 @@ def late():
     with torch.cuda.use_mem_pool(pool):
         again = block()
     assert torch.cuda.memory_allocated() == 32 * MIB
+    # Restored as graph trees do: what was recorded since is swapped for what is given the memory.
+    same = torch._C._construct_storage_from_data_pointer(again.data_ptr(), again.device, 8 * MIB)
+    state = torch._C._cuda_getCheckpointState(0, pool.id)
+    torch._C._cuda_setCheckpointPoolState(0, state, [again.untyped_storage()._cdata], [same._cdata])
+    assert torch._C._has_Standard_Deleter(same._cdata) and not torch._C._has_Standard_Deleter(again.untyped_storage()._cdata)
+    assert torch.cuda.memory_allocated() == 32 * MIB
     # One that the native allocator has never heard of.
     later = torch.cuda.MemPool(no_split=True)
     with torch.cuda.use_mem_pool(later):
         ours = block()
     assert later.use_count() == 1 and len(later.snapshot()) == 1
-    del early, pooled, again, pool, later, ours
+    del early, pooled, again, same, state, pool, later, ours
     torch.cuda.empty_cache()
     assert torch.cuda.memory_allocated() == 8 * MIB
 

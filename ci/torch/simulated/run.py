@@ -111,7 +111,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         program, environment = build_program(folder, arguments.headers, arguments.build, "smoke.cpp", ["-O0", "-g1"])
-        # Where there is one device alone, nobody is asked which is current. The last cannot make one of PyTorch's streams at first.
+        # Where there is one device alone, nobody is asked which is current. The last two cannot make one of PyTorch's streams, or get memory, at first.
         for words, settings, more in (
             ([], "devices=2", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "0"}),
             (["late"], "devices=2", {}),
@@ -119,6 +119,7 @@ def main():
             (["uncached"], "devices=2", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
             (["uncached"], "devices=2", {"PYTORCH_NO_HIP_MEMORY_CACHING": "1"}),
             (["seeing"], "faults=cuStreamCreateWithPriority:40:2", {}),
+            (["refused"], "faults=cuMemCreate:1:700", {}),
         ):
             chosen = environment | {"CUDA_MEM_SIM": settings} | more
             subprocess.run([str(program), *words], env=chosen, check=True, timeout=300)

@@ -180,6 +180,8 @@ static void memory() {
   }
   int local = 0;
   EXPECT(has(thrown([&] { CA::raw_delete(&local); }), "invalid device pointer"));
+  EXPECT(thrown([&] { CA::getBaseAllocation(&local, nullptr); }).rfind("invalid device pointer: 0x", 0) == 0);
+  EXPECT(thrown([&] { CA::shareIpcHandle(&local); }).rfind("invalid device pointer: 0x", 0) == 0);
   EXPECT(has(thrown([] { CA::get()->allocate(1ULL << 60); }), "more than 1EB"));
   EXPECT(has(thrown([] { CA::get()->allocate(32ULL << 40); }), "Tried to allocate 32768.00 GiB. GPU 0 has a total capacity of"));
   EXPECT(CA::getDeviceStats(0).num_ooms == 1);
@@ -260,6 +262,27 @@ static void history() {
   EXPECT(!CA::isHistoryEnabled() && CA::snapshot().device_traces[0].empty());
 }
 
+/// What an observer throws reaches whoever asked for memory, before the others are told.
+static void failing_observer() {
+  static bool fails = true;
+  static int told_next = 0;
+  CA::attachOutOfMemoryObserver([](int64_t, size_t, size_t, size_t) {
+    if (fails) {
+      throw Upstream::Broken();
+    }
+  });
+  CA::attachOutOfMemoryObserver([](int64_t, size_t, size_t, size_t) { ++told_next; });
+  bool was_thrown = false;
+  try {
+    CA::raw_alloc(32ULL << 40);
+  } catch (const Upstream::Broken&) {
+    was_thrown = true;
+  }
+  EXPECT(was_thrown && told_next == 0);
+  fails = false;
+  EXPECT(has(thrown([] { CA::raw_alloc(32ULL << 40); }), "CUDA out of memory. ") && told_next == 1);
+}
+
 static void pools() {
   const MempoolId_t id{0, 1000};
   CA::createOrIncrefPool(0, id);
@@ -285,8 +308,14 @@ static void pools() {
   EXPECT(info.segments[0].address == reinterpret_cast<size_t>(inside));
   EXPECT(CA::checkPoolLiveAllocations(0, id, {inside}) && !CA::checkPoolLiveAllocations(0, id, {inside, outside}));
   const auto state = CA::getCheckpointState(0, id);
-  auto delta = CA::setCheckpointPoolState(0, state);
+  const auto listening = std::make_shared<Listening>();
+  auto delta = [&] {
+    const c10::DebugInfoGuard profiling(c10::DebugInfoKind::PROFILER_STATE, listening);
+    return CA::setCheckpointPoolState(0, state);
+  }();
   EXPECT(delta.ptrs_freed.size() == 1 && delta.dataptrs_allocd.size() == 1);
+  const std::vector<std::pair<int64_t, size_t>> wanted{{-(20 << 20), 4 << 20}, {20 << 20, 24 << 20}};
+  EXPECT(listening->told == wanted);
   EXPECT(delta.dataptrs_allocd[0].get() == inside && delta.dataptrs_allocd[0].get_deleter() == CA::get()->raw_deleter());
   delta.dataptrs_allocd.clear();
   CA::raw_delete(outside);
@@ -297,6 +326,36 @@ static void pools() {
   CA::emptyCache(id);
   EXPECT(CA::snapshot(id).segments.empty());
   EXPECT(has(thrown([&] { CA::checkPoolLiveAllocations(0, {0, 4711}, {}); }), "Could not find pool"));
+}
+
+/// Why a pool is refused is told in PyTorch's words, where it has some.
+static void refused_pools() {
+  const MempoolId_t id{0, 1500};
+  const auto every = [](cudaStream_t) { return true; };
+  const auto begins = [](const std::string& text, const std::string& words) { return has(text, words) && text.rfind(words, 0) == 0; };
+  CA::beginAllocateToPool(0, id, every);
+  EXPECT(begins(thrown([&] { CA::beginAllocateToPool(0, id, every); }), "beginAllocateToPool: already recording to mempool_id"));
+  c10::DataPtr recorded = CA::get()->allocate(1 << 20);
+  CA::endAllocateToPool(0, id);
+  EXPECT(begins(thrown([&] { CA::endAllocateToPool(0, id); }), "endAllocatePool: not currently recording to mempool_id"));
+  const auto state = CA::getCheckpointState(0, id);
+  // Freed, it is still used by a stream that captures.
+  const auto capturing = c10::cuda::getStreamFromPool(false, 0);
+  C10_CUDA_CHECK(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeRelaxed));
+  CA::recordStream(recorded, capturing);
+  recorded.clear();
+  const std::string pending = "blocks of the pool that were freed are still used by streams";
+  EXPECT(has(thrown([&] { CA::getCheckpointState(0, id); }), pending));
+  EXPECT(has(thrown([&] { CA::setCheckpointPoolState(0, state); }), pending));
+  cudaGraph_t graph = nullptr;
+  C10_CUDA_CHECK(cudaStreamEndCapture(capturing, &graph));
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  CA::emptyCache();
+  EXPECT(CA::getCheckpointState(0, id) != nullptr);
+  CA::releasePool(0, id);
+  EXPECT(begins(thrown([&] { CA::getCheckpointState(0, id); }), "Could not find pool of id, or it is freeable"));
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  CA::emptyCache(id);
 }
 
 /// A pool whose segments another allocator gives, the upper one first: they are numbered as they came.
@@ -320,6 +379,33 @@ static void source(CA::CUDAAllocator* native) {
   EXPECT(segments.size() == 2 && segments[0].registration_counter == 1 && segments[1].registration_counter == 0);
   CA::raw_delete(inside);
   CA::raw_delete(second);
+  CA::releasePool(0, id);
+  CA::releasePool(0, id);
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  CA::emptyCache(id);
+}
+
+/// A pool whose allocator throws: whoever asks for memory is thrown the same, at once. It is no lack of memory.
+static void failing_source(CA::CUDAAllocator* native) {
+  const auto upstream = std::make_shared<Upstream>(native);
+  const MempoolId_t id{0, 2500};
+  CA::createOrIncrefPool(0, id, upstream);
+  CA::raw_delete(CA::raw_alloc(3 << 20));
+  const auto before = CA::getDeviceStats(0);
+  CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
+  upstream->fails = true;
+  bool was_thrown = false;
+  try {
+    CA::raw_alloc(2 << 20);
+  } catch (const Upstream::Broken&) {
+    was_thrown = true;
+  }
+  EXPECT(was_thrown && upstream->asked == 1);
+  upstream->fails = false;
+  CA::raw_delete(CA::raw_alloc(2 << 20));
+  CA::endAllocateToPool(0, id);
+  const auto after = CA::getDeviceStats(0);
+  EXPECT(after.num_ooms == before.num_ooms && after.num_alloc_retries == before.num_alloc_retries);
   CA::releasePool(0, id);
   CA::releasePool(0, id);
   C10_CUDA_CHECK(cudaDeviceSynchronize());
@@ -366,6 +452,23 @@ static void settings() {
   c10::CachingAllocator::setAllocatorSettings("large_segment_size_mb:40,max_split_size_mb:64");
   EXPECT(segment_size() == 40 << 20);
   EXPECT(CA::getDeviceStats(0).max_split_size == 64 << 20);
+}
+
+/// The driver refuses memory, and not for lack of it: that is told as PyTorch tells what CUDA refuses.
+static void refused() {
+  int code = 0;
+  std::string text;
+  try {
+    CA::raw_alloc(1000);
+  } catch (const c10::AcceleratorError& error) {
+    code = error.get_error_code();
+    text = error.what_without_backtrace();
+  } catch (const c10::Error& error) {
+    text = error.what_without_backtrace();
+  }
+  EXPECT(has(text, "CUDA error: an error of the simulated driver\ncuda-mem: ") && text.rfind("CUDA error: ", 0) == 0);
+  EXPECT(has(text, "cuMemCreate") && code == 700);
+  CA::raw_delete(CA::raw_alloc(1000));
 }
 
 /// The environment has every request go to the driver, whatever the program says.
@@ -439,6 +542,23 @@ static void limits(CA::CUDAAllocator* native) {
   EXPECT(CA::isEnabled() && native->isEnabled());
 }
 
+/// A checkpoint of a pool of the native allocator's is restored for tensors that PyTorch knows by the deleter that it sees now.
+static void checkpointed_before(CA::CUDAAllocator* native) {
+  const MempoolId_t id{0, 4200};
+  native->createOrIncrefPool(0, id);
+  CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
+  void* inside = CA::raw_alloc(1 << 20);
+  CA::endAllocateToPool(0, id);
+  {
+    auto delta = CA::setCheckpointPoolState(0, CA::getCheckpointState(0, id));
+    EXPECT(delta.ptrs_freed.size() == 1 && delta.dataptrs_allocd.size() == 1);
+    EXPECT(delta.dataptrs_allocd[0].get() == inside && delta.dataptrs_allocd[0].get_deleter() == CA::get()->raw_deleter());
+  }
+  EXPECT(CA::checkPoolLiveAllocations(0, id, {}));
+  CA::releasePool(0, id);
+  CA::releasePool(0, id);
+}
+
 /// PyTorch's settings hold, whenever they were changed.
 static void settings_stay() {
   char text[4096] = "";
@@ -497,6 +617,7 @@ static void late(CA::CUDAAllocator* native) {
   early.clear();
   EXPECT(allocated() == 1 << 20);
   fresh.clear();
+  checkpointed_before(native);
   // A thread that is inside of such a pool would stay there.
   const MempoolId_t routed{0, 4500};
   native->createOrIncrefPool(0, routed);
@@ -519,6 +640,10 @@ int main(int count, char** words) {
     install();
     CA::init(c10::cuda::device_count());
     seeing();
+  } else if (count > 1 && std::strcmp(words[1], "refused") == 0) {
+    install();
+    CA::init(c10::cuda::device_count());
+    refused();
   } else if (count > 1 && std::strcmp(words[1], "uncached") == 0) {
     install();
     CA::init(c10::cuda::device_count());
@@ -531,8 +656,11 @@ int main(int count, char** words) {
     memory();
     profiled();
     history();
+    failing_observer();
     pools();
+    refused_pools();
     source(native);
+    failing_source(native);
     sharing();
     settings();
     char text[4096] = "";

@@ -14,9 +14,17 @@ class Upstream final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
  public:
   using Base = c10::cuda::CUDACachingAllocator::CUDAAllocator;
   using Index = c10::DeviceIndex;
+  /// What it throws while `fails`. It is nobody's base class, and has none.
+  struct Broken final {};
   explicit Upstream(Base* native) : native_(native) {}
 
-  void* raw_alloc(size_t bytes) override { return native_->raw_alloc(bytes); }
+  void* raw_alloc(size_t bytes) override {
+    asked += 1;
+    if (fails) {
+      throw Broken();
+    }
+    return native_->raw_alloc(bytes);
+  }
   void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override { return native_->raw_alloc_with_stream(bytes, stream); }
   void raw_delete(void* pointer) override { native_->raw_delete(pointer); }
 
@@ -54,6 +62,9 @@ class Upstream final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   c10::cuda::CUDACachingAllocator::CheckpointDelta setCheckpointPoolState(
       Index, std::shared_ptr<c10::cuda::CUDACachingAllocator::AllocatorState>) override { refuse(); }
   std::string name() override { return "upstream"; }
+
+  bool fails{false};
+  int asked{0};
 
  private:
   [[noreturn]] static void refuse() {

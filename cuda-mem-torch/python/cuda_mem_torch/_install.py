@@ -56,8 +56,9 @@ def enable(
 def _announce_lost() -> None:
     """Who listened to the native allocator before does not hear of this one."""
     _log.info(
-        "CUDA was in use before enable(): earlier memory stays with PyTorch's own allocator until it is freed, and out-of-memory "
-        "observers that were attached before hear of that one only"
+        "CUDA was in use before enable(): earlier memory stays with PyTorch's own allocator until it is freed, out-of-memory "
+        "observers that were attached before hear of that one only, and PyTorch cannot take earlier tensors of CUDA graph trees "
+        "(torch.compile with mode='reduce-overhead') from their storages: delete those before the next run"
     )
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():

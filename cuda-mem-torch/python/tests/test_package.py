@@ -238,7 +238,7 @@ class Parts(unittest.TestCase):
         paths = [Path("/t/include"), [Path("/c/include")], Path("/t/lib")]
         command = _shim.compile_command(_shim.ALLOCATOR, "c++", Path("/x/shim.so"), *paths, "/c/lib/libcudart.so.13")
         sources = {Path(word).name for word in command if word.endswith(".cpp")}
-        self.assertEqual(sources, {"install.cpp", "memory.cpp", "pools.cpp", "seeing.cpp", "sharing.cpp"})
+        self.assertEqual(sources, {"checkpoints.cpp", "install.cpp", "memory.cpp", "pools.cpp", "seeing.cpp", "sharing.cpp"})
         self.assertIn("-L/t/lib", command)
         command = _shim.compile_command(_shim.SYMMETRIC, "c++", Path("/x/symmetric.so"), *paths, "/c/lib/libcudart.so.13")
         self.assertEqual({Path(word).name for word in command if word.endswith(".cpp")}, {"backend.cpp"})

@@ -9,8 +9,9 @@ use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::PinError;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
-use cuda_mem_ipc::cuda_mem_pool::segments::{OptionsError, PoolError};
+use cuda_mem_ipc::cuda_mem_pool::segments::{OptionsError, PoolError, SegmentError};
 
+use super::source::SourceFailed;
 use crate::HandleError;
 
 /// All went well.
@@ -37,12 +38,24 @@ pub const CUDA_MEM_TORCH_UNSUPPORTED: c_int = 9;
 pub const CUDA_MEM_TORCH_IN_CALLBACK: c_int = 10;
 /// A defect of this library.
 pub const CUDA_MEM_TORCH_INTERNAL: c_int = 11;
+/// A pool's source failed, and said so by [`cuda_mem_torch_source_failed`](super::cuda_mem_torch_source_failed).
+pub const CUDA_MEM_TORCH_SOURCE_FAILED: c_int = 12;
+
+/// Any other reason, or none.
+pub const CUDA_MEM_TORCH_POOL_OTHER: c_int = 0;
+/// Allocations go to the pool already.
+pub const CUDA_MEM_TORCH_POOL_BEGUN: c_int = 1;
+/// No allocations go to the pool.
+pub const CUDA_MEM_TORCH_POOL_NOT_BEGUN: c_int = 2;
+/// Streams still use blocks of the pool that were freed.
+pub const CUDA_MEM_TORCH_POOL_PENDING: c_int = 3;
 
 /// Why a call failed.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) code: c_int,
     driver: c_int,
+    pool: c_int,
     pub(super) message: String,
 }
 
@@ -53,15 +66,17 @@ const FORKED: &CStr =
 struct Last {
     message: Option<CString>,
     driver: c_int,
+    pool: c_int,
 }
 
 thread_local! {
-    static LAST: RefCell<Last> = const { RefCell::new(Last { message: None, driver: 0 }) };
+    static LAST: RefCell<Last> =
+        const { RefCell::new(Last { message: None, driver: 0, pool: CUDA_MEM_TORCH_POOL_OTHER }) };
 }
 
 impl Failure {
     pub(super) fn new(code: c_int, message: impl Into<String>) -> Self {
-        Self { code, driver: 0, message: message.into() }
+        Self { code, driver: 0, pool: CUDA_MEM_TORCH_POOL_OTHER, message: message.into() }
     }
 
     pub(super) fn argument(message: impl Into<String>) -> Self {
@@ -71,7 +86,7 @@ impl Failure {
     /// The driver refused `call`, which went past the layers below.
     pub(super) fn of_driver(call: &str, code: CUresult) -> Self {
         let driver = code.0.cast_signed();
-        Self { code: CUDA_MEM_TORCH_DRIVER, driver, message: format!("{call} failed with {driver}") }
+        Self { driver, ..Self::new(CUDA_MEM_TORCH_DRIVER, format!("{call} failed with {driver}")) }
     }
 
     fn of_panic(panic: &(dyn Any + Send)) -> Self {
@@ -88,8 +103,9 @@ impl Failure {
         // What C cannot hold ends there. A thread at its end keeps nothing.
         let bytes: Vec<u8> = self.message.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
         let message = CString::new(bytes).ok();
-        let _ = LAST.try_with(|last| last.replace(Last { message, driver: self.driver }));
-        self.code
+        let Self { code, driver, pool, .. } = self;
+        let _ = LAST.try_with(|last| last.replace(Last { message, driver, pool }));
+        code
     }
 }
 
@@ -127,6 +143,16 @@ pub extern "C" fn cuda_mem_torch_last_driver_code() -> c_int {
     LAST.try_with(|last| last.try_borrow().map_or(0, |last| last.driver)).unwrap_or(0)
 }
 
+/// Of a failure with [`CUDA_MEM_TORCH_POOL`], how the pool is: `CUDA_MEM_TORCH_POOL_BEGUN` or another of these.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_last_pool_reason() -> c_int {
+    if forked() {
+        return CUDA_MEM_TORCH_POOL_OTHER;
+    }
+    let reason = |last: &RefCell<Last>| last.try_borrow().map(|last| last.pool);
+    LAST.try_with(reason).ok().and_then(Result::ok).unwrap_or(CUDA_MEM_TORCH_POOL_OTHER)
+}
+
 /// The kind of an error below the allocators. Only what the caller could have passed otherwise is an argument.
 fn code_of(error: &CoreError) -> c_int {
     match error {
@@ -135,6 +161,7 @@ fn code_of(error: &CoreError) -> c_int {
         CoreError::NotAllocated { .. } => CUDA_MEM_TORCH_NOT_OURS,
         CoreError::Driver(_) => CUDA_MEM_TORCH_DRIVER,
         CoreError::TooLarge { .. } | CoreError::OutOfHostMemory { .. } => CUDA_MEM_TORCH_OUT_OF_MEMORY,
+        CoreError::Io { source, .. } if SourceFailed::is_in(source) => CUDA_MEM_TORCH_SOURCE_FAILED,
         CoreError::Load(_) | CoreError::Io { .. } | CoreError::LockLimit { .. } => CUDA_MEM_TORCH_SYSTEM,
         CoreError::Missing(_) | CoreError::Unsupported { .. } => CUDA_MEM_TORCH_UNSUPPORTED,
         _ => CUDA_MEM_TORCH_INVALID_ARGUMENT,
@@ -145,7 +172,7 @@ impl From<CoreError> for Failure {
     fn from(error: CoreError) -> Self {
         let code = code_of(&error);
         let driver = error.code().map_or(0, |code| code.0.cast_signed());
-        Self { code, driver, message: error.to_string() }
+        Self { driver, ..Self::new(code, error.to_string()) }
     }
 }
 
@@ -168,7 +195,13 @@ impl From<Error> for Failure {
             _ => CUDA_MEM_TORCH_INVALID_ARGUMENT,
         };
         let driver = error.driver_error().map_or(0, |error| error.code().0.cast_signed());
-        Self { code, driver, message: error.to_string() }
+        let pool = match &error {
+            Error::Pool(PoolError::AlreadyRouted { .. }) => CUDA_MEM_TORCH_POOL_BEGUN,
+            Error::Pool(PoolError::NotRouted { .. }) => CUDA_MEM_TORCH_POOL_NOT_BEGUN,
+            Error::Pool(PoolError::Segment(SegmentError::Pending { .. })) => CUDA_MEM_TORCH_POOL_PENDING,
+            _ => CUDA_MEM_TORCH_POOL_OTHER,
+        };
+        Self { driver, pool, ..Self::new(code, error.to_string()) }
     }
 }
 
@@ -192,7 +225,7 @@ impl From<PinError> for Failure {
         } else {
             CUDA_MEM_TORCH_DRIVER
         };
-        Self { code, driver, message: error.to_string() }
+        Self { driver, ..Self::new(code, error.to_string()) }
     }
 }
 

@@ -51,6 +51,7 @@ mod pointers;
 mod pools;
 mod settings;
 mod snapshot;
+mod source;
 mod stats;
 mod streams;
 mod symm;
@@ -68,6 +69,7 @@ pub use plain::*;
 pub use pools::*;
 pub use settings::*;
 pub use snapshot::*;
+pub use source::*;
 pub use stats::*;
 pub use streams::{
     cuda_mem_torch_ask_for_captures, cuda_mem_torch_capture_query, cuda_mem_torch_forget_stream,

@@ -2,43 +2,27 @@
 //!
 //! # Safety
 //!
-//! Relies on the functions that C passes: they may be called by any thread until the pool's memory is given back, do not unwind,
-//! and a source's memory belongs to its receiver until it is freed.
+//! Relies on the functions that C passes: they may be called by any thread until the pool's memory is given back, and do not unwind.
 
 #![allow(unsafe_code, reason = "calls functions of C")]
 
-use std::alloc::Layout;
 use std::collections::HashSet;
 use std::ffi::{c_int, c_void};
-use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, MemorySource, Stream};
 use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
-use cuda_mem_ipc::cuda_mem_pool::{Error, MempoolId, RawResource, Result as PoolResult};
+use cuda_mem_ipc::cuda_mem_pool::{MempoolId, RawResource};
 
 use super::devices::{device, if_made, some};
 use super::error::{Failure, entry};
-use super::pointers::{Data, list, pointer, write};
+use super::pointers::{Data, list, write};
+use super::source::{Source, cuda_mem_torch_source};
 use super::{cuda_mem_torch_pool_id, ipc, streams, uncached};
 
-/// Where a pool's segments come from, if not from the device: another allocator.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct cuda_mem_torch_source {
-    /// What each function is passed first.
-    pub data: *mut c_void,
-    /// Memory of so many bytes at a multiple of 512, or null if there is none.
-    pub alloc: Option<unsafe extern "C" fn(data: *mut c_void, bytes: usize) -> *mut c_void>,
-    /// Takes it back. Nothing uses it any more.
-    pub free: Option<unsafe extern "C" fn(data: *mut c_void, address: *mut c_void, bytes: usize)>,
-    /// The pool needs the source no more; may be null.
-    pub release: Option<unsafe extern "C" fn(data: *mut c_void)>,
-}
-
 /// What functions of the program are passed, which another one of them takes back when it goes.
-struct Owned {
-    data: Data,
+pub(super) struct Owned {
+    pub(super) data: Data,
     release: Option<unsafe extern "C" fn(*mut c_void)>,
 }
 
@@ -48,41 +32,6 @@ impl Drop for Owned {
             // SAFETY: what was promised for the functions; this is the last call of them.
             unsafe { release(self.data.raw()) };
         }
-    }
-}
-
-/// A source, as the allocator has it.
-struct Source {
-    owned: Owned,
-    alloc: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
-    free: unsafe extern "C" fn(*mut c_void, *mut c_void, usize),
-}
-
-impl fmt::Debug for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source").finish_non_exhaustive()
-    }
-}
-
-// SAFETY: what was promised for the source: memory belongs to its receiver until it is freed. Alignment is checked by the books.
-unsafe impl MemorySource for Source {
-    unsafe fn deallocate(&self, address: u64, layout: Layout, _stream: &Stream) -> core::Result<()> {
-        // SAFETY: the caller's promise, and what was promised for the source.
-        unsafe { (self.free)(self.owned.data.raw(), pointer(address), layout.size()) };
-        Ok(())
-    }
-}
-
-// SAFETY: as above.
-unsafe impl RawResource for Source {
-    fn allocate(&self, layout: Layout, _stream: &Stream) -> PoolResult<u64> {
-        let requested = layout.size();
-        // SAFETY: what was promised for the source.
-        let address = unsafe { (self.alloc)(self.owned.data.raw(), requested) };
-        if address.is_null() {
-            return Err(Error::OutOfMemory { requested, used: 0, limit: 0, source: None });
-        }
-        Ok(address.expose_provenance() as u64)
     }
 }
 
@@ -223,9 +172,9 @@ pub unsafe extern "C" fn cuda_mem_torch_empty_cache(
         let mut given = 0usize;
         let pool = MempoolId::from(pool);
         for device in some(device)? {
-            if pool == MempoolId::NONE {
-                // Beside a capture less is given back.
-                let _ = streams::quiesce(device);
+            // Beside a capture less is given back.
+            if pool == MempoolId::NONE && streams::quiesce(device).is_ok() {
+                device.waits.fetch_add(1, Ordering::Relaxed);
             }
             given = given.saturating_add(device.caching.empty_pool_cache(pool)?);
         }

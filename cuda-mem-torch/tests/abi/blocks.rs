@@ -13,6 +13,31 @@ use super::gate::Gate;
 use super::support::*;
 
 #[test]
+fn an_emptied_cache_counts_its_wait_for_the_device() {
+    let _turn = turn();
+    let stream = new_stream();
+    let waited = || {
+        let mut stats = cuda_mem_torch_device_stats::default();
+        // SAFETY: a place.
+        succeed(unsafe { cuda_mem_torch_stats(0, &mut stats) });
+        stats.num_sync_all_streams
+    };
+    delete(allocate(MIB, stream.as_raw()));
+    succeed(cuda_mem_torch_reset_accumulated_stats(0));
+    assert_eq!(waited(), 0);
+    empty_cache(NO_POOL);
+    empty_cache(NO_POOL);
+    assert_eq!(waited(), 2);
+    begin_capture(stream);
+    empty_cache(NO_POOL);
+    end_capture(stream);
+    empty_cache(user_pool());
+    assert_eq!(waited(), 2, "nothing was waited for");
+    succeed(cuda_mem_torch_reset_accumulated_stats(0));
+    assert_eq!(waited(), 0);
+}
+
+#[test]
 fn a_block_comes_back_to_its_stream() {
     let _turn = turn();
     let stream = new_stream().as_raw();

@@ -219,6 +219,45 @@ fn a_source_gives_the_segments_and_gets_them_back() {
 }
 
 #[test]
+fn a_source_that_fails_is_asked_once_and_its_words_are_told() {
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn fail(data: *mut c_void, _: usize) -> *mut c_void {
+        ASKED.fetch_add(1, Ordering::Relaxed);
+        if !data.is_null() {
+            // SAFETY: text.
+            unsafe { cuda_mem_torch_source_failed(c"the network is down".as_ptr()) };
+        }
+        null_mut()
+    }
+    unsafe extern "C" fn free(_: *mut c_void, _: *mut c_void, _: usize) {}
+    let _turn = turn();
+    let stream = new_stream().as_raw();
+    let ask = |data| {
+        let pool = user_pool();
+        let source = cuda_mem_torch_source { data, alloc: Some(fail), free: Some(free), release: None };
+        // SAFETY: functions that may be called.
+        succeed(unsafe { cuda_mem_torch_create_or_incref_pool(0, pool, &source) });
+        // SAFETY: no filter.
+        succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+        let (mut block, asked) = (null_mut(), ASKED.load(Ordering::Relaxed));
+        // SAFETY: a stream of the device and a place.
+        let code = unsafe { cuda_mem_torch_malloc(0, MIB, stream, &mut block) };
+        succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+        succeed(cuda_mem_torch_release_pool(0, pool));
+        succeed(cuda_mem_torch_release_pool(0, pool));
+        (code, ASKED.load(Ordering::Relaxed) - asked)
+    };
+    // Said outside of a source it is about none.
+    // SAFETY: text.
+    unsafe { cuda_mem_torch_source_failed(c"nobody asked".as_ptr()) };
+    let (code, asked) = ask(null_mut());
+    assert!(code == CUDA_MEM_TORCH_OUT_OF_MEMORY && asked > 1, "{code}, {asked}");
+    let failed = ask(std::ptr::without_provenance_mut(1));
+    assert_eq!(failed, (CUDA_MEM_TORCH_SOURCE_FAILED, 1));
+    assert!(message().contains("the network is down"), "{}", message());
+}
+
+#[test]
 fn segments_are_numbered_as_they_came() {
     unsafe extern "C" fn from_above(data: *mut c_void, bytes: usize) -> *mut c_void {
         // SAFETY: what is passed below.
@@ -268,6 +307,41 @@ fn a_filter_is_released_also_when_it_is_refused() {
     // SAFETY: the function may be called.
     let code = unsafe { cuda_mem_torch_begin_allocate_to_pool(0, NO_POOL, None, null_mut(), Some(release)) };
     assert_eq!((code, RELEASED.load(Ordering::Relaxed)), (CUDA_MEM_TORCH_POOL, 1));
+}
+
+#[test]
+fn a_refusal_says_how_the_pool_is() {
+    let _turn = turn();
+    let (capturing, pool) = (new_stream(), user_pool());
+    // SAFETY: a stream of the device.
+    succeed(unsafe { cuda_mem_torch_see_stream(0, capturing.as_raw()) });
+    // SAFETY: no filter.
+    let begin = || unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) };
+    let reason = |code| {
+        assert_eq!(code, CUDA_MEM_TORCH_POOL, "{}", message());
+        cuda_mem_torch_last_pool_reason()
+    };
+    let checkpoint = || {
+        let mut checkpoint = null_mut();
+        // SAFETY: a place.
+        unsafe { cuda_mem_torch_checkpoint_pool(0, pool, &mut checkpoint) }
+    };
+    assert_eq!(reason(checkpoint()), CUDA_MEM_TORCH_POOL_OTHER);
+    succeed(begin());
+    assert_eq!(reason(begin()), CUDA_MEM_TORCH_POOL_BEGUN);
+    let block = allocate(MIB, new_stream().as_raw());
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    assert_eq!(reason(cuda_mem_torch_end_allocate_to_pool(0, pool)), CUDA_MEM_TORCH_POOL_NOT_BEGUN);
+    begin_capture(capturing);
+    // SAFETY: a stream of the device.
+    succeed(unsafe { cuda_mem_torch_record_stream(block, 0, capturing.as_raw()) });
+    delete(block);
+    assert_eq!(reason(checkpoint()), CUDA_MEM_TORCH_POOL_PENDING);
+    end_capture(capturing);
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    assert_eq!(reason(cuda_mem_torch_release_pool(0, pool)), CUDA_MEM_TORCH_POOL_OTHER);
+    succeed(cuda_mem_torch_synchronize(0));
+    empty_cache(pool);
 }
 
 #[test]
