@@ -26,7 +26,7 @@ use crate::engine::paged::{Heaps, PAGE, PageSource, Policy, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, OverCalls, lock, lock_over_calls};
-use crate::statistics::{DeviceStatistics, PeakLedger, ShardGuard};
+use crate::statistics::{DeviceStatistics, PeakLedger, ShardGuard, Stat};
 
 /// How much of the address space is reserved at once, in multiples of the device's memory: windows leave room behind them, and
 /// old mappings stay until their addresses are needed.
@@ -49,6 +49,8 @@ pub(super) struct Shared {
     pub(super) rounding: Rounding,
     pub(super) ledger: PeakLedger,
     pub(super) counts: Arc<Mutex<DeviceStatistics>>,
+    /// The bytes of pages for small blocks, as they were whenever somebody looked.
+    pub(super) pages: Mutex<Stat>,
     /// The most bytes that were held up to the last reset of the peaks.
     pub(super) most_reserved: AtomicU64,
     pub(super) history: History,
@@ -123,6 +125,7 @@ impl Shared {
             rounding: Rounding::new(&options.segments),
             ledger,
             counts,
+            pages: Mutex::default(),
             most_reserved: AtomicU64::new(0),
             history: History::new(),
             record: Record::default(),

@@ -44,16 +44,18 @@ impl Shared {
         }
     }
 
-    /// The ranges of addresses that a stream has, each without a gap.
+    /// The ranges of addresses that a stream has, each without a gap; pages for small blocks are ranges of their own.
     fn segments(&self, slot: &StreamSlot, known: &Known) -> Vec<SegmentInfo> {
         let pieces = slot.heap.with(|heap, guard| {
             self.drain(slot, heap, guard);
             guard.disarm();
             heap.pieces()
         });
-        let runs = pieces.chunk_by(|one, next| one.address + one.size as u64 == next.address);
+        let runs = pieces.chunk_by(|one, next| {
+            one.in_page == next.in_page && one.address + one.size as u64 == next.address
+        });
         runs.map(|run| {
-            let is_small = run.iter().all(|piece| piece.in_page);
+            let is_small = run.first().is_some_and(|piece| piece.in_page);
             let pool = if is_small { PoolSize::Small } else { PoolSize::Large };
             let blocks = run.iter().map(|piece| known.block(piece)).collect();
             SegmentInfo {

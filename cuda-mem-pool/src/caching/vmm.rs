@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code, reason = "unmaps memory, and keeps handles as the numbers that the page source knows")]
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -38,10 +38,6 @@ pub(super) struct Vmm {
     watchers: Arc<List<Watcher>>,
     calls: Calls,
     counts: Arc<Mutex<DeviceStatistics>>,
-    /// What new handles count as: whose need made them, for any of them may serve blocks of all sizes later.
-    pool: PoolSize,
-    /// Handles that count as those of small blocks.
-    small: HashSet<u64>,
     observer: Observer,
 }
 
@@ -88,15 +84,8 @@ impl Vmm {
             watchers,
             calls: Calls::default(),
             counts,
-            pool: PoolSize::Large,
-            small: HashSet::new(),
             observer,
         })
-    }
-
-    /// What handles count as that are created from now on.
-    pub(super) fn create_for(&mut self, pool: PoolSize) {
-        self.pool = pool;
     }
 
     pub(super) fn calls(&self) -> Calls {
@@ -223,13 +212,11 @@ impl Backend for Vmm {
             },
             |memory| DriverCall::Create { memory: *memory, bytes: bytes as u64 },
         )?;
-        if let Some(memory) = made {
-            if self.pool == PoolSize::Small {
-                self.small.insert(memory);
-            }
+        if made.is_some() {
             let mut counts = lock(&self.counts);
-            counts.segment.increase(self.pool, 1);
-            counts.reserved_bytes.increase(self.pool, bytes as u64);
+            // Any handle may serve blocks of all sizes.
+            counts.segment.increase(PoolSize::Large, 1);
+            counts.reserved_bytes.increase(PoolSize::Large, bytes as u64);
             counts.num_device_alloc += 1;
         }
         Ok(made)
@@ -283,10 +270,9 @@ impl Backend for Vmm {
             let _ = refused.owner.into_raw();
             refused.error
         })?;
-        let pool = if self.small.remove(&memory) { PoolSize::Small } else { PoolSize::Large };
         let mut counts = lock(&self.counts);
-        counts.segment.decrease(pool, 1);
-        counts.reserved_bytes.decrease(pool, bytes as u64);
+        counts.segment.decrease(PoolSize::Large, 1);
+        counts.reserved_bytes.decrease(PoolSize::Large, bytes as u64);
         counts.num_device_free += 1;
         Ok(())
     }

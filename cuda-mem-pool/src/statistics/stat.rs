@@ -39,6 +39,12 @@ impl Stat {
         self.freed = self.freed.saturating_add(amount);
     }
 
+    /// There is so much now.
+    pub(crate) fn set(&mut self, now: u64) {
+        self.decrease(self.current.saturating_sub(now));
+        self.increase(now.saturating_sub(self.current));
+    }
+
     /// Has the peak start anew from what there is now.
     pub fn reset_peak(&mut self) {
         self.peak = self.current;

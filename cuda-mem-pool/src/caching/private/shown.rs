@@ -6,7 +6,6 @@ use super::allocate::pool_of;
 use super::{Private, State};
 use crate::caching::shared::Shared;
 use crate::caching::slot::shown_handle;
-use crate::engine::paged::Splits;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
 use crate::segments::{Block, BlockState as Doing, SegmentKind, SegmentView};
@@ -32,16 +31,14 @@ impl Private {
         lock(&self.state).options.max_split_size()
     }
 
-    /// What is free beside blocks, in small segments and in large ones.
-    pub(in crate::caching) fn splits(&self) -> [Splits; 2] {
+    /// How many free blocks there are beside others, and their bytes, in small segments and in large ones.
+    pub(in crate::caching) fn splits(&self) -> [(u64, u64); 2] {
         let state = lock(&self.state);
         [SegmentKind::Small, SegmentKind::Large].map(|kind| {
-            let mut sum = Splits::default();
-            for (_, pool) in state.pools.iter() {
-                let totals = pool.heap().totals_of(kind);
-                sum.add(totals.inactive_splits, totals.inactive_split);
-            }
-            sum
+            let totals = state.pools.iter().map(|(_, pool)| pool.heap().totals_of(kind));
+            totals.fold((0, 0), |(count, bytes): (u64, u64), totals| {
+                (count.saturating_add(totals.inactive_splits), bytes.saturating_add(totals.inactive_split))
+            })
         })
     }
 }

@@ -9,7 +9,7 @@ mod kept;
 mod shown;
 
 use self::kept::Kept;
-pub(crate) use self::shown::{Moved, Piece, Splits};
+pub(crate) use self::shown::{Moved, Piece};
 use super::sizes::{GRANULE, MAX, PAGE};
 use crate::engine::free::{FreeLists, Links, Listed};
 use crate::engine::slab::{NONE, Slab};

@@ -1,6 +1,6 @@
 //! The blocks of one stream.
 
-use super::extents::{Extents, Free, Moved, Piece, Splits};
+use super::extents::{Extents, Free, Moved, Piece};
 use super::index::{BlockIndex, PageKind};
 use super::nest::{NESTED, Nest};
 use super::pages::{Homes, Pages, ROOMY};
@@ -329,13 +329,9 @@ impl StreamHeap {
         pieces
     }
 
-    /// Free pieces beside others: those in pages, and those in ranges.
-    pub(crate) fn splits(&self) -> [Splits; 2] {
-        let (mut paged, medium) = (self.small.splits(&self.large), self.medium.splits(&self.large));
-        paged.add(medium.count, medium.bytes);
-        let (mut large, nested) = (self.large.splits(), self.nest.splits());
-        large.add(nested.count, nested.bytes);
-        [paged, large]
+    /// The bytes of pages for small blocks.
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.small.bytes().saturating_add(self.medium.bytes())
     }
 
     /// The bytes that were asked for of a block that is in use.

@@ -85,7 +85,7 @@ mod trim;
 mod window;
 
 pub use backend::{Backend, Change};
-pub(crate) use extents::{Piece, Splits};
+pub(crate) use extents::Piece;
 pub use heap::{Block, BlockNumber, Freed, StreamHeap};
 pub(crate) use index::small_class;
 pub use index::{BlockIndex, NoIndex, PageKind};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::extents::{Extents, Piece, Splits};
+use super::extents::{Extents, Piece};
 use super::heap::{Block, BlockNumber, Freed};
 use super::index::{BlockIndex, PageKind};
 use super::nest::{NESTED, Nest};
@@ -173,14 +173,9 @@ impl Pages {
         self.blocks.pieces(true)
     }
 
-    /// Free pieces of pages, and pages that nothing is in, beside others.
-    pub(super) fn splits(&self, large: &Extents) -> Splits {
-        let mut splits = self.blocks.splits();
-        let spare = self.spare.iter().filter_map(|page| self.numbers.get(page));
-        let of_ranges = spare.filter(|number| **number & NESTED == 0);
-        let beside = of_ranges.filter(|number| !large.is_alone(**number)).count() as u64;
-        splits.add(beside, beside.saturating_mul(PAGE as u64));
-        splits
+    /// The bytes of all pages.
+    pub(super) fn bytes(&self) -> usize {
+        self.numbers.len().saturating_mul(PAGE)
     }
 
     #[cfg(test)]

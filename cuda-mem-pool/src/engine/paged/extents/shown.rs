@@ -1,6 +1,6 @@
 //! What there is, for those who show it.
 
-use super::{Extent, Extents, NONE, State};
+use super::{Extent, Extents, State};
 
 /// A piece of a heap's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,20 +20,6 @@ pub(crate) struct Moved {
     pub(crate) size: usize,
     /// Got, not lost.
     pub(crate) here: bool,
-}
-
-/// Free pieces beside others in one run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Splits {
-    pub(crate) count: u64,
-    pub(crate) bytes: u64,
-}
-
-impl Splits {
-    pub(crate) fn add(&mut self, count: u64, bytes: u64) {
-        self.count = self.count.saturating_add(count);
-        self.bytes = self.bytes.saturating_add(bytes);
-    }
 }
 
 impl Extent {
@@ -76,21 +62,5 @@ impl Extents {
             let requested = (extent.state == State::Used).then(|| extent.requested());
             Piece { address: extent.address, size: extent.size, requested, in_page }
         })
-    }
-
-    /// The free extents that are not a run of their own.
-    pub(in crate::engine::paged) fn splits(&self) -> Splits {
-        let mut splits = Splits::default();
-        for (_, extent) in self.records.iter() {
-            if extent.state != State::Used && (extent.before != NONE || extent.after != NONE) {
-                splits.add(1, extent.size as u64);
-            }
-        }
-        splits
-    }
-
-    /// Whether an extent is all of its run.
-    pub(in crate::engine::paged) fn is_alone(&self, number: u32) -> bool {
-        self.records.get(number).is_some_and(|extent| extent.before == NONE && extent.after == NONE)
     }
 }

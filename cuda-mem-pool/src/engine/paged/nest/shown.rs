@@ -1,7 +1,7 @@
 //! What a nest looks like from outside: each byte of a leaf is at one address, that of the block that has it or had it last.
 
 use super::{Leaf, Nest, Span, WHOLE};
-use crate::engine::paged::extents::{Extents, Piece, Splits};
+use crate::engine::paged::extents::{Extents, Piece};
 use crate::engine::slab::NONE;
 
 impl Leaf {
@@ -48,15 +48,6 @@ impl Nest {
             in_page: false,
         });
         free.chain(used).collect()
-    }
-
-    /// What is free of leaves that are partly in use.
-    pub(in crate::engine::paged) fn splits(&self) -> Splits {
-        let mut splits = Splits::default();
-        let partly = self.leaves_and_spans().filter(|(_, span, _)| !span.is_free());
-        let parts = partly.flat_map(|(leaf, span, _)| leaf.free_parts(span));
-        parts.for_each(|(_, bytes)| splits.add(1, bytes as u64));
-        splits
     }
 
     /// The largest block for which there is a window that can be used as it is, or a page's bytes.
