@@ -13,6 +13,7 @@ use super::*;
 use crate::symmetric::native::announced::{ANNOUNCED, Kind, LEFT_ALONE};
 use crate::symmetric::native::message::{self, PieceInfo, SegmentInfo};
 use crate::symmetric::native::segment::OwnSegment;
+use crate::symmetric::native::state::AnnouncedPiece;
 use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES};
 use crate::symmetric::{SymmetricMemory, Why};
 
@@ -188,6 +189,11 @@ fn words_that_cannot_be_are_refused_and_break_the_group() {
         (PieceInfo { number: 1, room: 4 }, 64 << 10, 1),
         (PieceInfo { number: 0, room: room(64 << 10) + 1 }, 64 << 10, 1),
         (PieceInfo { number: 0, room: u64::MAX }, 64 << 10, 1),
+        // Other options than the group's.
+        (PieceInfo { number: 0, room: 3 }, 64 << 10, 1),
+        (PieceInfo { number: 0, room: 5 }, 64 << 10, 1),
+        // As it should be, but for the pages, which this process would make.
+        (PieceInfo { number: 0, room: 4 }, 64 << 10, 1),
         // Larger than what is said of it, and than any: it would be pinned.
         (PieceInfo { number: 0, room: 4 }, 128 << 10, 1),
         (PieceInfo { number: 0, room: room(1 << 30) }, 1 << 30, 1),
@@ -217,6 +223,23 @@ fn words_that_cannot_be_are_refused_and_break_the_group() {
         assert_eq!(until_broken(&pair.good).0, culprit, "{info:?}: {refused:?}");
         assert_eq!(until_broken(&pair.bad).0, culprit, "{info:?}: the other hears of it");
     }
+}
+
+#[test]
+fn no_more_is_mapped_of_a_rank_than_it_can_name() {
+    let pair = Pair::new();
+    let address = pair.alloc();
+    pair.bad.alloc(SIZE, pair.bad.device()).unwrap();
+    pair.rendezvous(address).unwrap();
+    let piece = Arc::clone(&lock(&pair.good.inner.mapped[1].pieces)[0]);
+    let mut mapped = vec![piece; usize::try_from(MAX_NUMBER).unwrap()];
+    let words = SharedMapping::create(64 << 10).unwrap();
+    words.write(0, &vec![0; words.bytes()]).unwrap();
+    let words = words.as_fd().try_clone_to_owned().unwrap();
+    let next = AnnouncedPiece { info: PieceInfo { number: MAX_NUMBER, room: 4 }, words };
+    let refused = pair.good.inner.map_next(1, &mut mapped, next);
+    assert!(matches!(refused, Err(Error::Invalid { rank: 1, value: MAX_NUMBER, .. })), "{refused:?}");
+    assert_eq!(until_broken(&pair.good), (1, Why::Unreachable));
 }
 
 #[test]
