@@ -139,9 +139,8 @@ impl Drop for Parting {
         if forked() {
             return;
         }
-        let segments = std::mem::take(&mut self.segments);
-        let endings: Vec<_> = segments.iter().filter_map(Known::ending).collect();
-        drop(segments);
+        let endings: Vec<_> =
+            std::mem::take(&mut self.segments).into_iter().filter_map(Known::part).collect();
         if !endings.is_empty() {
             rest(Parted { endings, _counted: self.counted.take() });
         }

@@ -51,11 +51,11 @@ impl Known {
         }
     }
 
-    /// What tells when its memory is gone, if there is any. It may be being mapped, which is waited for.
-    pub(super) fn ending(&self) -> Option<Ending<Segment>> {
+    /// Lets go of it. What is returned tells when its memory is gone, if there is any. It may be being mapped, which is waited for.
+    pub(super) fn part(self) -> Option<Ending<Segment>> {
         match self {
             Self::Mapped(segment) => Some(segment.ending()),
-            Self::Ahead(ahead) => ahead.ending(),
+            Self::Ahead(ahead) => ahead.part(),
             Self::Refused { .. } => None,
         }
     }
