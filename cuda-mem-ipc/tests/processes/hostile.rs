@@ -585,3 +585,50 @@ fn host_memory_that_is_not_there_is_not_pinned() {
     let refused = importer.recv(LIMIT);
     assert!(matches!(refused, Err(Error::WrongSize { said, found: 0 }) if said == bytes), "{refused:?}");
 }
+
+/// Whether nobody has the other end of a pipe any more.
+fn is_closed(reader: &std::io::PipeReader) -> bool {
+    let mut asked = [rustix::event::PollFd::new(reader, rustix::event::PollFlags::empty())];
+    rustix::event::poll(&mut asked, Some(&rustix::time::Timespec::default())).unwrap() > 0
+}
+
+/// Those who wait for what an exporter handed on do so until nobody has it, and not until somebody receives once more.
+#[test]
+fn what_is_kept_goes_with_the_last_buffer_whatever_the_exporter_had_said() {
+    let world = World::new();
+    let (memory, said) = segment(&world, 0);
+    let descriptor = memory.export_posix_fd().unwrap();
+    let another = (Message::Segment(wire::Segment { segment: 1, ..said }), descriptor.as_fd());
+    let (_more, keepsake) = std::io::pipe().unwrap();
+    let buffer = part(0, said.bytes);
+    let cases: [(&str, &[Said<'_>]); 7] = [
+        ("nothing", &[]),
+        ("a call", &[(Message::Ring, &[])]),
+        ("a segment", &[(another.0, &[another.1])]),
+        ("something to keep", &[(Message::Keep, &[keepsake.as_fd()])]),
+        ("the end of a segment", &[(Message::Retire { segment: 0 }, &[])]),
+        ("what no exporter says", &[(Message::Retire { segment: 9 }, &[])]),
+        ("a call and a buffer and a call", &[(Message::Ring, &[]), (buffer, &[]), (Message::Ring, &[])]),
+    ];
+    for (what, unheard) in cases {
+        let (importer, hostile, words) = importer(&world);
+        let (keepers, keepsake) = std::io::pipe().unwrap();
+        say(&hostile, Message::Keep, &[keepsake.as_fd()]);
+        drop(keepsake);
+        say(&hostile, Message::Segment(said), &[descriptor.as_fd()]);
+        say(&hostile, buffer, &[]);
+        let first = importer.recv(LIMIT).unwrap();
+        for (message, descriptors) in unheard {
+            say(&hostile, *message, descriptors);
+        }
+        drop(hostile);
+        eventually(what, || matches!(first.is_ready(), Err(Error::PeerDied { .. })));
+        thread::sleep(SHORT);
+        assert!(!is_closed(&keepers), "{what}: there is a buffer");
+        let second = unheard.iter().any(|(message, _)| *message == buffer).then(|| importer.recv(LIMIT));
+        drop((first, second.transpose().unwrap()));
+        eventually(what, || is_closed(&keepers));
+        assert!(importer.recv(LIMIT).is_err());
+        drop((importer, words));
+    }
+}

@@ -152,12 +152,26 @@ impl ImportLink {
         let parsed = wire::Message::parse(kind, &payload);
         match parsed.map_err(|source| self.connection.breaks(Error::Wire { pid, source }))? {
             wire::Message::Segment(said) if descriptors.len() == said.descriptors() => {
-                self.expect_new(&said)?;
-                self.enter(said.segment, self.ahead(said, descriptors))
+                self.learn_late(&said, descriptors)
             }
             wire::Message::Retire { segment } if descriptors.is_empty() => self.forget(segment),
             _ => Err(self.breaks("an exporter does not say that ahead")),
         }
+    }
+
+    /// Notes a segment to be imported with its first buffer.
+    pub(super) fn learn_late(
+        self: &Arc<Self>,
+        said: &wire::Segment,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<()> {
+        self.expect_new(said)?;
+        self.enter(said.segment, self.ahead(*said, descriptors))
+    }
+
+    /// Whether there is room for the descriptors of one more segment that is not imported yet.
+    pub(super) fn may_learn_late(&self) -> bool {
+        self.kept_back.load(Ordering::SeqCst).saturating_add(wire::MOST_HANDLES) <= MOST_KEPT_BACK
     }
 
     fn ahead(self: &Arc<Self>, said: wire::Segment, descriptors: Vec<OwnedFd>) -> Known {

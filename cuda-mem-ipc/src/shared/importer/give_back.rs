@@ -164,19 +164,13 @@ impl Watched for ImportLink {
         self.is_let_go() && lock(&self.unsent).is_empty() && !has_slabs && self.words.own_are_reached()
     }
 
-    fn end(&self) {
+    fn end(self: Arc<Self>) {
         self.remember_recorded();
         self.is_over.store(true, Ordering::SeqCst);
         self.words.end();
         // Before the segments are forgotten.
         self.settle_unsent();
-        // Buffers that the peer had sent are received all the same. Whoever has the turn now sees the end by itself.
-        if let Ok(turn) = self.turn.try_lock() {
-            let is_over = turn.held.is_none() && matches!(turn.ring.peek(), Ok(None));
-            if self.connection.is_broken() || is_over && !self.connection.has_message() {
-                self.forget_all();
-            }
-        }
+        self.look_for_the_last();
     }
 }
 
