@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, FenceLine, Stream};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, FenceLine, Stream, Uses};
 
 use super::releases::{self, bury};
+use super::returned::may_run;
 use super::{lock, ring, wire};
 use crate::LARGEST_PAGE;
 use crate::error::{Error, Result};
@@ -231,17 +232,21 @@ impl Drop for Words {
 pub(super) struct Recorded {
     words: Arc<Words>,
     page: Arc<Page>,
+    /// Those of the words, by streams here.
+    uses: Uses,
 }
 
 impl Recorded {
     /// None if the peer is gone already.
     pub(super) fn of(words: &Arc<Words>) -> Option<Self> {
-        Some(Self { words: Arc::clone(words), page: words.page().ok()? })
+        let page = words.page().ok()?;
+        Some(Self { words: Arc::clone(words), uses: page.words.uses(), page })
     }
 
-    /// Whether all of it is done.
-    pub(super) fn is_reached(&self) -> bool {
+    /// Whether all of it is done, or will never be: a lost context writes no word any more.
+    pub(super) fn is_reached(&mut self) -> bool {
         self.words.are_at(&self.page, self.words.side, self.words.issued())
+            || self.uses.have_passed().is_err_and(|error| !may_run(&error))
     }
 }
 

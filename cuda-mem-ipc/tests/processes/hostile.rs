@@ -632,3 +632,31 @@ fn what_is_kept_goes_with_the_last_buffer_whatever_the_exporter_had_said() {
         drop((importer, words));
     }
 }
+
+/// Work that a stream was given behind its use is nothing to those who wait for the use.
+#[test]
+fn what_is_kept_waits_for_no_later_work() {
+    let world = World::new();
+    let (memory, said) = segment(&world, 0);
+    let descriptor = memory.export_posix_fd().unwrap();
+    let (importer, hostile, words) = importer(&world);
+    let (keepers, keepsake) = std::io::pipe().unwrap();
+    say(&hostile, Message::Keep, &[keepsake.as_fd()]);
+    drop(keepsake);
+    say(&hostile, Message::Segment(said), &[descriptor.as_fd()]);
+    say(&hostile, part(0, said.bytes), &[]);
+    let (buffer, stream) = (importer.recv(LIMIT).unwrap(), world.new_stream());
+    let before = Gate::before(&stream);
+    drop(buffer.on(&stream).unwrap());
+    drop(hostile);
+    eventually("its end is noticed", || matches!(buffer.is_ready(), Err(Error::PeerDied { .. })));
+    drop(buffer);
+    thread::sleep(SHORT);
+    assert!(!is_closed(&keepers), "the stream has not come to its use");
+    let behind = Gate::before(&stream);
+    before.open();
+    eventually("it is let go", || is_closed(&keepers));
+    assert!(!stream.is_idle().unwrap());
+    behind.open();
+    drop((importer, words));
+}

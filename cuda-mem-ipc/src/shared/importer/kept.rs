@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{Driver, forked};
 
@@ -92,7 +90,7 @@ impl ImportLink {
     fn bury_kept(&self) {
         let kept = std::mem::take(&mut *lock(&self.kept));
         if !kept.keepsakes.is_empty() {
-            bury(Last { kept, parting: Arc::clone(&self.parting), driver: self.context.driver() });
+            rest(Last { kept, parting: Arc::clone(&self.parting), driver: self.context.driver() });
         }
     }
 }
@@ -168,20 +166,21 @@ struct Last {
     driver: Driver,
 }
 
-impl Last {
-    fn is_over(&mut self) -> bool {
+impl Resting for Last {
+    fn has_passed(&mut self) -> bool {
         let Kept { returned, recorded, .. } = &mut self.kept;
-        returned.iter_mut().all(Returned::is_over) && recorded.as_ref().is_none_or(Recorded::is_reached)
+        // All are asked at once: work that a stream is given later is nobody's who waits.
+        let have_passed = returned.iter_mut().fold(true, |all, one| one.has_passed() && all);
+        recorded.as_mut().is_none_or(Recorded::is_reached) && have_passed
     }
 }
 
 impl Drop for Last {
     fn drop(&mut self) {
         // What has come back ends before it can be gone.
-        while !forked() && !self.is_over() {
-            thread::sleep(Duration::from_millis(1));
-        }
         self.kept.returned.clear();
+        // Their end waits for streams, later work too.
+        bury(self.kept.recorded.take());
         // From here on the memory may be used by others.
         let keepsakes = std::mem::take(&mut self.kept.keepsakes);
         rest(Behind { parting: Arc::clone(&self.parting), driver: self.driver, _keepsakes: keepsakes });
