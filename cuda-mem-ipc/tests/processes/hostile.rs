@@ -488,6 +488,48 @@ fn a_release_that_never_comes_ends_with_its_peer() {
     drop(whole);
 }
 
+/// Takes pages out of memory for fences.
+fn punch(words: &SharedWords) -> rustix::io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    fallocate(words, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4096)
+}
+
+/// A device would go on with the pages it had, and never see that the peer is gone.
+#[test]
+fn an_importer_that_takes_out_pages_holds_up_no_stream() {
+    let world = World::new();
+    let options = SharedPoolOptions { segment_bytes: 512, ..SharedPoolOptions::default() };
+    let pool = SharedPool::new(&world.context, &options).unwrap();
+    let (here, hostile) = both_ends();
+    let (exporter, words) = thread::scope(|scope| {
+        let exporter = scope.spawn(|| Exporter::new(&world.context, here, LIMIT).unwrap());
+        let mut offer = hostile.recv(LIMIT).unwrap();
+        let words = SharedWords::open(&world.context, offer.descriptors.remove(0)).unwrap();
+        punch(&words).unwrap();
+        let _branch = accept(&hostile, 0);
+        (exporter.join().unwrap(), words)
+    });
+    assert!(punch(&words).is_err());
+    let stream = world.new_stream();
+    let buffer = pool.allocate(1000, &stream).unwrap();
+    assert_eq!(exporter.hand_over(&buffer, &stream, LIMIT).unwrap(), 0);
+    drop(buffer);
+    say(&hostile, Message::Release(Release { sequence: 0, line: 5, generation: 1 << 60 }), &[]);
+    eventually("it goes back", || exporter.leases() == 0);
+    let whole = pool.allocate(pool.reserved_bytes(), &stream).unwrap();
+    assert!(!stream.is_idle().unwrap());
+    drop(hostile);
+    eventually("the stream goes on", || stream.is_idle().unwrap());
+    drop((whole, words));
+}
+
+#[test]
+fn an_exporter_that_takes_out_pages_is_too_late() {
+    let world = World::new();
+    let (_importer, _hostile, words) = importer(&world);
+    assert!(punch(&words).is_err());
+}
+
 #[test]
 fn an_importer_that_poisons_what_is_not_its_own_is_treated_as_gone() {
     let world = World::new();
