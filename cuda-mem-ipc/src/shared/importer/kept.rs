@@ -170,8 +170,8 @@ impl Resting for Last {
     fn has_passed(&mut self) -> bool {
         let Kept { returned, recorded, .. } = &mut self.kept;
         // All are asked at once: work that a stream is given later is nobody's who waits.
-        let have_passed = returned.iter_mut().fold(true, |all, one| one.has_passed() && all);
-        recorded.as_mut().is_none_or(Recorded::is_reached) && have_passed
+        returned.retain_mut(|one| !one.has_passed());
+        recorded.as_mut().is_none_or(Recorded::is_reached) && returned.is_empty()
     }
 }
 
