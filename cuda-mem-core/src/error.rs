@@ -575,3 +575,11 @@ pub(crate) fn check(driver: Driver, call: &'static str, code: CUresult) -> Resul
         Err(DriverError::new(driver.table(), call, code).into())
     }
 }
+
+/// The error, unless it tells of a lost context.
+pub(crate) fn expect_lost(error: Error) -> Result<()> {
+    match error {
+        Error::Driver(error) if error.context_is_lost() => Ok(()),
+        error => Err(error),
+    }
+}

@@ -25,6 +25,7 @@ mod import;
 mod primitive;
 pub mod shared;
 pub mod symmetric;
+mod there;
 pub mod transport;
 
 pub use cuda_mem_pool;

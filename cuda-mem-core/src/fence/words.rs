@@ -27,7 +27,9 @@ const SLOT: usize = 64;
 /// A slot is a cache line: 8 bytes of generation, 8 that are not 0 once it is poisoned, and 48 that nobody uses. The memory is
 /// a [`SharedMapping`] that is registered with the driver, so the streams of each process write and wait for the words, and
 /// each host reads them. What another process writes there is only ever read as a number. That process can still complete fences
-/// early, as it can hand over wrong bytes; it cannot keep a stream here waiting that is let go by [`FenceLine::poison`].
+/// early, as it can hand over wrong bytes; it cannot keep a stream here waiting that is let go by [`FenceLine::poison`],
+/// unless it takes pages out of the memory that a device here has: who does not trust it has the mapping [sealed](SharedMapping::seal) before it
+/// is registered, with [`SharedWords::of`], once all have mapped it.
 ///
 /// One process records on a line, the others take its fences by their numbers ([`FenceLine::fence`]). Dropped while a stream
 /// of this process waits for a fence that was not reached, the words are poisoned, and the drop waits for the stream; for one that

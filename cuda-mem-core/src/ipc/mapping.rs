@@ -10,6 +10,7 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
@@ -18,7 +19,7 @@ use crate::buffer::StreamUse;
 use crate::deferred::Release;
 use crate::device::Device;
 use crate::driver::refuse_forked;
-use crate::error::{Error, Refused, Result};
+use crate::error::{Error, Refused, Result, expect_lost};
 use crate::fork;
 use crate::stream::Stream;
 use crate::uses::{Access as UseAccess, Uses};
@@ -236,7 +237,8 @@ impl ImportedMapping {
     }
 
     /// Has `guard` dropped once the memory is unmapped, which may be after this value's own end: a stream that captures is
-    /// waited for later. If the driver refuses to unmap it, `guard` is never dropped.
+    /// waited for later. If the driver refuses to unmap it, `guard` is never dropped, unless the context that used it is lost: then nobody
+    /// uses it any more.
     pub fn drop_after_unmap(&mut self, guard: impl Send + Sync + 'static) {
         self.mapped.companion.add(guard);
     }
@@ -264,11 +266,23 @@ impl Release for Mapped {
     fn release(&mut self) -> Result<()> {
         refuse_forked()?;
         let Some(range) = &self.range else { return Ok(()) };
-        self.uses.synchronize()?;
+        if let Err(error) = self.uses.synchronize() {
+            expect_lost(error)?;
+            // What ran in a lost context is gone. What runs in others was waited for, unless it is another thread's.
+            if !self.uses.are_over_or_lost()? {
+                return Err(Error::Timeout(Duration::ZERO));
+            }
+        }
         let mapped = range.mapped_bytes();
         if mapped > 0 {
             // SAFETY: the mappings of these addresses, side by side from the first on, of which no use runs any more.
-            unsafe { range.unmap(0, mapped) }?;
+            let unmapped = unsafe { range.unmap(0, mapped) };
+            if let Err(error) = unmapped {
+                expect_lost(error)?;
+                // The code may be that of earlier work. Nobody uses the memory any more, mapped or not: what waits for that goes on, and the
+                // addresses stay reserved, which is counted.
+                self.range = None;
+            }
         }
         // A refusal is counted.
         self.handles.clear();

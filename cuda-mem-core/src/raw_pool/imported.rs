@@ -18,7 +18,7 @@ use super::{MemoryPool, PointerExport, free};
 use crate::buffer::StreamUse;
 use crate::deferred::Release;
 use crate::driver::refuse_forked;
-use crate::error::{Error, Refused, Result};
+use crate::error::{Error, Refused, Result, expect_lost};
 use crate::fence::Fence;
 use crate::fork;
 use crate::ipc::Companion;
@@ -262,14 +262,6 @@ impl Release for Block {
             self.home.driver().release_or_defer(Freed { freed, uses, _guard: guard });
         }
         Ok(())
-    }
-}
-
-/// The error, unless it tells of a lost context.
-fn expect_lost(error: Error) -> Result<()> {
-    match error {
-        Error::Driver(error) if error.context_is_lost() => Ok(()),
-        error => Err(error),
     }
 }
 

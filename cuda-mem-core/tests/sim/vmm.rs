@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use cuda_mem_core::ipc::ImportedMapping;
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::vmm::{self, Access, AddressRange, CreateOptions, PhysicalMemory};
 use cuda_mem_core::{Context, Driver, Error, Stream};
@@ -95,6 +96,38 @@ fn a_release_that_fails_comes_back() {
         assert_eq!(refused.error.code(), Some(CUresult::CUDA_ERROR_UNKNOWN));
         refused.owner.close().unwrap();
     });
+}
+
+/// What waits for an unmapping waits for nobody else to use the memory.
+#[test]
+fn a_lost_context_counts_as_the_unmapping() {
+    const LOST: CUresult = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
+    // Whose stream cannot be waited for, whose unmapping gives the code of earlier work, and what no context is to blame for.
+    for (unmapped, failures, left) in
+        [(None, 0, 1), (Some(LOST), 1, 1), (Some(CUresult::CUDA_ERROR_INVALID_VALUE), 1, 2)]
+    {
+        let sim = Sim::builder().build();
+        let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+        let (driver, device, stream) = (context.driver(), context.device(), Stream::new(&context).unwrap());
+        let page = vmm::granularity(device).unwrap();
+        let memory = PhysicalMemory::create(device, page, &CreateOptions::default()).unwrap();
+        let mut mapping = ImportedMapping::of_own(device, memory, &[device]).unwrap();
+        let guard = Arc::new(());
+        mapping.drop_after_unmap(Arc::clone(&guard));
+        drop(mapping.on(&stream).unwrap());
+        match unmapped {
+            // Twice, for it is tried again.
+            Some(code) => (0..2).for_each(|_| sim.fail_call("cuMemUnmap", 1, code)),
+            None => {
+                let kernels = Kernels::load(&context);
+                // SAFETY: nothing is there, which a simulator survives.
+                unsafe { kernels.fill_u32(&stream, 64, 1, 1) };
+            }
+        }
+        drop(mapping);
+        assert_eq!((driver.reclaim(), driver.release_failures()), (0, failures), "{unmapped:?}");
+        assert_eq!(Arc::strong_count(&guard), left, "{unmapped:?}");
+    }
 }
 
 #[test]

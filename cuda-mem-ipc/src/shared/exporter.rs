@@ -104,10 +104,9 @@ impl Exporter {
     /// One that the thread does not look after.
     fn unwatched(context: &Context, connection: Connection, deadline: Deadline) -> Result<Self> {
         refuse_forked()?;
-        let words = Arc::new(Words::create(context, connection.peer().pid())?);
-        let descriptor = words.descriptor()?;
+        let memory = Words::memory(context)?;
         let (keepers, keepsake) = Keepsake::new()?;
-        let descriptors = [descriptor.as_fd(), keepsake.as_fd()];
+        let descriptors = [memory.as_fd(), keepsake.as_fd()];
         say(&connection, &wire::Message::Offer(Offer::OURS), &descriptors, deadline)?;
         // Whoever has one has it of the importer.
         drop(keepsake);
@@ -122,7 +121,8 @@ impl Exporter {
         };
         let Accept { segments, bytes } = accepted;
         let ahead_limit = AheadLimit { segments: usize::try_from(segments).unwrap_or(usize::MAX), bytes };
-        words.seal()?;
+        // Behind the answer, for the importer has mapped it.
+        let words = Arc::new(Words::of(context, memory, pid)?);
         let [ring, bed] = words.rings()?;
         let (way, ring, releases) = (ring.clone(), Mutex::new(ring.producer()), Mutex::new(bed.consumer()));
         let link = Arc::new(ExportLink {

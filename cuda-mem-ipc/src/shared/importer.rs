@@ -4,6 +4,7 @@ mod ahead;
 mod give_back;
 mod kept;
 mod known;
+mod over;
 #[cfg(any(test, fuzzing))]
 pub(super) mod played;
 mod receive;

@@ -67,7 +67,7 @@ pub(super) trait Watched: Send + Sync {
     fn outlive(&self) {}
 
     /// The peer is gone, and nobody has anything of it. Must not wait for anybody.
-    fn end(&self);
+    fn end(self: Arc<Self>);
 }
 
 struct Watch {
@@ -248,7 +248,7 @@ impl Watch {
             return true;
         }
         if is_gone {
-            self.link.end();
+            Arc::clone(&self.link).end();
         }
         !is_gone && !self.link.is_done()
     }
@@ -298,7 +298,7 @@ mod tests {
             Some(&self.keepers)
         }
 
-        fn end(&self) {
+        fn end(self: Arc<Self>) {
             self.has_ended.store(true, Ordering::SeqCst);
         }
     }

@@ -30,11 +30,21 @@ pub(super) trait Resting: Send {
     fn has_passed(&mut self) -> bool;
 }
 
+/// When a thread begins with what waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Start {
+    AtOnce,
+    /// If nobody has begun with anything for a while.
+    Patiently,
+}
+
 struct Jobs {
     queue: VecDeque<Job>,
     threads: usize,
     idle: usize,
-    /// Whether one stays when there is nothing to do.
+    /// How many are at something that may take long.
+    busy: usize,
+    /// Whether one stays when there is nothing to do, and somebody looks whether anything has waited for long.
     is_kept: bool,
     /// When a job was begun last, the first one came or a thread was started.
     moved: Option<Instant>,
@@ -48,6 +58,7 @@ static JOBS: Mutex<Jobs> = Mutex::new(Jobs {
     queue: VecDeque::new(),
     threads: 0,
     idle: 0,
+    busy: 0,
     is_kept: false,
     moved: None,
     resting: Vec::new(),
@@ -61,7 +72,7 @@ pub(super) fn stay() -> Result<()> {
     let mut jobs = lock(&JOBS);
     jobs.is_kept = true;
     if jobs.idle == 0
-        && let Err(error) = jobs.start()
+        && let Err(error) = jobs.start(Start::AtOnce)
     {
         jobs.is_kept = false;
         return Err(error);
@@ -71,7 +82,10 @@ pub(super) fn stay() -> Result<()> {
 
 /// Lets all go when nothing is left to do.
 pub(super) fn leave() {
-    lock(&JOBS).is_kept = false;
+    let mut jobs = lock(&JOBS);
+    jobs.is_kept = false;
+    jobs.see_to_it();
+    drop(jobs);
     CAME.notify_all();
 }
 
@@ -82,7 +96,7 @@ pub(super) fn bury(what: impl Send + 'static) {
         return drop(what);
     }
     // One may be needed for what rests, while others wait.
-    give(Box::new(move || drop(what)), |jobs| jobs.idle < jobs.queue.len() + usize::from(jobs.due.is_some()));
+    give(Box::new(move || drop(what)), Start::AtOnce);
 }
 
 /// Drops something that seldom waits, behind others of its kind unless one does.
@@ -90,7 +104,7 @@ pub(super) fn bury_in_turn(what: impl Send + 'static) {
     if forked() {
         return drop(what);
     }
-    give(Box::new(move || drop(what)), Jobs::needs_another);
+    give(Box::new(move || drop(what)), Start::Patiently);
 }
 
 /// Drops something as soon as streams have passed it.
@@ -105,14 +119,19 @@ pub(super) fn rest(what: impl Resting + 'static) {
             CAME.notify_one();
         }
     };
-    give(Box::new(look), Jobs::needs_another);
+    give(Box::new(look), Start::Patiently);
 }
 
-fn give(job: Job, needs_a_thread: impl FnOnce(&Jobs) -> bool) {
+fn give(job: Job, start: Start) {
     let mut jobs = lock(&JOBS);
     jobs.add(job);
-    let is_needed = needs_a_thread(&jobs);
-    let has_failed = is_needed && jobs.start().is_err();
+    let is_needed = match start {
+        Start::AtOnce => jobs.idle < jobs.queue.len() + usize::from(jobs.due.is_some()),
+        Start::Patiently => jobs.needs_another(),
+    };
+    // What has waited long enough does not do so once more.
+    let start = if jobs.is_stuck() { start } else { Start::AtOnce };
+    let has_failed = is_needed && jobs.start(start).is_err();
     if has_failed && jobs.threads == 0 {
         // No peer is looked after: this is no thread that others wait for.
         let job = jobs.queue.pop_back();
@@ -141,7 +160,7 @@ pub(super) fn is_behind() -> bool {
     let mut jobs = lock(&JOBS);
     if jobs.moved.is_some_and(|at| at.elapsed() >= PATIENCE) && jobs.has_work_left() {
         // If there can be none, it is tried again.
-        let _ = jobs.start();
+        let _ = jobs.start(Start::AtOnce);
     }
     jobs.has_work_left()
 }
@@ -157,7 +176,19 @@ impl Jobs {
     /// Whether nobody would do what has just come, as far as that is known now.
     fn needs_another(&self) -> bool {
         let has_waited = self.moved.is_some_and(|at| at.elapsed() >= PATIENCE);
-        self.idle == 0 && (self.threads == 0 || has_waited)
+        self.idle == 0 && (self.threads == 0 || has_waited) || self.is_stuck()
+    }
+
+    /// Whether what waits for its turn may wait for ever: each thread may be held up, and nobody looks.
+    fn is_stuck(&self) -> bool {
+        !self.is_kept && self.busy == self.threads && self.has_work_left()
+    }
+
+    fn see_to_it(&mut self) {
+        if self.is_stuck() {
+            // If there can be none, whoever is free first does it.
+            let _ = self.start(Start::Patiently);
+        }
     }
 
     /// Whether there is something that no thread is free for.
@@ -188,8 +219,15 @@ impl Jobs {
         }
     }
 
-    fn start(&mut self) -> Result<()> {
-        let thread = thread::Builder::new().name("cuda-mem-release".into()).spawn(work);
+    /// How long whoever came for what waits leaves it to the others, who may not be held up.
+    fn patience(&self) -> Option<Duration> {
+        let is_left_to_others = self.busy > 0 && self.idle == 0 && !self.queue.is_empty();
+        let patience = PATIENCE.checked_sub(self.moved?.elapsed())?;
+        (is_left_to_others && !patience.is_zero()).then_some(patience)
+    }
+
+    fn start(&mut self, start: Start) -> Result<()> {
+        let thread = thread::Builder::new().name("cuda-mem-release".into()).spawn(move || work(start));
         thread.map_err(|error| Error::System { call: "clone", source: Arc::new(error) })?;
         self.threads = self.threads.saturating_add(1);
         self.moved = Some(Instant::now());
@@ -197,11 +235,20 @@ impl Jobs {
     }
 }
 
-fn work() {
+fn work(mut start: Start) {
     let mut jobs = lock(&JOBS);
     loop {
-        if let Some(job) = jobs.queue.pop_front() {
+        if start == Start::Patiently
+            && let Some(patience) = jobs.patience()
+        {
+            jobs.idle = 1;
+            jobs = CAME.wait_timeout(jobs, patience).unwrap_or_else(PoisonError::into_inner).0;
+            jobs.idle = 0;
+        } else if let Some(job) = jobs.queue.pop_front() {
+            start = Start::AtOnce;
             jobs.moved = Some(Instant::now());
+            jobs.busy += 1;
+            jobs.see_to_it();
             let leaves_work = jobs.has_work_left();
             drop(jobs);
             if leaves_work {
@@ -211,11 +258,14 @@ fn work() {
             // What it drops may run a hook of the program's, which may panic.
             let _ = catch_unwind(AssertUnwindSafe(job));
             jobs = lock(&JOBS);
+            jobs.busy -= 1;
         } else if let Some(resting) = jobs.awoken() {
+            jobs.busy += 1;
             drop(jobs);
             let count = resting.len();
             let left = look_again(resting);
             jobs = lock(&JOBS);
+            jobs.busy -= 1;
             let has_any_passed = left.len() < count;
             jobs.set_aside_again(left, has_any_passed);
             // Another one may have gone to sleep meanwhile, with nothing to look at.
@@ -246,3 +296,6 @@ fn look_again(resting: Vec<Box<dyn Resting>>) -> Vec<Box<dyn Resting>> {
     };
     resting.into_iter().filter_map(look).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -62,15 +62,10 @@ impl Returned {
         }
     }
 
-    /// Whether nothing that used it runs any more.
-    pub(super) fn is_over(&mut self) -> bool {
-        // What cannot be known may run: before a capture has ended, in another thread's stream, or in one that nobody may name any more.
-        // What a lost context had does not.
-        let may_run = |error: &core::Error| {
-            matches!(error, core::Error::Capturing { .. } | core::Error::WrongThread | core::Error::Disowned)
-        };
-        let is_over = self.uses.are_over().unwrap_or_else(|error| !may_run(&error));
-        is_over && self.last.is_over()
+    /// Whether nothing that used it runs any more. Work that its streams were given after the first question does not count.
+    pub(super) fn has_passed(&mut self) -> bool {
+        let have_passed = self.uses.have_passed().unwrap_or_else(|error| !may_run(&error));
+        self.last.is_over() && have_passed
     }
 
     /// Lets go of the segment, whose end waits for all uses from here on.
@@ -110,6 +105,12 @@ impl Returned {
         self.last.order(stream)?;
         link.words.record(stream)
     }
+}
+
+/// Whether uses that cannot be asked for, with this error, may run: before a capture has ended, in another thread's stream, or in one that
+/// nobody may name any more. What a lost context had does not.
+pub(super) fn may_run(error: &core::Error) -> bool {
+    matches!(error, core::Error::Capturing { .. } | core::Error::WrongThread | core::Error::Disowned)
 }
 
 impl Drop for Returned {

@@ -21,6 +21,7 @@ use super::slab::{Slab, Slabs};
 use super::wire::{self, Place};
 use crate::error::{Error, Result};
 use crate::import::{Departure, Imported};
+use crate::there::bytes_there;
 
 /// A large piece of memory, mapped once. Whoever drops the last share waits for nothing: its memory ends in another thread, behind its
 /// uses.
@@ -295,12 +296,6 @@ impl Drop for Segment {
             rest(memory);
         }
     }
-}
-
-/// How many bytes of a file have memory.
-fn bytes_there(file: &OwnedFd) -> Result<usize> {
-    let blocks = rustix::fs::fstat(file).map_err(Error::system("fstat"))?.st_blocks;
-    Ok(usize::try_from(blocks).unwrap_or(0).saturating_mul(512))
 }
 
 /// The device of a UUID, as this process numbers it.

@@ -3,15 +3,17 @@
 mod own;
 mod theirs;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, FenceLine, Stream};
+use cuda_mem_pool::cuda_mem_core::sys::CUdevice_attribute;
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, FenceLine, Stream, Uses};
 
 use super::releases::{self, bury};
+use super::returned::may_run;
 use super::{lock, ring, wire};
 use crate::LARGEST_PAGE;
 use crate::error::{Error, Result};
@@ -68,8 +70,19 @@ impl From<Point> for wire::Fence {
 
 impl Words {
     /// Memory for both sides' lines.
-    pub(super) fn create(context: &Context, pid: u32) -> Result<Self> {
-        Self::over(SharedWords::create(context, wire::SLOTS)?, Side::Exporter, pid)
+    pub(super) fn memory(context: &Context) -> Result<SharedMapping> {
+        let device = context.device();
+        // Before anything is offered, and not when it is pinned.
+        if !device.supports(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)? {
+            let what = "stream memory operations on 64-bit words";
+            return Err(core::Error::Unsupported { device: device.name()?, what }.into());
+        }
+        Ok(SharedMapping::create(wire::SLOTS * SLOT)?)
+    }
+
+    /// Such memory of this process, once the peer has mapped it.
+    pub(super) fn of(context: &Context, memory: SharedMapping, pid: u32) -> Result<Self> {
+        Self::over(pinned(context, memory)?, Side::Exporter, pid)
     }
 
     /// What a peer has made.
@@ -80,7 +93,7 @@ impl Words {
         if !(needed..=needed.next_multiple_of(LARGEST_PAGE)).contains(&mapping.bytes()) {
             return Err(Error::Protocol { pid, what: "the memory for fences has another size" });
         }
-        Self::over(SharedWords::of(context, mapping)?, Side::Importer, pid)
+        Self::over(pinned(context, mapping)?, Side::Importer, pid)
     }
 
     fn over(words: SharedWords, side: Side, pid: u32) -> Result<Self> {
@@ -113,18 +126,6 @@ impl Words {
     /// Whether the peer has said so.
     pub(super) fn were_handed_on(&self) -> bool {
         self.page().is_ok_and(|page| word(&page.words, wire::HANDED_ON) > 0)
-    }
-
-    /// A descriptor of the memory.
-    pub(super) fn descriptor(&self) -> Result<OwnedFd> {
-        let page = self.page()?;
-        let duplicate = page.words.as_fd().try_clone_to_owned();
-        duplicate.map_err(|error| Error::System { call: "fcntl(F_DUPFD_CLOEXEC)", source: Arc::new(error) })
-    }
-
-    /// Lets nobody take pages out of it, once both have mapped it.
-    pub(super) fn seal(&self) -> Result<()> {
-        Ok(self.page()?.words.mapping().seal()?)
     }
 
     /// The rings behind the lines: of hand-overs, and of releases.
@@ -231,17 +232,21 @@ impl Drop for Words {
 pub(super) struct Recorded {
     words: Arc<Words>,
     page: Arc<Page>,
+    /// Those of the words, by streams here.
+    uses: Uses,
 }
 
 impl Recorded {
     /// None if the peer is gone already.
     pub(super) fn of(words: &Arc<Words>) -> Option<Self> {
-        Some(Self { words: Arc::clone(words), page: words.page().ok()? })
+        let page = words.page().ok()?;
+        Some(Self { words: Arc::clone(words), uses: page.words.uses(), page })
     }
 
-    /// Whether all of it is done.
-    pub(super) fn is_reached(&self) -> bool {
+    /// Whether all of it is done, or will never be: a lost context writes no word any more.
+    pub(super) fn is_reached(&mut self) -> bool {
         self.words.are_at(&self.page, self.words.side, self.words.issued())
+            || self.uses.have_passed().is_err_and(|error| !may_run(&error))
     }
 }
 
@@ -250,6 +255,13 @@ impl Page {
         let out = || core::Error::OutOfRange { range: slot..slot.saturating_add(1), len: self.lines.len() };
         Ok(self.lines.get(slot).ok_or_else(out)?)
     }
+}
+
+/// Registers memory that both sides have mapped. From a page that is taken out of it behind that the device would go on with the old one, and
+/// what the host writes would let nobody go.
+fn pinned(context: &Context, memory: SharedMapping) -> Result<SharedWords> {
+    memory.seal()?;
+    Ok(SharedWords::of(context, memory)?)
 }
 
 /// The last generation of a line, as [`FenceLine`](core::FenceLine) documents.

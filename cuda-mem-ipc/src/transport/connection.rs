@@ -199,6 +199,7 @@ impl Connection {
     }
 
     /// Whether a message is there that was not received yet.
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn has_message(&self) -> bool {
         // A packet is never empty; the end of the connection is no bytes.
         rustix::io::ioctl_fionread(&self.channel).is_ok_and(|bytes| bytes > 0)

@@ -488,6 +488,48 @@ fn a_release_that_never_comes_ends_with_its_peer() {
     drop(whole);
 }
 
+/// Takes pages out of memory for fences.
+fn punch(words: &SharedWords) -> rustix::io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    fallocate(words, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4096)
+}
+
+/// A device would go on with the pages it had, and never see that the peer is gone.
+#[test]
+fn an_importer_that_takes_out_pages_holds_up_no_stream() {
+    let world = World::new();
+    let options = SharedPoolOptions { segment_bytes: 512, ..SharedPoolOptions::default() };
+    let pool = SharedPool::new(&world.context, &options).unwrap();
+    let (here, hostile) = both_ends();
+    let (exporter, words) = thread::scope(|scope| {
+        let exporter = scope.spawn(|| Exporter::new(&world.context, here, LIMIT).unwrap());
+        let mut offer = hostile.recv(LIMIT).unwrap();
+        let words = SharedWords::open(&world.context, offer.descriptors.remove(0)).unwrap();
+        punch(&words).unwrap();
+        let _branch = accept(&hostile, 0);
+        (exporter.join().unwrap(), words)
+    });
+    assert!(punch(&words).is_err());
+    let stream = world.new_stream();
+    let buffer = pool.allocate(1000, &stream).unwrap();
+    assert_eq!(exporter.hand_over(&buffer, &stream, LIMIT).unwrap(), 0);
+    drop(buffer);
+    say(&hostile, Message::Release(Release { sequence: 0, line: 5, generation: 1 << 60 }), &[]);
+    eventually("it goes back", || exporter.leases() == 0);
+    let whole = pool.allocate(pool.reserved_bytes(), &stream).unwrap();
+    assert!(!stream.is_idle().unwrap());
+    drop(hostile);
+    eventually("the stream goes on", || stream.is_idle().unwrap());
+    drop((whole, words));
+}
+
+#[test]
+fn an_exporter_that_takes_out_pages_is_too_late() {
+    let world = World::new();
+    let (_importer, _hostile, words) = importer(&world);
+    assert!(punch(&words).is_err());
+}
+
 #[test]
 fn an_importer_that_poisons_what_is_not_its_own_is_treated_as_gone() {
     let world = World::new();
@@ -584,4 +626,79 @@ fn host_memory_that_is_not_there_is_not_pinned() {
     say(&hostile, part(0, 1), &[]);
     let refused = importer.recv(LIMIT);
     assert!(matches!(refused, Err(Error::WrongSize { said, found: 0 }) if said == bytes), "{refused:?}");
+}
+
+/// Whether nobody has the other end of a pipe any more.
+fn is_closed(reader: &std::io::PipeReader) -> bool {
+    let mut asked = [rustix::event::PollFd::new(reader, rustix::event::PollFlags::empty())];
+    rustix::event::poll(&mut asked, Some(&rustix::time::Timespec::default())).unwrap() > 0
+}
+
+/// Those who wait for what an exporter handed on do so until nobody has it, and not until somebody receives once more.
+#[test]
+fn what_is_kept_goes_with_the_last_buffer_whatever_the_exporter_had_said() {
+    let world = World::new();
+    let (memory, said) = segment(&world, 0);
+    let descriptor = memory.export_posix_fd().unwrap();
+    let another = (Message::Segment(wire::Segment { segment: 1, ..said }), descriptor.as_fd());
+    let (_more, keepsake) = std::io::pipe().unwrap();
+    let buffer = part(0, said.bytes);
+    let cases: [(&str, &[Said<'_>]); 7] = [
+        ("nothing", &[]),
+        ("a call", &[(Message::Ring, &[])]),
+        ("a segment", &[(another.0, &[another.1])]),
+        ("something to keep", &[(Message::Keep, &[keepsake.as_fd()])]),
+        ("the end of a segment", &[(Message::Retire { segment: 0 }, &[])]),
+        ("what no exporter says", &[(Message::Retire { segment: 9 }, &[])]),
+        ("a call and a buffer and a call", &[(Message::Ring, &[]), (buffer, &[]), (Message::Ring, &[])]),
+    ];
+    for (what, unheard) in cases {
+        let (importer, hostile, words) = importer(&world);
+        let (keepers, keepsake) = std::io::pipe().unwrap();
+        say(&hostile, Message::Keep, &[keepsake.as_fd()]);
+        drop(keepsake);
+        say(&hostile, Message::Segment(said), &[descriptor.as_fd()]);
+        say(&hostile, buffer, &[]);
+        let first = importer.recv(LIMIT).unwrap();
+        for (message, descriptors) in unheard {
+            say(&hostile, *message, descriptors);
+        }
+        drop(hostile);
+        eventually(what, || matches!(first.is_ready(), Err(Error::PeerDied { .. })));
+        thread::sleep(SHORT);
+        assert!(!is_closed(&keepers), "{what}: there is a buffer");
+        let second = unheard.iter().any(|(message, _)| *message == buffer).then(|| importer.recv(LIMIT));
+        drop((first, second.transpose().unwrap()));
+        eventually(what, || is_closed(&keepers));
+        assert!(importer.recv(LIMIT).is_err());
+        drop((importer, words));
+    }
+}
+
+/// Work that a stream was given behind its use is nothing to those who wait for the use.
+#[test]
+fn what_is_kept_waits_for_no_later_work() {
+    let world = World::new();
+    let (memory, said) = segment(&world, 0);
+    let descriptor = memory.export_posix_fd().unwrap();
+    let (importer, hostile, words) = importer(&world);
+    let (keepers, keepsake) = std::io::pipe().unwrap();
+    say(&hostile, Message::Keep, &[keepsake.as_fd()]);
+    drop(keepsake);
+    say(&hostile, Message::Segment(said), &[descriptor.as_fd()]);
+    say(&hostile, part(0, said.bytes), &[]);
+    let (buffer, stream) = (importer.recv(LIMIT).unwrap(), world.new_stream());
+    let before = Gate::before(&stream);
+    drop(buffer.on(&stream).unwrap());
+    drop(hostile);
+    eventually("its end is noticed", || matches!(buffer.is_ready(), Err(Error::PeerDied { .. })));
+    drop(buffer);
+    thread::sleep(SHORT);
+    assert!(!is_closed(&keepers), "the stream has not come to its use");
+    let behind = Gate::before(&stream);
+    before.open();
+    eventually("it is let go", || is_closed(&keepers));
+    assert!(!stream.is_idle().unwrap());
+    behind.open();
+    drop((importer, words));
 }

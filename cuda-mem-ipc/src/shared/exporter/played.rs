@@ -65,6 +65,6 @@ impl Giver {
         if self.link().has_heirs() {
             self.link().outlive();
         }
-        self.link().end();
+        Arc::clone(self.link()).end();
     }
 }

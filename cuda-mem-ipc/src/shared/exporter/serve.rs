@@ -157,7 +157,7 @@ impl Watched for ExportLink {
         self.is_closing.store(true, Ordering::Release);
     }
 
-    fn end(&self) {
+    fn end(self: Arc<Self>) {
         // First, so that whoever gets the memory next does not wait for the dead.
         self.words.end();
         let held = {

@@ -85,9 +85,24 @@ impl Ahead {
         }
     }
 
-    /// What tells when its memory is gone, if it was imported and nobody has taken it.
-    pub(super) fn ending(&self) -> Option<Ending<imported::Segment>> {
-        if let State::Known(known) = &*lock(&self.0.state) { known.ending() } else { None }
+    /// As [`Known::part`]: whoever imports it either has done so, and is counted, or does not any more.
+    pub(super) fn part(self) -> Option<Ending<imported::Segment>> {
+        if let State::Known(known) = self.take() { known.part() } else { None }
+    }
+
+    /// Takes it from whoever would import it.
+    fn take(&self) -> State {
+        let segment = &self.0;
+        let state = std::mem::replace(&mut *lock(&segment.state), State::Gone);
+        let was_not_imported = matches!(state, State::Announced { .. } | State::Known(Known::Refused { .. }));
+        // What was imported says so itself.
+        if was_not_imported
+            && self.is_slab()
+            && let Some(link) = segment.link.upgrade()
+        {
+            link.slab_is_gone(segment.said.segment);
+        }
+        state
     }
 
     fn is_mapped(&self) -> bool {
@@ -98,19 +113,9 @@ impl Ahead {
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        if forked() {
-            // Before the lock: what is imported is the parent's.
-            return;
-        }
-        let segment = &self.0;
-        let state = std::mem::replace(&mut *lock(&segment.state), State::Gone);
-        let was_not_imported = matches!(state, State::Announced { .. } | State::Known(Known::Refused { .. }));
-        // What was imported says so itself.
-        if was_not_imported
-            && self.is_slab()
-            && let Some(link) = segment.link.upgrade()
-        {
-            link.slab_is_gone(segment.said.segment);
+        // Before the lock: what is imported is the parent's.
+        if !forked() {
+            drop(self.take());
         }
     }
 }
@@ -147,12 +152,26 @@ impl ImportLink {
         let parsed = wire::Message::parse(kind, &payload);
         match parsed.map_err(|source| self.connection.breaks(Error::Wire { pid, source }))? {
             wire::Message::Segment(said) if descriptors.len() == said.descriptors() => {
-                self.expect_new(&said)?;
-                self.enter(said.segment, self.ahead(said, descriptors))
+                self.learn_late(&said, descriptors)
             }
             wire::Message::Retire { segment } if descriptors.is_empty() => self.forget(segment),
             _ => Err(self.breaks("an exporter does not say that ahead")),
         }
+    }
+
+    /// Notes a segment to be imported with its first buffer.
+    pub(super) fn learn_late(
+        self: &Arc<Self>,
+        said: &wire::Segment,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<()> {
+        self.expect_new(said)?;
+        self.enter(said.segment, self.ahead(*said, descriptors))
+    }
+
+    /// Whether there is room for the descriptors of one more segment that is not imported yet.
+    pub(super) fn may_learn_late(&self) -> bool {
+        self.kept_back.load(Ordering::SeqCst).saturating_add(wire::MOST_HANDLES) <= MOST_KEPT_BACK
     }
 
     fn ahead(self: &Arc<Self>, said: wire::Segment, descriptors: Vec<OwnedFd>) -> Known {

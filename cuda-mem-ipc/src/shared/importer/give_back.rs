@@ -14,6 +14,10 @@ use crate::shared::wire::{self, Release};
 use crate::shared::{MOST_AT_A_TIME, lock, say};
 use crate::transport::{Branch, Connection};
 
+/// How many releases, and ends of segments, are kept for an exporter that does not take them. One that follows the protocol has a lease or a
+/// segment for each, which takes as much of its memory, and while it is stopped there are no more.
+pub(super) const MOST_UNHEARD: usize = 1 << 18;
+
 impl ImportLink {
     /// By the ring, if it has room; otherwise as a message.
     pub(in crate::shared) fn send(&self, release: Release) -> Result<()> {
@@ -54,12 +58,24 @@ impl ImportLink {
             self.gone_back();
             return;
         }
-        lock(&self.unsent).push(returned);
+        self.keep_unsent(returned);
         if self.is_over() {
             // The thread may have looked for the last time.
             self.settle_unsent();
         } else {
             reaper::wake();
+        }
+    }
+
+    fn keep_unsent(&self, returned: Returned) {
+        let count = {
+            let mut unsent = lock(&self.unsent);
+            unsent.push(returned);
+            unsent.len()
+        };
+        if count > MOST_UNHEARD {
+            // Of one that is broken everything counts as given back.
+            let _ = self.breaks("it does not take what is given back");
         }
     }
 
@@ -148,18 +164,15 @@ impl Watched for ImportLink {
         self.is_let_go() && lock(&self.unsent).is_empty() && !has_slabs && self.words.own_are_reached()
     }
 
-    fn end(&self) {
+    fn end(self: Arc<Self>) {
         self.remember_recorded();
         self.is_over.store(true, Ordering::SeqCst);
         self.words.end();
         // Before the segments are forgotten.
         self.settle_unsent();
-        // Buffers that the peer had sent are received all the same. Whoever has the turn now sees the end by itself.
-        if let Ok(turn) = self.turn.try_lock() {
-            let is_over = turn.held.is_none() && matches!(turn.ring.peek(), Ok(None));
-            if self.connection.is_broken() || is_over && !self.connection.has_message() {
-                self.forget_all();
-            }
-        }
+        self.look_for_the_last();
     }
 }
+
+#[cfg(test)]
+mod tests;

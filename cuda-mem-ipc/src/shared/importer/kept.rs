@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{Driver, forked};
 
@@ -92,7 +90,7 @@ impl ImportLink {
     fn bury_kept(&self) {
         let kept = std::mem::take(&mut *lock(&self.kept));
         if !kept.keepsakes.is_empty() {
-            bury(Last { kept, parting: Arc::clone(&self.parting), driver: self.context.driver() });
+            rest(Last { kept, parting: Arc::clone(&self.parting), driver: self.context.driver() });
         }
     }
 }
@@ -139,9 +137,8 @@ impl Drop for Parting {
         if forked() {
             return;
         }
-        let segments = std::mem::take(&mut self.segments);
-        let endings: Vec<_> = segments.iter().filter_map(Known::ending).collect();
-        drop(segments);
+        let endings: Vec<_> =
+            std::mem::take(&mut self.segments).into_iter().filter_map(Known::part).collect();
         if !endings.is_empty() {
             rest(Parted { endings, _counted: self.counted.take() });
         }
@@ -169,20 +166,21 @@ struct Last {
     driver: Driver,
 }
 
-impl Last {
-    fn is_over(&mut self) -> bool {
+impl Resting for Last {
+    fn has_passed(&mut self) -> bool {
         let Kept { returned, recorded, .. } = &mut self.kept;
-        returned.iter_mut().all(Returned::is_over) && recorded.as_ref().is_none_or(Recorded::is_reached)
+        // All are asked at once: work that a stream is given later is nobody's who waits.
+        returned.retain_mut(|one| !one.has_passed());
+        recorded.as_mut().is_none_or(Recorded::is_reached) && returned.is_empty()
     }
 }
 
 impl Drop for Last {
     fn drop(&mut self) {
         // What has come back ends before it can be gone.
-        while !forked() && !self.is_over() {
-            thread::sleep(Duration::from_millis(1));
-        }
         self.kept.returned.clear();
+        // Their end waits for streams, later work too.
+        bury(self.kept.recorded.take());
         // From here on the memory may be used by others.
         let keepsakes = std::mem::take(&mut self.kept.keepsakes);
         rest(Behind { parting: Arc::clone(&self.parting), driver: self.driver, _keepsakes: keepsakes });

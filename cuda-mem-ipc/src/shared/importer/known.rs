@@ -10,6 +10,7 @@ use cuda_mem_pool::cuda_mem_core as core;
 
 use super::ImportLink;
 use super::ahead::{Ahead, Counted};
+use super::give_back::MOST_UNHEARD;
 use crate::error::{Error, Result};
 use crate::import::{Ending, ImportError, ImportKey, Imported, Imports};
 use crate::shared::releases::{self, bury};
@@ -51,11 +52,11 @@ impl Known {
         }
     }
 
-    /// What tells when its memory is gone, if there is any. It may be being mapped, which is waited for.
-    pub(super) fn ending(&self) -> Option<Ending<Segment>> {
+    /// Lets go of it. What is returned tells when its memory is gone, if there is any. It may be being mapped, which is waited for.
+    pub(super) fn part(self) -> Option<Ending<Segment>> {
         match self {
             Self::Mapped(segment) => Some(segment.ending()),
-            Self::Ahead(ahead) => ahead.ending(),
+            Self::Ahead(ahead) => ahead.part(),
             Self::Refused { .. } => None,
         }
     }
@@ -163,7 +164,14 @@ impl ImportLink {
 
     /// The exporter may free a segment.
     pub(in crate::shared) fn slab_is_gone(&self, segment: u64) {
-        lock(&self.let_go).push(segment);
+        let count = {
+            let mut let_go = lock(&self.let_go);
+            let_go.push(segment);
+            let_go.len()
+        };
+        if count > MOST_UNHEARD {
+            let _ = self.breaks("it does not take what is let go of");
+        }
         reaper::wake();
     }
 

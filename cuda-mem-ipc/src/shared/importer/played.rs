@@ -66,6 +66,6 @@ impl Taker {
 
     /// The exporter is gone.
     pub(in crate::shared) fn end(&self) {
-        self.link().end();
+        Arc::clone(self.link()).end();
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_pool::cuda_mem_core::ipc::{EventHandle, OpenedEvent};
 
-use super::ImportLink;
+use super::{ImportLink, Turn};
 use crate::error::{Error, Result};
 use crate::shared::arrival::Arrival;
 use crate::shared::received::ReceivedBuffer;
@@ -74,6 +74,15 @@ impl ImportLink {
     pub(super) fn take(self: &Arc<Self>) -> Result<ReceivedBuffer> {
         // Messages are believed in their order, whoever receives them.
         let mut turn = lock(&self.turn);
+        let taken = self.take_next(&mut turn);
+        if self.is_over() {
+            // It may have been the last.
+            self.look_for_the_last_in(&mut turn);
+        }
+        taken
+    }
+
+    fn take_next(self: &Arc<Self>, turn: &mut Turn) -> Result<ReceivedBuffer> {
         let mut turns = 0;
         // A buffer that has come is given at once: nobody would be woken for it.
         while turns < MOST_AT_A_TIME || turn.held.is_some() {
@@ -99,7 +108,7 @@ impl ImportLink {
                 return self.receive(said);
             }
             turn.listened = Some(Instant::now());
-            let Heard { message, descriptors, number } = match heard(&self.connection, Duration::ZERO) {
+            let said = match heard(&self.connection, Duration::ZERO) {
                 Err(error) if error.is_gone() || matches!(error, Error::Broken) => {
                     self.forget_all();
                     return Err(error);
@@ -113,26 +122,38 @@ impl ImportLink {
                 }
                 result => result?,
             };
-            turn.heard = number.saturating_add(1);
-            // Before the next look at the ring: if this was a call, what is put there later may take another one.
-            ring::say_heard(&self.ring, turn.heard);
-            let no_descriptor = descriptors.is_empty();
-            match message {
-                wire::Message::Segment(said) if descriptors.len() == said.descriptors() => {
-                    self.learn(&said, descriptors)?;
-                }
-                // Behind what was put into the ring before.
-                wire::Message::HandOver(said) if no_descriptor => turn.held = Some(said),
-                wire::Message::Retire { segment } if no_descriptor => self.retire(segment)?,
-                wire::Message::Ring if no_descriptor => {}
-                wire::Message::Keep => match <[OwnedFd; 1]>::try_from(descriptors) {
-                    Ok([descriptor]) => self.keep(descriptor)?,
-                    Err(_) => return Err(self.breaks("it has this process keep something else")),
-                },
-                _ => return Err(self.breaks("an exporter does not say that")),
-            }
+            self.heed(turn, said, |said, descriptors| self.learn(said, descriptors))?;
         }
         Err(nothing_came())
+    }
+
+    /// Does what a message says, and learns of a segment in this way. A buffer is held.
+    pub(super) fn heed(
+        self: &Arc<Self>,
+        turn: &mut Turn,
+        said: Heard,
+        learn: impl FnOnce(&wire::Segment, Vec<OwnedFd>) -> Result<()>,
+    ) -> Result<()> {
+        let Heard { message, descriptors, number } = said;
+        turn.heard = number.saturating_add(1);
+        // Before the next look at the ring: if this was a call, what is put there later may take another one.
+        ring::say_heard(&self.ring, turn.heard);
+        let no_descriptor = descriptors.is_empty();
+        match message {
+            wire::Message::Segment(said) if descriptors.len() == said.descriptors() => {
+                learn(&said, descriptors)?;
+            }
+            // Behind what was put into the ring before.
+            wire::Message::HandOver(said) if no_descriptor => turn.held = Some(said),
+            wire::Message::Retire { segment } if no_descriptor => self.retire(segment)?,
+            wire::Message::Ring if no_descriptor => {}
+            wire::Message::Keep => match <[OwnedFd; 1]>::try_from(descriptors) {
+                Ok([descriptor]) => self.keep(descriptor)?,
+                Err(_) => return Err(self.breaks("it has this process keep something else")),
+            },
+            _ => return Err(self.breaks("an exporter does not say that")),
+        }
+        Ok(())
     }
 
     fn receive(self: &Arc<Self>, said: HandOver) -> Result<ReceivedBuffer> {

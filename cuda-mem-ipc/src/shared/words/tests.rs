@@ -1,3 +1,4 @@
+use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,8 +44,9 @@ fn a_refused_fence_is_no_death_of_either_side() {
     let sim = Sim::builder().build();
     let context = context(&sim);
     let stream = Stream::new(&context).unwrap();
-    let ours = Words::create(&context, 2).unwrap();
-    let theirs = Words::open(&context, ours.descriptor().unwrap(), 1).unwrap();
+    let memory = Words::memory(&context).unwrap();
+    let theirs = Words::open(&context, memory.as_fd().try_clone_to_owned().unwrap(), 1).unwrap();
+    let ours = Words::of(&context, memory, 2).unwrap();
     let lines: Vec<_> = (0..LINES).map(|_| refused(&sim, &ours, &stream)).collect();
     for point in &lines {
         assert!(matches!(theirs.is_reached(*point), Err(Error::FenceRefused { pid: 1 })));
@@ -63,7 +65,7 @@ fn a_refused_fence_is_no_death_of_either_side() {
 fn a_line_stays_poisoned_until_all_streams_that_share_it_are_done() {
     let sim = Sim::builder().build();
     let context = context(&sim);
-    let words = Words::create(&context, 1).unwrap();
+    let words = Words::of(&context, Words::memory(&context).unwrap(), 1).unwrap();
     let (first, gate) = (Stream::new(&context).unwrap(), FenceLine::new(&context).unwrap());
     gate.fence(1).unwrap().hold_up(&first).unwrap();
     (0..ALONE).for_each(|line| assert_eq!(words.record(&Stream::new(&context).unwrap()).unwrap().line, line));
@@ -83,4 +85,43 @@ fn a_line_stays_poisoned_until_all_streams_that_share_it_are_done() {
         thread::yield_now();
     }
     releases::leave();
+}
+
+/// What streams were given to say is not waited for where nothing is said any more.
+#[test]
+fn what_was_lost_with_a_context_is_not_waited_for() {
+    let sim = Sim::builder().build();
+    let context = context(&sim);
+    let words = Arc::new(Words::of(&context, Words::memory(&context).unwrap(), 1).unwrap());
+    let (stream, gate) = (Stream::new(&context).unwrap(), FenceLine::new(&context).unwrap());
+    gate.fence(1).unwrap().hold_up(&stream).unwrap();
+    words.record(&stream).unwrap();
+    let mut recorded = Recorded::of(&words).unwrap();
+    assert!(!recorded.is_reached());
+    sim.fail_call("cuEventQuery", 1, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert!(recorded.is_reached());
+    assert!(!recorded.is_reached(), "it was no loss, but for the test");
+    gate.poison();
+    stream.synchronize().unwrap();
+    assert!(recorded.is_reached());
+}
+
+/// A device goes on with the pages that it was given.
+#[test]
+fn nobody_takes_pages_out_of_what_is_pinned() {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let context = Driver::over(cuda_mem_sim::table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    for is_own in [true, false] {
+        let memory = Words::memory(&context).unwrap();
+        let descriptor = memory.as_fd().try_clone_to_owned().unwrap();
+        let holes =
+            || fallocate(&descriptor, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4096);
+        holes().unwrap();
+        let words = if is_own {
+            Words::of(&context, memory, 1)
+        } else {
+            Words::open(&context, descriptor.try_clone().unwrap(), 1)
+        };
+        assert!(words.is_ok() && holes() == Err(rustix::io::Errno::PERM), "{is_own}");
+    }
 }

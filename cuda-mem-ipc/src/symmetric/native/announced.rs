@@ -75,7 +75,8 @@ impl Announced for Piece {
     }
 
     fn open(own: &Inner, announcement: AnnouncedPiece, rank: usize) -> Result<Self> {
-        Self::open(&own.context, announcement, rank, own.state.ranks())
+        let room = own.options.segment_allocations;
+        Self::open(&own.context, announcement, rank, own.state.ranks(), room)
     }
 }
 
@@ -140,7 +141,7 @@ impl Inner {
         announced: T::Announcement,
     ) -> Result<()> {
         let (number, expected) = (T::number(&announced), mapped.len() as u64);
-        if number != expected {
+        if number != expected || number >= MAX_NUMBER {
             self.state.break_by(rank, Why::Unreachable);
             return Err(Error::Invalid { rank, what: T::NUMBER, value: number, most: MAX_NUMBER });
         }

@@ -13,7 +13,8 @@ use super::*;
 use crate::symmetric::native::announced::{ANNOUNCED, Kind, LEFT_ALONE};
 use crate::symmetric::native::message::{self, PieceInfo, SegmentInfo};
 use crate::symmetric::native::segment::OwnSegment;
-use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES};
+use crate::symmetric::native::state::AnnouncedPiece;
+use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES, watch};
 use crate::symmetric::{SymmetricMemory, Why};
 
 const SIZE: usize = 10_000;
@@ -188,6 +189,11 @@ fn words_that_cannot_be_are_refused_and_break_the_group() {
         (PieceInfo { number: 1, room: 4 }, 64 << 10, 1),
         (PieceInfo { number: 0, room: room(64 << 10) + 1 }, 64 << 10, 1),
         (PieceInfo { number: 0, room: u64::MAX }, 64 << 10, 1),
+        // Other options than the group's.
+        (PieceInfo { number: 0, room: 3 }, 64 << 10, 1),
+        (PieceInfo { number: 0, room: 5 }, 64 << 10, 1),
+        // As it should be, but for the pages, which this process would make.
+        (PieceInfo { number: 0, room: 4 }, 64 << 10, 1),
         // Larger than what is said of it, and than any: it would be pinned.
         (PieceInfo { number: 0, room: 4 }, 128 << 10, 1),
         (PieceInfo { number: 0, room: room(1 << 30) }, 1 << 30, 1),
@@ -216,6 +222,61 @@ fn words_that_cannot_be_are_refused_and_break_the_group() {
         assert!(refused.is_err(), "{info:?}: {refused:?}");
         assert_eq!(until_broken(&pair.good).0, culprit, "{info:?}: {refused:?}");
         assert_eq!(until_broken(&pair.bad).0, culprit, "{info:?}: the other hears of it");
+    }
+}
+
+#[test]
+fn no_more_is_mapped_of_a_rank_than_it_can_name() {
+    let pair = Pair::new();
+    let address = pair.alloc();
+    pair.bad.alloc(SIZE, pair.bad.device()).unwrap();
+    pair.rendezvous(address).unwrap();
+    let piece = Arc::clone(&lock(&pair.good.inner.mapped[1].pieces)[0]);
+    let mut mapped = vec![piece; usize::try_from(MAX_NUMBER).unwrap()];
+    let words = SharedMapping::create(64 << 10).unwrap();
+    words.write(0, &vec![0; words.bytes()]).unwrap();
+    let words = words.as_fd().try_clone_to_owned().unwrap();
+    let next = AnnouncedPiece { info: PieceInfo { number: MAX_NUMBER, room: 4 }, words };
+    let refused = pair.good.inner.map_next(1, &mut mapped, next);
+    assert!(matches!(refused, Err(Error::Invalid { rank: 1, value: MAX_NUMBER, .. })), "{refused:?}");
+    assert_eq!(until_broken(&pair.good), (1, Why::Unreachable));
+}
+
+#[test]
+fn a_rank_that_says_much_is_read_in_turns() {
+    let pair = Pair::new();
+    let state = pair.good.state();
+    state.stop();
+    let start = Instant::now();
+    while Arc::strong_count(&pair.good.inner.state) > 1 {
+        assert!(start.elapsed() < Duration::from_secs(60), "its thread goes on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // No news, and more than is read in one turn.
+    (0..watch::MOST_AT_A_TIME + 1).for_each(|_| pair.say(message::BROKEN, &[], &[]));
+    let Some(peer) = &state.peers[1] else { panic!("no peer") };
+    let take = || watch::take(state, 1, peer);
+    let is_read = || !peer.connection.has_message();
+    take();
+    assert!(!is_read(), "who is to stop reads on");
+    state.stop.store(false, Ordering::Release);
+    take();
+    assert!(!is_read(), "deadlines and the other ranks wait for the last message");
+    take();
+    assert!(is_read());
+    pair.good.check().unwrap();
+}
+
+#[test]
+fn nothing_is_read_of_a_rank_behind_what_is_no_message() {
+    let pair = Pair::new();
+    pair.say(message::HELLO, b"again", &[]);
+    assert_eq!(until_broken(&pair.good), (1, Why::Unreachable));
+    let Some(peer) = &pair.bad.state().peers[0] else { panic!("no peer") };
+    let start = Instant::now();
+    let send = || peer.connection.send(message::BROKEN, &[], &[], Duration::ZERO);
+    while !send().is_err_and(|error| error.is_gone()) {
+        assert!(start.elapsed() < Duration::from_secs(20), "it is listened to");
     }
 }
 

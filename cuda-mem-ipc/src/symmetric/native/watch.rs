@@ -16,6 +16,9 @@ use crate::transport::{Deadline, Message, Poller};
 const AGAIN: Duration = Duration::from_millis(5);
 /// As good as never.
 const LONG: Duration = Duration::from_secs(3600);
+/// How many messages of a rank are taken before deadlines, the other ranks and this rank's own end have their turn. More than a rank that
+/// follows the protocol has to say at a time, as a rule.
+pub(super) const MOST_AT_A_TIME: usize = 64;
 
 #[derive(Clone, Copy)]
 enum Key {
@@ -69,13 +72,20 @@ fn watch(state: &State) {
     }
 }
 
-/// Takes what a peer has sent, up to its end if it has one.
-fn take(state: &State, rank: usize, peer: &Peer) {
-    while !peer.is_gone.load(Ordering::Acquire) {
+/// Takes what a peer has sent, up to its end if it has one. What is left is taken in the next turn.
+pub(super) fn take(state: &State, rank: usize, peer: &Peer) {
+    for _ in 0..MOST_AT_A_TIME {
+        if peer.is_gone.load(Ordering::Acquire) || state.stop.load(Ordering::Acquire) {
+            return;
+        }
         match peer.connection.recv(Deadline::after(Duration::ZERO)) {
             Ok(message) => {
                 if let Err(why) = heard(state, peer, message) {
                     state.break_by(rank, why);
+                    // Whatever else it says is of no use, and it may say it for ever.
+                    peer.is_gone.store(true, Ordering::Release);
+                    let _ = peer.connection.breaks(TransportError::Broken);
+                    return;
                 }
             }
             Err(TransportError::Timeout { .. }) => return,

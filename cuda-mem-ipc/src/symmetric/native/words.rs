@@ -18,6 +18,7 @@ use super::message::PieceInfo;
 use super::state::{AnnouncedPiece, lock};
 use crate::LARGEST_PAGE;
 use crate::symmetric::Error;
+use crate::there::bytes_there;
 
 /// Bytes of a word's place, as `SharedWords` has them.
 const PLACE: usize = 64;
@@ -51,24 +52,31 @@ impl Piece {
         Ok(Self { words: SharedWords::create(context, count)?, room, ranks })
     }
 
-    /// Opens what rank `rank` announced.
+    /// Opens what rank `rank` announced, in a group whose pieces have room for `room` allocations.
     pub(super) fn open(
         context: &Context,
         announced: AnnouncedPiece,
         rank: usize,
         ranks: usize,
+        room: usize,
     ) -> Result<Self, Error> {
         let AnnouncedPiece { info, words } = announced;
+        let invalid = |what, value, most: usize| Error::Invalid { rank, what, value, most: most as u64 };
+        // All ranks have the same options: a rank cannot have more pinned here than it needs itself.
+        if info.room != room as u64 {
+            return Err(invalid("the number of allocations that words are for", info.room, room));
+        }
+        let there = bytes_there(&words).map_err(|source| Error::Transport { rank, source })?;
         let mapping = SharedMapping::open(words)?;
-        let most = MOST.min(mapping.bytes() / PLACE / stride(ranks));
-        let room = usize::try_from(info.room).ok().filter(|room| *room <= most);
-        let what = "the number of allocations that words are for";
-        let room = room.ok_or(Error::Invalid { rank, what, value: info.room, most: most as u64 })?;
-        let (what, bytes) = ("the bytes of words", mapping.bytes());
-        let most = (room * stride(ranks) * PLACE).next_multiple_of(LARGEST_PAGE);
+        let (needed, bytes) = (room * stride(ranks) * PLACE, mapping.bytes());
+        let most = needed.next_multiple_of(LARGEST_PAGE);
         // Before they are pinned: a rank may send a file that is larger than this machine's memory.
-        if bytes > most {
-            return Err(Error::Invalid { rank, what, value: bytes as u64, most: most as u64 });
+        if !(needed..=most).contains(&bytes) {
+            return Err(invalid("the bytes of words", bytes as u64, most));
+        }
+        // And what is pinned is made: it has to be the rank's own.
+        if there < bytes {
+            return Err(invalid("the bytes of words that have no memory", (bytes - there) as u64, 0));
         }
         Ok(Self { words: SharedWords::of(context, mapping)?, room, ranks })
     }

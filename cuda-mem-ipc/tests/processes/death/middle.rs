@@ -10,7 +10,7 @@ use std::time::Duration;
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{DeviceBuffer, Stream};
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::shared::{Exporter, Importer, MemoryKind, SharedPool};
+use cuda_mem_ipc::shared::{Exporter, Importer, MemoryKind, SharedPool, SharedPoolOptions};
 use cuda_mem_ipc::transport::{PeerPolicy, pair as connected};
 
 use super::stay;
@@ -99,6 +99,18 @@ fn announcing_middle(first: &Channel) {
     let (importer, exporter) = both(first, &world);
     let buffer = importer.recv(LIMIT).unwrap();
     assert!(exporter.announce(&buffer).unwrap());
+    stay(first);
+}
+
+/// And hands over something of its own, which the last does not receive.
+fn announcing_middle_with_more(first: &Channel) {
+    let world = World::new();
+    let (importer, exporter) = both(first, &world);
+    let buffer = importer.recv(LIMIT).unwrap();
+    assert!(exporter.announce(&buffer).unwrap());
+    let (stream, pool) = (world.new_stream(), SharedPool::new(&world.context, &SharedPoolOptions::default()));
+    let own = pool.unwrap().allocate(LEN, &stream).unwrap();
+    exporter.hand_over(&own, &stream, LIMIT).unwrap();
     stay(first);
 }
 
@@ -285,10 +297,21 @@ fn the_stream_of_the_last_does_not_wait_for_the_dead() {
     });
 }
 
-/// It has the memory mapped, and no buffer of it.
+/// It has the memory mapped, and no buffer of it, and nobody receives what would be the last.
+#[test]
+fn what_the_last_has_mapped_ahead_goes_with_the_dead() {
+    for_each_kind_with(test_name!(), announcing_middle, mapping_last, |_, mut chain| {
+        chain.middle.kill();
+        eventually("it comes back", || chain.exporter.leases() == 0);
+        chain.drop_last_buffer();
+        chain.end();
+    });
+}
+
+/// The same, but that there is a buffer that may be received yet.
 #[test]
 fn what_the_last_has_mapped_ahead_is_not_used_again() {
-    for_each_kind_with(test_name!(), announcing_middle, mapping_last, |_, mut chain| {
+    for_each_kind_with(test_name!(), announcing_middle_with_more, mapping_last, |_, mut chain| {
         chain.middle.kill();
         thread::sleep(OVERDUE);
         assert_eq!(chain.exporter.leases(), 1, "the last has it mapped");
