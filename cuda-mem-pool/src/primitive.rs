@@ -118,21 +118,26 @@ pub(crate) fn wait_a_moment(tries: &mut u32) {
     }
 }
 
-/// A number that no other living thread has: not 0, and a multiple of 8.
+/// What a thread has an address of its own for.
+#[cfg(not(all(loom, test)))]
+#[repr(align(32))]
+struct Place(#[expect(dead_code, reason = "its address counts")] u8);
+
+/// A number that no other living thread has: not 0, and a multiple of 32.
 #[inline]
 pub(crate) fn thread_token() -> usize {
     #[cfg(all(loom, test))]
     {
         loom::thread_local! {
-            static TOKEN: usize = NEXT.fetch_add(8, Ordering::Relaxed);
+            static TOKEN: usize = NEXT.fetch_add(32, Ordering::Relaxed);
         }
-        static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(8);
+        static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(32);
         TOKEN.with(|token| *token)
     }
     #[cfg(not(all(loom, test)))]
     {
         thread_local! {
-            static HERE: u64 = const { 0 };
+            static HERE: Place = const { Place(0) };
         }
         HERE.with(|here| std::ptr::from_ref(here).addr())
     }

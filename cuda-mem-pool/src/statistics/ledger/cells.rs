@@ -13,8 +13,12 @@ pub(super) const HELD: usize = 1;
 pub(super) const ACTIVE: usize = 2;
 /// Not its holder has it, but a thread that shares with it what both may have, and waits for nobody.
 pub(super) const LENT: usize = 4;
+/// Nobody has had the shard since somebody shared with it.
+pub(super) const QUIET: usize = 8;
+/// And all that it does not use was taken then.
+pub(super) const DRAINED: usize = 16;
 /// The rest is the token of whoever has the shard and may count right now: nobody else may take `ACTIVE` away. 0: nobody.
-pub(super) const TOKEN: usize = !7;
+pub(super) const TOKEN: usize = !31;
 
 /// A shard's figures. They have their cache lines to themselves.
 #[derive(Debug, Default)]
@@ -180,15 +184,16 @@ impl Cells {
         self.start_from(most);
     }
 
-    /// Shares with another shard what neither uses: each figure evenly, once this one has `more`, or as far as there is any.
-    /// Whether there is enough. Both are bound, and stay within what they may have together.
-    pub(super) fn share_with(&self, other: &Self, more: Sums) -> bool {
+    /// Shares with another shard what neither uses: each figure evenly, once this one has `more`, or as far as there is any; with `all`
+    /// it takes what the other one does not use. Whether there is enough. Both are bound, and stay within what they may have together.
+    pub(super) fn share_with(&self, other: &Self, more: Sums, all: bool) -> bool {
         other.figures.touch();
         let wanted = self.now().plus(more);
         let (mine, others) = (self.most(), other.most());
         let unused = others.less(other.now());
         // Less than nothing where the other one has less left.
-        let moved = unused.less(mine.less(wanted)).part(2).min(unused);
+        let evenly = unused.less(mine.less(wanted)).part(2).min(unused);
+        let moved = if all { unused } else { evenly };
         other.bind(others.less(moved));
         let mine = mine.plus(moved);
         self.bind(mine);

@@ -194,7 +194,8 @@ impl Shard {
             if now & HELD != 0 {
                 return None;
             }
-            let taken = now | counting & !ACTIVE;
+            // Whether it may count is as it was; it is not quiet any more.
+            let taken = now & ACTIVE | counting & !ACTIVE;
             match self.cells.lock.compare_exchange(now, taken, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(ShardGuard { shard: self, counting, _here: PhantomData }),
                 Err(other) => now = other,

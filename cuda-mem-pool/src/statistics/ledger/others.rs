@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::cells::{ACTIVE, Cells, HELD, LENT};
+use super::cells::{ACTIVE, Cells, DRAINED, HELD, LENT, QUIET};
 use super::sums::Sums;
 use crate::primitive::{Mutex, Ordering, lock, thread_token};
 
@@ -44,15 +44,25 @@ impl Others {
     }
 }
 
-/// Shares with one other, unless somebody has that or it rests.
+/// Shares with one other, unless somebody has that, or it rests, or has nothing left.
+///
+/// Of one that nobody has had since it was last asked all is taken: a program has many streams, most of them idle, and if each of
+/// them had as much as those at work, those would come to the end of theirs all the time.
 fn share_with(cells: &Cells, other: &Cells, more: Sums) -> bool {
-    let taken = ACTIVE | HELD | LENT | thread_token();
-    // Acquire: what its last holder has counted is seen.
-    if other.lock.compare_exchange(ACTIVE, taken, Ordering::Acquire, Ordering::Relaxed).is_err() {
+    let found = other.lock.load(Ordering::Relaxed);
+    let quiet = found & QUIET;
+    if found != ACTIVE | quiet {
         return false;
     }
-    let enough = cells.share_with(other, more);
+    let taken = ACTIVE | HELD | LENT | thread_token();
+    // Acquire: what its last holder has counted is seen.
+    if other.lock.compare_exchange(found, taken, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return false;
+    }
+    let is_quiet = quiet != 0;
+    let enough = cells.share_with(other, more, is_quiet);
+    let left = ACTIVE | QUIET | if is_quiet { DRAINED } else { 0 };
     // Nobody else changes the word of a shard whose holder is armed. Release: its next holder sees what it may have.
-    other.lock.store(ACTIVE, Ordering::Release);
+    other.lock.store(left, Ordering::Release);
     enough
 }

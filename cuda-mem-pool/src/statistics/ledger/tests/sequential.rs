@@ -287,3 +287,33 @@ fn the_books_are_asked_where_a_peak_is_in_sight_and_hardly_elsewhere() {
     // Half of the pairs, all of which asked two in ten times when all shares were moved by the books.
     assert!(asked < PAIRS / 2 / 50, "{asked} times in {} pairs", PAIRS / 2);
 }
+
+/// A program has many streams, most of them idle: those at work have what these do not use.
+#[test]
+fn one_that_nobody_has_leaves_others_all_that_it_does_not_use() {
+    const MIB: usize = 1 << 20;
+    let ledger = PeakLedger::new(Peaks::Exact);
+    let (idle, one) = (ledger.shard(), ledger.shard());
+    let unused = || idle.cells.most().less(idle.cells.now()).active_bytes();
+    for _ in 0..4 {
+        idle.hold().allocate(LARGE, 16 * MIB, 16 * MIB);
+    }
+    one.hold().allocate(SMALL, 512, 512);
+    for _ in 0..4 {
+        idle.hold().free(LARGE, 16 * MIB, 16 * MIB);
+    }
+    // The first time it may be at work itself.
+    one.hold().allocate(LARGE, 8 * MIB, 8 * MIB);
+    assert!(unused() > 16 * MIB as u64, "{}", unused());
+    one.hold().allocate(LARGE, 48 * MIB, 48 * MIB);
+    assert_eq!(unused(), 0);
+    let asked = ledger.books.asked.load(Ordering::Relaxed);
+    idle.hold().allocate(LARGE, 2 * MIB, 2 * MIB);
+    assert_eq!(
+        ledger.books.asked.load(Ordering::Relaxed),
+        asked,
+        "it has its part of what the other does not use"
+    );
+    let all = ledger.read().active_bytes.all;
+    assert_eq!((all.current, all.peak), ((58 * MIB + 512) as u64, (64 * MIB + 512) as u64));
+}
