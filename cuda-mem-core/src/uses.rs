@@ -214,9 +214,9 @@ impl Uses {
         Self { entries: Mutex::new(Entries { writer, readers }) }
     }
 
-    /// As [`Uses::are_over`], where a use that was lost with its context is over too.
-    pub(crate) fn are_over_or_lost(&mut self) -> Result<bool> {
-        self.all(|entry| match entry.is_over() {
+    /// As [`Uses::have_passed`], where a use that was lost with its context has passed too.
+    pub(crate) fn have_passed_or_lost(&mut self) -> Result<bool> {
+        self.all(|entry| match entry.has_passed() {
             Err(Error::Driver(error)) if error.context_is_lost() => Ok(true),
             answer => answer,
         })

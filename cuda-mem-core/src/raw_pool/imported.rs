@@ -316,7 +316,7 @@ impl Block {
 
     /// [`Error::Timeout`] while a use runs in a context that is not lost.
     fn expect_over(&mut self) -> Result<()> {
-        if self.uses.are_over_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
+        if self.uses.have_passed_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
     }
 }
 
@@ -345,7 +345,7 @@ impl Release for Freed {
             }
             reached.or_else(expect_lost)?;
         }
-        if self.uses.are_over_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
+        if self.uses.have_passed_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
     }
 }
 
