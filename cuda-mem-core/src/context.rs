@@ -88,7 +88,8 @@ impl Context {
     /// # Safety
     ///
     /// `raw` must be a context of `device`, and stay valid for as long as the result, its clones and whatever is made in
-    /// them exist.
+    /// them exist. What was dropped at a moment when it could not be released exists until [`Driver::reclaim`] has returned 0, and
+    /// memory that other processes have too until [`Driver::registrations_left`] has: other threads may name the context until then.
     #[must_use]
     pub unsafe fn borrow_raw(device: Device, raw: *mut c_void) -> Self {
         Self::new(device, raw.cast::<CUctx_st>(), false)

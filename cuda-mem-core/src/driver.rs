@@ -93,7 +93,7 @@ impl Driver {
     /// [`Error::Driver`] if it does not initialise, [`Error::Forked`] in a forked child.
     pub fn over(table: &'static Table) -> Result<Self> {
         refuse_forked()?;
-        fork::watch();
+        let initialising = fork::Initialising::begin();
         if let Some(known) = Self::known(&drivers(), table) {
             return Ok(known);
         }
@@ -119,6 +119,7 @@ impl Driver {
         });
         let driver = Self { state: Box::leak(state) };
         drivers.push(driver.state);
+        initialising.succeeded();
         Ok(driver)
     }
 

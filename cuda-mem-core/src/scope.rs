@@ -203,16 +203,15 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     fn copy(&self, stream: &Stream, call: &'static str, enqueue: impl FnOnce() -> Enqueued) -> Result<()> {
         stream.refuse_capturing(call)?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = state.copies.iter().position(|marker| marker.stream() == stream);
-        let index = match known {
-            Some(index) => index,
-            None => {
-                state.copies.push(Marker::new(stream)?);
-                state.copies.len().saturating_sub(1)
-            }
-        };
         // Under the lock, so that the point of one copy is not set before another's.
-        enqueue().mark(&state.copies[index])
+        if let Some(known) = state.copies.iter().find(|marker| marker.stream().ends_with(stream)) {
+            return enqueue().mark(known);
+        }
+        let marker = Marker::new(stream)?;
+        // Kept only behind a copy: until then its event, which others had before, may stand for whatever they recorded.
+        enqueue().mark(&marker)?;
+        state.copies.push(marker);
+        Ok(())
     }
 
     /// Waits for all copies, then undoes all registrations.

@@ -362,9 +362,34 @@ impl Stream {
         Ok(Entered { raw: self.inner.raw.raw(), _bound: bound, _named: self.named()? })
     }
 
+    /// Whether what is known of one when it ends holds for the other too: they are one value, or values of one stream that
+    /// nobody can disown.
+    #[inline]
+    pub(crate) fn ends_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+            || (!self.is_borrowed() && !other.is_borrowed() && self == other)
+    }
+
+    #[inline]
+    pub(crate) fn is_borrowed(&self) -> bool {
+        self.inner.kind == Kind::Borrowed
+    }
+
+    /// Whether it comes behind what `earlier` was given without a call, being the same stream. [`Error::Disowned`] if nobody can
+    /// name it any more: it ended before what another value of the stream may have been given since.
+    pub(crate) fn follows(&self, earlier: &Self) -> Result<bool> {
+        if self != earlier {
+            return Ok(false);
+        }
+        if !self.ends_with(earlier) {
+            self.named()?;
+        }
+        Ok(true)
+    }
+
     /// Keeps the owner of a borrowed stream from destroying it. Streams of this crate's own are kept by their value.
     #[inline]
-    fn named(&self) -> Result<Option<Named<'_>>> {
+    pub(crate) fn named(&self) -> Result<Option<Named<'_>>> {
         match self.inner.kind {
             Kind::Borrowed => self.inner.naming.begin().map(Some).ok_or(Error::Disowned),
             Kind::Owned | Kind::Legacy | Kind::PerThread(_) => Ok(None),

@@ -84,9 +84,11 @@ pub(crate) struct OpenUse<'u> {
 impl Uses {
     /// The uses of memory that was just allocated on `stream`, for whom the allocation is the first: others wait for it.
     pub(crate) fn starting_on(stream: &Stream) -> Result<Self> {
-        let writer = Some(Use { stream: stream.clone(), event: None, open: 0, wrote: false });
+        let needs_point = stream.is_per_thread();
+        let open = usize::from(needs_point);
+        let writer = Some(Use { stream: stream.clone(), event: None, open, wrote: false });
         let uses = Self { entries: Mutex::new(Entries { writer, readers: Vec::new() }) };
-        if stream.is_per_thread() {
+        if needs_point {
             uses.end(stream)?;
         }
         Ok(uses)
@@ -96,20 +98,24 @@ impl Uses {
     pub(crate) fn begin<'u>(&'u self, stream: &'u Stream, access: Access) -> Result<OpenUse<'u>> {
         // Refuses a forked child before the lock, and a per-thread stream in a foreign thread.
         stream.refuse_other_threads()?;
+        // What is left of a stream that is disowned must be behind the uses that it stands for from here on.
+        let named = stream.named()?;
         let mut entries = self.lock();
         entries.hold_up(stream, access)?;
-        let forgotten = entries.enter(stream, access);
+        let forgotten = entries.enter(stream, access, true);
         drop(entries);
+        drop(named);
         // Outside the lock: the last handle to a stream may go here, and a failing release runs the program's hook.
         drop(forgotten);
         Ok(OpenUse { uses: self, stream })
     }
 
-    /// Enters `stream` as a user without ordering it behind anything.
+    /// Enters `stream` as a user without ordering it behind anything. One that was disowned counts with what it was given before.
     pub(crate) fn note<'u>(&'u self, stream: &'u Stream) -> Result<OpenUse<'u>> {
         stream.refuse_other_threads()?;
-        let forgotten = self.lock().enter(stream, Access::Read);
-        drop(forgotten);
+        let named = stream.named();
+        let forgotten = self.lock().enter(stream, Access::Read, named.is_ok());
+        drop((named, forgotten));
         Ok(OpenUse { uses: self, stream })
     }
 
@@ -140,7 +146,8 @@ impl Uses {
         let mut entries = self.lock();
         let Entries { writer, readers } = &mut *entries;
         let mut replaced = None;
-        if let Some(entry) = writer.iter_mut().chain(readers).find(|entry| entry.stream == *stream) {
+        let is_it = |entry: &&mut Use| entry.open > 0 && entry.stream.ends_with(stream);
+        if let Some(entry) = writer.iter_mut().chain(readers).find(is_it) {
             entry.open = entry.open.saturating_sub(1);
             replaced = std::mem::replace(&mut entry.event, event);
         }
@@ -207,9 +214,9 @@ impl Uses {
         Self { entries: Mutex::new(Entries { writer, readers }) }
     }
 
-    /// As [`Uses::are_over`], where a use that was lost with its context is over too.
-    pub(crate) fn are_over_or_lost(&mut self) -> Result<bool> {
-        self.all(|entry| match entry.is_over() {
+    /// As [`Uses::have_passed`], where a use that was lost with its context has passed too.
+    pub(crate) fn have_passed_or_lost(&mut self) -> Result<bool> {
+        self.all(|entry| match entry.has_passed() {
             Err(Error::Driver(error)) if error.context_is_lost() => Ok(true),
             answer => answer,
         })
@@ -276,16 +283,20 @@ impl Entries {
     }
 
     /// Enters `stream`, which is ordered behind the uses that `access` conflicts with. Returns what need not be remembered
-    /// any more.
-    fn enter(&mut self, stream: &Stream, access: Access) -> Vec<Use> {
+    /// any more. `is_named` says that it is not disowned before this has returned.
+    fn enter(&mut self, stream: &Stream, access: Access, is_named: bool) -> Vec<Use> {
         let mut forgotten = Vec::new();
         if access == Access::Read {
-            if let Some(known) =
-                self.writer.iter_mut().chain(&mut self.readers).find(|entry| entry.stream == *stream)
-            {
+            let goes_on =
+                |entry: &&mut Use| entry.stream.ends_with(stream) || (is_named && entry.may_pass_to(stream));
+            if let Some(known) = self.writer.iter_mut().chain(&mut self.readers).find(goes_on) {
                 known.open = known.open.saturating_add(1);
                 // The old point no longer covers all of the stream's use.
-                forgotten.extend(known.event.take().map(|event| Use { event: Some(event), ..known.clone() }));
+                let event = known.event.take();
+                if event.is_some() || !known.stream.ends_with(stream) {
+                    let stream = std::mem::replace(&mut known.stream, stream.clone());
+                    forgotten.push(Use { stream, event, open: 0, wrote: false });
+                }
                 return forgotten;
             }
             forgotten = self.forget_done_readers();
@@ -295,7 +306,7 @@ impl Entries {
         // The usual case, without a detour over the heap: memory that stays on one stream.
         if self.readers.is_empty()
             && let Some(writer) = &mut self.writer
-            && writer.stream == *stream
+            && writer.stream.ends_with(stream)
             && writer.event.is_none()
         {
             writer.open = writer.open.saturating_add(1);
@@ -307,7 +318,7 @@ impl Entries {
         let before = writer.into_iter().chain(self.readers.drain(..)).collect::<Vec<_>>();
         let mut open = 1usize;
         for entry in before {
-            if entry.stream == *stream {
+            if entry.stream.ends_with(stream) {
                 open = open.saturating_add(entry.open);
                 forgotten.push(entry);
             } else if entry.open > 0 {
@@ -336,7 +347,7 @@ fn synchronize_all(entries: &[Use]) -> Result<()> {
 
 impl Use {
     fn hold_up(&self, stream: &Stream) -> Result<()> {
-        if self.stream == *stream {
+        if stream.follows(&self.stream)? {
             return Ok(());
         }
         match self.known_point() {
@@ -348,6 +359,11 @@ impl Use {
             // For another thread's default stream without a point this is an error: nobody can order anything behind it.
             None => stream.wait_stream(&self.stream),
         }
+    }
+
+    /// Whether another value of its stream, which is not disowned, stands for it from now on: all its work is in the stream.
+    fn may_pass_to(&self, stream: &Stream) -> bool {
+        self.open == 0 && self.stream.is_borrowed() && self.stream == *stream
     }
 
     /// A point after the use, if there is one without a call.

@@ -233,13 +233,14 @@ pub(super) trait Told: Send + Sync + 'static {
 }
 
 /// Poisons words that nobody else has any more until none of their uses runs: a writer that lives on may move a word back before a stream
-/// has come to its wait. A stream that captures nobody can wait for: what waits to be released goes on with it then.
+/// has come to its wait. What those streams are given later does not count, or one that is kept busy would keep the caller. A stream that
+/// captures nobody can wait for: what waits to be released goes on with it then.
 pub(super) fn let_go<W: Told>(words: &mut Arc<W>) {
     let Some(own) = Arc::get_mut(words) else { return };
     let mut uses = own.take_uses();
     let mut pause = Duration::from_micros(10);
     loop {
-        match uses.are_over() {
+        match uses.have_passed() {
             Ok(false) => {}
             Err(Error::Capturing { .. } | Error::WrongThread | Error::Disowned) => {
                 let driver = own.driver();
@@ -264,7 +265,7 @@ impl<W: Told> Release for LettingGo<W> {
     fn release(&mut self) -> Result<()> {
         self.words.poison();
         // Not waited for: between the poison and the wait a writer may move the word back.
-        if self.uses.are_over_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
+        if self.uses.have_passed_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
     }
 }
 

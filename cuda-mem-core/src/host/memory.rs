@@ -77,6 +77,12 @@ pub unsafe trait HostMemory: Send + 'static {
         Ok(())
     }
 
+    /// Waits for the device uses of the memory that its owner knows of: whoever has the owner hands out the bytes.
+    #[doc(hidden)]
+    fn wait_for_uses(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether the pages are a file's until they are written, and copies from then on (`MAP_PRIVATE`).
     fn is_copy_on_write(&self) -> bool {
         false
@@ -194,6 +200,10 @@ unsafe impl<M: HostMemory + Sync> HostMemory for Arc<M> {
 
     fn order_behind_uses(&self, stream: &Stream) -> Result<()> {
         M::order_behind_uses(self, stream)
+    }
+
+    fn wait_for_uses(&self) -> Result<()> {
+        M::wait_for_uses(self)
     }
 
     fn is_copy_on_write(&self) -> bool {

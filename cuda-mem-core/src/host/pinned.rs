@@ -254,6 +254,10 @@ unsafe impl<T: DeviceCopy> HostMemory for PinnedBuffer<T> {
     fn order_behind_uses(&self, stream: &Stream) -> Result<()> {
         self.block.uses.hold_up(stream)
     }
+
+    fn wait_for_uses(&self) -> Result<()> {
+        self.block.uses.synchronize()
+    }
 }
 
 // SAFETY: `len` initialised elements that the buffer owns alone.

@@ -204,7 +204,7 @@ impl<M: HostMemory> Registered<M> {
     /// [`Error::Capturing`] if a stream that used it captures; [`Error::Driver`], also for device work that failed;
     /// [`Error::Forked`].
     pub fn memory(&self) -> Result<&M> {
-        self.parts.uses.synchronize()?;
+        self.wait_for_uses()?;
         Ok(self.parts.memory())
     }
 
@@ -241,6 +241,7 @@ impl<M: HostMemory> Registered<M> {
         let memory = parts.memory();
         let address =
             if memory.byte_len() > 0 { device_address(stream.context(), memory.as_ptr())? } else { 0 };
+        memory.order_behind_uses(stream)?;
         StreamUse::begin(address, &parts.uses, stream, Access::Write)
     }
 
@@ -404,7 +405,7 @@ impl<M: HostElements> Registered<M> {
     ///
     /// As [`Registered::memory`].
     pub fn as_mut_slice(&mut self) -> Result<&mut [M::Element]> {
-        self.parts.uses.synchronize()?;
+        self.wait_for_uses()?;
         // SAFETY: initialised in `new`; the parts are here, so it was not moved out.
         let memory = unsafe { self.parts.memory.assume_init_mut() };
         let len = memory.byte_len().checked_div(size_of::<M::Element>()).unwrap_or(0);
@@ -414,7 +415,7 @@ impl<M: HostElements> Registered<M> {
 }
 
 // SAFETY: the owner's memory, and the owner stays in the value unchanged. What a device writes into it goes through `&mut`
-// of this value or through its use set, which every way to the bytes waits for.
+// of this value or through its use set or its owner's, which every way to the bytes waits for.
 unsafe impl<M: HostMemory> HostMemory for Registered<M> {
     fn as_ptr(&self) -> *const u8 {
         self.parts.memory().as_ptr()
@@ -439,7 +440,14 @@ unsafe impl<M: HostMemory> HostMemory for Registered<M> {
     }
 
     fn order_behind_uses(&self, stream: &Stream) -> Result<()> {
+        self.parts.memory().order_behind_uses(stream)?;
         self.parts.uses.hold_up(stream)
+    }
+
+    fn wait_for_uses(&self) -> Result<()> {
+        self.parts.uses.synchronize()?;
+        // The owner may have uses of its own, and get more of them where it is lent.
+        self.parts.memory().wait_for_uses()
     }
 }
 

@@ -269,7 +269,7 @@ impl Release for Mapped {
         if let Err(error) = self.uses.synchronize() {
             expect_lost(error)?;
             // What ran in a lost context is gone. What runs in others was waited for, unless it is another thread's.
-            if !self.uses.are_over_or_lost()? {
+            if !self.uses.have_passed_or_lost()? {
                 return Err(Error::Timeout(Duration::ZERO));
             }
         }

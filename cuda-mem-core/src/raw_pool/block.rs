@@ -21,7 +21,8 @@ use crate::fork;
 use crate::stream::Stream;
 use crate::uses::Uses;
 
-/// A block of a [`MemoryPool`], freed once, behind all uses that it knows of and without the host waiting. It keeps the pool.
+/// A block of a [`MemoryPool`], freed once, behind all uses that it knows of and without the host waiting. It keeps the pool. (Only
+/// the free of a block whose stream was disowned, or is another thread's default stream, waits there: the stream has no name.)
 ///
 /// ```
 /// use std::sync::Arc;

@@ -18,7 +18,7 @@ use super::{MemoryPool, PointerExport, free};
 use crate::buffer::StreamUse;
 use crate::deferred::Release;
 use crate::driver::refuse_forked;
-use crate::error::{Error, Refused, Result, expect_lost};
+use crate::error::{Error, Refused, Result, call, expect_lost};
 use crate::fence::Fence;
 use crate::fork;
 use crate::ipc::Companion;
@@ -26,7 +26,8 @@ use crate::pointer;
 use crate::stream::Stream;
 use crate::uses::{Access, Uses};
 
-/// A block of another process's pool, freed here once, behind all uses that it knows of and without the host waiting.
+/// A block of another process's pool, freed here once, behind all uses that it knows of and without the host waiting. (Only the
+/// free of a block whose stream was disowned, or is another thread's default stream, waits there: the stream has no name.)
 ///
 /// The exporter's own free comes after that: it is told by a fence that is recorded on [`ImportedBlock::stream`] behind
 /// [`ImportedBlock::close`].
@@ -211,7 +212,8 @@ impl ImportedBlock {
 
     /// Frees the block behind all its uses, and tells whether the driver took it. Ordered on [`ImportedBlock::stream`].
     ///
-    /// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    /// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), or
+    /// [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html) where that stream cannot be named.
     ///
     /// # Capture
     ///
@@ -229,39 +231,92 @@ impl ImportedBlock {
     }
 }
 
+/// How a block was freed.
+enum Free {
+    /// Behind all its uses, on its stream.
+    Ordered,
+    /// By the host, when no use ran any more.
+    Waited,
+    /// With the context that was lost.
+    Lost,
+}
+
 impl Release for Block {
     fn release(&mut self) -> Result<()> {
         refuse_forked()?;
         if self.address == 0 {
             return Ok(());
         }
-        if let Err(error) = self.uses.hold_up_last(&self.home) {
-            self.expect_lost(error)?;
-            // What ran in a lost context is gone. What runs in others cannot be ordered any more: its end is asked for.
-            if !self.uses.are_over_or_lost()? {
-                return Err(Error::Timeout(Duration::ZERO));
-            }
-        }
-        // SAFETY: imported once by this value and freed once, on a stream that is behind every use or when none runs.
-        let freed = unsafe { free(self.address, &self.home) };
-        let is_freed = freed.is_ok();
-        // With the context the import is gone, and the code may be that of earlier work, of a free that was done.
-        freed.or_else(|error| self.expect_lost(error))?;
+        let freed = match self.home.refuse_other_threads().and_then(|()| self.free_in_order()) {
+            // Another thread's default stream has no name here, nor one that its owner may have destroyed.
+            Err(Error::WrongThread | Error::Disowned) => self.free_waited()?,
+            freed => freed?,
+        };
         self.address = 0;
         // Before anybody asks whether the free was reached. An imported pool of the host that is destroyed after that leaves its last
         // addresses in the driver's books, and the next mapping there, whosever it is, fails with code 208 (seen on hardware).
         self.pool = None;
         if let Some(guard) = self.companion.take() {
-            let freed = is_freed.then(|| Fence::record(&self.home).ok()).flatten();
             let mut uses = std::mem::take(&mut self.uses);
-            // Without a point to ask for, the stream is waited for.
-            if is_freed && freed.is_none() && self.home.drain().is_ok() {
-                // The free was behind them all.
+            let reached = match freed {
+                Free::Ordered => Fence::record(&self.home).ok(),
+                Free::Waited | Free::Lost => None,
+            };
+            let is_over = match freed {
+                // Without a point to ask for, the stream is waited for: the free was behind them all.
+                Free::Ordered => reached.is_none() && self.home.drain().is_ok(),
+                Free::Waited => true,
+                Free::Lost => false,
+            };
+            if is_over {
                 uses = Uses::new();
             }
-            self.home.driver().release_or_defer(Freed { freed, uses, _guard: guard });
+            self.home.driver().release_or_defer(Freed { freed: reached, uses, _guard: guard });
         }
         Ok(())
+    }
+}
+
+impl Block {
+    /// Frees it on its stream.
+    fn free_in_order(&mut self) -> Result<Free> {
+        if let Err(error) = self.uses.hold_up_last(&self.home) {
+            self.expect_lost(error)?;
+            // What ran in a lost context is gone. What runs in others cannot be ordered any more: its end is asked for.
+            self.expect_over()?;
+        }
+        // SAFETY: allocated or imported once by this value and freed once, on a stream that is behind every use or when none runs.
+        match unsafe { free(self.address, &self.home) } {
+            Ok(()) => Ok(Free::Ordered),
+            // With the context the import is gone, and the code may be that of earlier work, of a free that was done.
+            Err(error) => self.expect_lost(error).map(|()| Free::Lost),
+        }
+    }
+
+    /// Waits until it is not used any more, and frees it without a stream.
+    fn free_waited(&mut self) -> Result<Free> {
+        if !self.home.is_per_thread() {
+            // What its own stream was given, if there is a point behind that: the waits for its allocation are there. Those of a
+            // thread's default stream came to its uses in that thread.
+            self.uses.absorb(Uses::starting_on(&self.home)?);
+        }
+        if let Err(error) = self.uses.synchronize() {
+            self.expect_lost(error)?;
+            self.expect_over()?;
+        }
+        let freed = self.home.context().bind_relaxed().and_then(|_bound| {
+            // SAFETY: allocated or imported once by this value and freed once; no use of it runs any more.
+            unsafe { call!(self.home.driver(), cuMemFree(self.address)) }
+        });
+        match freed {
+            Ok(()) => Ok(Free::Waited),
+            Err(error) => self.expect_lost(error).map(|()| Free::Lost),
+        }
+    }
+
+    /// [`Error::Timeout`] while a use runs in a context that is not lost.
+    fn expect_over(&mut self) -> Result<()> {
+        if self.uses.have_passed_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
     }
 }
 
@@ -282,7 +337,7 @@ impl Release for Freed {
             }
             reached.or_else(expect_lost)?;
         }
-        if self.uses.are_over_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
+        if self.uses.have_passed_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
     }
 }
 

@@ -6,14 +6,14 @@
 //!
 //! # Safety
 //!
-//! Relies on a stream leaving the list before it is destroyed, or before its owner may destroy it, and on nobody naming one but
-//! under a lock that its leaving takes: the list's, or for a stream that was lent its own.
+//! Relies on a stream leaving the list before it is destroyed, or before its owner may destroy it, and on nobody naming one, or its
+//! context, but under a lock that its leaving takes: the list's, or for a stream that was lent its own.
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 use std::collections::HashMap;
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use cuda_mem_sys::CUstream_st;
 
@@ -35,27 +35,35 @@ pub(crate) struct KnownStreams {
 #[derive(Debug)]
 struct Entry {
     known: Arc<Known>,
+    context: Context,
     /// Whether somebody else may have it capture.
     is_lent: bool,
 }
 
 #[derive(Debug)]
 struct Known {
-    context: Context,
     raw: Handle<CUstream_st>,
     id: StreamId,
     is_legacy: bool,
-    /// Held while a stream that was lent is named.
-    has_left: Mutex<bool>,
+    /// None once it has left. Held while a stream that was lent is named.
+    here: Mutex<Option<Here>>,
 }
 
-/// Points in the streams that were lent; none in those that capture.
+/// What goes with the stream, because its context may be destroyed then: whoever looks keeps none of it.
+#[derive(Debug)]
+struct Here {
+    context: Context,
+    /// The last point behind what it was given.
+    point: Option<Event>,
+}
+
+/// Which of the streams that were lent have points; those that capture have none.
 #[derive(Debug, Default)]
 pub(crate) struct Points(HashMap<StreamId, Point>);
 
 #[derive(Debug)]
 enum Point {
-    Behind(Event),
+    Recorded,
     /// The context is lost, with all that ran there.
     Lost,
 }
@@ -65,14 +73,15 @@ impl KnownStreams {
         if matches!(stream.kind, Kind::PerThread(_)) {
             return;
         }
+        let context = stream.context.clone();
+        let here = Some(Here { context: context.clone(), point: None });
         let known = Known {
-            context: stream.context.clone(),
             raw: stream.raw,
             id: stream.id,
             is_legacy: stream.kind == Kind::Legacy,
-            has_left: Mutex::new(false),
+            here: Mutex::new(here),
         };
-        let entry = Entry { known: Arc::new(known), is_lent: stream.kind != Kind::Owned };
+        let entry = Entry { known: Arc::new(known), context, is_lent: stream.kind != Kind::Owned };
         self.lock().insert(place(stream), entry);
     }
 
@@ -92,7 +101,8 @@ impl KnownStreams {
         // Outside the lock, which a record must not hold up that the driver makes wait; and what has left may hold the last
         // handle to a context, though the stream has one as a rule.
         if let Some(entry) = left {
-            *entry.known.lock() = true;
+            let here = entry.known.lock().take();
+            drop(here);
         }
     }
 
@@ -107,7 +117,7 @@ impl KnownStreams {
     pub(super) fn is_idle(&self, stream: &Inner) -> Result<Option<bool>> {
         let _relaxed = Relaxed::enter(stream.context.driver())?;
         match self.lock().get(&place(stream)) {
-            Some(Entry { known, is_lent: false }) => known.is_idle().map(Some),
+            Some(entry) if !entry.is_lent => entry.is_idle().map(Some),
             _ => Ok(None),
         }
     }
@@ -118,8 +128,8 @@ impl KnownStreams {
         let Ok(_relaxed) = Relaxed::enter(driver) else { return Points::default() };
         let lent = |entry: &Entry| entry.is_lent.then(|| Arc::clone(&entry.known));
         let lent = self.lock().values().filter_map(lent).collect::<Vec<_>>();
-        let point = |known: Arc<Known>| match known.point() {
-            Ok(event) => Some((known.id, Point::Behind(event?))),
+        let point = |known: Arc<Known>| match known.record_point() {
+            Ok(is_recorded) => is_recorded.then_some((known.id, Point::Recorded)),
             Err(Error::Driver(error)) if error.context_is_lost() => Some((known.id, Point::Lost)),
             Err(_) => None,
         };
@@ -129,8 +139,8 @@ impl KnownStreams {
     /// Whether none has work: one that was lent none before its point. One that captures counts as busy, and its capture stays.
     pub(crate) fn are_idle(&self, driver: Driver, points: &Points) -> bool {
         let Ok(_relaxed) = Relaxed::enter(driver) else { return false };
-        self.lock().values().all(|Entry { known, is_lent }| {
-            let is_idle = if *is_lent { points.is_reached(known.id) } else { known.is_idle() };
+        self.lock().values().all(|entry| {
+            let is_idle = if entry.is_lent { points.is_reached(&entry.known) } else { entry.is_idle() };
             match is_idle {
                 Err(Error::Driver(error)) => error.context_is_lost(),
                 is_idle => is_idle.unwrap_or(false),
@@ -143,37 +153,58 @@ impl KnownStreams {
     }
 }
 
-impl Known {
+impl Entry {
     /// For a stream that was never lent, under the list's lock: it cannot capture, and is not drawn into a capture either, because
     /// what it is made to wait for is [`Stream::point`](super::Stream::point)'s.
     fn is_idle(&self) -> Result<bool> {
         let driver = self.context.driver();
         let _bound = self.context.bind()?;
         // SAFETY: a stream that exists: it is in the list.
-        unsafe { query!(driver, cuStreamQuery(self.raw.raw())) }
+        unsafe { query!(driver, cuStreamQuery(self.known.raw.raw())) }
     }
+}
 
-    /// An event behind what the stream was given; none if it captures or has left.
-    fn point(&self) -> Result<Option<Event>> {
-        let driver = self.context.driver();
-        let _bound = self.context.bind()?;
-        let event = Event::pooled(&self.context)?;
+impl Known {
+    /// Records an event behind what the stream was given; false if it captures or has left.
+    fn record_point(&self) -> Result<bool> {
+        let mut here = self.lock();
+        let Some(Here { context, point }) = &mut *here else { return Ok(false) };
+        // Whatever comes of this, an older one is not behind all of it.
+        drop(point.take());
+        let driver = context.driver();
+        let _bound = context.bind()?;
+        let event = Event::pooled(context)?;
         if self.is_legacy {
-            return self.context.beside_legacy().record(&self.context, &event).map(|()| Some(event));
+            context.beside_legacy().record(context, &event)?;
+        } else {
+            if is_capturing(driver, self.raw.raw())? {
+                return Ok(false);
+            }
+            // SAFETY: a live event, and a stream of its context that exists: it has not left.
+            unsafe { call!(driver, cuEventRecord(event.handle(), self.raw.raw())) }?;
+            // Of a capture that began before the record the event is a part, and may not be asked; of one that has ended by now it
+            // says nothing, which is no answer.
+            if is_capturing(driver, self.raw.raw())? {
+                return Ok(false);
+            }
         }
-        let has_left = self.lock();
-        if *has_left || is_capturing(driver, self.raw.raw())? {
-            return Ok(None);
-        }
-        // SAFETY: a live event, and a stream of its context that exists: it has not left.
-        unsafe { call!(driver, cuEventRecord(event.handle(), self.raw.raw())) }?;
-        // Of a capture that began before the record the event is a part, and may not be asked; of one that has ended by now it
-        // says nothing, which is no answer.
-        Ok(if is_capturing(driver, self.raw.raw())? { None } else { Some(event) })
+        *point = Some(event);
+        Ok(true)
     }
 
-    fn lock(&self) -> MutexGuard<'_, bool> {
-        self.has_left.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether the last point was reached. False if somebody names the stream right now, whom the driver may keep waiting.
+    fn is_reached(&self) -> Result<bool> {
+        let here = match self.here.try_lock() {
+            Ok(here) => here,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        };
+        let point = here.as_ref().and_then(|here| here.point.as_ref());
+        point.map_or(Ok(false), Event::is_complete)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Here>> {
+        self.here.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -182,9 +213,10 @@ impl Points {
         self.0.is_empty()
     }
 
-    fn is_reached(&self, stream: StreamId) -> Result<bool> {
-        match self.0.get(&stream) {
-            Some(Point::Behind(event)) => event.is_complete(),
+    fn is_reached(&self, known: &Known) -> Result<bool> {
+        match self.0.get(&known.id) {
+            // Of a later look it may be: then it is behind more.
+            Some(Point::Recorded) => known.is_reached(),
             Some(Point::Lost) => Ok(true),
             None => Ok(false),
         }

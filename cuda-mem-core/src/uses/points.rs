@@ -71,12 +71,13 @@ impl Uses {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`], [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::Capturing`], [`Error::WrongThread`], [`Error::Disowned`], [`Error::Driver`], [`Error::Forked`].
     pub fn on<'u>(&'u self, address: CUdeviceptr, stream: &'u Stream) -> Result<StreamUse<'u>> {
         StreamUse::begin(address, self, stream, Access::Write)
     }
 
-    /// Enters `stream` as a user for what it was given so far, without ordering it behind anything.
+    /// Enters `stream` as a user for what it was given so far, without ordering it behind anything. Of one that was disowned
+    /// ([`Stream::disown`]) that is what it was given by then.
     ///
     /// Takes a call for a per-thread default stream alone: [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html),
     /// because no other thread can name that stream.
@@ -176,7 +177,7 @@ impl Uses {
         let mut forgotten = entries.forget_done_readers();
         for entry in other.writer.into_iter().chain(other.readers) {
             // A stream without a point stands for all that it was given, so that once is enough.
-            let stands = |known: &&Use| known.event.is_none() && known.stream == entry.stream;
+            let stands = |known: &&Use| known.event.is_none() && known.stream.ends_with(&entry.stream);
             if entry.event.is_none() && entries.iter().any(|known| stands(&known)) {
                 forgotten.push(entry);
             } else {
@@ -259,9 +260,9 @@ impl UsePoint {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`], [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::Capturing`], [`Error::WrongThread`], [`Error::Disowned`], [`Error::Driver`], [`Error::Forked`].
     pub fn order(&self, stream: &Stream) -> Result<()> {
-        if *stream == self.stream {
+        if stream.follows(&self.stream)? {
             return Ok(());
         }
         stream.refuse_capturing("ordering a use of memory")?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cuda_mem_core::host::{HostMemory, RegisterFlags, Registered};
 use cuda_mem_core::sys::{CUdevice_attribute, CUresult};
-use cuda_mem_core::{DeviceBuffer, Error, RegisteredBy, copy, pointer};
+use cuda_mem_core::{DeviceBuffer, Error, RegisteredBy, Stream, Transfer, copy, pointer};
 
 use crate::common::gate::Gate;
 use crate::common::outcome::record;
@@ -116,6 +116,65 @@ fn mapped_memory_is_written_by_the_device_in_place() {
         // The slice is given only when the device has written it.
         assert_eq!(registered.as_slice().unwrap(), pattern(5000, 2));
     });
+}
+
+/// Has `stream` write memory in place, behind a gate.
+fn write_behind(gate: &Gate, stream: &Stream, source: &DeviceBuffer<u8>, memory: &Registered<Vec<u8>>) {
+    gate.hold(stream);
+    let (from, to) = (source.on_read(stream).unwrap(), memory.on(stream).unwrap());
+    // SAFETY: both know that this stream uses them.
+    unsafe { copy::memcpy_async(stream, to.address(), from.address(), 5000) }.unwrap();
+}
+
+/// The owner inside knows of uses that its holder has never heard of: those from before, and those that came through it.
+#[test]
+fn what_an_owner_inside_knows_of_is_waited_for() {
+    let world = World::new();
+    let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
+    let stream = world.new_stream();
+    let source = DeviceBuffer::from_slice(&stream, &pattern(5000, 2)).unwrap();
+    for (is_earlier, is_mut) in [(true, true), (true, false), (false, true), (false, false)] {
+        let gate = Gate::new(&world.context);
+        let inner = Registered::new(&world.context, vec![0u8; 5000], flags).unwrap();
+        if is_earlier {
+            write_behind(&gate, &stream, &source, &inner);
+        }
+        let mut outer = Registered::new(&world.context, inner, flags).unwrap();
+        if !is_earlier {
+            write_behind(&gate, &stream, &source, outer.memory().unwrap());
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                gate.open();
+            });
+            let seen = if is_mut { &*outer.as_mut_slice().unwrap() } else { outer.as_slice().unwrap() };
+            assert!(seen == pattern(5000, 2), "the device has not written it yet");
+        });
+    }
+}
+
+#[test]
+fn streams_are_ordered_behind_what_an_owner_inside_knows_of() {
+    let world = World::new();
+    let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
+    let (stream, later) = (world.new_stream(), world.new_stream());
+    let source = DeviceBuffer::from_slice(&stream, &pattern(5000, 2)).unwrap();
+    let target = DeviceBuffer::<u8>::zeroed(&later, 5000).unwrap();
+    later.synchronize().unwrap();
+    let gate = Gate::new(&world.context);
+    let inner = Registered::new(&world.context, vec![0u8; 5000], flags).unwrap();
+    write_behind(&gate, &stream, &source, &inner);
+    let outer = Registered::new(&world.context, inner, flags).unwrap();
+    drop(outer.on(&later).unwrap());
+    let is_ordered = !later.is_idle().unwrap();
+    let transfer = Transfer::upload(&world.new_stream(), outer, &target.whole()).unwrap();
+    let is_copied = transfer.is_done().unwrap();
+    // Before anything is asserted: what is dropped waits for it.
+    gate.open();
+    assert!(is_ordered && !is_copied);
+    drop(transfer.wait().unwrap());
+    assert!(target.to_vec(&later).unwrap() == pattern(5000, 2));
 }
 
 #[test]

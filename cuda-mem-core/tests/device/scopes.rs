@@ -40,6 +40,31 @@ fn two_streams_copy_there_and_back() {
     assert_eq!(target, source);
 }
 
+/// Its point would be an event that stands for what somebody recorded before.
+#[test]
+fn a_copy_that_was_refused_is_not_waited_for() {
+    let world = World::new();
+    let (held, later) = (world.new_stream(), world.new_stream());
+    let device = DeviceBuffer::<u8>::uninit(&world.stream, LEN).unwrap();
+    let source = pattern(LEN, 1);
+    let gate = &Gate::before(&held);
+    later.wait_stream(&held).unwrap();
+    let (done, told) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|threads| {
+        threads.spawn(move || {
+            // For who waits nevertheless.
+            let _ = told.recv_timeout(Duration::from_secs(5));
+            gate.open();
+        });
+        let refused =
+            scope(&world.context, |scope| scope.upload(&world.stream, &source[1..], &device.whole()));
+        let is_held = !held.is_idle().unwrap();
+        drop(done);
+        assert!(matches!(refused, Err(Error::LengthMismatch { .. })), "{refused:?}");
+        assert!(is_held, "the scope waited for another stream");
+    });
+}
+
 #[test]
 fn registered_borrowed_memory_is_copied_without_waiting_until_the_end() {
     let world = World::new();

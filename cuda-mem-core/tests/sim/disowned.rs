@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cuda_mem_core::host::PinnedFlags;
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, Event, Stream, Uses};
+use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, Event, PinnedBuffer, Stream, Uses};
 use cuda_mem_sim::Sim;
 
 use crate::common::capture::{Capture, RELAXED};
@@ -37,6 +38,27 @@ fn hold_up(stream: &Stream) -> (Gate, Stream) {
     held.record(&behind).unwrap();
     stream.wait(&behind).unwrap();
     (gate, held)
+}
+
+/// Another value of the stream, which is disowned by itself.
+fn once_more(stream: &Stream) -> Stream {
+    // SAFETY: destroyed once it was disowned.
+    unsafe { Stream::borrow_raw(stream.context(), stream.as_raw()) }.unwrap()
+}
+
+/// `wait` does not return before the gate is open.
+fn waits_for(gate: &Gate, wait: impl FnOnce()) {
+    let is_open = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Long enough for one that waits for nobody.
+            std::thread::sleep(Duration::from_millis(100));
+            is_open.store(true, Ordering::SeqCst);
+            gate.open();
+        });
+        wait();
+        assert!(is_open.load(Ordering::SeqCst), "the memory is in use");
+    });
 }
 
 #[test]
@@ -156,18 +178,82 @@ fn a_point_of_a_disowned_stream_that_cannot_be_waited_for_is_not_behind_its_work
         let point = uses.points().unwrap().remove(0);
         stream.disown();
         destroy();
-        let is_open = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                // Long enough for one that waits for nobody.
-                std::thread::sleep(Duration::from_millis(100));
-                is_open.store(true, Ordering::SeqCst);
-                gate.open();
-            });
-            sim.fail_call("cuEventSynchronize", 1, CUresult::CUDA_ERROR_UNKNOWN);
-            point.wait().unwrap();
-            assert!(is_open.load(Ordering::SeqCst), "its work runs yet");
-        });
+        sim.fail_call("cuEventSynchronize", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        waits_for(&gate, || point.wait().unwrap());
         held.synchronize().unwrap();
+    });
+}
+
+/// What is left of a disowned value is behind what the stream was given before, and other values give it more.
+#[test]
+fn what_another_value_of_a_disowned_stream_is_given_is_a_use_of_its_own() {
+    let ways: [fn(&PinnedBuffer<u8>, &Stream); 2] = [
+        |memory, stream| drop(memory.on(stream).unwrap()),
+        |memory, stream| {
+            let part = Uses::new();
+            part.record_stream(stream).unwrap();
+            memory.absorb_uses(part);
+        },
+    ];
+    for used in ways {
+        on_simulator(|sim, context| {
+            let (first, destroy) = borrowed(sim, context);
+            let second = once_more(&first);
+            let mut memory = PinnedBuffer::<u8>::zeroed(context, 100, PinnedFlags::MAPPED).unwrap();
+            let mut read = Uses::new();
+            drop(memory.on(&first).unwrap());
+            read.record_stream(&first).unwrap();
+            first.disown();
+            let (gate, _held) = hold_up(&second);
+            used(&memory, &second);
+            read.record_stream(&second).unwrap();
+            assert!(!read.are_over().unwrap());
+            waits_for(&gate, || memory.as_mut_slice().unwrap().fill(1));
+            second.disown();
+            destroy();
+        });
+    }
+}
+
+#[test]
+fn memory_is_not_used_on_a_disowned_stream_that_used_it_before() {
+    on_simulator(|sim, context| {
+        let (first, destroy) = borrowed(sim, context);
+        let second = once_more(&first);
+        let uses = Uses::new();
+        drop(uses.on(0x1000, &first).unwrap());
+        first.disown();
+        assert!(matches!(uses.on(0x1000, &first), Err(Error::Disowned)));
+        drop(uses.on(0x1000, &second).unwrap());
+        let mut points = Uses::new();
+        points.record_stream(&second).unwrap();
+        let point = points.points().unwrap().remove(0);
+        // It is behind what it was given itself, and not behind what came later.
+        assert!(matches!(uses.order(&first), Err(Error::Disowned)));
+        assert!(matches!(point.order(&first), Err(Error::Disowned)));
+        second.disown();
+        destroy();
+    });
+}
+
+/// Who borrows a stream anew for each call leaves no trail of values in memory that is in use.
+#[test]
+fn values_of_one_stream_that_come_one_after_the_other_are_one_use() {
+    on_simulator(|sim, context| {
+        let (stream, destroy) = borrowed(sim, context);
+        let (gate, _held) = hold_up(&stream);
+        let mut uses = Uses::new();
+        for _ in 0..3 {
+            uses.record_stream(&once_more(&stream)).unwrap();
+        }
+        assert_eq!(uses.streams().len(), 1);
+        let (first, second) = (once_more(&stream), once_more(&stream));
+        let [open, closed] = [&first, &second].map(|value| uses.on(0x1000, value).unwrap());
+        drop(closed);
+        drop(open);
+        assert_eq!(uses.streams().len(), 2);
+        waits_for(&gate, || uses.wait().unwrap());
+        drop((uses, first, second, stream));
+        destroy();
     });
 }

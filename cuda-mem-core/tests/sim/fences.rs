@@ -1,10 +1,16 @@
 //! Fences that somebody was told of and that the driver refuses.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Driver, Error, FenceLine, Stream};
 use cuda_mem_sim::Sim;
+
+use crate::common::gate::Gate;
+use crate::rig::on_simulator;
 
 /// Another thread records on the line at once: its fence would let go whoever waits for the refused one.
 #[test]
@@ -36,4 +42,36 @@ fn a_fence_that_was_refused_and_nobody_told_of_leaves_its_line() {
     let fence = line.record(&stream).unwrap();
     stream.synchronize().unwrap();
     assert!(fence.is_complete().unwrap());
+}
+
+/// What the stream is given later is none of the line's business.
+#[test]
+fn the_drop_of_a_line_ends_although_its_stream_is_kept_busy() {
+    on_simulator(|_, context| {
+        let (line, stream) = (FenceLine::new(context).unwrap(), Stream::new(context).unwrap());
+        let never = line.fence(5).unwrap();
+        never.hold_up(&stream).unwrap();
+        let is_over = AtomicBool::new(false);
+        let (dropped, seen) = mpsc::channel();
+        thread::scope(|threads| {
+            let first = Gate::before(&stream);
+            threads.spawn(|| {
+                // All stay: a gate's drop waits for what the stream was given since.
+                let mut gates = vec![first];
+                while !is_over.load(Ordering::SeqCst) {
+                    gates.push(Gate::before(&stream));
+                    gates[gates.len() - 2].open();
+                    thread::sleep(Duration::from_millis(1));
+                }
+                gates.iter().for_each(Gate::open);
+            });
+            threads.spawn(move || {
+                drop((line, never));
+                dropped.send(()).unwrap();
+            });
+            let seen = seen.recv_timeout(Duration::from_secs(5));
+            is_over.store(true, Ordering::SeqCst);
+            seen.expect("the drop waits for what came later");
+        });
+    });
 }

@@ -11,6 +11,7 @@ use cuda_mem_core::host::{
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::vmm::{AddressRange, CreateOptions, PhysicalMemory};
 use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, ManagedBuffer, PinnedBuffer, Stream, nvml};
+use cuda_mem_sim::Sim;
 
 use crate::common::child;
 use crate::rig::on_simulator;
@@ -161,9 +162,35 @@ fn during_a_staged_copy() {
 #[test]
 fn during_the_initialisation_of_a_driver() {
     fork_during("cuMemFreeHost", |context| {
-        let sim = cuda_mem_sim::Sim::builder().build();
+        let sim = Sim::builder().build();
         sim.delay("cuInit", SLOW);
         Driver::over(sim.table()).unwrap();
         drop(PinnedBuffer::<u8>::zeroed(context, 100, PinnedFlags::default()).unwrap());
     });
+}
+
+/// A child is its parent's only where the parent has a driver.
+#[test]
+fn behind_an_initialisation_that_failed_children_are_fresh() {
+    let test = "fork::behind_an_initialisation_that_failed_children_are_fresh";
+    if let Some(output) = child::again(test, &[]) {
+        return child::expect_silent_success(&output);
+    }
+    let sim = Sim::builder().build();
+    for _ in 0..2 {
+        sim.fail_call("cuInit", 1, CUresult::CUDA_ERROR_NO_DEVICE);
+        let failed = Driver::over(sim.table()).unwrap_err();
+        assert_eq!(failed.code(), Some(CUresult::CUDA_ERROR_NO_DEVICE));
+        child::forked(|| match Driver::over(sim.table()) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        });
+    }
+    for _ in 0..2 {
+        Driver::over(sim.table()).unwrap();
+        child::forked(|| match Driver::over(sim.table()) {
+            Err(Error::Forked) => Ok(()),
+            other => Err(format!("{other:?} in a forked child")),
+        });
+    }
 }

@@ -9,13 +9,13 @@ use cuda_mem_core::host::{RegisterFlags, Registered, SharedMapping};
 use cuda_mem_core::ipc::SharedWords;
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, Error, FenceLine, Stream};
-use cuda_mem_sim::Sim;
+use cuda_mem_sim::{Record, Sim};
 
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::interrupted::{LIMIT, begin_to_capture, meanwhile, on_interrupted, until};
 use crate::panicking::Panicking;
-use crate::rig::on_simulator;
+use crate::rig::{argument, on_simulator, text};
 
 fn leave_words(context: &Context) {
     drop(SharedWords::create(context, 1).unwrap());
@@ -85,7 +85,55 @@ fn work_of_the_legacy_stream_is_seen() {
             made
         });
         assert!(made, "memory is unregistered while the legacy stream is busy");
+        drop((gate, legacy));
+        // On the same driver, for which simulators of a process are few.
+        a_context_is_named_no_more_once_its_last_stream_has_gone(sim, context);
     });
+}
+
+/// Whose stream it was may destroy it then, while others look at the streams.
+fn a_context_is_named_no_more_once_its_last_stream_has_gone(sim: &'static Sim, context: &Context) {
+    let lent = [(); 2].map(|()| {
+        let (table, device, mut raw) = (sim.table(), context.device(), ptr::null_mut());
+        // SAFETY: one handle to write, a valid device.
+        let made = unsafe { table.cuCtxCreate().unwrap()(&mut raw, 0, device.as_raw()) };
+        assert_eq!(made, CUresult::CUDA_SUCCESS);
+        // SAFETY: takes the new context off the stack that it was put on.
+        assert_eq!(unsafe { table.cuCtxPopCurrent().unwrap()(&mut raw) }, CUresult::CUDA_SUCCESS);
+        // SAFETY: destroyed when nobody has it any more.
+        let theirs = unsafe { Context::borrow_raw(device, raw.cast()) };
+        let stream = Stream::new(&theirs).unwrap();
+        assert!(!stream.as_raw().is_null());
+        (stream, theirs)
+    });
+    let (gone, destroyed) = std::sync::mpsc::channel();
+    let (left, others) = std::sync::mpsc::channel();
+    meanwhile(move || {
+        for (stream, theirs) in lent {
+            let gone = gone.clone();
+            std::thread::spawn(move || {
+                let raw = theirs.as_raw();
+                drop((stream, theirs));
+                // SAFETY: made above, destroyed once.
+                let destroyed = unsafe { sim.table().cuCtxDestroy().unwrap()(raw.cast()) };
+                gone.send(destroyed).unwrap();
+            });
+        }
+        // That of the other stream than the one which is recorded right now.
+        left.send((destroyed.recv_timeout(LIMIT).unwrap(), destroyed)).unwrap();
+    });
+    let _ = context.driver().while_idle(|| ());
+    let (other, destroyed) = others.recv_timeout(LIMIT).unwrap();
+    let recorded = destroyed.recv_timeout(LIMIT).unwrap();
+    assert_eq!([other, recorded], [CUresult::CUDA_SUCCESS; 2]);
+    let records = sim.log().records();
+    for (at, end) in records.iter().enumerate().filter(|(_, record)| record.function == "cuCtxDestroy") {
+        let names = |record: &Record| {
+            record.function == "cuCtxPushCurrent" && argument(record, "ctx") == argument(end, "ctx")
+        };
+        assert!(!records[at..].iter().any(names), "{}", text(&records));
+    }
+    assert_eq!(context.driver().release_failures(), 0);
 }
 
 /// A wait that no stream has keeps nothing registered.

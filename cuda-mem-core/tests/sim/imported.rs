@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use cuda_mem_core::raw_pool::{
     AllocationType, ImportedBlock, MemoryLocation, MemoryPool, PoolBlock, PoolProperties,
@@ -114,6 +115,46 @@ fn uses_that_run_on_are_not_lost_with_a_context() {
         home.synchronize().unwrap();
         assert_eq!((driver.reclaim(), Arc::strong_count(&guard)), (0, 1), "{function}");
         assert_eq!(driver.release_failures(), 0);
+    }
+}
+
+/// Another thread's default stream, and one that its owner has destroyed.
+#[test]
+fn blocks_of_streams_that_nobody_can_name_are_freed_once_they_are_not_used() {
+    for is_own in [false, true] {
+        for is_disowned in [false, true] {
+            let (sim, context) = simulator();
+            let (driver, other) = (context.driver(), Stream::new(&context).unwrap());
+            let owner = Stream::new(&context).unwrap();
+            let home = if is_disowned {
+                // SAFETY: the owner lives longer.
+                unsafe { Stream::borrow_raw(&context, owner.as_raw()) }.unwrap()
+            } else {
+                Stream::per_thread(&context).unwrap()
+            };
+            let pool = Arc::new(create(driver));
+            let own = is_own.then(|| PoolBlock::allocate(&pool, LEN, &home).unwrap());
+            let imported = (!is_own).then(|| import(&home));
+            drop(own.as_ref().map(|block| block.on(&other).unwrap()));
+            drop(imported.as_ref().map(|(block, _)| block.on(&other).unwrap()));
+            let gate = Gate::before(&other);
+            home.disown();
+            drop(owner);
+            let guard = imported.as_ref().map(|(_, guard)| Arc::clone(guard));
+            std::thread::scope(|threads| {
+                threads.spawn(|| {
+                    // Long enough for a free that waits for nobody.
+                    std::thread::sleep(Duration::from_millis(50));
+                    assert_eq!(sim.log().count("cuMemFree"), 0, "it is in use");
+                    gate.open();
+                });
+                threads.spawn(|| drop((own, imported, home)));
+            });
+            assert_eq!((driver.reclaim(), driver.release_failures()), (0, 0));
+            assert_eq!((sim.log().count("cuMemFree"), sim.log().count("cuMemFreeAsync")), (1, 0));
+            assert!(guard.is_none_or(|guard| Arc::strong_count(&guard) == 1));
+            assert_eq!(sim.misuse().len(), 0);
+        }
     }
 }
 

@@ -208,6 +208,10 @@ unsafe impl HostMemory for PinnedBlock {
     fn order_behind_uses(&self, stream: &Stream) -> Result<()> {
         self.block.uses.order(stream)
     }
+
+    fn wait_for_uses(&self) -> Result<()> {
+        self.block.uses.wait()
+    }
 }
 
 // SAFETY: `len` initialised bytes that the block owns alone.

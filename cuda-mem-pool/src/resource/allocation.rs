@@ -202,6 +202,10 @@ unsafe impl<A: HostReachable> HostMemory for Allocation<A> {
     fn order_behind_uses(&self, stream: &Stream) -> cuda_mem_core::Result<()> {
         self.buffer.order_behind_uses(stream)
     }
+
+    fn wait_for_uses(&self) -> cuda_mem_core::Result<()> {
+        self.buffer.synchronize()
+    }
 }
 
 // SAFETY: bytes that the allocation owns alone. They are memory of the driver's, so whatever is there counts as initialised.
