@@ -45,6 +45,11 @@ impl Haste {
         self.given
     }
 
+    /// Whether other threads wait for the source.
+    pub(super) const fn keeps_waiting(&self) -> bool {
+        self.threads > 1
+    }
+
     /// Less is held than before.
     pub(super) fn take_back(&mut self, held: usize) {
         self.given = self.given.min(held);

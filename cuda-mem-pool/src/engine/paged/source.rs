@@ -259,13 +259,14 @@ impl<B: Backend> PageSource<B> {
         block.ok_or(GrowError::NoNumbers)
     }
 
-    /// Whether large blocks of the heap are placed by [`PageSource::place`] from now on: while more is held than should be.
+    /// Whether large blocks of the heap are placed by [`PageSource::place`] from now on: while more is held than should be, and nobody else
+    /// waits to come here meanwhile.
     fn set_care(&self, heap: u32, mine: &mut StreamHeap, size: usize, load: Load) {
         let most = load.peak.max(load.active.saturating_add(size));
         let beyond =
             thousandths(self.share_of_left(most), self.policy.tight.saturating_sub(self.policy.slack));
-        let tight =
-            self.ground.bytes() > thousandths(most, self.policy.tight).max(self.haste.given()).max(beyond);
+        let tight = !self.haste.keeps_waiting()
+            && self.ground.bytes() > thousandths(most, self.policy.tight).max(self.haste.given()).max(beyond);
         mine.placed = if self.holds_little(heap, mine) {
             MEDIUM + 1
         } else if tight {

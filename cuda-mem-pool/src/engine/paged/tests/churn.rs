@@ -353,3 +353,28 @@ fn addresses_of_what_was_given_serve_again() {
     }
     assert_eq!(reserved.last(), Some(&reserved[0]), "more addresses");
 }
+
+/// A block that is placed with care takes the source, for which other threads may wait.
+#[test]
+fn nobody_is_careful_while_others_wait() {
+    let care = |threads: usize| {
+        let mut source = PageSource::new(Model::new(0, usize::MAX), Policy::DEFAULT, 4 << 40);
+        source.set_threads(threads);
+        let (mut heap, mut active) = (StreamHeap::new(), 0);
+        let blocks: Vec<Block> = (0..64)
+            .map(|_| {
+                let wanted = Wanted { size: 64 << 20, unused: 0, load: Load { active, peak: active } };
+                active += wanted.size;
+                source.grow(0, &mut heap, &mut Others(&mut BTreeMap::new()), wanted, &NoIndex).unwrap()
+            })
+            .collect();
+        for block in blocks.iter().skip(1).step_by(2) {
+            heap.free(block.number, &NoIndex).unwrap();
+        }
+        // More is held than anybody ever had.
+        let wanted = Wanted { size: 96 << 20, unused: 0, load: Load { active: 2 << 30, peak: 2 << 30 } };
+        source.grow(0, &mut heap, &mut Others(&mut BTreeMap::new()), wanted, &NoIndex).unwrap();
+        heap.placed
+    };
+    assert_eq!([care(1), care(2)], [Policy::DEFAULT.placed, usize::MAX]);
+}
