@@ -27,7 +27,8 @@ use super::{
 ///
 /// # Safety
 ///
-/// [`memory`](Lend::memory) is true for as long as the value exists, wherever that is moved.
+/// [`memory`](Lend::memory) is true for as long as the value exists, wherever that is moved, and the memory is released behind what the
+/// streams of [`hand_to`](Lend::hand_to) were given by the time that the value is dropped.
 pub unsafe trait Lend: Send + 'static {
     /// The address of the memory and its bytes; address 0 if there are none.
     fn memory(&self) -> (u64, usize);
@@ -43,7 +44,7 @@ pub unsafe trait Lend: Send + 'static {
     fn hand_to(&self, stream: &Stream) -> Result<(), DlpackError>;
 }
 
-// SAFETY: the buffer's own memory, which it has until it is dropped.
+// SAFETY: the buffer's own memory, which it has until it is dropped and releases behind its uses.
 unsafe impl<T: DeviceCopy + Send> Lend for DeviceBuffer<T> {
     fn memory(&self) -> (u64, usize) {
         (self.as_raw(), self.size_bytes())
@@ -59,7 +60,7 @@ unsafe impl<T: DeviceCopy + Send> Lend for DeviceBuffer<T> {
     }
 }
 
-// SAFETY: the buffer's own memory, which it has until it is dropped.
+// SAFETY: the buffer's own memory, which it has until it is dropped and releases behind its uses.
 unsafe impl<T: DeviceCopy + Send> Lend for PinnedBuffer<T> {
     fn memory(&self) -> (u64, usize) {
         let bytes = self.byte_len();
@@ -77,7 +78,7 @@ unsafe impl<T: DeviceCopy + Send> Lend for PinnedBuffer<T> {
     }
 }
 
-// SAFETY: the block's own memory, which it has until it is dropped.
+// SAFETY: the block's own memory, which it has until it is dropped and releases behind its uses.
 unsafe impl Lend for PinnedBlock {
     fn memory(&self) -> (u64, usize) {
         (if self.is_empty() { 0 } else { self.as_ptr().expose_provenance() as u64 }, self.len())
@@ -146,7 +147,7 @@ impl<O: Lend> Tensor<O> {
         Ok(lend(self, |context, dl_tensor| DLManagedTensorVersioned {
             version: VERSION,
             manager_ctx: context,
-            deleter: Some(delete_versioned::<O>),
+            deleter: Some(delete_versioned),
             flags,
             dl_tensor,
         }))
@@ -167,7 +168,7 @@ impl<O: Lend> Tensor<O> {
         Ok(lend(self, |context, dl_tensor| DLManagedTensor {
             dl_tensor,
             manager_ctx: context,
-            deleter: Some(delete_legacy::<O>),
+            deleter: Some(delete_legacy),
         }))
     }
 
@@ -183,9 +184,10 @@ impl<O: Lend> Tensor<O> {
 }
 
 /// What a structure that is lent has behind it, which goes with it.
-struct Manager<O, M> {
+struct Manager<M> {
     managed: MaybeUninit<M>,
-    _owner: O,
+    /// Of any type, so that one function takes back what is lent: [`Borrowed`](super::Borrowed) knows ours by it.
+    _owner: Box<dyn Send>,
     _layout: Layout,
 }
 
@@ -203,8 +205,8 @@ fn lend<O: Lend, M>(tensor: Tensor<O>, make: impl FnOnce(*mut c_void, DLTensor) 
         strides: layout.strides.as_mut_ptr(),
         byte_offset: 0,
     };
-    let manager = Manager { managed: MaybeUninit::uninit(), _owner: owner, _layout: layout };
-    let manager: *mut Manager<O, M> = Box::into_raw(Box::new(manager));
+    let manager = Manager { managed: MaybeUninit::uninit(), _owner: Box::new(owner), _layout: layout };
+    let manager: *mut Manager<M> = Box::into_raw(Box::new(manager));
     // SAFETY: a field of what was allocated just now.
     let managed = unsafe { &raw mut (*manager).managed }.cast::<M>();
     // SAFETY: as above, not yet initialised; nobody else has it.
@@ -212,36 +214,50 @@ fn lend<O: Lend, M>(tensor: Tensor<O>, make: impl FnOnce(*mut c_void, DLTensor) 
     managed
 }
 
-/// # Safety
-///
-/// As the standard says: a structure that was lent here, once.
-unsafe extern "C" fn delete_versioned<O: Lend>(managed: *mut DLManagedTensorVersioned) {
-    // SAFETY: as above.
-    let context = unsafe { (*managed).manager_ctx };
-    // SAFETY: what was lent as this structure with this context, taken back once.
-    unsafe { take_back::<O, DLManagedTensorVersioned>(context) };
+/// Whether a structure with this deleter was lent here.
+pub(super) fn is_versioned_deleter(
+    deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
+) -> bool {
+    let ours: unsafe extern "C" fn(*mut DLManagedTensorVersioned) = delete_versioned;
+    deleter.is_some_and(|deleter| ptr::fn_addr_eq(deleter, ours))
+}
+
+/// As [`is_versioned_deleter`], of the form before version 1.0.
+pub(super) fn is_legacy_deleter(deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>) -> bool {
+    let ours: unsafe extern "C" fn(*mut DLManagedTensor) = delete_legacy;
+    deleter.is_some_and(|deleter| ptr::fn_addr_eq(deleter, ours))
 }
 
 /// # Safety
 ///
 /// As the standard says: a structure that was lent here, once.
-unsafe extern "C" fn delete_legacy<O: Lend>(managed: *mut DLManagedTensor) {
+unsafe extern "C" fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
     // SAFETY: as above.
     let context = unsafe { (*managed).manager_ctx };
     // SAFETY: what was lent as this structure with this context, taken back once.
-    unsafe { take_back::<O, DLManagedTensor>(context) };
+    unsafe { take_back::<DLManagedTensorVersioned>(context) };
+}
+
+/// # Safety
+///
+/// As the standard says: a structure that was lent here, once.
+unsafe extern "C" fn delete_legacy(managed: *mut DLManagedTensor) {
+    // SAFETY: as above.
+    let context = unsafe { (*managed).manager_ctx };
+    // SAFETY: what was lent as this structure with this context, taken back once.
+    unsafe { take_back::<DLManagedTensor>(context) };
 }
 
 /// # Safety
 ///
 /// `context` is a manager of this type, of which nobody else knows any more.
-unsafe fn take_back<O: Lend, M>(context: *mut c_void) {
+unsafe fn take_back<M>(context: *mut c_void) {
     if forked() {
         // All of it is the parent's.
         return;
     }
     // SAFETY: the caller's promise.
-    let manager = unsafe { Box::from_raw(context.cast::<Manager<O, M>>()) };
+    let manager = unsafe { Box::from_raw(context.cast::<Manager<M>>()) };
     // Nothing unwinds into the borrower: the panic hook has reported it.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(manager)));
 }

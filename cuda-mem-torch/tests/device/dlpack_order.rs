@@ -1,0 +1,45 @@
+//! What a tensor that is lent or borrowed waits for before it goes.
+
+use std::thread;
+use std::time::Duration;
+
+use cuda_mem_core::{DeviceBuffer, Stream};
+
+use crate::common::World;
+use crate::common::gate::Gate;
+use crate::dlpack::Foreign;
+
+/// Opens the gate a while after `wait` has begun to wait.
+fn meanwhile_open<R>(gate: &Gate, wait: impl FnOnce() -> R) -> R {
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(50));
+            gate.open();
+        });
+        wait()
+    })
+}
+
+/// A lender may use or free the memory as soon as it has it back, whatever stream it was named: PyTorch does.
+#[test]
+fn what_others_lend_is_given_back_once_no_stream_uses_it() {
+    let world = World::new();
+    let (named, other) = (world.new_stream(), world.new_stream());
+    let buffer = DeviceBuffer::<f32>::zeroed(&world.stream, 16).unwrap();
+    world.stream.synchronize().unwrap();
+    let given_back = |lent_for: Option<&Stream>, used_on: &Stream| {
+        let mut foreign = Foreign::new(buffer.as_raw(), &[16]);
+        let borrowed = foreign.borrow(&world, lent_for).unwrap();
+        let gate = Gate::before(used_on);
+        drop(borrowed.on(used_on).unwrap());
+        let is_idle = meanwhile_open(&gate, || {
+            drop(borrowed);
+            used_on.is_idle().unwrap()
+        });
+        assert_eq!(foreign.given_back(), 1);
+        assert!(is_idle, "lent for {lent_for:?}, used on {used_on:?}");
+    };
+    given_back(Some(&named), &named);
+    given_back(Some(&named), &other);
+    given_back(None, &other);
+}
