@@ -135,7 +135,8 @@ impl<O: Lend> Tensor<O> {
     ///
     /// # Errors
     ///
-    /// The tensor comes back with the error, [`DlpackError::Core`] of the driver, also for a stream that captures.
+    /// The tensor comes back with the error, [`DlpackError::Core`] of the driver, also for a stream that captures;
+    /// [`DlpackError::PerThread`] for the default stream of a thread.
     pub fn into_versioned(
         self,
         stream: Option<&Stream>,
@@ -179,6 +180,10 @@ impl<O: Lend> Tensor<O> {
     }
 
     fn hand_to(&self, stream: Option<&Stream>) -> Result<(), DlpackError> {
+        // A use of it gets its end now, and the borrower's work comes later.
+        if stream.is_some_and(Stream::is_per_thread) {
+            return Err(DlpackError::PerThread);
+        }
         stream.map_or(Ok(()), |stream| self.owner.hand_to(stream))
     }
 }

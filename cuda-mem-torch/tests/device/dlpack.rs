@@ -101,7 +101,7 @@ fn a_device_buffer_is_lent_and_given_back() {
     let buffer = DeviceBuffer::<f32>::zeroed(&world.stream, 24).unwrap();
     let address = buffer.as_raw();
     let tensor = Tensor::new(buffer, DLDataType::F32, &[2, 3, 4]).unwrap();
-    let borrowed = versioned(&world, tensor, Some(&world.stream));
+    let borrowed = versioned(&world, tensor, Some(&world.new_stream()));
     assert_eq!((borrowed.address(), borrowed.bytes()), (address, 96));
     assert_eq!((borrowed.shape(), borrowed.strides()), (&[2, 3, 4][..], &[12, 4, 1][..]));
     assert_eq!(borrowed.device(), DLDevice { device_type: DL_CUDA, device_id: 0 });
@@ -114,9 +114,10 @@ fn the_older_form_is_lent_and_borrowed_too() {
     let world = World::new();
     let buffer = DeviceBuffer::<i64>::zeroed(&world.stream, 5).unwrap();
     let address = buffer.as_raw();
-    let lent = Tensor::new(buffer, DLDataType::I64, &[5]).unwrap().into_legacy(Some(&world.stream)).unwrap();
+    let theirs = world.new_stream();
+    let lent = Tensor::new(buffer, DLDataType::I64, &[5]).unwrap().into_legacy(Some(&theirs)).unwrap();
     // SAFETY: lent just now, and taken over once.
-    let borrowed = unsafe { Borrowed::from_legacy(&world.context, lent, Some(&world.stream)) }.unwrap();
+    let borrowed = unsafe { Borrowed::from_legacy(&world.context, lent, Some(&theirs)) }.unwrap();
     assert_eq!((borrowed.address(), borrowed.bytes()), (address, 40));
     let mut foreign = Foreign::new(address, &[5]);
     // SAFETY: as the standard says; the memory is still there.
@@ -139,7 +140,7 @@ fn pinned_memory_is_lent_as_pinned_memory() {
     let block = PinnedCachingAllocator::new(&world.context).allocate(100).unwrap();
     let address = block.as_ptr() as u64;
     let borrowed =
-        versioned(&world, Tensor::new(block, DLDataType::U8, &[10, 10]).unwrap(), Some(&world.stream));
+        versioned(&world, Tensor::new(block, DLDataType::U8, &[10, 10]).unwrap(), Some(&world.new_stream()));
     assert_eq!((borrowed.address(), borrowed.bytes()), (address, 100));
 }
 
@@ -177,7 +178,10 @@ fn numbers_of_streams_are_those_of_the_standard() {
     let legacy = Stream::legacy(&world.context).unwrap();
     assert_eq!(of(None).unwrap().unwrap(), legacy);
     assert_eq!(of(Some(1)).unwrap().unwrap(), legacy);
-    assert_eq!(of(Some(2)).unwrap().unwrap(), Stream::per_thread(&world.context).unwrap());
+    let per_thread = of(Some(2)).unwrap_err();
+    assert!(matches!(per_thread, DlpackError::PerThread), "{per_thread}");
+    let words = per_thread.to_string();
+    assert!(words.contains("per-thread default stream is not supported") && words.contains("-1 (no order)"));
     assert!(of(Some(-1)).unwrap().is_none());
     for none in [0, -2, i64::MIN] {
         assert!(matches!(of(Some(none)), Err(DlpackError::Stream { stream }) if stream == none), "{none}");

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use cuda_mem_core::{DeviceBuffer, Stream};
+use cuda_mem_torch::dlpack::{DLDataType, DlpackError, Tensor};
 
 use crate::common::World;
 use crate::common::gate::Gate;
@@ -42,4 +43,19 @@ fn what_others_lend_is_given_back_once_no_stream_uses_it() {
     given_back(Some(&named), &named);
     given_back(Some(&named), &other);
     given_back(None, &other);
+}
+
+/// A use of that stream ends for us when the tensor is lent: what the borrower puts into it later would not be waited for.
+#[test]
+fn nothing_is_lent_for_a_per_thread_stream() {
+    let world = World::new();
+    let per_thread = Stream::per_thread(&world.context).unwrap();
+    let buffer = DeviceBuffer::<u8>::zeroed(&world.stream, 16).unwrap();
+    let address = buffer.as_raw();
+    let tensor = Tensor::new(buffer, DLDataType::U8, &[16]).unwrap();
+    let refused = tensor.into_versioned(Some(&per_thread)).unwrap_err();
+    assert!(matches!(refused.error, DlpackError::PerThread), "{refused}");
+    let refused = refused.owner.into_legacy(Some(&per_thread)).unwrap_err();
+    assert!(matches!(refused.error, DlpackError::PerThread), "{refused}");
+    assert_eq!(refused.owner.into_owner().as_raw(), address);
 }
