@@ -42,6 +42,13 @@ pub unsafe trait Lend: Send + 'static {
     ///
     /// Those of the buffer's `on`.
     fn hand_to(&self, stream: &Stream) -> Result<(), DlpackError>;
+
+    /// Has the host wait for what was put into streams for the memory.
+    ///
+    /// # Errors
+    ///
+    /// [`DlpackError::Core`] of the driver, also for a stream that captures.
+    fn wait(&self) -> Result<(), DlpackError>;
 }
 
 // SAFETY: the buffer's own memory, which it has until it is dropped and releases behind its uses.
@@ -57,6 +64,10 @@ unsafe impl<T: DeviceCopy + Send> Lend for DeviceBuffer<T> {
     fn hand_to(&self, stream: &Stream) -> Result<(), DlpackError> {
         drop(self.on(stream)?);
         Ok(())
+    }
+
+    fn wait(&self) -> Result<(), DlpackError> {
+        Ok(self.synchronize()?)
     }
 }
 
@@ -76,6 +87,10 @@ unsafe impl<T: DeviceCopy + Send> Lend for PinnedBuffer<T> {
         drop(self.on(stream)?);
         Ok(())
     }
+
+    fn wait(&self) -> Result<(), DlpackError> {
+        Ok(self.as_slice().map(drop)?)
+    }
 }
 
 // SAFETY: the block's own memory, which it has until it is dropped and releases behind its uses.
@@ -91,6 +106,10 @@ unsafe impl Lend for PinnedBlock {
     fn hand_to(&self, stream: &Stream) -> Result<(), DlpackError> {
         drop(self.on(stream)?);
         Ok(())
+    }
+
+    fn wait(&self) -> Result<(), DlpackError> {
+        Ok(self.as_slice().map(drop)?)
     }
 }
 
@@ -129,7 +148,8 @@ impl<O: Lend> Tensor<O> {
     }
 
     /// Lends it, for work of the consumer's stream: that is ordered behind the buffer's uses so far, and the buffer is released
-    /// behind the stream's work, when the deleter is called. Without a stream nothing is ordered: the consumer does it.
+    /// behind the stream's work, when the deleter is called. Without a stream nothing is ordered: the consumer does it. Memory that the
+    /// host reaches is lent once the buffer's uses have ended, whatever the stream: the consumer may read it without one.
     ///
     /// Whoever gets the address calls the structure's deleter once. What is never given back is leaked.
     ///
@@ -183,6 +203,9 @@ impl<O: Lend> Tensor<O> {
         // A use of it gets its end now, and the borrower's work comes later.
         if stream.is_some_and(Stream::is_per_thread) {
             return Err(DlpackError::PerThread);
+        }
+        if self.owner.device().device_type != DL_CUDA {
+            self.owner.wait()?;
         }
         stream.map_or(Ok(()), |stream| self.owner.hand_to(stream))
     }

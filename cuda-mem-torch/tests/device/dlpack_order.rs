@@ -3,8 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
-use cuda_mem_core::{DeviceBuffer, Stream};
-use cuda_mem_torch::dlpack::{DLDataType, DlpackError, Tensor};
+use cuda_mem_core::host::PinnedFlags;
+use cuda_mem_core::{DeviceBuffer, PinnedBuffer, Stream};
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::PinnedCachingAllocator;
+use cuda_mem_torch::dlpack::{Borrowed, DLDataType, DlpackError, Lend, Tensor};
 
 use crate::common::World;
 use crate::common::gate::Gate;
@@ -58,4 +60,34 @@ fn nothing_is_lent_for_a_per_thread_stream() {
     let refused = refused.owner.into_legacy(Some(&per_thread)).unwrap_err();
     assert!(matches!(refused.error, DlpackError::PerThread), "{refused}");
     assert_eq!(refused.owner.into_owner().as_raw(), address);
+}
+
+/// The borrower may read host memory without any stream.
+#[test]
+fn memory_of_the_host_is_lent_once_no_stream_uses_it() {
+    let world = World::new();
+    let (producer, consumer) = (world.new_stream(), world.new_stream());
+    let pinned = || PinnedBuffer::<u8>::zeroed(&world.context, 64, PinnedFlags::default()).unwrap();
+    for lent_for in [None, Some(&consumer), Some(&producer)] {
+        let buffer = pinned();
+        let gate = Gate::before(&producer);
+        drop(buffer.on(&producer).unwrap());
+        is_lent_behind(&gate, &producer, buffer, lent_for);
+        let block = PinnedCachingAllocator::new(&world.context).allocate(64).unwrap();
+        let gate = Gate::before(&producer);
+        drop(block.on(&producer).unwrap());
+        is_lent_behind(&gate, &producer, block, lent_for);
+    }
+}
+
+/// Lends what `producer`, held up by the gate, uses.
+fn is_lent_behind<O: Lend>(gate: &Gate, producer: &Stream, owner: O, lent_for: Option<&Stream>) {
+    let tensor = Tensor::new(owner, DLDataType::U8, &[64]).map_err(|refused| refused.error).unwrap();
+    let (lent, is_idle) = meanwhile_open(gate, || {
+        let lent = tensor.into_versioned(lent_for).map_err(|refused| refused.error).unwrap();
+        (lent, producer.is_idle().unwrap())
+    });
+    assert!(is_idle, "lent for {lent_for:?}");
+    // SAFETY: lent just now, and taken over once.
+    drop(unsafe { Borrowed::from_versioned(producer.context(), lent, lent_for) }.unwrap());
 }
