@@ -14,13 +14,17 @@ use std::ptr;
 
 use cuda_mem_ipc::cuda_mem_pool::PinnedBlock;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::HostMemory;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::pointer::{MemoryKind, attributes};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, DeviceCopy, PinnedBuffer, Stream, forked};
 
 use super::layout::Layout;
 use super::{
-    DL_CUDA, DL_CUDA_HOST, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLTensor,
-    DlpackError, FLAG_READ_ONLY, Refused, VERSION,
+    DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned,
+    DLTensor, DlpackError, FLAG_READ_ONLY, Refused, VERSION,
 };
+
+/// As the standard has it, pinned memory is of device 0.
+const PINNED: DLDevice = DLDevice { device_type: DL_CUDA_HOST, device_id: 0 };
 
 /// A buffer that can be lent: its memory stays where it is while it exists, and a stream can be entered as its user.
 /// The [module](super) has an example.
@@ -34,7 +38,11 @@ pub unsafe trait Lend: Send + 'static {
     fn memory(&self) -> (u64, usize);
 
     /// Where it lies.
-    fn device(&self) -> DLDevice;
+    ///
+    /// # Errors
+    ///
+    /// [`DlpackError::Memory`] if it is of no kind that the standard names, [`DlpackError::Core`] of the driver.
+    fn device(&self) -> Result<DLDevice, DlpackError>;
 
     /// Orders `stream` behind what was put into others for the memory, and enters it as a user: the memory is released behind it.
     ///
@@ -57,8 +65,21 @@ unsafe impl<T: DeviceCopy + Send> Lend for DeviceBuffer<T> {
         (self.as_raw(), self.size_bytes())
     }
 
-    fn device(&self) -> DLDevice {
-        DLDevice { device_type: DL_CUDA, device_id: self.context().device().as_raw() }
+    /// Asked of the driver: a resource's memory may be the host's, or managed.
+    fn device(&self) -> Result<DLDevice, DlpackError> {
+        let (address, own) = (self.as_raw(), self.context().device().as_raw());
+        if address == 0 {
+            return Ok(DLDevice { device_type: DL_CUDA, device_id: own });
+        }
+        let known = attributes(self.context(), address)?;
+        let found = match known.kind {
+            _ if known.managed => return Ok(DLDevice { device_type: DL_CUDA_MANAGED, device_id: own }),
+            MemoryKind::Device => return Ok(DLDevice { device_type: DL_CUDA, device_id: known.device }),
+            MemoryKind::Host => return Ok(PINNED),
+            MemoryKind::Unknown => "unknown to the driver",
+            _ => "of another kind",
+        };
+        Err(DlpackError::Memory { address, found, device_type: DL_CUDA })
     }
 
     fn hand_to(&self, stream: &Stream) -> Result<(), DlpackError> {
@@ -78,9 +99,8 @@ unsafe impl<T: DeviceCopy + Send> Lend for PinnedBuffer<T> {
         (if bytes == 0 { 0 } else { HostMemory::as_ptr(self).expose_provenance() as u64 }, bytes)
     }
 
-    /// As the standard has it, pinned memory is of device 0.
-    fn device(&self) -> DLDevice {
-        DLDevice { device_type: DL_CUDA_HOST, device_id: 0 }
+    fn device(&self) -> Result<DLDevice, DlpackError> {
+        Ok(PINNED)
     }
 
     fn hand_to(&self, stream: &Stream) -> Result<(), DlpackError> {
@@ -99,8 +119,8 @@ unsafe impl Lend for PinnedBlock {
         (if self.is_empty() { 0 } else { self.as_ptr().expose_provenance() as u64 }, self.len())
     }
 
-    fn device(&self) -> DLDevice {
-        DLDevice { device_type: DL_CUDA_HOST, device_id: 0 }
+    fn device(&self) -> Result<DLDevice, DlpackError> {
+        Ok(PINNED)
     }
 
     fn hand_to(&self, stream: &Stream) -> Result<(), DlpackError> {
@@ -117,17 +137,20 @@ unsafe impl Lend for PinnedBlock {
 #[derive(Debug)]
 pub struct Tensor<O: Lend> {
     owner: O,
+    device: DLDevice,
     layout: Layout,
     read_only: bool,
 }
 
 impl<O: Lend> Tensor<O> {
-    /// A tensor of the buffer's memory from its start on, whose rows lie one behind the other.
+    /// A tensor of the buffer's memory from its start on, whose rows lie one behind the other. The driver is asked where the memory of a
+    /// [`DeviceBuffer`] lies: what a resource gave may be pinned or managed, and is lent as that.
     ///
     /// # Errors
     ///
     /// The buffer comes back with the error: [`DlpackError::Beyond`] if it is too small, [`DlpackError::Type`],
-    /// [`DlpackError::Extent`], [`DlpackError::TooLarge`], [`DlpackError::Dimensions`].
+    /// [`DlpackError::Extent`], [`DlpackError::TooLarge`], [`DlpackError::Dimensions`]; [`DlpackError::Memory`] and [`DlpackError::Core`]
+    /// as [`Lend::device`].
     pub fn new(owner: O, dtype: DLDataType, shape: &[i64]) -> Result<Self, Refused<O>> {
         let layout = match Layout::new(dtype, shape, None) {
             Ok(layout) => layout,
@@ -138,7 +161,10 @@ impl<O: Lend> Tensor<O> {
             let error = DlpackError::Beyond { needed: layout.bytes, len };
             return Err(Refused { error, owner });
         }
-        Ok(Self { owner, layout, read_only: false })
+        match owner.device() {
+            Ok(device) => Ok(Self { owner, device, layout, read_only: false }),
+            Err(error) => Err(Refused { error, owner }),
+        }
     }
 
     /// Forbids the borrower to write.
@@ -204,7 +230,7 @@ impl<O: Lend> Tensor<O> {
         if stream.is_some_and(Stream::is_per_thread) {
             return Err(DlpackError::PerThread);
         }
-        if self.owner.device().device_type != DL_CUDA {
+        if self.device.device_type != DL_CUDA {
             self.owner.wait()?;
         }
         stream.map_or(Ok(()), |stream| self.owner.hand_to(stream))
@@ -220,11 +246,11 @@ struct Manager<M> {
 }
 
 fn lend<O: Lend, M>(tensor: Tensor<O>, make: impl FnOnce(*mut c_void, DLTensor) -> M) -> *mut M {
-    let Tensor { owner, mut layout, .. } = tensor;
+    let Tensor { owner, device, mut layout, .. } = tensor;
     let (address, _) = owner.memory();
     let dl_tensor = DLTensor {
         data: ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0)),
-        device: owner.device(),
+        device,
         // At most 64.
         ndim: i32::try_from(layout.shape.len()).unwrap_or(0),
         dtype: layout.dtype,

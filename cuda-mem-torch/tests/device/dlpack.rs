@@ -8,10 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cuda_mem_core::host::PinnedFlags;
 use cuda_mem_core::ipc::DeviceAllocation;
 use cuda_mem_core::{DeviceBuffer, PinnedBuffer, Stream};
-use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::PinnedCachingAllocator;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::{
+    DeviceMemoryResource, ManagedMemoryResource, MemoryResource, PinnedCachingAllocator,
+    PinnedCachingResource, PinnedMemoryResource,
+};
 use cuda_mem_torch::dlpack::{
-    Borrowed, DL_CPU, DL_CUDA, DL_CUDA_HOST, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned,
-    DLPackVersion, DLTensor, DlpackError, FLAG_READ_ONLY, Lend, Tensor, consumer_stream,
+    Borrowed, DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DLDataType, DLDevice, DLManagedTensor,
+    DLManagedTensorVersioned, DLPackVersion, DLTensor, DlpackError, FLAG_READ_ONLY, Lend, Tensor,
+    consumer_stream,
 };
 
 use crate::common::World;
@@ -142,6 +146,32 @@ fn pinned_memory_is_lent_as_pinned_memory() {
     let borrowed =
         versioned(&world, Tensor::new(block, DLDataType::U8, &[10, 10]).unwrap(), Some(&world.new_stream()));
     assert_eq!((borrowed.address(), borrowed.bytes()), (address, 100));
+}
+
+/// A resource's memory is a device buffer wherever it lies: what the tensor says is what the driver knows.
+#[test]
+fn memory_of_resources_is_lent_as_what_it_is() {
+    let world = World::new();
+    let lent = |buffer: DeviceBuffer<u8>| {
+        let tensor = Tensor::new(buffer, DLDataType::U8, &[64]).unwrap();
+        versioned(&world, tensor, Some(&world.new_stream())).device()
+    };
+    let own = world.context.device().as_raw();
+    let device = DeviceMemoryResource::new(&world.context, None).unwrap();
+    let block = device.allocate(64, &world.stream).unwrap().into_buffer().unwrap();
+    assert_eq!(lent(block), DLDevice { device_type: DL_CUDA, device_id: own });
+    let cached = PinnedCachingResource::new(PinnedCachingAllocator::new(&world.context)).unwrap();
+    let block = cached.allocate(64, &world.stream).unwrap().into_buffer().unwrap();
+    assert_eq!(lent(block), DLDevice { device_type: DL_CUDA_HOST, device_id: 0 });
+    if world.driver.version() < 13000 {
+        return;
+    }
+    let pinned = PinnedMemoryResource::new(&world.context, None).unwrap();
+    let block = pinned.allocate(64, &world.stream).unwrap().into_buffer().unwrap();
+    assert_eq!(lent(block), DLDevice { device_type: DL_CUDA_HOST, device_id: 0 });
+    let managed = ManagedMemoryResource::new(&world.context, None).unwrap();
+    let block = managed.allocate(64, &world.stream).unwrap().into_buffer().unwrap();
+    assert_eq!(lent(block), DLDevice { device_type: DL_CUDA_MANAGED, device_id: own });
 }
 
 #[test]
