@@ -149,6 +149,23 @@ class Settings(unittest.TestCase):
         text = _settings.merge("", {"graph_capture_record_stream_reuse": True})
         self.assertEqual(text, "graph_capture_record_stream_reuse:True")
 
+    def test_numbers_of_other_libraries_are_written_as_pythons(self):
+        class Half(float):
+            def __repr__(self):
+                return f"np.float64({float(self)})"
+
+        class Whole:
+            def __index__(self):
+                return 100
+
+            def __repr__(self):
+                return "np.int64(100)"
+
+        for value, text in ((0.5, "0.5"), (Half(0.5), "0.5"), (100, "100"), (Whole(), "100"), (True, "True")):
+            self.assertEqual(_settings.value_text("max_split_size_mb", value), text)
+        text = _settings.value_text("roundup_power2_divisions", {Whole(): Whole(), ">": 1})
+        self.assertEqual(text, "[100:100,>:1]")
+
     def test_a_key_has_the_value_that_was_given_last(self):
         text = "backend:native, roundup_power2_divisions:[64:8,>:1],backend:cudaMallocAsync"
         self.assertEqual(_settings.named(text, "backend"), "cudaMallocAsync")
