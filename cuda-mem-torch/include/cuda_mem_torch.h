@@ -1038,7 +1038,7 @@ int cuda_mem_torch_snapshot(int device,
 
  # Safety
 
- `path` is text.
+ `path` is a path: bytes, the last of them 0.
  */
 int cuda_mem_torch_write_snapshot(const char *path);
 
@@ -1048,7 +1048,7 @@ int cuda_mem_torch_write_snapshot(const char *path);
 
  # Safety
 
- `snapshot` points to `bytes` bytes; `name`, which the page is headed by, and `path` are text.
+ `snapshot` points to `bytes` bytes; `name`, which the page is headed by, is text; `path` is a path: bytes, the last of them 0.
  */
 int cuda_mem_torch_write_report(const uint8_t *snapshot,
                                 size_t bytes,

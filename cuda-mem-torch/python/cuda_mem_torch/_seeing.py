@@ -34,8 +34,12 @@ def report(path: str | os.PathLike[str], device: torch.device | int | str | None
     """Writes an HTML page of a device's memory, the first that has any unless one is named: what there is now, and memory over
     time, addresses and who allocated them as far as the history is recorded (``torch.cuda.memory._record_memory_history()``).
     It needs nothing else: no network, no other file."""
+    file = os.fsencode(path)
+    if b"\0" in file:
+        # C would end the path there.
+        raise ValueError("embedded null byte")
     torch = _enabled("report()")
     index = -1 if device is None else torch.cuda._utils._get_device_index(device, optional=True)
     data, name = pickle.dumps(torch.cuda.memory._snapshot()), f"process {os.getpid()}"
     write = _library.load().cuda_mem_torch_write_report
-    _library.check(write(data, len(data), index, name.encode(), os.fsencode(path)))
+    _library.check(write(data, len(data), index, name.encode(), file))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+import operator
 import os
 from typing import Mapping
 
@@ -19,14 +21,25 @@ KEYWORDS = (
 )
 
 
+def number_text(value: object) -> str | None:
+    """A number as Python writes its own, whichever library's it is; None of what is no number."""
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
+        return repr(float(value))
+    try:
+        return str(operator.index(value))
+    except TypeError:
+        return None
+
+
 def value_text(key: str, value: object) -> str:
     """A value as PyTorch writes it."""
     if isinstance(value, bool):
         return str(value)
-    if isinstance(value, (int, float)):
-        return repr(value)
+    number = number_text(value)
+    if number is not None:
+        return number
     if isinstance(value, Mapping) and key == "roundup_power2_divisions":
-        return "[" + ",".join(f"{size}:{steps}" for size, steps in value.items()) + "]"
+        return "[" + ",".join(f"{number_text(size) or size}:{number_text(steps) or steps}" for size, steps in value.items()) + "]"
     if key == "graph_capture_record_stream_reuse":
         raise TypeError(f"{key} is {value!r}; accepted: True, False")
     accepted = "a number, or {MiB: steps, ..., '>': steps}" if key == "roundup_power2_divisions" else "a number"

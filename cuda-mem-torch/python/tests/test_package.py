@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import cuda_mem_torch
-from cuda_mem_torch import _install, _library, _pinning, _settings, _sharing, _shim, _torch
+from cuda_mem_torch import _install, _library, _pinning, _seeing, _settings, _sharing, _shim, _torch
 
 
 def fake_torch(version="2.11.0+cu130", cuda="13.0"):
@@ -149,6 +149,23 @@ class Settings(unittest.TestCase):
         text = _settings.merge("", {"graph_capture_record_stream_reuse": True})
         self.assertEqual(text, "graph_capture_record_stream_reuse:True")
 
+    def test_numbers_of_other_libraries_are_written_as_pythons(self):
+        class Half(float):
+            def __repr__(self):
+                return f"np.float64({float(self)})"
+
+        class Whole:
+            def __index__(self):
+                return 100
+
+            def __repr__(self):
+                return "np.int64(100)"
+
+        for value, text in ((0.5, "0.5"), (Half(0.5), "0.5"), (100, "100"), (Whole(), "100"), (True, "True")):
+            self.assertEqual(_settings.value_text("max_split_size_mb", value), text)
+        text = _settings.value_text("roundup_power2_divisions", {Whole(): Whole(), ">": 1})
+        self.assertEqual(text, "[100:100,>:1]")
+
     def test_a_key_has_the_value_that_was_given_last(self):
         text = "backend:native, roundup_power2_divisions:[64:8,>:1],backend:cudaMallocAsync"
         self.assertEqual(_settings.named(text, "backend"), "cudaMallocAsync")
@@ -183,6 +200,26 @@ class Settings(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "the settings are backend"):
             _library.set_settings("max_split:1", notes.append)
         _library.set_settings("", notes.append)
+
+
+class Reports(unittest.TestCase):
+    def report(self, path):
+        """Where a report is written, of a PyTorch that is played."""
+        torch, library = fake_torch(), mock.Mock()
+        torch.cuda.memory = types.SimpleNamespace(_snapshot=dict)
+        library.cuda_mem_torch_write_report.return_value = _library.OK
+        with mock.patch.object(_seeing, "_enabled", lambda what: torch), mock.patch.object(_library, "load", lambda: library):
+            cuda_mem_torch.report(path)
+        return library.cuda_mem_torch_write_report.call_args.args[-1]
+
+    def test_a_path_is_bytes_of_the_file_system(self):
+        self.assertEqual(self.report(Path("a/ü.html")), os.fsencode("a/ü.html"))
+        self.assertEqual(self.report(b"a/\xff.html"), b"a/\xff.html")
+
+    def test_a_path_that_c_would_cut_is_refused_as_open_does(self):
+        for path in ("a.html\0.txt", b"a.html\0.txt"):
+            with self.assertRaisesRegex(ValueError, "null"):
+                self.report(path)
 
 
 class Autoload(unittest.TestCase):

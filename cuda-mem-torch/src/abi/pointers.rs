@@ -6,7 +6,9 @@
 
 #![allow(unsafe_code, reason = "reads and writes what C points to")]
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 use super::error::Failure;
 
@@ -46,6 +48,20 @@ pub(super) unsafe fn text<'a>(from: *const c_char, what: &str) -> Result<&'a str
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(from) };
     text.to_str().map_err(|_| Failure::argument(format!("{what} is not UTF-8")))
+}
+
+/// The path of a file, which is bytes and not always UTF-8.
+///
+/// # Safety
+///
+/// As [`text`].
+pub(super) unsafe fn path<'a>(from: *const c_char, what: &str) -> Result<&'a Path, Failure> {
+    if from.is_null() {
+        return Err(missing(what));
+    }
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { CStr::from_ptr(from) }.to_bytes();
+    Ok(Path::new(OsStr::from_bytes(bytes)))
 }
 
 /// Several values.

@@ -16,7 +16,7 @@ use cuda_mem_ipc::cuda_mem_pool::statistics::PoolSize;
 
 use super::devices::{Device, some};
 use super::error::{Failure, entry};
-use super::pointers::{list, pointer, read, text};
+use super::pointers::{self, list, pointer, read, text};
 use super::{contexts, cuda_mem_torch_pool_id};
 
 /// A segment.
@@ -145,12 +145,12 @@ pub unsafe extern "C" fn cuda_mem_torch_snapshot(
 ///
 /// # Safety
 ///
-/// `path` is text.
+/// `path` is a path: bytes, the last of them 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_write_snapshot(path: *const c_char) -> c_int {
     entry(|| {
         // SAFETY: the caller's promise.
-        let path = unsafe { text(path, "path") }?;
+        let path = unsafe { pointers::path(path, "path") }?;
         let mut whole = Snapshot::default();
         for device in some(super::CUDA_MEM_TORCH_ALL_DEVICES)? {
             let one = device.caching.snapshot();
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn cuda_mem_torch_write_snapshot(path: *const c_char) -> c
             whole.allocator_settings = one.allocator_settings;
         }
         let refused = |error: std::io::Error| {
-            Failure::new(super::CUDA_MEM_TORCH_SYSTEM, format!("cannot write {path}: {error}"))
+            Failure::new(super::CUDA_MEM_TORCH_SYSTEM, format!("cannot write {}: {error}", path.display()))
         };
         let mut file = BufWriter::new(File::create(path).map_err(refused)?);
         whole.write_pickle(&mut file).map_err(refused)?;
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn cuda_mem_torch_write_snapshot(path: *const c_char) -> c
 ///
 /// # Safety
 ///
-/// `snapshot` points to `bytes` bytes; `name`, which the page is headed by, and `path` are text.
+/// `snapshot` points to `bytes` bytes; `name`, which the page is headed by, is text; `path` is a path: bytes, the last of them 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_write_report(
     snapshot: *const u8,
@@ -191,12 +191,12 @@ pub unsafe extern "C" fn cuda_mem_torch_write_report(
         // SAFETY: the caller's promise.
         let name = unsafe { text(name, "name") }?;
         // SAFETY: the caller's promise.
-        let path = unsafe { text(path, "path") }?;
+        let path = unsafe { pointers::path(path, "path") }?;
         let device = Some(i64::from(device)).filter(|device| *device >= 0);
         let drawn = cuda_mem_report::of_snapshot(snapshot, device, name);
         let page = drawn.map_err(|error| Failure::argument(format!("cannot show {name}: {error}")))?;
         std::fs::write(path, page).map_err(|error| {
-            Failure::new(super::CUDA_MEM_TORCH_SYSTEM, format!("cannot write {path}: {error}"))
+            Failure::new(super::CUDA_MEM_TORCH_SYSTEM, format!("cannot write {}: {error}", path.display()))
         })
     })
 }

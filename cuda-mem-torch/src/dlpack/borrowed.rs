@@ -14,6 +14,7 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::pointer::{MemoryKind, attributes
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Context, Driver, Stream, StreamUse, Uses, forked};
 
 use super::layout::{Layout, MOST_DIMENSIONS};
+use super::lent::{is_legacy_deleter, is_versioned_deleter};
 use super::{
     DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned,
     DLTensor, DlpackError, FLAG_READ_ONLY, VERSION,
@@ -22,9 +23,11 @@ use super::{
 /// A tensor that another library lends. Dropped, it is given back by its deleter, which is called once, also where the tensor was
 /// refused.
 ///
-/// The uses that it is [told of](Borrowed::on) come before that: the stream that was named to the lender is ordered behind them, or,
-/// without one, they are waited for on the host. Where that is not possible, because a stream captures, the tensor is leaked and
-/// counted ([`Driver::release_failures`]): its memory may be in use. The [module](super) has an example.
+/// The uses that it is [told of](Borrowed::on) come before that. The host waits for them, whatever stream was named to the lender: the
+/// standard does not say that a lender frees behind that stream, and PyTorch has the memory serve the stream that it was allocated on at
+/// once. A [`Tensor`](super::Tensor) of this crate does free behind it, so that stream is ordered behind the uses instead, and nobody
+/// waits. Where neither is possible, because a stream captures, the tensor is leaked and counted ([`Driver::release_failures`]): its
+/// memory may be in use. The [module](super) has an example.
 pub struct Borrowed {
     layout: Layout,
     address: u64,
@@ -56,7 +59,7 @@ unsafe impl Sync for Lent {}
 
 impl Borrowed {
     /// Takes a tensor over. `stream` is the one that was named to the lender, which has ordered it behind its own work; none if the
-    /// lender was told to order nothing.
+    /// lender was told to order nothing. The drop may wait for the device.
     ///
     /// # Errors
     ///
@@ -66,7 +69,7 @@ impl Borrowed {
     /// # Safety
     ///
     /// `tensor` is null, or as the standard says, and nobody else uses the structure or calls its deleter. The memory is not written
-    /// by others while it is used.
+    /// by others while it is used. `stream`, if any, was named to the lender.
     pub unsafe fn from_versioned(
         context: &Context,
         tensor: *mut DLManagedTensorVersioned,
@@ -206,13 +209,26 @@ impl Drop for Borrowed {
             return;
         }
         let ordered = match &self.lent.stream {
-            Some(stream) => self.uses.order(stream),
-            None => self.uses.wait(),
+            Some(stream) if self.lent.is_ours() => self.uses.order(stream),
+            _ => self.uses.wait(),
         };
         if let Err(error) = ordered.or_else(|_| self.uses.wait()) {
             // Still in use, for all that is known: it is not given back.
             self.lent.raw = None;
             self.lent.driver.report_release_failure(&error);
+        }
+    }
+}
+
+impl Lent {
+    /// Whether the lender is this crate, which frees behind the stream that it was named. Another copy of it is another lender.
+    fn is_ours(&self) -> bool {
+        match self.raw {
+            // SAFETY: a structure that was handed over, whose deleter was not called yet; the field is in every version.
+            Some(Raw::Versioned(managed)) => is_versioned_deleter(unsafe { (*managed.as_ptr()).deleter }),
+            // SAFETY: as above.
+            Some(Raw::Legacy(managed)) => is_legacy_deleter(unsafe { (*managed.as_ptr()).deleter }),
+            None => false,
         }
     }
 }

@@ -95,13 +95,17 @@ pub enum DlpackError {
     #[error("a read-only tensor cannot be lent in the form before DLPack 1.0, which does not say so")]
     ReadOnly,
     /// A number that names no stream.
-    #[error(
-        "{stream} names no stream; accepted are -1 (no order), 1 (the default stream), 2 (per-thread) and handles"
-    )]
+    #[error("{stream} names no stream; accepted are -1 (no order), 1 (the default stream) and handles")]
     Stream {
         /// What was passed.
         stream: i64,
     },
+    /// The default stream of a thread. What is put into it after the tensor was lent cannot be asked for in another thread, where the
+    /// tensor may be given back. PyTorch does not lend for it either.
+    #[error(
+        "per-thread default stream is not supported; accepted are -1 (no order), 1 (the default stream) and handles"
+    )]
+    PerThread,
 }
 
 /// An error with what was to be lent. The [module](super) has an example.

@@ -14,26 +14,35 @@ use std::ptr;
 
 use cuda_mem_ipc::cuda_mem_pool::PinnedBlock;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::HostMemory;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::pointer::{MemoryKind, attributes};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, DeviceCopy, PinnedBuffer, Stream, forked};
 
 use super::layout::Layout;
 use super::{
-    DL_CUDA, DL_CUDA_HOST, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLTensor,
-    DlpackError, FLAG_READ_ONLY, Refused, VERSION,
+    DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned,
+    DLTensor, DlpackError, FLAG_READ_ONLY, Refused, VERSION,
 };
+
+/// As the standard has it, pinned memory is of device 0.
+const PINNED: DLDevice = DLDevice { device_type: DL_CUDA_HOST, device_id: 0 };
 
 /// A buffer that can be lent: its memory stays where it is while it exists, and a stream can be entered as its user.
 /// The [module](super) has an example.
 ///
 /// # Safety
 ///
-/// [`memory`](Lend::memory) is true for as long as the value exists, wherever that is moved.
+/// [`memory`](Lend::memory) is true for as long as the value exists, wherever that is moved, and the memory is released behind what the
+/// streams of [`hand_to`](Lend::hand_to) were given by the time that the value is dropped.
 pub unsafe trait Lend: Send + 'static {
     /// The address of the memory and its bytes; address 0 if there are none.
     fn memory(&self) -> (u64, usize);
 
     /// Where it lies.
-    fn device(&self) -> DLDevice;
+    ///
+    /// # Errors
+    ///
+    /// [`DlpackError::Memory`] if it is of no kind that the standard names, [`DlpackError::Core`] of the driver.
+    fn device(&self) -> Result<DLDevice, DlpackError>;
 
     /// Orders `stream` behind what was put into others for the memory, and enters it as a user: the memory is released behind it.
     ///
@@ -41,55 +50,86 @@ pub unsafe trait Lend: Send + 'static {
     ///
     /// Those of the buffer's `on`.
     fn hand_to(&self, stream: &Stream) -> Result<(), DlpackError>;
+
+    /// Has the host wait for what was put into streams for the memory.
+    ///
+    /// # Errors
+    ///
+    /// [`DlpackError::Core`] of the driver, also for a stream that captures.
+    fn wait(&self) -> Result<(), DlpackError>;
 }
 
-// SAFETY: the buffer's own memory, which it has until it is dropped.
+// SAFETY: the buffer's own memory, which it has until it is dropped and releases behind its uses.
 unsafe impl<T: DeviceCopy + Send> Lend for DeviceBuffer<T> {
     fn memory(&self) -> (u64, usize) {
         (self.as_raw(), self.size_bytes())
     }
 
-    fn device(&self) -> DLDevice {
-        DLDevice { device_type: DL_CUDA, device_id: self.context().device().as_raw() }
+    /// Asked of the driver: a resource's memory may be the host's, or managed.
+    fn device(&self) -> Result<DLDevice, DlpackError> {
+        let (address, own) = (self.as_raw(), self.context().device().as_raw());
+        if address == 0 {
+            return Ok(DLDevice { device_type: DL_CUDA, device_id: own });
+        }
+        let known = attributes(self.context(), address)?;
+        let found = match known.kind {
+            _ if known.managed => return Ok(DLDevice { device_type: DL_CUDA_MANAGED, device_id: own }),
+            MemoryKind::Device => return Ok(DLDevice { device_type: DL_CUDA, device_id: known.device }),
+            MemoryKind::Host => return Ok(PINNED),
+            MemoryKind::Unknown => "unknown to the driver",
+            _ => "of another kind",
+        };
+        Err(DlpackError::Memory { address, found, device_type: DL_CUDA })
     }
 
     fn hand_to(&self, stream: &Stream) -> Result<(), DlpackError> {
         drop(self.on(stream)?);
         Ok(())
     }
+
+    fn wait(&self) -> Result<(), DlpackError> {
+        Ok(self.synchronize()?)
+    }
 }
 
-// SAFETY: the buffer's own memory, which it has until it is dropped.
+// SAFETY: the buffer's own memory, which it has until it is dropped and releases behind its uses.
 unsafe impl<T: DeviceCopy + Send> Lend for PinnedBuffer<T> {
     fn memory(&self) -> (u64, usize) {
         let bytes = self.byte_len();
         (if bytes == 0 { 0 } else { HostMemory::as_ptr(self).expose_provenance() as u64 }, bytes)
     }
 
-    /// As the standard has it, pinned memory is of device 0.
-    fn device(&self) -> DLDevice {
-        DLDevice { device_type: DL_CUDA_HOST, device_id: 0 }
+    fn device(&self) -> Result<DLDevice, DlpackError> {
+        Ok(PINNED)
     }
 
     fn hand_to(&self, stream: &Stream) -> Result<(), DlpackError> {
         drop(self.on(stream)?);
         Ok(())
     }
+
+    fn wait(&self) -> Result<(), DlpackError> {
+        Ok(self.as_slice().map(drop)?)
+    }
 }
 
-// SAFETY: the block's own memory, which it has until it is dropped.
+// SAFETY: the block's own memory, which it has until it is dropped and releases behind its uses.
 unsafe impl Lend for PinnedBlock {
     fn memory(&self) -> (u64, usize) {
         (if self.is_empty() { 0 } else { self.as_ptr().expose_provenance() as u64 }, self.len())
     }
 
-    fn device(&self) -> DLDevice {
-        DLDevice { device_type: DL_CUDA_HOST, device_id: 0 }
+    fn device(&self) -> Result<DLDevice, DlpackError> {
+        Ok(PINNED)
     }
 
     fn hand_to(&self, stream: &Stream) -> Result<(), DlpackError> {
         drop(self.on(stream)?);
         Ok(())
+    }
+
+    fn wait(&self) -> Result<(), DlpackError> {
+        Ok(self.as_slice().map(drop)?)
     }
 }
 
@@ -97,17 +137,20 @@ unsafe impl Lend for PinnedBlock {
 #[derive(Debug)]
 pub struct Tensor<O: Lend> {
     owner: O,
+    device: DLDevice,
     layout: Layout,
     read_only: bool,
 }
 
 impl<O: Lend> Tensor<O> {
-    /// A tensor of the buffer's memory from its start on, whose rows lie one behind the other.
+    /// A tensor of the buffer's memory from its start on, whose rows lie one behind the other. The driver is asked where the memory of a
+    /// [`DeviceBuffer`] lies: what a resource gave may be pinned or managed, and is lent as that.
     ///
     /// # Errors
     ///
     /// The buffer comes back with the error: [`DlpackError::Beyond`] if it is too small, [`DlpackError::Type`],
-    /// [`DlpackError::Extent`], [`DlpackError::TooLarge`], [`DlpackError::Dimensions`].
+    /// [`DlpackError::Extent`], [`DlpackError::TooLarge`], [`DlpackError::Dimensions`]; [`DlpackError::Memory`] and [`DlpackError::Core`]
+    /// as [`Lend::device`].
     pub fn new(owner: O, dtype: DLDataType, shape: &[i64]) -> Result<Self, Refused<O>> {
         let layout = match Layout::new(dtype, shape, None) {
             Ok(layout) => layout,
@@ -118,7 +161,10 @@ impl<O: Lend> Tensor<O> {
             let error = DlpackError::Beyond { needed: layout.bytes, len };
             return Err(Refused { error, owner });
         }
-        Ok(Self { owner, layout, read_only: false })
+        match owner.device() {
+            Ok(device) => Ok(Self { owner, device, layout, read_only: false }),
+            Err(error) => Err(Refused { error, owner }),
+        }
     }
 
     /// Forbids the borrower to write.
@@ -128,13 +174,15 @@ impl<O: Lend> Tensor<O> {
     }
 
     /// Lends it, for work of the consumer's stream: that is ordered behind the buffer's uses so far, and the buffer is released
-    /// behind the stream's work, when the deleter is called. Without a stream nothing is ordered: the consumer does it.
+    /// behind the stream's work, when the deleter is called. Without a stream nothing is ordered: the consumer does it. Memory that the
+    /// host reaches is lent once the buffer's uses have ended, whatever the stream: the consumer may read it without one.
     ///
     /// Whoever gets the address calls the structure's deleter once. What is never given back is leaked.
     ///
     /// # Errors
     ///
-    /// The tensor comes back with the error, [`DlpackError::Core`] of the driver, also for a stream that captures.
+    /// The tensor comes back with the error, [`DlpackError::Core`] of the driver, also for a stream that captures;
+    /// [`DlpackError::PerThread`] for the default stream of a thread.
     pub fn into_versioned(
         self,
         stream: Option<&Stream>,
@@ -146,7 +194,7 @@ impl<O: Lend> Tensor<O> {
         Ok(lend(self, |context, dl_tensor| DLManagedTensorVersioned {
             version: VERSION,
             manager_ctx: context,
-            deleter: Some(delete_versioned::<O>),
+            deleter: Some(delete_versioned),
             flags,
             dl_tensor,
         }))
@@ -167,7 +215,7 @@ impl<O: Lend> Tensor<O> {
         Ok(lend(self, |context, dl_tensor| DLManagedTensor {
             dl_tensor,
             manager_ctx: context,
-            deleter: Some(delete_legacy::<O>),
+            deleter: Some(delete_legacy),
         }))
     }
 
@@ -178,23 +226,31 @@ impl<O: Lend> Tensor<O> {
     }
 
     fn hand_to(&self, stream: Option<&Stream>) -> Result<(), DlpackError> {
+        // A use of it gets its end now, and the borrower's work comes later.
+        if stream.is_some_and(Stream::is_per_thread) {
+            return Err(DlpackError::PerThread);
+        }
+        if self.device.device_type != DL_CUDA {
+            self.owner.wait()?;
+        }
         stream.map_or(Ok(()), |stream| self.owner.hand_to(stream))
     }
 }
 
 /// What a structure that is lent has behind it, which goes with it.
-struct Manager<O, M> {
+struct Manager<M> {
     managed: MaybeUninit<M>,
-    _owner: O,
+    /// Of any type, so that one function takes back what is lent: [`Borrowed`](super::Borrowed) knows ours by it.
+    _owner: Box<dyn Send>,
     _layout: Layout,
 }
 
 fn lend<O: Lend, M>(tensor: Tensor<O>, make: impl FnOnce(*mut c_void, DLTensor) -> M) -> *mut M {
-    let Tensor { owner, mut layout, .. } = tensor;
+    let Tensor { owner, device, mut layout, .. } = tensor;
     let (address, _) = owner.memory();
     let dl_tensor = DLTensor {
         data: ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0)),
-        device: owner.device(),
+        device,
         // At most 64.
         ndim: i32::try_from(layout.shape.len()).unwrap_or(0),
         dtype: layout.dtype,
@@ -203,8 +259,8 @@ fn lend<O: Lend, M>(tensor: Tensor<O>, make: impl FnOnce(*mut c_void, DLTensor) 
         strides: layout.strides.as_mut_ptr(),
         byte_offset: 0,
     };
-    let manager = Manager { managed: MaybeUninit::uninit(), _owner: owner, _layout: layout };
-    let manager: *mut Manager<O, M> = Box::into_raw(Box::new(manager));
+    let manager = Manager { managed: MaybeUninit::uninit(), _owner: Box::new(owner), _layout: layout };
+    let manager: *mut Manager<M> = Box::into_raw(Box::new(manager));
     // SAFETY: a field of what was allocated just now.
     let managed = unsafe { &raw mut (*manager).managed }.cast::<M>();
     // SAFETY: as above, not yet initialised; nobody else has it.
@@ -212,36 +268,50 @@ fn lend<O: Lend, M>(tensor: Tensor<O>, make: impl FnOnce(*mut c_void, DLTensor) 
     managed
 }
 
-/// # Safety
-///
-/// As the standard says: a structure that was lent here, once.
-unsafe extern "C" fn delete_versioned<O: Lend>(managed: *mut DLManagedTensorVersioned) {
-    // SAFETY: as above.
-    let context = unsafe { (*managed).manager_ctx };
-    // SAFETY: what was lent as this structure with this context, taken back once.
-    unsafe { take_back::<O, DLManagedTensorVersioned>(context) };
+/// Whether a structure with this deleter was lent here.
+pub(super) fn is_versioned_deleter(
+    deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
+) -> bool {
+    let ours: unsafe extern "C" fn(*mut DLManagedTensorVersioned) = delete_versioned;
+    deleter.is_some_and(|deleter| ptr::fn_addr_eq(deleter, ours))
+}
+
+/// As [`is_versioned_deleter`], of the form before version 1.0.
+pub(super) fn is_legacy_deleter(deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>) -> bool {
+    let ours: unsafe extern "C" fn(*mut DLManagedTensor) = delete_legacy;
+    deleter.is_some_and(|deleter| ptr::fn_addr_eq(deleter, ours))
 }
 
 /// # Safety
 ///
 /// As the standard says: a structure that was lent here, once.
-unsafe extern "C" fn delete_legacy<O: Lend>(managed: *mut DLManagedTensor) {
+unsafe extern "C" fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
     // SAFETY: as above.
     let context = unsafe { (*managed).manager_ctx };
     // SAFETY: what was lent as this structure with this context, taken back once.
-    unsafe { take_back::<O, DLManagedTensor>(context) };
+    unsafe { take_back::<DLManagedTensorVersioned>(context) };
+}
+
+/// # Safety
+///
+/// As the standard says: a structure that was lent here, once.
+unsafe extern "C" fn delete_legacy(managed: *mut DLManagedTensor) {
+    // SAFETY: as above.
+    let context = unsafe { (*managed).manager_ctx };
+    // SAFETY: what was lent as this structure with this context, taken back once.
+    unsafe { take_back::<DLManagedTensor>(context) };
 }
 
 /// # Safety
 ///
 /// `context` is a manager of this type, of which nobody else knows any more.
-unsafe fn take_back<O: Lend, M>(context: *mut c_void) {
+unsafe fn take_back<M>(context: *mut c_void) {
     if forked() {
         // All of it is the parent's.
         return;
     }
     // SAFETY: the caller's promise.
-    let manager = unsafe { Box::from_raw(context.cast::<Manager<O, M>>()) };
+    let manager = unsafe { Box::from_raw(context.cast::<Manager<M>>()) };
     // Nothing unwinds into the borrower: the panic hook has reported it.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(manager)));
 }

@@ -1,6 +1,8 @@
 //! History, contexts and trackers.
 
-use std::ffi::c_void;
+use std::ffi::{OsString, c_void};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
 use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -151,8 +153,10 @@ fn a_page_is_drawn_of_a_snapshot() {
     let _turn = turn();
     let block = allocate(3 * MIB, new_stream().as_raw());
     let file = |name: &str| format!("{}/{name}-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
-    let (pickle, page) = (file("report.pickle"), file("report.html"));
-    let texts = [&pickle, &page].map(|path| std::ffi::CString::new(path.as_str()).unwrap());
+    // Bytes of the file system, which need not be UTF-8.
+    let paths = [file("report.pickle"), file("report.html")].map(|path| [path.as_bytes(), b"\xff"].concat());
+    let texts = paths.clone().map(|path| std::ffi::CString::new(path).unwrap());
+    let [pickle, page] = paths.map(|path| PathBuf::from(OsString::from_vec(path)));
     // SAFETY: text.
     succeed(unsafe { cuda_mem_torch_write_snapshot(texts[0].as_ptr()) });
     let bytes = std::fs::read(&pickle).unwrap();

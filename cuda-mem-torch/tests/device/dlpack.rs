@@ -8,17 +8,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cuda_mem_core::host::PinnedFlags;
 use cuda_mem_core::ipc::DeviceAllocation;
 use cuda_mem_core::{DeviceBuffer, PinnedBuffer, Stream};
-use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::PinnedCachingAllocator;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::{
+    DeviceMemoryResource, ManagedMemoryResource, MemoryResource, PinnedCachingAllocator,
+    PinnedCachingResource, PinnedMemoryResource,
+};
 use cuda_mem_torch::dlpack::{
-    Borrowed, DL_CPU, DL_CUDA, DL_CUDA_HOST, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned,
-    DLPackVersion, DLTensor, DlpackError, FLAG_READ_ONLY, Lend, Tensor, consumer_stream,
+    Borrowed, DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DLDataType, DLDevice, DLManagedTensor,
+    DLManagedTensorVersioned, DLPackVersion, DLTensor, DlpackError, FLAG_READ_ONLY, Lend, Tensor,
+    consumer_stream,
 };
 
 use crate::common::World;
 use crate::common::gate::Gate;
 
 /// A tensor of somebody else, who counts how often it is given back.
-struct Foreign {
+pub(crate) struct Foreign {
     versioned: DLManagedTensorVersioned,
     legacy: DLManagedTensor,
     shape: Vec<i64>,
@@ -43,7 +47,7 @@ fn count(context: *mut c_void) {
 }
 
 impl Foreign {
-    fn new(address: u64, shape: &[i64]) -> Box<Self> {
+    pub(crate) fn new(address: u64, shape: &[i64]) -> Box<Self> {
         let given_back = Arc::new(AtomicUsize::new(0));
         let context = Arc::as_ptr(&given_back).cast_mut().cast::<c_void>();
         let tensor = || DLTensor {
@@ -79,17 +83,17 @@ impl Foreign {
         self
     }
 
-    fn given_back(&self) -> usize {
+    pub(crate) fn given_back(&self) -> usize {
         self.given_back.load(Ordering::SeqCst)
     }
 
-    fn borrow(&mut self, world: &World, stream: Option<&Stream>) -> Result<Borrowed, DlpackError> {
+    pub(crate) fn borrow(&mut self, world: &World, stream: Option<&Stream>) -> Result<Borrowed, DlpackError> {
         // SAFETY: a tensor as the standard says, or one that is refused before it is used.
         unsafe { Borrowed::from_versioned(&world.context, &raw mut self.versioned, stream) }
     }
 }
 
-fn versioned<O: Lend>(world: &World, tensor: Tensor<O>, stream: Option<&Stream>) -> Borrowed {
+pub(crate) fn versioned<O: Lend>(world: &World, tensor: Tensor<O>, stream: Option<&Stream>) -> Borrowed {
     let lent = tensor.into_versioned(stream).unwrap();
     // SAFETY: lent just now, and taken over once.
     unsafe { Borrowed::from_versioned(&world.context, lent, stream) }.unwrap()
@@ -101,7 +105,7 @@ fn a_device_buffer_is_lent_and_given_back() {
     let buffer = DeviceBuffer::<f32>::zeroed(&world.stream, 24).unwrap();
     let address = buffer.as_raw();
     let tensor = Tensor::new(buffer, DLDataType::F32, &[2, 3, 4]).unwrap();
-    let borrowed = versioned(&world, tensor, Some(&world.stream));
+    let borrowed = versioned(&world, tensor, Some(&world.new_stream()));
     assert_eq!((borrowed.address(), borrowed.bytes()), (address, 96));
     assert_eq!((borrowed.shape(), borrowed.strides()), (&[2, 3, 4][..], &[12, 4, 1][..]));
     assert_eq!(borrowed.device(), DLDevice { device_type: DL_CUDA, device_id: 0 });
@@ -114,9 +118,10 @@ fn the_older_form_is_lent_and_borrowed_too() {
     let world = World::new();
     let buffer = DeviceBuffer::<i64>::zeroed(&world.stream, 5).unwrap();
     let address = buffer.as_raw();
-    let lent = Tensor::new(buffer, DLDataType::I64, &[5]).unwrap().into_legacy(Some(&world.stream)).unwrap();
+    let theirs = world.new_stream();
+    let lent = Tensor::new(buffer, DLDataType::I64, &[5]).unwrap().into_legacy(Some(&theirs)).unwrap();
     // SAFETY: lent just now, and taken over once.
-    let borrowed = unsafe { Borrowed::from_legacy(&world.context, lent, Some(&world.stream)) }.unwrap();
+    let borrowed = unsafe { Borrowed::from_legacy(&world.context, lent, Some(&theirs)) }.unwrap();
     assert_eq!((borrowed.address(), borrowed.bytes()), (address, 40));
     let mut foreign = Foreign::new(address, &[5]);
     // SAFETY: as the standard says; the memory is still there.
@@ -139,8 +144,34 @@ fn pinned_memory_is_lent_as_pinned_memory() {
     let block = PinnedCachingAllocator::new(&world.context).allocate(100).unwrap();
     let address = block.as_ptr() as u64;
     let borrowed =
-        versioned(&world, Tensor::new(block, DLDataType::U8, &[10, 10]).unwrap(), Some(&world.stream));
+        versioned(&world, Tensor::new(block, DLDataType::U8, &[10, 10]).unwrap(), Some(&world.new_stream()));
     assert_eq!((borrowed.address(), borrowed.bytes()), (address, 100));
+}
+
+/// A resource's memory is a device buffer wherever it lies: what the tensor says is what the driver knows.
+#[test]
+fn memory_of_resources_is_lent_as_what_it_is() {
+    let world = World::new();
+    let lent = |buffer: DeviceBuffer<u8>| {
+        let tensor = Tensor::new(buffer, DLDataType::U8, &[64]).unwrap();
+        versioned(&world, tensor, Some(&world.new_stream())).device()
+    };
+    let own = world.context.device().as_raw();
+    let device = DeviceMemoryResource::new(&world.context, None).unwrap();
+    let block = device.allocate(64, &world.stream).unwrap().into_buffer().unwrap();
+    assert_eq!(lent(block), DLDevice { device_type: DL_CUDA, device_id: own });
+    let cached = PinnedCachingResource::new(PinnedCachingAllocator::new(&world.context)).unwrap();
+    let block = cached.allocate(64, &world.stream).unwrap().into_buffer().unwrap();
+    assert_eq!(lent(block), DLDevice { device_type: DL_CUDA_HOST, device_id: 0 });
+    if world.driver.version() < 13000 {
+        return;
+    }
+    let pinned = PinnedMemoryResource::new(&world.context, None).unwrap();
+    let block = pinned.allocate(64, &world.stream).unwrap().into_buffer().unwrap();
+    assert_eq!(lent(block), DLDevice { device_type: DL_CUDA_HOST, device_id: 0 });
+    let managed = ManagedMemoryResource::new(&world.context, None).unwrap();
+    let block = managed.allocate(64, &world.stream).unwrap().into_buffer().unwrap();
+    assert_eq!(lent(block), DLDevice { device_type: DL_CUDA_MANAGED, device_id: own });
 }
 
 #[test]
@@ -163,34 +194,10 @@ fn the_consumers_stream_is_ordered_behind_the_producers_work() {
     // SAFETY: memory of that many bytes on both sides, used on this stream alone.
     unsafe { cuda_mem_core::copy::memcpy_async(&consumer, to.address(), used.address(), 4096) }.unwrap();
     drop((used, to));
-    // Given back while the copy is yet to run: the release is behind it.
+    // Given back while the copy is yet to run: the release of what this crate lends is behind it, and nobody waits.
     drop(borrowed);
     gate.open();
     assert_eq!(target.to_vec(&consumer).unwrap(), text);
-}
-
-#[test]
-fn a_stream_that_uses_it_besides_is_waited_for_before_it_is_given_back() {
-    let world = World::new();
-    let (named, other) = (world.new_stream(), world.new_stream());
-    let buffer = DeviceBuffer::<f32>::zeroed(&world.stream, 16).unwrap();
-    world.stream.synchronize().unwrap();
-    let mut foreign = Foreign::new(buffer.as_raw(), &[16]);
-    let borrowed = foreign.borrow(&world, Some(&named)).unwrap();
-    let gate = Gate::before(&other);
-    drop(borrowed.on(&other).unwrap());
-    drop(borrowed);
-    assert_eq!(foreign.given_back(), 1);
-    assert!(!named.is_idle().unwrap(), "the stream that the lender knows is behind it");
-    gate.open();
-    named.synchronize().unwrap();
-    // Without a stream that the lender knows, the host waits.
-    let mut foreign = Foreign::new(buffer.as_raw(), &[16]);
-    let borrowed = foreign.borrow(&world, None).unwrap();
-    drop(borrowed.on(&other).unwrap());
-    drop(borrowed);
-    assert_eq!(foreign.given_back(), 1);
-    assert!(other.is_idle().unwrap());
 }
 
 #[test]
@@ -201,7 +208,10 @@ fn numbers_of_streams_are_those_of_the_standard() {
     let legacy = Stream::legacy(&world.context).unwrap();
     assert_eq!(of(None).unwrap().unwrap(), legacy);
     assert_eq!(of(Some(1)).unwrap().unwrap(), legacy);
-    assert_eq!(of(Some(2)).unwrap().unwrap(), Stream::per_thread(&world.context).unwrap());
+    let per_thread = of(Some(2)).unwrap_err();
+    assert!(matches!(per_thread, DlpackError::PerThread), "{per_thread}");
+    let words = per_thread.to_string();
+    assert!(words.contains("per-thread default stream is not supported") && words.contains("-1 (no order)"));
     assert!(of(Some(-1)).unwrap().is_none());
     for none in [0, -2, i64::MIN] {
         assert!(matches!(of(Some(none)), Err(DlpackError::Stream { stream }) if stream == none), "{none}");

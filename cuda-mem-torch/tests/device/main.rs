@@ -8,6 +8,7 @@ mod common;
 
 mod copies;
 mod dlpack;
+mod dlpack_order;
 mod hooks;
 mod ipc;
 mod mem_pool;
