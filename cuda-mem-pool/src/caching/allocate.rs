@@ -227,6 +227,7 @@ impl Shared {
             let mut others = OtherHeaps { shared: self, but: slot.number };
             let (number, index) = (slot.number, self.index(slot.number));
             let (size, unused) = (request.size, request.unused());
+            source.backend_mut().create_for(pool_of(size));
             let grown = source.grow(number, heap, &mut others, Wanted { size, unused, load }, &index);
             self.held.store(source.reserved(), Ordering::Relaxed);
             self.note_moves(slot, heap);

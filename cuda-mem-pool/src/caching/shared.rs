@@ -49,8 +49,10 @@ pub(super) struct Shared {
     pub(super) rounding: Rounding,
     pub(super) ledger: PeakLedger,
     pub(super) counts: Arc<Mutex<DeviceStatistics>>,
-    /// The bytes of pages for small blocks, as they were whenever somebody looked.
-    pub(super) pages: Mutex<Stat>,
+    /// The bytes of handles that small blocks needed.
+    pub(super) small_bytes: Arc<AtomicU64>,
+    /// The bytes that small blocks had, as they were whenever somebody looked.
+    pub(super) small: Mutex<Stat>,
     /// The most bytes that were held up to the last reset of the peaks.
     pub(super) most_reserved: AtomicU64,
     pub(super) history: History,
@@ -99,8 +101,10 @@ impl Shared {
         let range = (total as u64).saturating_mul(ADDRESSES).next_multiple_of(PAGE as u64);
         let counts = Arc::<Mutex<DeviceStatistics>>::default();
         let callbacks = Callbacks::new();
+        let small_bytes = Arc::<AtomicU64>::default();
         let told = Told {
             counts: Arc::clone(&counts),
+            small_bytes: Arc::clone(&small_bytes),
             observer: observer.clone(),
             watchers: Arc::clone(&callbacks.watchers),
         };
@@ -125,7 +129,8 @@ impl Shared {
             rounding: Rounding::new(&options.segments),
             ledger,
             counts,
-            pages: Mutex::default(),
+            small_bytes,
+            small: Mutex::default(),
             most_reserved: AtomicU64::new(0),
             history: History::new(),
             record: Record::default(),

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::shared::Shared;
 use super::slot::StreamSlot;
+use super::statistics::OfSmall;
 use crate::engine::paged::Piece;
 use crate::primitive::lock;
 use crate::snapshot::{AllocatorSettings, BlockInfo, BlockState, Frames, SegmentInfo, Snapshot};
@@ -26,7 +27,14 @@ impl Shared {
         let source = lock(&self.source);
         let device = u32::try_from(self.context.device().as_raw()).unwrap_or_default();
         let known = Known { device, pending: self.pending.freed(), stacks: self.stacks() };
-        let mut segments: Vec<_> = self.slots.iter().flat_map(|slot| self.segments(slot, &known)).collect();
+        let heaps: Vec<_> = self.slots.iter().map(|slot| (slot, self.pieces_of(slot))).collect();
+        let mut of_small = OfSmall::default();
+        heaps.iter().flat_map(|(_, pieces)| pieces).for_each(|piece| of_small.add(piece));
+        let mut beside = of_small.beside(self);
+        let mut segments = Vec::new();
+        for (slot, pieces) in heaps {
+            segments.extend(known.segments(slot, &counted_as_small(pieces, &mut beside)));
+        }
         let mut device_traces = vec![Vec::new(); device as usize];
         device_traces.push(self.history.entries());
         drop(source);
@@ -44,31 +52,52 @@ impl Shared {
         }
     }
 
-    /// The ranges of addresses that a stream has, each without a gap; pages for small blocks are ranges of their own.
-    fn segments(&self, slot: &StreamSlot, known: &Known) -> Vec<SegmentInfo> {
-        let pieces = slot.heap.with(|heap, guard| {
+    /// What a stream has, in the order of the addresses, when all frees are taken in.
+    pub(super) fn pieces_of(&self, slot: &StreamSlot) -> Vec<Piece> {
+        slot.heap.with(|heap, guard| {
             self.drain(slot, heap, guard);
             guard.disarm();
             heap.pieces()
-        });
+        })
+    }
+}
+
+/// As statistics count it: so much of what is free beside pages goes with them.
+fn counted_as_small(pieces: Vec<Piece>, beside: &mut u64) -> Vec<Piece> {
+    let mut counted = Vec::with_capacity(pieces.len() + 1);
+    for piece in pieces {
+        let is_free = piece.requested.is_none() && !piece.in_page;
+        let part = if is_free { (piece.size as u64).min(*beside) } else { 0 };
+        *beside -= part;
+        let parts = [(part as usize, true), (piece.size - part as usize, piece.in_page)];
+        let mut address = piece.address;
+        for (size, in_page) in parts.into_iter().filter(|(size, _)| *size > 0) {
+            counted.push(Piece { address, size, in_page, ..piece });
+            address += size as u64;
+        }
+    }
+    counted
+}
+
+impl Known {
+    /// The ranges of addresses that a stream has, each without a gap; those of small blocks are ranges of their own.
+    fn segments(&self, slot: &StreamSlot, pieces: &[Piece]) -> Vec<SegmentInfo> {
         let runs = pieces.chunk_by(|one, next| {
             one.in_page == next.in_page && one.address + one.size as u64 == next.address
         });
         runs.map(|run| {
             let is_small = run.first().is_some_and(|piece| piece.in_page);
             let pool = if is_small { PoolSize::Small } else { PoolSize::Large };
-            let blocks = run.iter().map(|piece| known.block(piece)).collect();
+            let blocks = run.iter().map(|piece| self.block(piece)).collect();
             SegmentInfo {
                 stream: slot.handle(),
                 is_expandable: true,
-                ..SegmentInfo::of(known.device, pool, blocks)
+                ..SegmentInfo::of(self.device, pool, blocks)
             }
         })
         .collect()
     }
-}
 
-impl Known {
     fn block(&self, piece: &Piece) -> BlockInfo {
         let state = match piece.requested {
             None => BlockState::Inactive,

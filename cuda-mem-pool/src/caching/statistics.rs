@@ -1,21 +1,22 @@
 //! The figures of all heaps and the page source together.
 
 use super::shared::Shared;
+use crate::engine::paged::Piece;
 use crate::primitive::{Ordering, lock};
 use crate::statistics::{DeviceStatistics, PoolStat, Stat};
 
 impl Shared {
     pub(super) fn statistics(&self) -> DeviceStatistics {
         let [small, large] = self.private.splits();
-        let page_bytes = self.page_bytes();
+        let bytes_of_small = self.bytes_of_small();
         let live = self.ledger.read();
         let max_split_size = self.private.max_split_size();
         let mut counts = lock(&self.counts);
         counts.inactive_split.set(small.0, large.0);
         counts.inactive_split_bytes.set(small.1, large.1);
-        let mut pages = lock(&self.pages);
-        pages.set(page_bytes);
-        let reserved_bytes = cut_off(counts.reserved_bytes, *pages);
+        let mut of_small = lock(&self.small);
+        of_small.set(bytes_of_small);
+        let reserved_bytes = cut_off(counts.reserved_bytes, *of_small);
         DeviceStatistics { max_split_size, reserved_bytes, ..counts.with_live(&live) }
     }
 
@@ -25,7 +26,7 @@ impl Shared {
         let mut counts = lock(&self.counts);
         self.most_reserved.fetch_max(counts.reserved_bytes.all.peak, Ordering::Relaxed);
         counts.reset_peak();
-        lock(&self.pages).reset_peak();
+        lock(&self.small).reset_peak();
     }
 
     /// The most that was ever held, whatever was reset.
@@ -38,36 +39,54 @@ impl Shared {
         self.count_all_left();
         self.ledger.reset_accumulated();
         lock(&self.counts).reset_accumulated();
-        lock(&self.pages).reset_accumulated();
+        lock(&self.small).reset_accumulated();
     }
 
-    /// The bytes of pages for small blocks, when all frees are taken in.
-    fn page_bytes(&self) -> u64 {
-        let bytes = self.slots.iter().map(|slot| {
-            slot.heap.with(|heap, guard| {
-                self.drain(slot, heap, guard);
-                guard.disarm();
-                heap.page_bytes()
-            })
-        });
-        bytes.fold(0, |sum, bytes| sum.saturating_add(bytes as u64))
+    /// What small blocks have of the default pool.
+    fn bytes_of_small(&self) -> u64 {
+        let mut sums = OfSmall::default();
+        for slot in self.slots.iter() {
+            self.pieces_of(slot).iter().for_each(|piece| sums.add(piece));
+        }
+        sums.pages.saturating_add(sums.beside(self))
     }
 }
 
-/// Pages are cut from what counts as memory of large blocks.
-fn cut_off(reserved: PoolStat, pages: Stat) -> PoolStat {
+/// What small blocks have: their pages, and what was made for those and nothing has taken.
+#[derive(Debug, Default)]
+pub(super) struct OfSmall {
+    pages: u64,
+    free: u64,
+}
+
+impl OfSmall {
+    pub(super) fn add(&mut self, piece: &Piece) {
+        let sum = if piece.in_page { &mut self.pages } else { &mut self.free };
+        if piece.in_page || piece.requested.is_none() {
+            *sum = sum.saturating_add(piece.size as u64);
+        }
+    }
+
+    /// How much of what is free beside the pages counts as theirs.
+    pub(super) fn beside(&self, shared: &Shared) -> u64 {
+        shared.small_bytes.load(Ordering::Relaxed).saturating_sub(self.pages).min(self.free)
+    }
+}
+
+/// All memory of the default pool is counted as that of large blocks.
+fn cut_off(reserved: PoolStat, of_small: Stat) -> PoolStat {
     let PoolStat { all, small_pool: small, large_pool: large } = reserved;
     let small_pool = Stat {
-        current: small.current.saturating_add(pages.current),
-        peak: small.peak.saturating_add(pages.peak).min(all.peak),
-        allocated: small.allocated.saturating_add(pages.allocated),
-        freed: small.freed.saturating_add(pages.freed),
+        current: small.current.saturating_add(of_small.current),
+        peak: small.peak.saturating_add(of_small.peak).min(all.peak),
+        allocated: small.allocated.saturating_add(of_small.allocated),
+        freed: small.freed.saturating_add(of_small.freed),
     };
     let large_pool = Stat {
-        current: large.current.saturating_sub(pages.current),
+        current: large.current.saturating_sub(of_small.current),
         peak: large.peak,
-        allocated: large.allocated.saturating_add(pages.freed),
-        freed: large.freed.saturating_add(pages.allocated),
+        allocated: large.allocated.saturating_add(of_small.freed),
+        freed: large.freed.saturating_add(of_small.allocated),
     };
     PoolStat { all, small_pool, large_pool }
 }

@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code, reason = "unmaps memory, and keeps handles as the numbers that the page source knows")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::owner::{End, Served};
 use super::segment::BackingChange;
 use super::slot::{Slots, StreamSlot};
 use crate::engine::paged::{Backend, Change, PAGE};
-use crate::primitive::{Mutex, lock};
+use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
 use crate::statistics::{DeviceStatistics, PoolSize};
 
 /// Memory of a device by the calls for virtual memory management.
@@ -38,6 +38,11 @@ pub(super) struct Vmm {
     watchers: Arc<List<Watcher>>,
     calls: Calls,
     counts: Arc<Mutex<DeviceStatistics>>,
+    /// Whose need makes new handles.
+    pool: PoolSize,
+    /// Handles that small blocks needed, and their bytes.
+    small: HashSet<u64>,
+    small_bytes: Arc<AtomicU64>,
     observer: Observer,
 }
 
@@ -45,6 +50,8 @@ pub(super) struct Vmm {
 #[derive(Debug)]
 pub(super) struct Told {
     pub(super) counts: Arc<Mutex<DeviceStatistics>>,
+    /// The bytes of handles that small blocks needed.
+    pub(super) small_bytes: Arc<AtomicU64>,
     pub(super) observer: Observer,
     pub(super) watchers: Arc<List<Watcher>>,
 }
@@ -72,7 +79,7 @@ impl Calls {
 
 impl Vmm {
     pub(super) fn new(context: &Context, slots: Arc<Slots>, told: Told) -> Result<Self> {
-        let Told { counts, observer, watchers } = told;
+        let Told { counts, small_bytes, observer, watchers } = told;
         let device = context.device();
         Ok(Self {
             context: context.clone(),
@@ -84,8 +91,16 @@ impl Vmm {
             watchers,
             calls: Calls::default(),
             counts,
+            pool: PoolSize::Large,
+            small: HashSet::new(),
+            small_bytes,
             observer,
         })
+    }
+
+    /// Whose need makes handles from now on.
+    pub(super) fn create_for(&mut self, pool: PoolSize) {
+        self.pool = pool;
     }
 
     pub(super) fn calls(&self) -> Calls {
@@ -212,10 +227,14 @@ impl Backend for Vmm {
             },
             |memory| DriverCall::Create { memory: *memory, bytes: bytes as u64 },
         )?;
-        if made.is_some() {
+        if let Some(memory) = made {
+            if self.pool == PoolSize::Small {
+                self.small.insert(memory);
+                self.small_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+            }
             let mut counts = lock(&self.counts);
-            // Any handle may serve blocks of all sizes.
-            counts.segment.increase(PoolSize::Large, 1);
+            counts.segment.increase(self.pool, 1);
+            // Any of them may serve blocks of all sizes: what small ones have is counted when somebody asks.
             counts.reserved_bytes.increase(PoolSize::Large, bytes as u64);
             counts.num_device_alloc += 1;
         }
@@ -270,8 +289,12 @@ impl Backend for Vmm {
             let _ = refused.owner.into_raw();
             refused.error
         })?;
+        let pool = if self.small.remove(&memory) { PoolSize::Small } else { PoolSize::Large };
+        if pool == PoolSize::Small {
+            self.small_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        }
         let mut counts = lock(&self.counts);
-        counts.segment.decrease(PoolSize::Large, 1);
+        counts.segment.decrease(pool, 1);
         counts.reserved_bytes.decrease(PoolSize::Large, bytes as u64);
         counts.num_device_free += 1;
         Ok(())

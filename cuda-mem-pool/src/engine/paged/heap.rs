@@ -329,11 +329,6 @@ impl StreamHeap {
         pieces
     }
 
-    /// The bytes of pages for small blocks.
-    pub(crate) fn page_bytes(&self) -> usize {
-        self.small.bytes().saturating_add(self.medium.bytes())
-    }
-
     /// The bytes that were asked for of a block that is in use.
     pub(crate) fn requested(&self, number: BlockNumber) -> Option<usize> {
         let (tier, inner) = number.parts();

@@ -173,11 +173,6 @@ impl Pages {
         self.blocks.pieces(true)
     }
 
-    /// The bytes of all pages.
-    pub(super) fn bytes(&self) -> usize {
-        self.numbers.len().saturating_mul(PAGE)
-    }
-
     #[cfg(test)]
     pub(super) fn layout(&self) -> Vec<(u64, usize, bool)> {
         self.blocks.layout()
