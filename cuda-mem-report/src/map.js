@@ -23,14 +23,7 @@ function makeMap() {
   }
 
   function layout() {
-    setRanges(fixed.checked ? ever : merge(segments));
-    // A recording may lack mappings: blocks of theirs have places of their own.
-    const outside = blocks.filter((block) => placeOf(block.address) === null);
-    if (outside.length) setRanges(merge([...ranges, ...outside].sort((one, other) => one.address - other.address)));
-  }
-
-  function setRanges(list) {
-    ranges = list;
+    ranges = fixed.checked ? ever : merge(segments);
     total = 0;
     for (const range of ranges) { range.start = total; total += range.size; }
   }
@@ -46,12 +39,7 @@ function makeMap() {
     }
     return ranges[low];
   }
-  // Null where nothing is mapped.
-  function placeOf(address) {
-    const range = find(address, "address");
-    const within = range && range.address <= address && address < range.address + range.size;
-    return within ? range.start + address - range.address : null;
-  }
+  const placeOf = (address) => { const range = find(address, "address"); return range.start + address - range.address; };
   const addressAt = (place) => { const range = find(place, "start"); return range.address + place - range.start; };
 
   function current() {
@@ -67,7 +55,6 @@ function makeMap() {
     const plot = width - LEFT - RIGHT, fill = fills(pen);
     // The pieces of a range of places, a row each.
     const pieces = (start, length, paint) => {
-      if (start === null) return;
       let low = Math.max(start, from);
       const high = Math.min(start + length, from + rows * row);
       while (low < high) {

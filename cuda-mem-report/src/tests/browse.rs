@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::super::{Recording, draw};
-use super::{CALLS, Files, TRACE, ours, pickled};
+use super::{CALLS, Files, TRACE, ours};
 
 /// The elements of a page after its scripts ran; an error if they said anything on the console.
 fn dom(page: &Path) -> Result<String> {
@@ -130,23 +130,6 @@ fn a_replay_shows_its_figures_in_a_browser() {
     let arguments = Recording { calls: Some(calls), ..files.arguments("trace.csv") };
     let dom = open(&arguments, &figures, 2);
     assert!(dom.contains("reference-native") && dom.contains("0x10000000"));
-}
-
-/// A history without its mappings, or with some: PyTorch leaves out what it is told to.
-#[test]
-#[ignore = "needs Chromium; cargo xtask ci runs it"]
-fn blocks_of_which_no_mapping_is_known_are_drawn() {
-    let files = Files::new("unmapped");
-    let figures = HashMap::from([("peak-live", 2 << 16), ("allocations", 2), ("out-of-memory", 0)]);
-    for (segments, drawn) in
-        [("", "2 blocks in 0 segments"), ("segment(blocks=[])", "2 blocks in 1 segments")]
-    {
-        let events = "[dict(action=action, addr=addr, size=65536, stream=0) for action in ('alloc', 'free_completed') \
-                      for addr in (1 << 30, 1 << 20)]";
-        pickled(&files, &format!("dict(segments=[{segments}], device_traces=[{events}])"));
-        let dom = open(&files.arguments("odd.pickle"), &figures, 2);
-        assert!(dom.contains(drawn), "{dom}");
-    }
 }
 
 #[test]
