@@ -32,7 +32,8 @@ function choose(point) {
   }
   if (there) {
     const pieces = there.segments.length === 1 ? "segment" : "segments";
-    cards.push(card("Blocks", count(there.blocks.length), "in " + count(there.segments.length) + " " + pieces));
+    const outside = there.outside ? "; " + count(there.outside) + " where no mapping was recorded" : "";
+    cards.push(card("Blocks", count(there.blocks.length), "in " + count(there.segments.length) + " " + pieces + outside));
     cards.push(card("Largest free range", size(there.free), "what fits without new memory"));
   }
   document.getElementById("now").replaceChildren(...cards);

@@ -8,7 +8,7 @@ function makeMap() {
   let view = null, kept = null;
 
   // Mapped at any time: neighbours are one range.
-  const ever = merge(segmentsByAddress);
+  const ever = data.addresses ? withBlocks(segmentsByAddress, byAddress) : [];
   const reserved = data.reserved ? data.reserved[highest(data.reserved)] : 0;
   fixed.checked = ever.reduce((sum, range) => sum + range.size, 0) <= 2 * reserved;
 
@@ -22,8 +22,13 @@ function makeMap() {
     return merged;
   }
 
+  // A recording may lack mappings: blocks outside of those that it has make ranges of their own, so that each has its place.
+  function withBlocks(segments, blocks) {
+    return merge(segments.concat(blocks).sort((one, other) => one.address - other.address));
+  }
+
   function layout() {
-    ranges = fixed.checked ? ever : merge(segments);
+    ranges = fixed.checked ? ever : withBlocks(segments, blocks);
     total = 0;
     for (const range of ranges) { range.start = total; total += range.size; }
   }
@@ -197,10 +202,22 @@ function makeMap() {
       layout();
       tell(null);
       draw();
-      return { blocks, segments, free: largestGap() };
+      return { blocks, segments, outside: outside(), free: largestGap() };
     },
     keep(block) { view = null; keep(block); },
   };
+
+  // Blocks that are not all within what is known to be mapped.
+  function outside() {
+    const mapped = merge(segments);
+    let found = 0, at = 0;
+    for (const block of blocks) {
+      while (at < mapped.length && mapped[at].address + mapped[at].size <= block.address) at++;
+      const range = mapped[at];
+      if (!range || block.address < range.address || range.address + range.size < block.address + block.size) found++;
+    }
+    return found;
+  }
 
   // The largest free range within a segment.
   function largestGap() {

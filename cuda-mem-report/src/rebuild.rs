@@ -69,13 +69,19 @@ pub(super) fn history(snapshot: Snapshot) -> Result<History> {
     let mut blocks = blocks.map(|block| settled(block, requests)).collect::<Vec<_>>();
     // In the order in which they came; of those from before, by address.
     blocks.sort_by_key(|block| (block.allocated, block.address));
+    let segments = past.mapped.finish_backwards();
+    // A history may leave mappings out.
+    let is_mapped = blocks.is_empty() || !segments.is_empty();
+    if !is_mapped {
+        notes.push("Mappings were not recorded: what was reserved is not known.".to_owned());
+    }
     Ok(History {
         what: "allocator events",
         events,
         times: times(&snapshot.events),
         blocks,
-        segments: past.mapped.finish_backwards(),
-        reserved: Reserved::Segments,
+        segments,
+        reserved: if is_mapped { Reserved::Segments } else { Reserved::Unknown },
         out_of_memory,
         references: Vec::new(),
         stacks: snapshot.stacks,

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::super::{Recording, draw};
-use super::{CALLS, Files, TRACE, ours};
+use super::{CALLS, Files, TRACE, ours, pickled};
 
 /// The elements of a page after its scripts ran; an error if they said anything on the console.
 fn dom(page: &Path) -> Result<String> {
@@ -48,7 +48,12 @@ fn figure(dom: &str, id: &str) -> [String; 2] {
 
 /// Opens a page and compares its figures, as counted by the tool and as drawn by the script.
 fn open(arguments: &Recording, figures: &HashMap<&str, u64>, rows: usize) -> String {
-    let page = draw(arguments).unwrap();
+    open_with("", arguments, figures, rows)
+}
+
+/// As [`open`], with more at the page's end.
+fn open_with(more: &str, arguments: &Recording, figures: &HashMap<&str, u64>, rows: usize) -> String {
+    let page = draw(arguments).unwrap() + more;
     assert!(page.len() < 5_000_000, "{} bytes", page.len());
     let out = arguments.input.with_file_name("page.html");
     std::fs::write(&out, page).unwrap();
@@ -130,6 +135,35 @@ fn a_replay_shows_its_figures_in_a_browser() {
     let arguments = Recording { calls: Some(calls), ..files.arguments("trace.csv") };
     let dom = open(&arguments, &figures, 2);
     assert!(dom.contains("reference-native") && dom.contains("0x10000000"));
+}
+
+/// Notes what the map says of places all over it.
+const POINT_AT_THE_MAP: &str = r#"<p id="told"></p><script>
+const box = document.getElementById("map").getBoundingClientRect(), told = new Set();
+for (let y = 8; y < box.height; y += 21) for (let x = 151; x < box.width - 20; x += 7) {
+  document.getElementById("map").dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + x, clientY: box.top + y }));
+  told.add(document.getElementById("map-readout").textContent.split(",")[0]);
+}
+document.getElementById("told").textContent = [...told].join("; ");
+</script>"#;
+
+/// A history without its mappings, and that of a device beside the snapshot of a pool that has nothing.
+#[test]
+#[ignore = "needs Chromium; cargo xtask ci runs it"]
+fn blocks_of_which_no_mapping_is_known_have_places_of_their_own() {
+    let events = "device_traces=[[dict(action=action, addr=addr, size=65536, stream=0) for action, addr in \
+                  [('alloc', 1 << 30), ('alloc', 1 << 20), ('free_completed', 1 << 30), ('free_completed', 1 << 20)]]]";
+    let files = Files::new("unmapped");
+    let figures = HashMap::from([("peak-live", 2 << 16), ("allocations", 2), ("out-of-memory", 0)]);
+    pickled(&files, &format!("dict(segments=[], {events})"));
+    let dom = open_with(POINT_AT_THE_MAP, &files.arguments("odd.pickle"), &figures, 2);
+    assert_eq!(figure(&dom, "peak-reserved"), ["", ""]);
+    assert!(dom.contains("Mappings were not recorded") && dom.contains("0x100000: live; 0x40000000: live"));
+    // One mapping is known, below both.
+    pickled(&files, &format!("dict(segments=[segment(blocks=[])], {events})"));
+    let dom = open_with(POINT_AT_THE_MAP, &files.arguments("odd.pickle"), &figures, 2);
+    assert!(dom.contains("free; 0x100000: live; 0x40000000: live"));
+    assert!(dom.contains("in 1 segment; 2 where no mapping was recorded"));
 }
 
 #[test]
