@@ -528,8 +528,6 @@ def disabled_again():
         raise AssertionError("it was disabled while a tensor lives")
     except cuda_mem_torch.CudaMemError as error:
         assert "delete them first" in str(error), error
-    # Nobody has allocated since, so nobody has looked whether the stream is done with it.
-    block.record_stream(torch.cuda.Stream())
     del block
     torch.cuda.synchronize()
     cuda_mem_torch.disable()

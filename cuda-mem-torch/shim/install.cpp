@@ -186,8 +186,6 @@ void uninstall() {
       !ours->native_allocator().has_routes(),
       "torch.cuda.use_mem_pool is active, or a CUDA graph is captured, in a pool that was made before enable(): call disable() after it "
       "ends");
-  // What was freed and waits for streams comes back by that.
-  ours->emptyCache({0, 0});
   // The native allocator does not know these blocks, and ignores the streams that are recorded for them.
   for (int device = 0; device < ours->device_count(); ++device) {
     cuda_mem_torch_device_stats stats{};
@@ -197,9 +195,9 @@ void uninstall() {
         stats.active_bytes.all.current,
         " bytes of device ",
         device,
-        stats.allocated_bytes.all.current == 0 ? " are freed and still in use by a stream: wait for it first"
-                                               : " are still in tensors: delete them first");
+        " are still in tensors: delete them first");
   }
+  ours->emptyCache({0, 0});
   put(ours->native_allocator().get());
 }
 
