@@ -528,6 +528,8 @@ def disabled_again():
         raise AssertionError("it was disabled while a tensor lives")
     except cuda_mem_torch.CudaMemError as error:
         assert "delete them first" in str(error), error
+    # What was freed and recorded is pending until somebody looks whether the stream is done.
+    block.record_stream(torch.cuda.Stream())
     del block
     torch.cuda.synchronize()
     cuda_mem_torch.disable()

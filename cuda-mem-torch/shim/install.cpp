@@ -173,6 +173,12 @@ void install(const std::string& version) {
   put(ours);
 }
 
+cuda_mem_torch_device_stats stats_of(int device) {
+  cuda_mem_torch_device_stats stats{};
+  check(cuda_mem_torch_stats(device, &stats));
+  return stats;
+}
+
 void uninstall() {
   if (!is_in_place()) {
     return;
@@ -188,16 +194,20 @@ void uninstall() {
       "ends");
   // The native allocator does not know these blocks, and ignores the streams that are recorded for them.
   for (int device = 0; device < ours->device_count(); ++device) {
-    cuda_mem_torch_device_stats stats{};
-    check(cuda_mem_torch_stats(device, &stats));
+    const int64_t bytes = stats_of(device).allocated_bytes.all.current;
+    TORCH_CHECK(bytes == 0, bytes, " bytes of device ", device, " are still in tensors: delete them first");
+  }
+  // Nobody else may have looked whether the streams are done that used what was freed.
+  ours->emptyCache({0, 0});
+  for (int device = 0; device < ours->device_count(); ++device) {
+    const int64_t bytes = stats_of(device).active_bytes.all.current;
     TORCH_CHECK(
-        stats.active_bytes.all.current == 0,
-        stats.active_bytes.all.current,
+        bytes == 0,
+        bytes,
         " bytes of device ",
         device,
-        " are still in tensors: delete them first");
+        " were freed, and streams still use them: call disable() once their work and their captures have ended");
   }
-  ours->emptyCache({0, 0});
   put(ours->native_allocator().get());
 }
 

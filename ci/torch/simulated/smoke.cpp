@@ -559,6 +559,19 @@ static void checkpointed_before(CA::CUDAAllocator* native) {
   CA::releasePool(0, id);
 }
 
+/// Memory that was freed keeps the allocator in place only as long as a stream uses it, here one that captures.
+static void freed_and_still_used() {
+  char text[4096] = "";
+  c10::DataPtr recorded = CA::get()->allocate(1 << 20);
+  const auto capturing = c10::cuda::getStreamFromPool(false, 0);
+  C10_CUDA_CHECK(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeRelaxed));
+  CA::recordStream(recorded, capturing);
+  recorded.clear();
+  EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 1 && has(text, "1048576 bytes of device 0 were freed, and streams still use them"));
+  cudaGraph_t graph = nullptr;
+  C10_CUDA_CHECK(cudaStreamEndCapture(capturing, &graph));
+}
+
 /// PyTorch's settings hold, whenever they were changed.
 static void settings_stay() {
   char text[4096] = "";
@@ -670,6 +683,7 @@ int main(int count, char** words) {
       c10::DataPtr held = CA::get()->allocate(1000);
       EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 1 && has(text, "delete them first"));
     }
+    freed_and_still_used();
     const MempoolId_t id{0, 5000};
     CA::createOrIncrefPool(0, id);
     EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 1 && has(text, "still in use"));
