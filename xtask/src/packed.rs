@@ -34,8 +34,8 @@ pub(crate) fn unpack(program: &Path) -> Result<()> {
     if program.is_file() {
         return Ok(());
     }
-    // Whole or not at all, also when this is interrupted.
-    let unfinished = program.with_extension("unfinished");
+    // Whole or not at all, also when this is interrupted or another process does the same.
+    let unfinished = program.with_extension(format!("unfinished-{}", std::process::id()));
     let write = || {
         let mut decoder = GzDecoder::new(File::open(packed(program))?);
         let mut file = File::create(&unfinished)?;
