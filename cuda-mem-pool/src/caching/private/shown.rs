@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::allocate::pool_of;
 use super::{Private, State};
+use crate::caching::out_of_memory::{CachePool, CachedMemory};
 use crate::caching::shared::Shared;
 use crate::caching::slot::shown_handle;
 use crate::mempool_id::MempoolId;
@@ -29,6 +30,22 @@ impl Private {
     /// The option of that name, as it is now.
     pub(in crate::caching) fn max_split_size(&self) -> Option<u64> {
         lock(&self.state).options.max_split_size()
+    }
+
+    /// What each pool has free, of those that have any.
+    pub(in crate::caching) fn cached(&self) -> Vec<CachedMemory> {
+        let state = lock(&self.state);
+        let cached = state.pools.iter().map(|(id, pool)| {
+            let blocks = pool.heap().segments().flat_map(|segment| segment.blocks());
+            let free = blocks.filter(|block| block.state == Doing::Inactive);
+            let largest = free.map(|block| block.size).max().unwrap_or(0);
+            CachedMemory {
+                pool: CachePool::Private(id),
+                bytes: pool.heap().totals().cached() as usize,
+                largest: largest as usize,
+            }
+        });
+        cached.filter(|cached| cached.bytes > 0).collect()
     }
 
     /// How many free blocks there are beside others, and their bytes, in small segments and in large ones.
