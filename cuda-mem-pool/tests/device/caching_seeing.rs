@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::history::{HistoryOptions, RecordContext, TraceTracker, backtrace};
-use cuda_mem_pool::segments::Filter;
-use cuda_mem_pool::snapshot::{Action, BlockState, Frame, Frames, Snapshot, TraceEntry};
+use cuda_mem_pool::segments::{Filter, Options};
+use cuda_mem_pool::snapshot::{Action, AllocatorSettings, BlockState, Frame, Frames, Snapshot, TraceEntry};
 use cuda_mem_pool::statistics::{DeviceStatistics, PoolSize, Stat};
 use cuda_mem_pool::trace::{self, Header, Trace};
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
@@ -515,6 +515,35 @@ fn the_legacy_default_stream_is_shown_as_0() {
     assert!(entries.len() > 6 && entries.iter().all(|entry| entry.stream == 0), "{entries:?}");
     assert!(allocator.stream_segment_sizes().unwrap().iter().all(|size| size.handle == 0));
     allocator.release_pool(id).unwrap();
+}
+
+/// Those that hold, whatever they were when it was made.
+#[test]
+fn a_snapshot_tells_how_the_allocator_is_set_up() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let settings = |allocator: &CachingAllocator| allocator.snapshot().allocator_settings;
+    let default = AllocatorSettings {
+        expandable_segments: true,
+        roundup_power2_divisions: vec![0; 16],
+        ..AllocatorSettings::default()
+    };
+    assert_eq!(settings(&allocator), default);
+    let options = Options::builder()
+        .max_split_size(Some(64 << 20))
+        .garbage_collection_threshold(Some(0.5))
+        .roundup_power2_divisions([4; 16]);
+    allocator.set_segment_options(options.build().unwrap()).unwrap();
+    // SAFETY: nothing is captured.
+    unsafe { allocator.set_graph_capture_record_stream_reuse(true) }.unwrap();
+    let set = AllocatorSettings {
+        max_split_size: Some(64 << 20),
+        garbage_collection_threshold: 0.5,
+        graph_capture_record_stream_reuse: true,
+        roundup_power2_divisions: vec![4; 16],
+        ..default
+    };
+    assert_eq!(settings(&allocator), set);
 }
 
 #[test]

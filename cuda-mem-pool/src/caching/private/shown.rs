@@ -10,7 +10,7 @@ use crate::caching::slot::shown_handle;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
 use crate::segments::{Block, BlockState as Doing, SegmentKind, SegmentView};
-use crate::snapshot::{BlockInfo, BlockState, Frames, SegmentInfo};
+use crate::snapshot::{AllocatorSettings, BlockInfo, BlockState, Frames, SegmentInfo};
 
 impl Shared {
     /// The segments of all private pools.
@@ -30,6 +30,19 @@ impl Private {
     /// The option of that name, as it is now.
     pub(in crate::caching) fn max_split_size(&self) -> Option<u64> {
         lock(&self.state).options.max_split_size()
+    }
+
+    /// How the allocator is set up now. Only the default pool grows by pages, and it always does.
+    pub(in crate::caching) fn settings(&self) -> AllocatorSettings {
+        let options = lock(&self.state).options;
+        AllocatorSettings {
+            max_split_size: options.max_split_size(),
+            garbage_collection_threshold: options.garbage_collection_threshold().unwrap_or(0.0),
+            expandable_segments: true,
+            graph_capture_record_stream_reuse: self.captures.reused(),
+            roundup_power2_divisions: options.roundup_power2_divisions().to_vec(),
+            ..AllocatorSettings::default()
+        }
     }
 
     /// What each pool has free, of those that have any.
