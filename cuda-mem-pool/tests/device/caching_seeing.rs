@@ -16,6 +16,7 @@ use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use proptest::prelude::*;
 
 use crate::common::World;
+use crate::common::gate::Gate;
 use crate::support::shown;
 
 fn allocator(world: &World) -> CachingAllocator {
@@ -515,6 +516,51 @@ fn the_legacy_default_stream_is_shown_as_0() {
     assert!(entries.len() > 6 && entries.iter().all(|entry| entry.stream == 0), "{entries:?}");
     assert!(allocator.stream_segment_sizes().unwrap().iter().all(|size| size.handle == 0));
     allocator.release_pool(id).unwrap();
+}
+
+/// As in PyTorch, whose pages are no segments.
+#[test]
+fn what_is_too_large_to_be_cut_up_is_counted() {
+    let world = World::new();
+    let options = Options::builder().max_split_size(Some(32 << 20)).build().unwrap();
+    let options = CachingOptions::default().with_segments(options);
+    let (allocator, user) = (CachingAllocator::new(&world.context, &options).unwrap(), world.new_stream());
+    let mut blocks = Blocks::new(&allocator);
+    let counts = || {
+        let statistics = allocator.statistics();
+        let entries = statistics.entries();
+        let entry = |key: &str| entries.iter().find(|(name, _)| name == key).unwrap().1;
+        (entry("oversize_allocations.current"), entry("oversize_segments.current"))
+    };
+    let of_default = blocks.allocate(32 << 20, &world.stream);
+    blocks.allocate(31 << 20, &world.stream);
+    assert_eq!(counts(), (1, 0));
+    let id = MempoolId::for_user();
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    blocks.allocate(40 << 20, &world.stream);
+    blocks.allocate(3 << 20, &world.stream);
+    allocator.end_allocate_to_pool(id).unwrap();
+    assert_eq!(counts(), (2, 1));
+    // Nobody has it any more, though a stream still uses it.
+    let gate = Gate::before(&user);
+    allocator.record_stream(of_default, &user).unwrap();
+    blocks.free(0);
+    let pending = counts();
+    gate.open();
+    assert_eq!(pending, (1, 1));
+    while !blocks.live.is_empty() {
+        blocks.free(0);
+    }
+    assert_eq!((counts(), allocator.statistics().oversize_allocations.peak), ((0, 1), 2));
+    allocator.reset_accumulated_statistics();
+    allocator.release_pool(id).unwrap();
+    world.context.synchronize().unwrap();
+    allocator.empty_cache().unwrap();
+    let statistics = allocator.statistics();
+    assert_eq!(
+        (statistics.oversize_segments, statistics.max_split_size),
+        (Stat { freed: 1, peak: 1, ..Stat::default() }, Some(32 << 20))
+    );
 }
 
 /// Those that hold, whatever they were when it was made.

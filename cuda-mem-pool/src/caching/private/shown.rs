@@ -61,6 +61,15 @@ impl Private {
         cached.filter(|cached| cached.bytes > 0).collect()
     }
 
+    /// How many blocks that somebody has, and how many segments, have `least` bytes or more.
+    pub(in crate::caching) fn oversize(&self, least: u64) -> (u64, u64) {
+        let state = lock(&self.state);
+        let segments = || state.pools.iter().flat_map(|(_, pool)| pool.heap().segments());
+        let blocks = segments().flat_map(|segment| segment.blocks());
+        let blocks = blocks.filter(|block| block.state == Doing::ActiveAllocated && block.size >= least);
+        (blocks.count() as u64, segments().filter(|segment| segment.bytes() >= least).count() as u64)
+    }
+
     /// How many free blocks there are beside others, and their bytes, in small segments and in large ones.
     pub(in crate::caching) fn splits(&self) -> [(u64, u64); 2] {
         let state = lock(&self.state);
