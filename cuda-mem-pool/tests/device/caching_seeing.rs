@@ -518,6 +518,46 @@ fn the_legacy_default_stream_is_shown_as_0() {
     allocator.release_pool(id).unwrap();
 }
 
+/// At any point of the history, also between two entries of one change.
+#[test]
+fn blocks_in_use_are_never_told_of_as_unmapped() {
+    let world = World::new();
+    let allocator = recording(&world);
+    let mut blocks = Blocks::new(&allocator);
+    let mut state = 7u64;
+    let mut below = |most: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % most
+    };
+    // Blocks that share a page with others, once enough have come and gone.
+    for _ in 0..3000 {
+        if blocks.live.len() < 24 {
+            blocks.allocate((1 << 20) + 1 + below(4 << 20) as usize, &world.stream);
+        } else {
+            blocks.free(below(24) as usize);
+        }
+    }
+    let mut live = BTreeMap::new();
+    let entries = allocator.history().entries();
+    for entry in &entries {
+        match entry.action {
+            Action::Alloc => drop(live.insert(entry.address, entry.size)),
+            Action::FreeCompleted => drop(live.remove(&entry.address)),
+            Action::SegmentUnmap => {
+                let last = live.range(..entry.address + entry.size).next_back();
+                assert!(last.is_none_or(|(at, size)| at + size <= entry.address), "{entry:?}: {last:?}");
+            }
+            _ => {}
+        }
+    }
+    let cut =
+        entries.iter().filter(|entry| entry.action == Action::SegmentUnmap && entry.size % (2 << 20) > 0);
+    assert!(cut.count() > 0, "no page is shared");
+    while !blocks.live.is_empty() {
+        blocks.free(0);
+    }
+}
+
 /// As in PyTorch, whose pages are no segments.
 #[test]
 fn what_is_too_large_to_be_cut_up_is_counted() {
