@@ -18,7 +18,8 @@ impl Shared {
         counts.oversize_allocations.set(oversize_blocks);
         counts.oversize_segments.set(oversize_segments);
         let mut of_small = lock(&self.small);
-        of_small.set(bytes_of_small);
+        // Some of it may have gone back since.
+        of_small.set(bytes_of_small.min(counts.reserved_bytes.large_pool.current));
         let reserved_bytes = cut_off(counts.reserved_bytes, *of_small);
         DeviceStatistics { max_split_size, reserved_bytes, ..counts.with_live(&live) }
     }

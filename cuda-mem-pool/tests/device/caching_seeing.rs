@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cuda_mem_core::Stream;
@@ -10,7 +10,7 @@ use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::history::{HistoryOptions, RecordContext, TraceTracker, backtrace};
 use cuda_mem_pool::segments::{Filter, Options};
 use cuda_mem_pool::snapshot::{Action, AllocatorSettings, BlockState, Frame, Frames, Snapshot, TraceEntry};
-use cuda_mem_pool::statistics::{DeviceStatistics, PoolSize, Stat};
+use cuda_mem_pool::statistics::{DeviceStatistics, PoolSize, PoolStat, Stat};
 use cuda_mem_pool::trace::{self, Header, Trace};
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use proptest::prelude::*;
@@ -516,6 +516,31 @@ fn the_legacy_default_stream_is_shown_as_0() {
     assert!(entries.len() > 6 && entries.iter().all(|entry| entry.stream == 0), "{entries:?}");
     assert!(allocator.stream_segment_sizes().unwrap().iter().all(|size| size.handle == 0));
     allocator.release_pool(id).unwrap();
+}
+
+/// Also where memory goes back between two of the looks that they take.
+#[test]
+fn the_parts_of_what_is_held_are_the_whole_while_others_give_memory_back() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let streams = [(); 3].map(|()| world.new_stream());
+    let (allocator, is_over) = (&allocator, &AtomicBool::new(false));
+    let is_torn = |held: &PoolStat| held.all.current != held.small_pool.current + held.large_pool.current;
+    let torn = std::thread::scope(|scope| {
+        for stream in &streams {
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    let blocks = [(); 8].map(|()| allocator.allocate(1 << 20, stream).unwrap());
+                    drop(blocks);
+                    allocator.empty_cache().unwrap();
+                }
+            });
+        }
+        let torn = (0..4000).map(|_| allocator.statistics().reserved_bytes).find(is_torn);
+        is_over.store(true, Ordering::Relaxed);
+        torn
+    });
+    assert_eq!(torn, None);
 }
 
 /// At any point of the history, also between two entries of one change.
