@@ -475,7 +475,8 @@ impl DriverError {
 
     /// Whether the code says that the context is gone, and with it everything that ran there. These codes are reported by
     /// whatever call comes next.
-    pub(crate) fn context_is_lost(&self) -> bool {
+    #[must_use]
+    pub fn context_is_lost(&self) -> bool {
         matches!(
             self.code,
             CUresult::CUDA_ERROR_DEINITIALIZED

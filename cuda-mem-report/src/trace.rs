@@ -72,7 +72,8 @@ impl Program {
                 address: None,
                 size: requested.max(1).next_multiple_of(GRAIN),
                 requested,
-                stream: i64::try_from(stream)?,
+                stream: i64::try_from(stream)
+                    .with_context(|| format!("stream {stream} is not below 2^63"))?,
                 allocated: moment,
                 freed: NEVER,
                 done: NEVER,
@@ -123,5 +124,7 @@ mod tests {
         assert_eq!(error, "line 3: the block 7 is freed and is not live");
         let error = read("op,id,size,stream\na,0,9007199254740992,0\n").unwrap_err().to_string();
         assert!(error.contains("not below 2^52"), "{error}");
+        let error = read("op,id,size,stream\na,0,1,9223372036854775808\n").unwrap_err().to_string();
+        assert_eq!(error, "stream 9223372036854775808 is not below 2^63");
     }
 }

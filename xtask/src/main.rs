@@ -25,6 +25,8 @@ mod process;
 mod replay;
 #[cfg(feature = "report")]
 mod report;
+#[cfg(any(feature = "replay", feature = "report"))]
+mod same_file;
 #[cfg(test)]
 mod seed_coverage;
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use cuda_mem_report::Recording;
 
+use crate::same_file;
+
 /// Draw a trace or a memory snapshot as one HTML page.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -25,6 +27,9 @@ pub(crate) struct Arguments {
 /// Writes the page.
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let Arguments { input, out, calls, device } = arguments;
+    for read in calls.iter().chain([&input]) {
+        same_file::refuse(read, &out, "--out")?;
+    }
     let page = cuda_mem_report::draw(&Recording { input, calls, device })?;
     std::fs::write(&out, &page).with_context(|| format!("cannot write {}", out.display()))?;
     println!("{}: {} bytes", out.display(), page.len());

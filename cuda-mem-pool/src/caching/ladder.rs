@@ -1,6 +1,6 @@
 //! What is tried when there is no memory, step by step.
 
-use cuda_mem_core::Stream;
+use cuda_mem_core::{DriverError, Stream};
 
 use super::allocate::{Request, grow_error};
 use super::callbacks::refuse_watchers;
@@ -86,12 +86,16 @@ impl Shared {
     }
 
     /// The pool is searched again after every step that may have helped. One that fails may have, too: what could not be given back
-    /// stays, and the request may do without.
+    /// stays, and the request may do without. Where the device is lost nothing helps, and that is what the program has to hear.
     fn try_steps(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
         for step in STEPS {
-            if step(self, slot, request).unwrap_or(true)
-                && let Some(address) = self.try_grow(slot, request, None)?
-            {
+            let may_have_helped = match step(self, slot, request) {
+                Err(error) if error.driver_error().is_some_and(DriverError::context_is_lost) => {
+                    return Err(error);
+                }
+                outcome => outcome.unwrap_or(true),
+            };
+            if may_have_helped && let Some(address) = self.try_grow(slot, request, None)? {
                 return Ok(Some(address));
             }
         }

@@ -18,8 +18,8 @@ impl CachingAllocator {
     /// Memory of the default pool serves blocks of all sizes: its `segment`, which are the driver's handles, count under the pool of the
     /// block that needed them, and `reserved_bytes` of small blocks are their pages and what was made for those as long as nothing else is
     /// in it. Segments of private pools count under their own kind. `inactive_split` and its bytes, free blocks beside others, are those of private pools alone, as with
-    /// PyTorch's expandable segments. They and the memory of small blocks are counted when they are asked for, so their peaks are the
-    /// most that any call of this has told, and what small blocks have is in the peak of large ones too.
+    /// PyTorch's expandable segments; so is `oversize_segments`. They, `oversize_allocations` and the memory of small blocks are counted
+    /// when they are asked for, so their peaks are the most that any call of this has told, and what small blocks have is in the peak of large ones too.
     ///
     /// Makes no driver call, and takes each stream's heap for a moment.
     #[must_use]

@@ -7,7 +7,7 @@ use super::slot::StreamSlot;
 use super::statistics::OfSmall;
 use crate::engine::paged::Piece;
 use crate::primitive::lock;
-use crate::snapshot::{AllocatorSettings, BlockInfo, BlockState, Frames, SegmentInfo, Snapshot};
+use crate::snapshot::{BlockInfo, BlockState, Frames, SegmentInfo, Snapshot};
 use crate::statistics::PoolSize;
 
 /// What is known of blocks beside their heaps.
@@ -44,10 +44,7 @@ impl Shared {
         Snapshot {
             segments,
             device_traces,
-            allocator_settings: AllocatorSettings {
-                expandable_segments: true,
-                ..AllocatorSettings::default()
-            },
+            allocator_settings: self.private.settings(),
             external_annotations: Vec::new(),
         }
     }

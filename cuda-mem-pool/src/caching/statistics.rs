@@ -9,13 +9,17 @@ impl Shared {
     pub(super) fn statistics(&self) -> DeviceStatistics {
         let [small, large] = self.private.splits();
         let bytes_of_small = self.bytes_of_small();
+        let (oversize_blocks, oversize_segments) = self.oversize();
         let live = self.ledger.read();
         let max_split_size = self.private.max_split_size();
         let mut counts = lock(&self.counts);
         counts.inactive_split.set(small.0, large.0);
         counts.inactive_split_bytes.set(small.1, large.1);
+        counts.oversize_allocations.set(oversize_blocks);
+        counts.oversize_segments.set(oversize_segments);
         let mut of_small = lock(&self.small);
-        of_small.set(bytes_of_small);
+        // Some of it may have gone back since.
+        of_small.set(bytes_of_small.min(counts.reserved_bytes.large_pool.current));
         let reserved_bytes = cut_off(counts.reserved_bytes, *of_small);
         DeviceStatistics { max_split_size, reserved_bytes, ..counts.with_live(&live) }
     }
@@ -40,6 +44,20 @@ impl Shared {
         self.ledger.reset_accumulated();
         lock(&self.counts).reset_accumulated();
         lock(&self.small).reset_accumulated();
+    }
+
+    /// The blocks that somebody has, and the segments of private pools, that have as many bytes as are not cut up any more: as in PyTorch,
+    /// where what grows by pages is no such segment.
+    fn oversize(&self) -> (u64, u64) {
+        let Some(least) = self.private.max_split_size() else { return (0, 0) };
+        let (private, segments) = self.private.oversize(least);
+        let pending = self.pending.freed();
+        let is_oversize = |piece: &Piece| {
+            piece.requested.is_some() && piece.size as u64 >= least && !pending.contains(&piece.address)
+        };
+        let count = |slot| self.pieces_of(slot).iter().filter(|piece| is_oversize(piece)).count() as u64;
+        let blocks = self.slots.iter().map(count).fold(private, u64::saturating_add);
+        (blocks, segments)
     }
 
     /// What small blocks have of the default pool.

@@ -36,9 +36,9 @@ pub struct DeviceStatistics {
     pub inactive_split_bytes: PoolStat,
     /// Bytes of the blocks of `active`, as they were asked for.
     pub requested_bytes: PoolStat,
-    /// Blocks that are larger than `max_split_size`.
+    /// Blocks that somebody has of `max_split_size` bytes and more.
     pub oversize_allocations: Stat,
-    /// Segments that are.
+    /// Segments of as many.
     pub oversize_segments: Stat,
     /// Requests for which cached memory was given back to the driver and the driver asked again.
     pub num_alloc_retries: u64,

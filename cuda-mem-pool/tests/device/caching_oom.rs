@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cuda_mem_pool::caching::{Advice, CachePool, CachingAllocator, CachingOptions, OutOfMemoryReport, Pin};
-use cuda_mem_pool::{Error, MemoryResource};
+use cuda_mem_pool::segments::Filter;
+use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 
 use crate::common::World;
 
@@ -192,6 +193,28 @@ fn streams_are_told_apart_in_what_is_free() {
         assert!(cached.bytes >= 2 * MIB - block.len() && cached.largest <= cached.bytes);
     }
     assert_eq!(report.reserved, report.live + report.cached_bytes());
+}
+
+/// Nobody else gets it, so that only the report says where the memory is.
+#[test]
+fn what_private_pools_have_free_is_told() {
+    let world = World::new();
+    let (allocator, id) = (limited(&world, 64 * MIB), MempoolId::for_user());
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    let [kept, freed] = [3 * MIB, 30 * MIB].map(|bytes| allocator.allocate(bytes, &world.stream).unwrap());
+    allocator.end_allocate_to_pool(id).unwrap();
+    drop(freed);
+    let other = allocator.allocate(5 * MIB, &world.stream).unwrap();
+    let refused = report(&allocator, 50 * MIB, &world);
+    let cached = refused.cached.iter().find(|cached| cached.pool == CachePool::Private(id)).unwrap();
+    assert_eq!((cached.bytes, cached.largest), (47 * MIB, 30 * MIB));
+    assert_eq!(refused.reserved, refused.live + refused.cached_bytes());
+    assert!(refused.advice.contains(&Advice::ReleasePools { bytes: 47 * MIB }), "{refused}");
+    assert!(refused.to_string().contains(&format!("private pool {id}: 47.00 MiB")), "{refused}");
+    drop(kept);
+    allocator.release_pool(id).unwrap();
+    drop(allocator.allocate(50 * MIB, &world.stream).unwrap());
+    drop(other);
 }
 
 #[test]

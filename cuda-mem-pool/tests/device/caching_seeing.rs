@@ -2,20 +2,21 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::history::{HistoryOptions, RecordContext, TraceTracker, backtrace};
-use cuda_mem_pool::segments::Filter;
-use cuda_mem_pool::snapshot::{Action, BlockState, Frame, Frames, Snapshot, TraceEntry};
-use cuda_mem_pool::statistics::{DeviceStatistics, PoolSize, Stat};
+use cuda_mem_pool::segments::{Filter, Options};
+use cuda_mem_pool::snapshot::{Action, AllocatorSettings, BlockState, Frame, Frames, Snapshot, TraceEntry};
+use cuda_mem_pool::statistics::{DeviceStatistics, PoolSize, PoolStat, Stat};
 use cuda_mem_pool::trace::{self, Header, Trace};
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use proptest::prelude::*;
 
 use crate::common::World;
+use crate::common::gate::Gate;
 use crate::support::shown;
 
 fn allocator(world: &World) -> CachingAllocator {
@@ -515,6 +516,145 @@ fn the_legacy_default_stream_is_shown_as_0() {
     assert!(entries.len() > 6 && entries.iter().all(|entry| entry.stream == 0), "{entries:?}");
     assert!(allocator.stream_segment_sizes().unwrap().iter().all(|size| size.handle == 0));
     allocator.release_pool(id).unwrap();
+}
+
+/// Also where memory goes back between two of the looks that they take.
+#[test]
+fn the_parts_of_what_is_held_are_the_whole_while_others_give_memory_back() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let streams = [(); 3].map(|()| world.new_stream());
+    let (allocator, is_over) = (&allocator, &AtomicBool::new(false));
+    let is_torn = |held: &PoolStat| held.all.current != held.small_pool.current + held.large_pool.current;
+    let torn = std::thread::scope(|scope| {
+        for stream in &streams {
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    let blocks = [(); 8].map(|()| allocator.allocate(1 << 20, stream).unwrap());
+                    drop(blocks);
+                    allocator.empty_cache().unwrap();
+                }
+            });
+        }
+        let torn = (0..4000).map(|_| allocator.statistics().reserved_bytes).find(is_torn);
+        is_over.store(true, Ordering::Relaxed);
+        torn
+    });
+    assert_eq!(torn, None);
+}
+
+/// At any point of the history, also between two entries of one change.
+#[test]
+fn blocks_in_use_are_never_told_of_as_unmapped() {
+    let world = World::new();
+    let allocator = recording(&world);
+    let mut blocks = Blocks::new(&allocator);
+    let mut state = 7u64;
+    let mut below = |most: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % most
+    };
+    // Blocks that share a page with others, once enough have come and gone.
+    for _ in 0..3000 {
+        if blocks.live.len() < 24 {
+            blocks.allocate((1 << 20) + 1 + below(4 << 20) as usize, &world.stream);
+        } else {
+            blocks.free(below(24) as usize);
+        }
+    }
+    let mut live = BTreeMap::new();
+    let entries = allocator.history().entries();
+    for entry in &entries {
+        match entry.action {
+            Action::Alloc => drop(live.insert(entry.address, entry.size)),
+            Action::FreeCompleted => drop(live.remove(&entry.address)),
+            Action::SegmentUnmap => {
+                let last = live.range(..entry.address + entry.size).next_back();
+                assert!(last.is_none_or(|(at, size)| at + size <= entry.address), "{entry:?}: {last:?}");
+            }
+            _ => {}
+        }
+    }
+    let cut =
+        entries.iter().filter(|entry| entry.action == Action::SegmentUnmap && entry.size % (2 << 20) > 0);
+    assert!(cut.count() > 0, "no page is shared");
+    while !blocks.live.is_empty() {
+        blocks.free(0);
+    }
+}
+
+/// As in PyTorch, whose pages are no segments.
+#[test]
+fn what_is_too_large_to_be_cut_up_is_counted() {
+    let world = World::new();
+    let options = Options::builder().max_split_size(Some(32 << 20)).build().unwrap();
+    let options = CachingOptions::default().with_segments(options);
+    let (allocator, user) = (CachingAllocator::new(&world.context, &options).unwrap(), world.new_stream());
+    let mut blocks = Blocks::new(&allocator);
+    let counts = || {
+        let statistics = allocator.statistics();
+        let entries = statistics.entries();
+        let entry = |key: &str| entries.iter().find(|(name, _)| name == key).unwrap().1;
+        (entry("oversize_allocations.current"), entry("oversize_segments.current"))
+    };
+    let of_default = blocks.allocate(32 << 20, &world.stream);
+    blocks.allocate(31 << 20, &world.stream);
+    assert_eq!(counts(), (1, 0));
+    let id = MempoolId::for_user();
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    blocks.allocate(40 << 20, &world.stream);
+    blocks.allocate(3 << 20, &world.stream);
+    allocator.end_allocate_to_pool(id).unwrap();
+    assert_eq!(counts(), (2, 1));
+    // Nobody has it any more, though a stream still uses it.
+    let gate = Gate::before(&user);
+    allocator.record_stream(of_default, &user).unwrap();
+    blocks.free(0);
+    let pending = counts();
+    gate.open();
+    assert_eq!(pending, (1, 1));
+    while !blocks.live.is_empty() {
+        blocks.free(0);
+    }
+    assert_eq!((counts(), allocator.statistics().oversize_allocations.peak), ((0, 1), 2));
+    allocator.reset_accumulated_statistics();
+    allocator.release_pool(id).unwrap();
+    world.context.synchronize().unwrap();
+    allocator.empty_cache().unwrap();
+    let statistics = allocator.statistics();
+    assert_eq!(
+        (statistics.oversize_segments, statistics.max_split_size),
+        (Stat { freed: 1, peak: 1, ..Stat::default() }, Some(32 << 20))
+    );
+}
+
+/// Those that hold, whatever they were when it was made.
+#[test]
+fn a_snapshot_tells_how_the_allocator_is_set_up() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let settings = |allocator: &CachingAllocator| allocator.snapshot().allocator_settings;
+    let default = AllocatorSettings {
+        expandable_segments: true,
+        roundup_power2_divisions: vec![0; 16],
+        ..AllocatorSettings::default()
+    };
+    assert_eq!(settings(&allocator), default);
+    let options = Options::builder()
+        .max_split_size(Some(64 << 20))
+        .garbage_collection_threshold(Some(0.5))
+        .roundup_power2_divisions([4; 16]);
+    allocator.set_segment_options(options.build().unwrap()).unwrap();
+    // SAFETY: nothing is captured.
+    unsafe { allocator.set_graph_capture_record_stream_reuse(true) }.unwrap();
+    let set = AllocatorSettings {
+        max_split_size: Some(64 << 20),
+        garbage_collection_threshold: 0.5,
+        graph_capture_record_stream_reuse: true,
+        roundup_power2_divisions: vec![4; 16],
+        ..default
+    };
+    assert_eq!(settings(&allocator), set);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, Driver, Event, Stream};
+use cuda_mem_core::{Context, Driver, DriverError, Event, Stream};
 use cuda_mem_pool::caching::{Advice, CachePool, CachingAllocator, CachingOptions, OutOfMemoryReport, Pin};
 use cuda_mem_pool::{Error, Result};
 use cuda_mem_sim::{Builder, Sim};
@@ -194,6 +194,25 @@ fn a_refused_release_ends_no_request() {
             free(&allocator, block).unwrap();
         });
     }
+}
+
+/// Whoever hears of a lack of memory tries again with less, on a device that answers nothing any more.
+#[test]
+fn a_lost_device_is_not_told_of_as_out_of_memory() {
+    on(machine(64 * MIB), |sim, context| {
+        let stream = Stream::new(context).unwrap();
+        let allocator = allocator(context, true);
+        let kept = allocator.allocate_by_address(50 * MIB, &stream).unwrap();
+        let lost = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
+        let calls = ["cuStreamIsCapturing", "cuEventRecord", "cuEventQuery", "cuMemCreate", "cuMemGetInfo"];
+        for call in calls {
+            (1..=100).for_each(|nth| sim.fail_call(call, nth, lost));
+        }
+        let refused = allocator.allocate_by_address(30 * MIB, &stream).unwrap_err();
+        sim.clear_faults();
+        assert_eq!(refused.driver_error().map(DriverError::code), Some(lost), "{refused}");
+        free(&allocator, kept).unwrap();
+    });
 }
 
 #[test]

@@ -30,6 +30,8 @@ use plan::Plan;
 use report::Row;
 use setting::{Allocator, Backend, Setting};
 
+use crate::same_file;
+
 /// Replay allocation traces: what an allocator reserves for them, and what that takes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -123,6 +125,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
 
 /// Replays a file.
 fn replay(path: &Path, setting: &Setting, arguments: &Arguments) -> Result<Row> {
+    if let Some(calls) = &arguments.calls {
+        same_file::refuse(path, calls, "--calls")?;
+    }
     let trace = files::read_trace(path)?;
     let plan = Plan::new(&files::name(path), &trace)?;
     row(&plan, &trace, setting, arguments)

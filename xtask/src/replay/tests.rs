@@ -239,6 +239,9 @@ fn the_command_writes_a_log_that_it_accepts_again() {
     assert!(format!("{missing:#}").starts_with("missing.csv: cannot be opened: "), "{missing:#}");
     let two = run(&[plain, plain, "--allocator", "native", "--calls", log]).unwrap_err();
     assert_eq!(two.to_string(), "--calls takes one trace, not 2");
+    let itself = run(&[plain, "--allocator", "native", "--calls", plain]).unwrap_err();
+    assert!(format!("{itself:#}").contains(" would overwrite "), "{itself:#}");
+    assert!(run(&[plain, "--allocator", "native", "--json"]).unwrap(), "it is as it was");
     std::fs::write(plain, "op,id,size,stream\na,0,1152921504606846976,0\n").unwrap();
     let never = run(&[plain, "--capacity", "auto", "--backend", "model"]).unwrap_err();
     assert!(

@@ -37,6 +37,8 @@ impl Shared {
             let reserved = source.reserved().saturating_add(self.private.reserved());
             (free, self.private.limit(), reserved, source.pinned())
         };
+        // Without the page source, which those wait for who have the private pools' books.
+        let private = self.private.cached();
         let device_free = self.context.memory_info().ok().map(|memory| memory.free);
         let room = device_free.unwrap_or(0).min(limit.saturating_sub(reserved)) / PAGE * PAGE;
         let movable = if self.moves { free.movable } else { 0 };
@@ -49,7 +51,7 @@ impl Shared {
             reserved,
             live: in_blocks,
             pending: active.saturating_sub(in_blocks),
-            cached: free.cached,
+            cached: free.cached.into_iter().chain(private).collect(),
             pinned,
             largest: free.own.max(movable.saturating_add(room)),
             processes: nvml::processes(self.context.device()).ok(),

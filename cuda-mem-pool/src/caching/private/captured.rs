@@ -29,7 +29,7 @@ pub(super) struct Captures {
 }
 
 impl Captures {
-    fn reused(&self) -> bool {
+    pub(super) fn reused(&self) -> bool {
         self.reused.load(Ordering::Relaxed)
     }
 

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 
 use super::allocate::pool_of;
 use super::{Private, State};
+use crate::caching::out_of_memory::{CachePool, CachedMemory};
 use crate::caching::shared::Shared;
 use crate::caching::slot::shown_handle;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
 use crate::segments::{Block, BlockState as Doing, SegmentKind, SegmentView};
-use crate::snapshot::{BlockInfo, BlockState, Frames, SegmentInfo};
+use crate::snapshot::{AllocatorSettings, BlockInfo, BlockState, Frames, SegmentInfo};
 
 impl Shared {
     /// The segments of all private pools.
@@ -29,6 +30,44 @@ impl Private {
     /// The option of that name, as it is now.
     pub(in crate::caching) fn max_split_size(&self) -> Option<u64> {
         lock(&self.state).options.max_split_size()
+    }
+
+    /// How the allocator is set up now. Only the default pool grows by pages, and it always does.
+    pub(in crate::caching) fn settings(&self) -> AllocatorSettings {
+        let options = lock(&self.state).options;
+        AllocatorSettings {
+            max_split_size: options.max_split_size(),
+            garbage_collection_threshold: options.garbage_collection_threshold().unwrap_or(0.0),
+            expandable_segments: true,
+            graph_capture_record_stream_reuse: self.captures.reused(),
+            roundup_power2_divisions: options.roundup_power2_divisions().to_vec(),
+            ..AllocatorSettings::default()
+        }
+    }
+
+    /// What each pool has free, of those that have any.
+    pub(in crate::caching) fn cached(&self) -> Vec<CachedMemory> {
+        let state = lock(&self.state);
+        let cached = state.pools.iter().map(|(id, pool)| {
+            let blocks = pool.heap().segments().flat_map(|segment| segment.blocks());
+            let free = blocks.filter(|block| block.state == Doing::Inactive);
+            let largest = free.map(|block| block.size).max().unwrap_or(0);
+            CachedMemory {
+                pool: CachePool::Private(id),
+                bytes: pool.heap().totals().cached() as usize,
+                largest: largest as usize,
+            }
+        });
+        cached.filter(|cached| cached.bytes > 0).collect()
+    }
+
+    /// How many blocks that somebody has, and how many segments, have `least` bytes or more.
+    pub(in crate::caching) fn oversize(&self, least: u64) -> (u64, u64) {
+        let state = lock(&self.state);
+        let segments = || state.pools.iter().flat_map(|(_, pool)| pool.heap().segments());
+        let blocks = segments().flat_map(|segment| segment.blocks());
+        let blocks = blocks.filter(|block| block.state == Doing::ActiveAllocated && block.size >= least);
+        (blocks.count() as u64, segments().filter(|segment| segment.bytes() >= least).count() as u64)
     }
 
     /// How many free blocks there are beside others, and their bytes, in small segments and in large ones.

@@ -25,6 +25,21 @@ fn ranges((cut, home, home_of_tail): (u32, u64, u64)) -> impl Iterator<Item = (u
     [front, back].into_iter().filter(|(_, bytes)| *bytes > 0).map(|(at, bytes)| (at, bytes as usize))
 }
 
+/// The parts of ranges that are in none of the others.
+fn beyond(
+    ranges: impl Iterator<Item = (u64, usize)>,
+    others: impl IntoIterator<Item = (u64, usize)>,
+) -> Vec<(u64, usize)> {
+    others.into_iter().fold(ranges.collect(), |parts: Vec<_>, (from, bytes)| {
+        let to = from + bytes as u64;
+        let beside = parts.into_iter().flat_map(|(at, bytes)| {
+            let end = at + bytes as u64;
+            [(at, end.min(from)), (at.max(to), end)]
+        });
+        beside.filter(|(at, end)| at < end).map(|(at, end)| (at, (end - at) as usize)).collect()
+    })
+}
+
 impl Nest {
     /// The leaves that there are, and their numbers.
     pub(super) fn leaves_and_spans(&self) -> impl Iterator<Item = (&Leaf, Span, u32)> {
@@ -66,9 +81,11 @@ impl Nest {
             if leaf.shown == Some(place) {
                 continue;
             }
-            leaf.shown.into_iter().flat_map(ranges).for_each(|(at, bytes)| large.note(at, bytes, false));
-            leaf.shown = Some(place);
-            came.extend(ranges(place));
+            let before: Vec<_> = leaf.shown.replace(place).into_iter().flat_map(ranges).collect();
+            // What stays where it was may be a block's, which nobody may be told is not here.
+            let gone = beyond(before.iter().copied(), ranges(place));
+            gone.into_iter().for_each(|(at, bytes)| large.note(at, bytes, false));
+            came.extend(beyond(ranges(place), before));
         }
         came.into_iter().for_each(|(at, bytes)| large.note(at, bytes, true));
     }
