@@ -68,6 +68,9 @@ pub(super) trait Watched: Send + Sync {
 
     /// The peer is gone, and nobody has anything of it. Must not wait for anybody.
     fn end(self: Arc<Self>);
+
+    /// It is done, and its peer's end will not be heard of: what that one writes from here on must keep nobody waiting.
+    fn leave(&self) {}
 }
 
 struct Watch {
@@ -249,8 +252,13 @@ impl Watch {
         }
         if is_gone {
             Arc::clone(&self.link).end();
+            return false;
         }
-        !is_gone && !self.link.is_done()
+        let is_done = self.link.is_done();
+        if is_done {
+            self.link.leave();
+        }
+        !is_done
     }
 }
 

@@ -702,3 +702,36 @@ fn what_is_kept_waits_for_no_later_work() {
     behind.open();
     drop((importer, words));
 }
+
+/// Nobody looks after a peer that has given everything back: what it takes back then would be taken back for good.
+#[test]
+fn a_release_that_is_taken_back_holds_up_no_stream() {
+    let world = World::new();
+    let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+    let (exporter, hostile, words) = exporter(&world, &pool);
+    let stream = world.new_stream();
+    // Two pieces of free memory, of which the second one knows of the words when the first is used again.
+    let between = pool.allocate(1000, &stream).unwrap();
+    exporter.hand_over(&pool.allocate(1000, &stream).unwrap(), &stream, LIMIT).unwrap();
+    let line = LINES as usize + 5;
+    write(&words, line, &[1]);
+    for sequence in [0, 1] {
+        say(&hostile, Message::Release(Release { sequence, line: 5, generation: 1 }), &[]);
+    }
+    eventually("they go back", || exporter.leases() == 0);
+    drop(exporter);
+    assert!(hostile.recv(LIMIT).unwrap_err().is_gone());
+    write(&words, line, &[0]);
+    drop(hostile);
+    let other = world.new_stream();
+    let again = pool.allocate(1000, &other).unwrap();
+    let start = Instant::now();
+    while !other.is_idle().unwrap() && start.elapsed() < 100 * SHORT {
+        thread::yield_now();
+    }
+    let goes_on = other.is_idle().unwrap();
+    // So that the test ends.
+    poison_word(words.mapping(), line).unwrap();
+    assert!(goes_on);
+    drop((between, again));
+}

@@ -145,6 +145,11 @@ impl Watched for ExportLink {
         }
     }
 
+    fn leave(&self) {
+        // All that it has said it would reach was reached just now, and it can take that back.
+        self.words.end();
+    }
+
     fn has_heirs(&self) -> bool {
         self.words.were_handed_on()
     }
