@@ -81,6 +81,8 @@ pub(super) struct ExportLink {
     given: Mutex<Vec<Given>>,
     /// The peer has closed its end or broken the protocol.
     is_closing: AtomicBool,
+    /// How many importers of this process had lost their exporter when leases of theirs were looked for last.
+    ended: AtomicUsize,
 }
 
 impl Exporter {
@@ -147,6 +149,7 @@ impl Exporter {
             keepers,
             given: Mutex::default(),
             is_closing: AtomicBool::new(false),
+            ended: AtomicUsize::new(usize::MAX),
         });
         Ok(Self { link })
     }

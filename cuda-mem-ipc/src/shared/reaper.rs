@@ -66,6 +66,9 @@ pub(super) trait Watched: Send + Sync {
     /// The peer is gone, and others may have what it had.
     fn outlive(&self) {}
 
+    /// From then on, whenever something has happened. Must not wait for anybody.
+    fn look_after_the_rest(&self) {}
+
     /// The peer is gone, and nobody has anything of it. Must not wait for anybody.
     fn end(self: Arc<Self>);
 
@@ -237,6 +240,7 @@ impl Watch {
             State::There => exited,
             State::Closed(at) => exited || at.elapsed() >= GRACE,
             State::Outlived => {
+                self.link.look_after_the_rest();
                 if left {
                     self.state = State::Left(Instant::now());
                 }
@@ -247,6 +251,7 @@ impl Watch {
         let is_first = matches!(self.state, State::There | State::Closed(_));
         if is_gone && is_first && self.link.has_heirs() {
             self.link.outlive();
+            self.link.look_after_the_rest();
             self.state = State::Outlived;
             return true;
         }

@@ -160,6 +160,11 @@ impl Watched for ExportLink {
 
     fn outlive(&self) {
         self.is_closing.store(true, Ordering::Release);
+        lock(&self.leases).are_over = true;
+    }
+
+    fn look_after_the_rest(&self) {
+        self.let_orphans_go();
     }
 
     fn end(self: Arc<Self>) {
