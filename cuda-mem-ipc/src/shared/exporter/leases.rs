@@ -93,6 +93,9 @@ impl ExportLink {
             let orphans = orphans.collect();
             drop(leases);
             let_go(orphans);
+            // Those of a receiver that is gone are mapped no more, and its heirs have others.
+            let slabs = lock(&self.slabs).extract_if(|_, slab| slab.is_orphan()).collect::<Vec<_>>();
+            releases::queue([move || drop(slabs)]);
         }
     }
 
