@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
 
-use super::keepsake::Keepsake;
+use super::keepsake::{Given, Keepsake};
 use super::options::{AheadLimit, FenceKind};
 use super::pool::SharedPool;
 use super::reaper;
@@ -78,9 +78,11 @@ pub(super) struct ExportLink {
     /// Where it is heard that nobody has anything any more that the importer handed on.
     keepers: PipeReader,
     /// What the importer was told to keep, for those who had handed the memory to this process.
-    given: Mutex<Vec<Keepsake>>,
+    given: Mutex<Vec<Given>>,
     /// The peer has closed its end or broken the protocol.
     is_closing: AtomicBool,
+    /// How many importers of this process had lost their exporter when leases of theirs were looked for last.
+    ended: AtomicUsize,
 }
 
 impl Exporter {
@@ -147,6 +149,7 @@ impl Exporter {
             keepers,
             given: Mutex::default(),
             is_closing: AtomicBool::new(false),
+            ended: AtomicUsize::new(usize::MAX),
         });
         Ok(Self { link })
     }

@@ -32,6 +32,9 @@ use crate::transport::{Branch, Connection, Deadline, Peer};
 use kept::Kept;
 use known::{Known, MOST_SEGMENTS};
 
+/// How many importers of this process have lost their exporter.
+pub(super) static ENDED: AtomicUsize = AtomicUsize::new(0);
+
 /// Receives buffers from the process at the other end of a connection, which has an [`Exporter`](super::Exporter).
 ///
 /// A segment is mapped once in a process, whichever connections to its exporter bring buffers of it: when the first of them is received, or

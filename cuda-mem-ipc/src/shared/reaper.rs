@@ -66,8 +66,14 @@ pub(super) trait Watched: Send + Sync {
     /// The peer is gone, and others may have what it had.
     fn outlive(&self) {}
 
+    /// From then on, whenever something has happened. Must not wait for anybody.
+    fn look_after_the_rest(&self) {}
+
     /// The peer is gone, and nobody has anything of it. Must not wait for anybody.
     fn end(self: Arc<Self>);
+
+    /// It is done, and its peer's end will not be heard of: what that one writes from here on must keep nobody waiting.
+    fn leave(&self) {}
 }
 
 struct Watch {
@@ -234,6 +240,7 @@ impl Watch {
             State::There => exited,
             State::Closed(at) => exited || at.elapsed() >= GRACE,
             State::Outlived => {
+                self.link.look_after_the_rest();
                 if left {
                     self.state = State::Left(Instant::now());
                 }
@@ -244,13 +251,19 @@ impl Watch {
         let is_first = matches!(self.state, State::There | State::Closed(_));
         if is_gone && is_first && self.link.has_heirs() {
             self.link.outlive();
+            self.link.look_after_the_rest();
             self.state = State::Outlived;
             return true;
         }
         if is_gone {
             Arc::clone(&self.link).end();
+            return false;
         }
-        !is_gone && !self.link.is_done()
+        let is_done = self.link.is_done();
+        if is_done {
+            self.link.leave();
+        }
+        !is_done
     }
 }
 

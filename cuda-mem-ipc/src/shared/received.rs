@@ -231,6 +231,10 @@ impl Holder for Received {
     fn released(&self, fence: ReleaseFence) {
         self.others.add_release(fence);
     }
+
+    fn is_orphan(&self) -> bool {
+        self.link.is_over()
+    }
 }
 
 impl Drop for Received {

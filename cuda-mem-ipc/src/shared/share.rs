@@ -50,6 +50,11 @@ pub(super) trait Holder: Send + Sync {
 
     /// A receiver is done behind this fence.
     fn released(&self, fence: ReleaseFence);
+
+    /// Whether it is another process's memory and that one is gone: nobody hears of it that a receiver is done.
+    fn is_orphan(&self) -> bool {
+        false
+    }
 }
 
 impl Share {

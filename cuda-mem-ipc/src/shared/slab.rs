@@ -168,6 +168,13 @@ impl Slab {
         }
     }
 
+    /// Whether it is another process's and that one is gone, so that nobody has to hear that it is gone here.
+    pub(super) fn is_orphan(&self) -> bool {
+        let Origin::Elsewhere { told, .. } = &self.origin else { return false };
+        let is_over = |(link, _): &(Weak<ImportLink>, u64)| link.upgrade().is_none_or(|link| link.is_over());
+        lock(&told.0).iter().all(is_over)
+    }
+
     pub(super) fn address(&self) -> CUdeviceptr {
         match &self.block {
             Some(Block::Own(block)) => block.as_raw(),

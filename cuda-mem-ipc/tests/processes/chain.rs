@@ -1,13 +1,14 @@
 //! From A to B to C, and to several at once.
 
 use cuda_mem_core::DeviceBuffer;
+use cuda_mem_ipc::Error;
 use cuda_mem_ipc::shared::{MemoryKind, SharedPool, SharedPoolOptions};
 
 use crate::common::gate::Gate;
 use crate::common::pair::{self, Cast, Channel, checksum, test_name};
-use crate::common::{World, pattern};
+use crate::common::{Backend, World, backend, pattern};
 use crate::link::{
-    LIMIT, enqueue_download, enqueue_upload, eventually, export_to, import_from, kinds, options,
+    LIMIT, SHORT, enqueue_download, enqueue_upload, eventually, export_to, import_from, kinds, options,
 };
 
 const LEN: usize = 100_000;
@@ -71,6 +72,76 @@ fn hand_on(cast: Cast, world: &World, kind: MemoryKind) {
     assert_eq!(peer.receive().words(), [checksum(&bytes[1000..])], "{kind:?}");
     eventually("it comes back", || exporter.leases() == 0);
     peer.finish();
+}
+
+/// Hands everything back as if it were its own.
+fn mirror(first: &Channel) {
+    let world = World::new();
+    let (importer, exporter) = (import_from(&world, first), export_to(&world, first));
+    let stream = world.new_stream();
+    loop {
+        match importer.recv(LIMIT) {
+            Ok(buffer) => drop(exporter.hand_over(&buffer, &stream, LIMIT).unwrap()),
+            Err(Error::BlockImported) => first.send(b"refused", &[]),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Each lease is on what came by the one before, of a process that is gone, and the first one is waited for as long as this process itself
+/// has the memory in use.
+#[test]
+fn what_goes_back_and_forth_comes_back_when_the_other_process_dies() {
+    pair::play(test_name!(), &[("mirror", mirror)], |cast| {
+        let world = World::new();
+        let stream = world.new_stream();
+        let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+        let mut peer = cast.start("mirror");
+        let (exporter, importer) = (export_to(&world, &peer), import_from(&world, &peer));
+        exporter.hand_over(&pool.allocate(LEN, &stream).unwrap(), &stream, LIMIT).unwrap();
+        for _ in 0..3 {
+            exporter.hand_over(&importer.recv(LIMIT).unwrap(), &stream, LIMIT).unwrap();
+        }
+        let last = importer.recv(LIMIT).unwrap();
+        assert_eq!(exporter.leases(), 4);
+        stream.synchronize().unwrap();
+        let gate = Gate::before(&stream);
+        drop(last.on(&stream).unwrap());
+        drop(last);
+        peer.kill();
+        eventually("what it had handed back is nobody's", || importer.buffers() == 0);
+        // Longer than a peer is given for its end.
+        std::thread::sleep(SHORT * 30);
+        assert_eq!(exporter.leases(), 1, "the stream uses it");
+        gate.open();
+        eventually("all comes back", || exporter.leases() == 0);
+        assert!(pool.trim() > 0);
+        assert_eq!(world.driver.release_failures(), 0);
+    });
+}
+
+/// Nobody takes a block for the second time, but it has been told of. Whether a driver lets a process import its own is not known of hardware.
+#[test]
+fn a_block_that_goes_back_and_forth_comes_back_when_the_other_process_dies() {
+    if backend() == Backend::Gpu {
+        return;
+    }
+    pair::play(test_name!(), &[("mirror", mirror)], |cast| {
+        let world = World::new();
+        let stream = world.new_stream();
+        for kind in [MemoryKind::DevicePool, MemoryKind::HostNumaPool(0)] {
+            let pool = SharedPool::new(&world.context, &options(kind, 1 << 20)).unwrap();
+            let mut peer = cast.start("mirror");
+            let (exporter, importer) = (export_to(&world, &peer), import_from(&world, &peer));
+            exporter.hand_over(&pool.allocate(LEN, &stream).unwrap(), &stream, LIMIT).unwrap();
+            exporter.hand_over(&importer.recv(LIMIT).unwrap(), &stream, LIMIT).unwrap();
+            assert_eq!(peer.receive().bytes, b"refused");
+            peer.kill();
+            eventually("all comes back", || exporter.leases() == 0);
+            assert!(pool.trim() > 0);
+        }
+        assert_eq!(world.driver.release_failures(), 0);
+    });
 }
 
 fn one_of_many(first: &Channel) {

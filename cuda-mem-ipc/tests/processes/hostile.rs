@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cuda_mem_core::host::SharedMapping;
 use cuda_mem_core::ipc::{SharedWords, poison_word};
@@ -701,4 +701,86 @@ fn what_is_kept_waits_for_no_later_work() {
     assert!(!stream.is_idle().unwrap());
     behind.open();
     drop((importer, words));
+}
+
+/// Nobody looks after a peer that has given everything back: what it takes back then would be taken back for good.
+#[test]
+fn a_release_that_is_taken_back_holds_up_no_stream() {
+    let world = World::new();
+    let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+    let (exporter, hostile, words) = exporter(&world, &pool);
+    let stream = world.new_stream();
+    // Two pieces of free memory, of which the second one knows of the words when the first is used again.
+    let between = pool.allocate(1000, &stream).unwrap();
+    exporter.hand_over(&pool.allocate(1000, &stream).unwrap(), &stream, LIMIT).unwrap();
+    let line = LINES as usize + 5;
+    write(&words, line, &[1]);
+    for sequence in [0, 1] {
+        say(&hostile, Message::Release(Release { sequence, line: 5, generation: 1 }), &[]);
+    }
+    eventually("they go back", || exporter.leases() == 0);
+    drop(exporter);
+    assert!(hostile.recv(LIMIT).unwrap_err().is_gone());
+    write(&words, line, &[0]);
+    drop(hostile);
+    let other = world.new_stream();
+    let again = pool.allocate(1000, &other).unwrap();
+    let start = Instant::now();
+    while !other.is_idle().unwrap() && start.elapsed() < 100 * SHORT {
+        thread::yield_now();
+    }
+    let goes_on = other.is_idle().unwrap();
+    // So that the test ends.
+    poison_word(words.mapping(), line).unwrap();
+    assert!(goes_on);
+    drop((between, again));
+}
+
+/// What goes around in a circle of processes comes again with each round.
+#[test]
+fn what_is_to_be_kept_is_kept_once() {
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let world = World::new();
+    let (importer, hostile, words) = importer(&world);
+    let (keepers, keepsake) = std::io::pipe().unwrap();
+    let before = open();
+    for _ in 0..5000 {
+        say(&hostile, Message::Keep, &[keepsake.as_fd()]);
+        assert!(importer.recv(Duration::ZERO).unwrap_err().is_timeout());
+    }
+    // Other tests have descriptors, too.
+    assert!(open() < before + 1000, "{} are open, {before} were", open());
+    drop(keepsake);
+    assert!(!is_closed(&keepers));
+    drop(hostile);
+    eventually("it is closed", || is_closed(&keepers));
+    drop((importer, words));
+}
+
+/// That it was given on is no reason to keep it: of two processes that wait for each other's copies neither would go on.
+#[test]
+fn what_was_given_on_is_closed_with_what_it_is_kept_for() {
+    let world = World::new();
+    let (memory, said) = segment(&world, 0);
+    let descriptor = memory.export_posix_fd().unwrap();
+    let (importer, before, words) = importer(&world);
+    let (keepers, keepsake) = std::io::pipe().unwrap();
+    say(&before, Message::Keep, &[keepsake.as_fd()]);
+    drop(keepsake);
+    say(&before, Message::Segment(said), &[descriptor.as_fd()]);
+    say(&before, part(0, said.bytes), &[]);
+    let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+    let (exporter, behind, _words) = exporter(&world, &pool);
+    let buffer = importer.recv(LIMIT).unwrap();
+    let sequence = exporter.hand_over(&buffer, &world.new_stream(), LIMIT).unwrap();
+    for _ in 0..2 {
+        assert_eq!(heard(&behind), Message::Keep);
+    }
+    drop(buffer);
+    say(&behind, Message::Release(Release { sequence, line: 0, generation: 0 }), &[]);
+    eventually("it goes back", || importer.buffers() == 0);
+    assert!(!is_closed(&keepers));
+    drop(before);
+    eventually("it is closed", || is_closed(&keepers));
+    drop((importer, exporter, behind, words));
 }

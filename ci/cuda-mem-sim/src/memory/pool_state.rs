@@ -289,12 +289,13 @@ pub(crate) fn first_access(location: Location, managed: bool) -> Access {
 impl Freed {
     /// A free that every later work comes after anyway.
     pub(crate) fn now(stream: u64, by: &Act) -> Self {
-        Self { stream, clock: by.clock.clone(), reached: Arc::new(AtomicBool::new(true)) }
+        let done = || Arc::new(AtomicBool::new(true));
+        Self { stream, clock: by.clock.clone(), enqueued: done(), reached: done() }
     }
 
     /// A free that a stream has yet to come to.
     pub(crate) fn later(stream: u64, by: &Act) -> Self {
-        Self { stream, clock: by.clock.clone(), reached: Arc::default() }
+        Self { stream, clock: by.clock.clone(), enqueued: Arc::default(), reached: Arc::default() }
     }
 }
 

@@ -29,6 +29,8 @@ pub(crate) const SEGMENT: u64 = 32 << 20;
 pub(crate) struct Freed {
     pub(crate) stream: u64,
     pub(crate) clock: Clock,
+    /// Set once the stream has it: before that, what another thread gives the same stream may come before it.
+    pub(crate) enqueued: Arc<AtomicBool>,
     /// Set once the stream has come to it.
     pub(crate) reached: Arc<AtomicBool>,
 }
@@ -36,6 +38,10 @@ pub(crate) struct Freed {
 impl Freed {
     pub(crate) fn is_reached(&self) -> bool {
         self.reached.load(Ordering::Acquire)
+    }
+
+    fn is_enqueued(&self) -> bool {
+        self.enqueued.load(Ordering::Acquire)
     }
 }
 
@@ -113,9 +119,9 @@ struct Hole {
 impl Hole {
     fn fits(&self, asker: &Asker<'_>, policy: &Policy) -> bool {
         self.after.iter().all(|freed| {
-            freed.stream == asker.stream
-                || (policy.follow_event_dependencies && freed.clock.happens_before(asker.clock))
-                || (policy.allow_opportunistic && freed.is_reached())
+            let comes_after = freed.stream == asker.stream
+                || (policy.follow_event_dependencies && freed.clock.happens_before(asker.clock));
+            comes_after && freed.is_enqueued() || (policy.allow_opportunistic && freed.is_reached())
         })
     }
 
@@ -123,7 +129,7 @@ impl Hole {
     fn merges_with(&self, other: &Self) -> bool {
         match (&self.after[..], &other.after[..]) {
             ([], []) => true,
-            ([one], [another]) => one.stream == another.stream,
+            ([one], [another]) => one.stream == another.stream && one.is_enqueued() && another.is_enqueued(),
             _ => false,
         }
     }
@@ -198,7 +204,7 @@ impl Pool {
     }
 
     /// Joins the hole at `start` with the one behind it and the one before it, within its segment.
-    fn merge(&mut self, start: u64) {
+    pub(crate) fn merge(&mut self, start: u64) {
         let Some((&before, _)) = self.holes.range(..start).next_back() else {
             self.merge_pair(start);
             return;

@@ -8,6 +8,7 @@ use cuda_mem_pool::cuda_mem_core::ipc::InterprocessEvent;
 
 use super::ExportLink;
 use crate::error::{Error, Result};
+use crate::shared::importer::ENDED;
 use crate::shared::releases;
 use crate::shared::segment::SegmentRef;
 use crate::shared::share::{Holder, Share};
@@ -80,6 +81,22 @@ impl ExportLink {
     /// The caller drops it outside the lock: a buffer may end with it.
     pub(super) fn end_lease(&self, sequence: u64) -> Option<Lease> {
         lock(&self.leases).open.remove(&sequence)
+    }
+
+    /// Ends the leases that nobody hears the end of. Who has something of a receiver that is gone keeps it for the memory's owners by
+    /// itself, and leases on what had gone back and forth between this process and the receiver would wait for each other.
+    pub(super) fn let_orphans_go(&self) {
+        let ended = ENDED.load(Ordering::SeqCst);
+        if self.ended.swap(ended, Ordering::SeqCst) != ended {
+            let mut leases = lock(&self.leases);
+            let orphans = leases.open.extract_if(|_, lease| lease.holder.is_orphan()).map(|(_, lease)| lease);
+            let orphans = orphans.collect();
+            drop(leases);
+            let_go(orphans);
+            // Those of a receiver that is gone are mapped no more, and its heirs have others.
+            let slabs = lock(&self.slabs).extract_if(|_, slab| slab.is_orphan()).collect::<Vec<_>>();
+            releases::queue([move || drop(slabs)]);
+        }
     }
 
     /// Whether no lease is out any more, nor will be.

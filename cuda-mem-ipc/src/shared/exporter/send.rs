@@ -10,7 +10,7 @@ use cuda_mem_pool::cuda_mem_core::{self as core, Stream};
 
 use super::ExportLink;
 use crate::error::{Error, Result};
-use crate::shared::keepsake::{Keepsake, forget_unwanted};
+use crate::shared::keepsake::{Given, Keepsake};
 use crate::shared::ring::{Corrupt, Pushed};
 use crate::shared::segment::SegmentRef;
 use crate::shared::wire::{self, Fence, HandOver};
@@ -61,9 +61,9 @@ impl ExportLink {
                 if given.iter().any(|known| known.is(keepsake)) {
                     return Ok(());
                 }
-                forget_unwanted(&mut given);
+                given.retain(Given::is_there);
                 self.say(&wire::Message::Keep, &[keepsake.as_fd()], Duration::ZERO)?;
-                given.push(keepsake.clone());
+                given.push(Given::of(keepsake));
                 Ok(())
             })
         })

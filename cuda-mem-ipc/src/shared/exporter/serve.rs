@@ -145,6 +145,11 @@ impl Watched for ExportLink {
         }
     }
 
+    fn leave(&self) {
+        // All that it has said it would reach was reached just now, and it can take that back.
+        self.words.end();
+    }
+
     fn has_heirs(&self) -> bool {
         self.words.were_handed_on()
     }
@@ -155,6 +160,11 @@ impl Watched for ExportLink {
 
     fn outlive(&self) {
         self.is_closing.store(true, Ordering::Release);
+        lock(&self.leases).are_over = true;
+    }
+
+    fn look_after_the_rest(&self) {
+        self.let_orphans_go();
     }
 
     fn end(self: Arc<Self>) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::ImportLink;
+use super::{ENDED, ImportLink};
 use crate::error::{Error, Result};
 use crate::shared::reaper::{self, Watched};
 use crate::shared::releases;
@@ -171,6 +171,9 @@ impl Watched for ImportLink {
         // Before the segments are forgotten.
         self.settle_unsent();
         self.look_for_the_last();
+        // Exporters here that look after what a peer has left may have handed on what came of this one.
+        ENDED.fetch_add(1, Ordering::SeqCst);
+        reaper::wake();
     }
 }
 

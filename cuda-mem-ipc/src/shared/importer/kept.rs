@@ -46,6 +46,9 @@ impl ImportLink {
             return Err(self.breaks("it has this process keep what is no pipe"));
         };
         let mut kept = lock(&self.kept);
+        if kept.keepsakes.iter().any(|known| known.is(&keepsake)) {
+            return Ok(());
+        }
         forget_unwanted(&mut kept.keepsakes);
         if kept.keepsakes.len() >= MOST_KEPT {
             drop(kept);

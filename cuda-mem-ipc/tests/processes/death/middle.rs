@@ -111,6 +111,7 @@ fn announcing_middle_with_more(first: &Channel) {
     let (stream, pool) = (world.new_stream(), SharedPool::new(&world.context, &SharedPoolOptions::default()));
     let own = pool.unwrap().allocate(LEN, &stream).unwrap();
     exporter.hand_over(&own, &stream, LIMIT).unwrap();
+    first.send(b"handed over", &[]);
     stay(first);
 }
 
@@ -312,6 +313,8 @@ fn what_the_last_has_mapped_ahead_goes_with_the_dead() {
 #[test]
 fn what_the_last_has_mapped_ahead_is_not_used_again() {
     for_each_kind_with(test_name!(), announcing_middle_with_more, mapping_last, |_, mut chain| {
+        // The last says that it has mapped what was announced before that.
+        assert_eq!(chain.middle.receive().bytes, b"handed over");
         chain.middle.kill();
         thread::sleep(OVERDUE);
         assert_eq!(chain.exporter.leases(), 1, "the last has it mapped");

@@ -1,5 +1,6 @@
 //! Stream-ordered allocation.
 
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -98,13 +99,21 @@ pub(crate) fn cuMemFreeAsync(call: &Call<'_>, dptr: CUdeviceptr, stream: CUstrea
     let kind = CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_FREE;
     let known = call.memory().lock().blocks.starting_at(dptr).map(|block| (block.kind, block.room));
     let op = match known {
-        Some((Kind::Pooled(_), room)) => {
+        Some((Kind::Pooled(pool), room)) => {
             let freed = Freed::later(stream.id, &act);
             call.memory().lock().give_to_pool(dptr, freed.clone(), &act)?;
-            Op::new(call.function, kind, move |driver| {
-                driver.memory.lock().pool_memory_is_free(dptr, room, &freed);
+            let reached = freed.clone();
+            let op = Op::new(call.function, kind, move |driver| {
+                driver.memory.lock().pool_memory_is_free(dptr, room, &reached);
                 Ok(())
-            })
+            });
+            call.enqueue(&stream, op)?;
+            freed.enqueued.store(true, Ordering::Release);
+            // One that was destroyed joins nothing any more.
+            if let Ok(pool) = call.memory().lock().pool(pool) {
+                pool.merge(dptr);
+            }
+            return Ok(());
         }
         // Memory from cuMemAlloc may be freed in a stream's order, too.
         Some((Kind::Device, _)) => {

@@ -16,7 +16,32 @@ fn clock(stream: u64, moment: u64) -> Clock {
 }
 
 fn freed(stream: u64, moment: u64) -> Freed {
-    Freed { stream, clock: clock(stream, moment), reached: Arc::default() }
+    let freed = under_way(stream, moment);
+    freed.enqueued.store(true, Ordering::Release);
+    freed
+}
+
+/// One that its stream does not have yet.
+fn under_way(stream: u64, moment: u64) -> Freed {
+    Freed { stream, clock: clock(stream, moment), enqueued: Arc::default(), reached: Arc::default() }
+}
+
+#[test]
+fn what_a_stream_has_yet_to_be_given_is_not_behind_it() {
+    let mut pool = pool();
+    pool.grow(0, 1024);
+    let own = clock(1, 9);
+    let asker = Asker { stream: 1, clock: &own };
+    assert_eq!((pool.take(512, 512, &asker), pool.take(512, 512, &asker)), (Some(0), Some(512)));
+    let frees = [freed(1, 2), under_way(1, 3)];
+    pool.give_back(0, 512, 512, frees[0].clone());
+    pool.give_back(512, 512, 512, frees[1].clone());
+    assert_eq!(pool.take(1024, 1024, &asker), None, "they are no whole");
+    assert_eq!((pool.take(512, 512, &asker), pool.take(512, 512, &asker)), (Some(0), None));
+    pool.give_back(0, 512, 512, frees[0].clone());
+    frees[1].enqueued.store(true, Ordering::Release);
+    pool.merge(512);
+    assert_eq!(pool.take(1024, 1024, &asker), Some(0));
 }
 
 #[test]
