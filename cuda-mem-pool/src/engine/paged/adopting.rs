@@ -147,9 +147,10 @@ impl<B: Backend> PageSource<B> {
             self.ground.touching(row.address, row.end()).map(|(start, map)| (start, map.chunk)).collect();
         for (start, chunk) in maps {
             self.ground.settle(start, heap);
-            let place = if self.ground.is_row(start) { start } else { 0 };
+            let place = self.ground.is_row(start).then_some(start);
+            self.ground.set_place(chunk, place);
             if let Some(chunk) = self.ground.chunk_mut(chunk) {
-                (chunk.heap, chunk.place) = (heap, place);
+                chunk.heap = heap;
             }
         }
     }

@@ -61,6 +61,8 @@ pub(super) struct Map {
     to: u32,
     /// The heap that used it here last, and its count when it did.
     pub(super) heap: u32,
+    /// Whether the handle belongs here: told here too, since its own record is far away.
+    is_place: bool,
     pub(super) left_at: u64,
 }
 
@@ -87,6 +89,10 @@ impl Map {
 
     pub(super) const fn is_whole(&self) -> bool {
         self.to - self.from == self.granules
+    }
+
+    pub(super) const fn is_place(&self) -> bool {
+        self.is_place
     }
 
     pub(super) const fn is_stale(&self) -> bool {
@@ -221,7 +227,7 @@ impl Ground {
         record.maps.push(address);
         record.home = address;
         let (granules, from, to) = (granules(record.bytes), granules(from), granules(to));
-        let map = Map { chunk, granules, from, to, heap: record.heap, left_at: 0 };
+        let map = Map { chunk, granules, from, to, heap: record.heap, is_place: false, left_at: 0 };
         self.maps.insert(address, map);
         self.most_maps = self.most_maps.max(self.maps.len());
     }
@@ -265,9 +271,16 @@ impl Ground {
         }
     }
 
-    /// Whether a handle belongs at this mapping of it.
-    pub(super) fn is_place(&self, address: u64, map: &Map) -> bool {
-        self.chunk(map.chunk).is_some_and(|chunk| chunk.place == address)
+    /// Has a handle belong at an address at which it is mapped, or nowhere.
+    pub(super) fn set_place(&mut self, chunk: u32, address: Option<u64>) {
+        let Some(record) = self.chunks.get_mut(chunk) else { return };
+        let known = std::mem::replace(&mut record.place, address.unwrap_or(0));
+        if let Some(map) = self.maps.get_mut(&known) {
+            map.is_place = false;
+        }
+        if let Some(map) = address.and_then(|address| self.maps.get_mut(&address)) {
+            map.is_place = true;
+        }
     }
 
     /// The mappings in the order of their addresses.

@@ -17,10 +17,10 @@ impl<B: Backend> PageSource<B> {
     /// A handle is offered at an address: its place, if it has none yet and others belong beside it there. A window of a nest is nobody's
     /// place, for leaves come and go there; a handle that was one is offered there until it is moved.
     pub(super) fn settle_in(&mut self, chunk: u32, address: u64) {
-        let is_row = self.ground.is_row(address);
-        let Some(record) = self.ground.chunk_mut(chunk) else { return };
+        let Some(record) = self.ground.chunk(chunk) else { return };
         if record.place == 0 {
-            record.place = if is_row { address } else { 0 };
+            let place = self.ground.is_row(address).then_some(address);
+            self.ground.set_place(chunk, place);
         } else if record.place != address && !self.away.contains(&chunk) {
             self.away.push(chunk);
         }

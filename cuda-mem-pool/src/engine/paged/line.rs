@@ -59,6 +59,8 @@ impl<B: Backend> PageSource<B> {
         let mut slots: Vec<Slot> = Vec::with_capacity(whole.len() + free.len());
         let mut twins = vec![NONE; ground.numbers()];
         let mut free = free.iter().peekable();
+        // Up to where a heap is known to be done: stale mappings of one lie side by side.
+        let mut known = (NONE, 0);
         for (from, to) in ground.ranges() {
             let mut end = from;
             for (address, map) in ground.touching(from, to) {
@@ -69,9 +71,11 @@ impl<B: Backend> PageSource<B> {
                 if is_whole.get(chunk as usize) == Some(&true) {
                     (head, tail) = (end - address, end - address);
                 } else if map.is_stale() {
-                    let stays = is_patient && ground.is_place(address, map);
-                    if !stays && is_done(marks, map.heap, map.left_at, *round, backend)? {
+                    let was_done = map.heap == known.0 && map.left_at <= known.1;
+                    let stays = is_patient && map.is_place();
+                    if !stays && (was_done || is_done(marks, map.heap, map.left_at, *round, backend)?) {
                         push_gap(&mut slots, address, end, 1);
+                        known = (map.heap, if was_done { known.1 } else { map.left_at });
                     }
                 } else if map.heap == heap {
                     while free.peek().is_some_and(|free| free.end() <= address) {

@@ -45,9 +45,10 @@ impl<B: Backend> PageSource<B> {
                 handed_over?;
                 continue;
             }
+            // Between another heap's handles it would be no use.
+            self.ground.set_place(whole.chunk, None);
             if let Some(chunk) = self.ground.chunk_mut(whole.chunk) {
-                // Between another heap's handles it would be no use.
-                (chunk.heap, chunk.place) = (heap, 0);
+                chunk.heap = heap;
             }
             return Ok(Some(whole.chunk));
         }

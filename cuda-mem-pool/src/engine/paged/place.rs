@@ -35,7 +35,10 @@ impl<B: Backend> PageSource<B> {
             if best.is_some_and(|((known, size, _), ..)| (rest, free.size) > (known, size)) {
                 continue;
             }
-            for (address, broken) in self.ends(free, size) {
+            let first = self.at_beginning(free, size);
+            // Where nothing is broken, nothing is better.
+            let last = (first.1 > 0).then(|| self.at_end(free, size));
+            for (address, broken) in [Some(first), last].into_iter().flatten() {
                 let key = (rest + broken, free.size, address);
                 if best.is_none_or(|(known, ..)| key < known) {
                     best = Some((key, broken, free));
@@ -47,19 +50,22 @@ impl<B: Backend> PageSource<B> {
         Some(Place { number: free.number, address, price })
     }
 
-    /// The block at the beginning and at the end of a range: its address, and what it leaves of the handle it ends in.
-    fn ends(&self, free: Free, size: usize) -> [(u64, u64); 2] {
-        let first = free.address;
-        let last = free.end() - size as u64;
-        let broken_behind = self.ground.covering(first + size as u64 - 1).map_or(0, |(start, map)| {
-            let end = start + map.bytes() as u64;
-            let whole = start >= free.address && end <= free.end();
-            if whole { end - (first + size as u64) } else { 0 }
-        });
-        let broken_before = self.ground.covering(last).map_or(0, |(start, map)| {
-            let whole = start >= free.address && start + map.bytes() as u64 <= free.end();
-            if whole { last - start } else { 0 }
-        });
-        [(first, broken_behind), (last, broken_before)]
+    /// The block at the beginning of a range: its address, and what it leaves of the handle it ends in.
+    fn at_beginning(&self, free: Free, size: usize) -> (u64, u64) {
+        let to = free.address + size as u64;
+        (free.address, self.whole_at(free, to - 1).map_or(0, |(_, end)| end - to))
+    }
+
+    /// The block at the end of a range: its address, and what it leaves of the handle it begins in.
+    fn at_end(&self, free: Free, size: usize) -> (u64, u64) {
+        let from = free.end() - size as u64;
+        (from, self.whole_at(free, from).map_or(0, |(start, _)| from - start))
+    }
+
+    /// The mapping at an address, if all of it lies in the range.
+    fn whole_at(&self, free: Free, address: u64) -> Option<(u64, u64)> {
+        let (start, map) = self.ground.covering(address)?;
+        let end = start + map.bytes() as u64;
+        (start >= free.address && end <= free.end()).then_some((start, end))
     }
 }

@@ -375,7 +375,7 @@ impl<B: Backend> PageSource<B> {
         let stale: Vec<(u64, usize, u32, u64)> = self
             .ground
             .maps()
-            .filter(|(address, map)| map.is_stale() && !self.ground.is_place(*address, map))
+            .filter(|(_, map)| map.is_stale() && !map.is_place())
             .map(|(address, map)| (address, map.bytes(), map.heap, map.left_at))
             .collect();
         let too_many = self.ground.mappings() - self.policy.most_mappings / 2;

@@ -32,6 +32,10 @@ impl Machine {
             assert!(ground.is_row(chunk.place), "handle {number} belongs to {:#x}, in no row", chunk.place);
             assert!(chunk.maps.contains(&chunk.place), "handle {number} has left its place for good");
         }
+        for (address, map) in ground.maps() {
+            let is_place = ground.chunk(map.chunk).is_some_and(|chunk| chunk.place == address);
+            assert_eq!(map.is_place(), is_place, "{address:#x} knows better where its handle belongs");
+        }
     }
 
     /// Each byte of a handle is in one block, or free, in the heap that has the handle, once, and at a mapping that offers it.
