@@ -198,6 +198,14 @@ static void memory() {
   CA::enable(true);
   EXPECT(CA::get()->getMemoryInfo(0).second > 0);
   EXPECT(!CA::getExpandableSegmentSizes(0).empty());
+  // All devices are no device.
+  for (const int none : {-1, 99}) {
+    const auto device = static_cast<c10::DeviceIndex>(none);
+    const std::string refused = "Invalid device argument " + std::to_string(none) + ": did you call init?";
+    EXPECT(has(thrown([&] { CA::getDeviceStats(device); }), refused));
+    EXPECT(has(thrown([&] { CA::resetPeakStats(device); }), refused));
+    EXPECT(has(thrown([&] { CA::resetAccumulatedStats(device); }), refused));
+  }
   CA::resetPeakStats(0);
   CA::resetAccumulatedStats(0);
   EXPECT(CA::getDeviceStats(0).allocation[0].allocated == 0);
