@@ -457,9 +457,13 @@ static size_t segment_size() {
 }
 
 static void settings() {
+  EXPECT(has(thrown([] { c10::CachingAllocator::setAllocatorSettings("backend:cudaMallocAsync"); }), "backend"));
   c10::CachingAllocator::setAllocatorSettings("large_segment_size_mb:40,max_split_size_mb:64");
   EXPECT(segment_size() == 40 << 20);
   EXPECT(CA::getDeviceStats(0).max_split_size == 64 << 20);
+  // PyTorch's own allocator may be named, as in the environment.
+  c10::CachingAllocator::setAllocatorSettings(" backend : native , roundup_power2_divisions:[64:8,>:1],large_segment_size_mb:40");
+  EXPECT(segment_size() == 40 << 20 && CA::getDeviceStats(0).max_split_size == -1);
 }
 
 /// The driver refuses memory, and not for lack of it: that is told as PyTorch tells what CUDA refuses.
