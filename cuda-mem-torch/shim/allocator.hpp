@@ -8,6 +8,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -28,8 +29,11 @@ inline cuda_mem_torch_pool_id pool_id(const MempoolId_t& id) {
   return {id.first, id.second};
 }
 
+/// Of a call that names no device.
+constexpr DeviceIndex no_device = std::numeric_limits<DeviceIndex>::min();
+
 /// Throws what a call of the library failed with, as PyTorch's own allocator would.
-void check(int code, DeviceIndex device = -1);
+void check(int code, DeviceIndex device = no_device);
 
 /// As above, for a call that takes a block.
 void check_block(int code, const void* pointer);

@@ -5,9 +5,11 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/util/env.h>
 #include <torch/version.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <string>
 
@@ -51,13 +53,52 @@ void put(native::CUDAAllocator* allocator) {
   TORCH_CHECK(false, "another allocator is registered for CUDA and does not let go");
 }
 
+/// PyTorch compares a backend that its settings name with the allocator that is in place when it reads them, which is at their first use:
+/// here, while that is its own.
+void read_named_backend() {
+  // In the order in which it looks.
+  for (const char* variable : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
+    if (const auto settings = c10::utils::get_env(variable)) {
+      // Others are left to their first use: the program may change the variable until then.
+      if (settings->find("backend") != std::string::npos) {
+        native::CUDAAllocatorConfig::instance();
+      }
+      return;
+    }
+  }
+}
+
+/// Settings as PyTorch accepts them while this allocator is in place, by whose name it goes: that of its own, which this one takes the
+/// place of, may be named.
+std::string without_native_backend(const std::string& settings) {
+  std::string kept;
+  std::string pair;
+  int depth = 0;
+  const auto keep_pair = [&] {
+    if (pair != "backend:native") {
+      kept += (kept.empty() ? "" : ",") + pair;
+    }
+    pair.clear();
+  };
+  for (const char letter : settings) {
+    depth += (letter == '[') - (letter == ']');
+    if (letter == ',' && depth == 0) {
+      keep_pair();
+    } else if (std::isspace(static_cast<unsigned char>(letter)) == 0) {
+      pair += letter;
+    }
+  }
+  keep_pair();
+  return kept;
+}
+
 /// PyTorch's settings as they change.
 void follow_settings() {
   using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
   auto& hook = Config::getConfigParserHook();
   hook = [before = hook](const std::string& settings) {
     if (before) {
-      before(settings);
+      before(is_in_place() ? without_native_backend(settings) : settings);
     }
     if (is_in_place()) {
       the_allocator.load()->apply_settings();
@@ -157,6 +198,7 @@ void install(const std::string& version) {
   if (late) {
     refuse_routed(before, used);
   }
+  read_named_backend();
   Allocator* ours = the_allocator.load();
   if (ours == nullptr) {
     ours = new Allocator(before);

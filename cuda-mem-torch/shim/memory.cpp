@@ -42,7 +42,7 @@ void check(int code, DeviceIndex device) {
     case CUDA_MEM_TORCH_INVALID_ARGUMENT:
       // As PyTorch's own allocator says it, which programs may look for.
       TORCH_CHECK(
-          device >= -1 && device < c10::cuda::device_count(),
+          device == no_device || (device >= 0 && device < c10::cuda::device_count()),
           "Invalid device argument ",
           static_cast<int>(device),
           ": did you call init? ",

@@ -188,6 +188,11 @@ void track(void* data, const cuda_mem_torch_trace_entry* entry) noexcept {
   }
 }
 
+/// The library takes -1 for all devices. PyTorch has no word for that, and its own allocator refuses it.
+void expect_one(DeviceIndex device) {
+  TORCH_CHECK(device >= 0, "Invalid device argument ", static_cast<int>(device), ": did you call init?");
+}
+
 thread_local std::string user_metadata;
 
 } // namespace
@@ -236,6 +241,7 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
 }
 
 void Allocator::resetAccumulatedStats(DeviceIndex device) {
+  expect_one(device);
   check(cuda_mem_torch_reset_accumulated_stats(device), device);
   if (native_.is_late()) {
     native_->resetAccumulatedStats(device);
@@ -243,6 +249,7 @@ void Allocator::resetAccumulatedStats(DeviceIndex device) {
 }
 
 void Allocator::resetPeakStats(DeviceIndex device) {
+  expect_one(device);
   check(cuda_mem_torch_reset_peak_stats(device), device);
   if (native_.is_late()) {
     native_->resetPeakStats(device);

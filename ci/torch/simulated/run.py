@@ -111,10 +111,10 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         program, environment = build_program(folder, arguments.headers, arguments.build, "smoke.cpp", ["-O0", "-g1"])
-        # Where there is one device alone, nobody is asked which is current. The last two cannot make one of PyTorch's streams, or get memory, at first.
+        # Two name the allocator that ours takes the place of. Where there is one device alone, nobody is asked which is current. The last two cannot make one of PyTorch's streams, or get memory, at first.
         for words, settings, more in (
-            ([], "devices=2", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "0"}),
-            (["late"], "devices=2", {}),
+            ([], "devices=2", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "0", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}),
+            (["late"], "devices=2", {"PYTORCH_ALLOC_CONF": "backend:native"}),
             (["late"], "devices=1", {}),
             (["uncached"], "devices=2", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
             (["uncached"], "devices=2", {"PYTORCH_NO_HIP_MEMORY_CACHING": "1"}),

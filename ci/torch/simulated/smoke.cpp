@@ -198,6 +198,14 @@ static void memory() {
   CA::enable(true);
   EXPECT(CA::get()->getMemoryInfo(0).second > 0);
   EXPECT(!CA::getExpandableSegmentSizes(0).empty());
+  // All devices are no device.
+  for (const int none : {-1, 99}) {
+    const auto device = static_cast<c10::DeviceIndex>(none);
+    const std::string refused = "Invalid device argument " + std::to_string(none) + ": did you call init?";
+    EXPECT(has(thrown([&] { CA::getDeviceStats(device); }), refused));
+    EXPECT(has(thrown([&] { CA::resetPeakStats(device); }), refused));
+    EXPECT(has(thrown([&] { CA::resetAccumulatedStats(device); }), refused));
+  }
   CA::resetPeakStats(0);
   CA::resetAccumulatedStats(0);
   EXPECT(CA::getDeviceStats(0).allocation[0].allocated == 0);
@@ -449,9 +457,13 @@ static size_t segment_size() {
 }
 
 static void settings() {
+  EXPECT(has(thrown([] { c10::CachingAllocator::setAllocatorSettings("backend:cudaMallocAsync"); }), "backend"));
   c10::CachingAllocator::setAllocatorSettings("large_segment_size_mb:40,max_split_size_mb:64");
   EXPECT(segment_size() == 40 << 20);
   EXPECT(CA::getDeviceStats(0).max_split_size == 64 << 20);
+  // PyTorch's own allocator may be named, as in the environment.
+  c10::CachingAllocator::setAllocatorSettings(" backend : native , roundup_power2_divisions:[64:8,>:1],large_segment_size_mb:40");
+  EXPECT(segment_size() == 40 << 20 && CA::getDeviceStats(0).max_split_size == -1);
 }
 
 /// The driver refuses memory, and not for lack of it: that is told as PyTorch tells what CUDA refuses.

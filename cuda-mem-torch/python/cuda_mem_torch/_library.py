@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 from pathlib import Path
-from typing import Callable
+from typing import Callable, SupportsIndex
 
 from cuda_mem_torch._errors import CudaMemError
 
@@ -65,6 +66,20 @@ def set_settings(text: str, note: Callable[[str], None]) -> None:
         note(words.decode())
 
     check(load().cuda_mem_torch_set_settings(text.encode(), None, NOTE(told)))
+
+
+def number(name: str, value: SupportsIndex) -> int:
+    """An address, a size or a handle as the library takes it: ctypes would cut a number that does not fit."""
+    if not 0 <= operator.index(value) < 1 << 64:
+        raise ValueError(f"{name} is {value}; it must be from 0 to 2**64 - 1")
+    return operator.index(value)
+
+
+def device_number(index: int) -> int:
+    """The number of a device as the library takes it, which says itself what there is: as :func:`number`."""
+    if not -1 << 31 <= index < 1 << 31:
+        raise ValueError(f"the device is {index}, which is none")
+    return index
 
 
 def address_of(name: str) -> int:

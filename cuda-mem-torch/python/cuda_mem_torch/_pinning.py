@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING
 
 from cuda_mem_torch import _library
@@ -14,19 +13,12 @@ if TYPE_CHECKING:
 def pin_memory(data_ptr: int, size: int) -> None:
     """Pins ``size`` bytes at an address, for all devices. They stay mapped until they are unpinned. As
     ``torch.cuda._pin_memory_utils.pin_memory``."""
-    _library.check(_library.load().cuda_mem_torch_pin_memory(_number("data_ptr", data_ptr), _number("size", size)))
+    _library.check(_library.load().cuda_mem_torch_pin_memory(_library.number("data_ptr", data_ptr), _library.number("size", size)))
 
 
 def unpin_memory(data_ptr: int) -> None:
     """Unpins what was pinned at an address, which no device uses any more."""
-    _library.check(_library.load().cuda_mem_torch_unpin_memory(_number("data_ptr", data_ptr)))
-
-
-def _number(name: str, value: int) -> int:
-    """As the library takes it: ctypes would cut a number that does not fit."""
-    if not 0 <= operator.index(value) < 1 << 64:
-        raise ValueError(f"{name} is {value}; it must be from 0 to 2**64 - 1")
-    return operator.index(value)
+    _library.check(_library.load().cuda_mem_torch_unpin_memory(_library.number("data_ptr", data_ptr)))
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:

@@ -39,7 +39,7 @@ def report(path: str | os.PathLike[str], device: torch.device | int | str | None
         # C would end the path there.
         raise ValueError("embedded null byte")
     torch = _enabled("report()")
-    index = -1 if device is None else torch.cuda._utils._get_device_index(device, optional=True)
+    index = -1 if device is None else _library.device_number(torch.cuda._utils._get_device_index(device, optional=True))
     data, name = pickle.dumps(torch.cuda.memory._snapshot()), f"process {os.getpid()}"
     write = _library.load().cuda_mem_torch_write_report
     _library.check(write(data, len(data), index, name.encode(), file))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 from cuda_mem_torch import _library, _torch
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _DEFAULT = (0, 1)
 
 
-def forget_stream(stream: torch.cuda.Stream | int, device: torch.device | int | str | None = None) -> None:
+def forget_stream(stream: torch.cuda.Stream | SupportsIndex, device: torch.device | int | str | None = None) -> None:
     """Says that another library is about to destroy a stream that PyTorch allocated on (``torch.cuda.ExternalStream``). To be called
     before that, when it is given no more work: streams that were allocated on are asked now and then whether they capture, and the
     driver crashes over one that is no more. Tensors may outlive the stream. What was free of it serves others once its work is
@@ -20,10 +20,11 @@ def forget_stream(stream: torch.cuda.Stream | int, device: torch.device | int | 
 
     ``stream`` is a stream of PyTorch's, or the handle of one with its ``device``. Raises ``ValueError`` for one that PyTorch keeps
     for itself and for a handle without a device, ``CudaMemError`` while the stream captures; then it is not forgotten."""
-    if isinstance(stream, int):
+    if isinstance(stream, SupportsIndex):
         if device is None:
             raise ValueError("a handle does not say of which device its stream is: forget_stream(handle, device)")
-        handle, index = stream, _index(device)
+        # ctypes would cut a number that does not fit, which another stream may have.
+        handle, index = _library.number("the handle", stream), _index(device)
     else:
         handle, index = stream.cuda_stream, stream.device_index
         if device is not None and _index(device) != index:
@@ -37,4 +38,5 @@ def forget_stream(stream: torch.cuda.Stream | int, device: torch.device | int | 
 
 
 def _index(device: torch.device | int | str) -> int:
-    return device if isinstance(device, int) else int(_torch.load().cuda._utils._get_device_index(device, optional=True))
+    index = device if isinstance(device, int) else int(_torch.load().cuda._utils._get_device_index(device, optional=True))
+    return _library.device_number(index)

@@ -373,6 +373,18 @@ class Parts(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "of device 0, not of 1"):
             forget(external, 1)
 
+    def test_numbers_that_are_no_stream_are_named(self):
+        class Handle:
+            def __index__(self):
+                return 4096
+
+        cuda_mem_torch.forget_stream(Handle(), 0)
+        for handle in (-1, 1 << 64):
+            with self.assertRaisesRegex(ValueError, rf"the handle is {handle}; it must be from 0 to 2\*\*64 - 1"):
+                cuda_mem_torch.forget_stream(handle, 0)
+        with self.assertRaisesRegex(ValueError, "the device is 4294967296"):
+            cuda_mem_torch.forget_stream(4096, 1 << 32)
+
     def test_everything_public_is_documented(self):
         for name in cuda_mem_torch.__all__:
             self.assertTrue(getattr(cuda_mem_torch, name).__doc__, name)

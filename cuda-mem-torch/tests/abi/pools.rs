@@ -252,6 +252,10 @@ fn a_source_that_fails_is_asked_once_and_its_words_are_told() {
     unsafe { cuda_mem_torch_source_failed(c"nobody asked".as_ptr()) };
     let (code, asked) = ask(null_mut());
     assert!(code == CUDA_MEM_TORCH_OUT_OF_MEMORY && asked > 1, "{code}, {asked}");
+    // The device has enough, so that nobody is told to free nothing.
+    let told = message();
+    let helps = told.lines().next().and_then(|line| line.split_once("What would help: ")).unwrap().1;
+    assert!(helps.contains("outside of the private pool") && !helps.contains(" 0 bytes"), "{helps}");
     let failed = ask(std::ptr::without_provenance_mut(1));
     assert_eq!(failed, (CUDA_MEM_TORCH_SOURCE_FAILED, 1));
     assert!(message().contains("the network is down"), "{}", message());

@@ -242,6 +242,28 @@ fn only_what_is_in_somebodys_hands_can_be_freed() {
     assert_eq!(free(other), CUDA_MEM_TORCH_NOT_OURS);
 }
 
+#[test]
+fn the_memorys_own_device_counts_whichever_is_named() {
+    let _turn = turn();
+    succeed(join(c"elsewhere"));
+    let block = malloc(MIB).unwrap();
+    let mut handle = null_mut();
+    // SAFETY: no name, a place.
+    let refused = unsafe { cuda_mem_torch_symm_rendezvous(1, block, null(), &mut handle) };
+    assert_eq!((refused, handle), (CUDA_MEM_TORCH_INVALID_ARGUMENT, null_mut()));
+    assert!(message().contains("is on device 0, and not on device 1"), "{}", message());
+    let stream = capturing();
+    // SAFETY: nothing uses it.
+    assert_eq!(waits(|| succeed(unsafe { cuda_mem_torch_symm_delete(1, block) })), 0);
+    let other = malloc(MIB).unwrap();
+    assert_ne!(other, block, "a stream of its device may use it");
+    end_capture(stream);
+    assert_eq!(malloc(MIB).unwrap(), block);
+    succeed(free(block));
+    succeed(free(other));
+    succeed(leave(c"elsewhere"));
+}
+
 static CAPTURES: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" fn query(device: c_int) -> bool {

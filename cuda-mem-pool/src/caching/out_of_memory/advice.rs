@@ -47,6 +47,12 @@ pub enum Advice {
         /// How much.
         bytes: usize,
     },
+    /// There is room for a block of the size, but not where it was asked for: the pool's source gave no memory, or the pool's segments are
+    /// larger.
+    AskElsewhere {
+        /// How large a block would have fitted.
+        largest: usize,
+    },
     /// Free this much more, or ask for less.
     FreeMore {
         /// How much is missing.
@@ -68,7 +74,7 @@ pub(super) fn choose(report: &OutOfMemoryReport, moves: bool) -> Vec<Advice> {
     {
         advice.push(Advice::RaiseMemoryFraction { limit });
     }
-    if pending >= missing {
+    if pending > 0 && pending >= missing {
         advice.push(Advice::AwaitStreams { bytes: pending });
     }
     let private = report.cached.iter().filter(|cached| matches!(cached.pool, CachePool::Private(_)));
@@ -85,10 +91,13 @@ pub(super) fn choose(report: &OutOfMemoryReport, moves: bool) -> Vec<Advice> {
         });
     }
     let others = total.saturating_sub(free).saturating_sub(reserved);
-    if report.free.is_some() && others >= missing {
+    if report.free.is_some() && missing > 0 && others >= missing {
         advice.push(Advice::EndOthers { bytes: others });
     }
-    advice.push(Advice::FreeMore { bytes: missing });
+    advice.push(match missing {
+        0 => Advice::AskElsewhere { largest },
+        bytes => Advice::FreeMore { bytes },
+    });
     advice
 }
 
@@ -120,6 +129,11 @@ impl fmt::Display for Advice {
                 f,
                 "free blocks next to the {} that are free in pieces, or allocate large blocks first",
                 Bytes(bytes)
+            ),
+            Self::AskElsewhere { largest } => write!(
+                f,
+                "ask again, outside of the private pool if it was for one: a block of {} would have fitted",
+                Bytes(largest)
             ),
             Self::FreeMore { bytes } => write!(f, "free {} more, or ask for that much less", Bytes(bytes)),
         }

@@ -65,6 +65,14 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_rendezvous(
         let name = if name.is_null() { None } else { Some(unsafe { text(name, "name") }?) };
         let device = devices::device(device)?;
         let memory = NativeBackend::global().rendezvous(address.addr() as u64, name)?;
+        // Work of another device would not be waited for when the handle is closed.
+        let accepted = memory.device().as_raw();
+        if device.ordinal != accepted {
+            return Err(Failure::argument(format!(
+                "the memory at {address:p} is on device {accepted}, and not on device {}",
+                device.ordinal
+            )));
+        }
         let made =
             Box::into_raw(Box::new(cuda_mem_torch_symm_handle { table: OnceLock::new(), memory, device }));
         // SAFETY: the caller's promise.

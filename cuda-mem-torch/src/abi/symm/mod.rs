@@ -211,10 +211,12 @@ fn end(name: &str) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_symm_delete(device: c_int, address: *mut c_void) -> c_int {
     entry(|| {
-        let device = devices::device(device)?;
+        devices::device(device)?;
         let freed = NativeBackend::global().take(address.addr() as u64)?;
+        // Its own, whichever was named: that one's work may use it.
+        let own = devices::device(freed.group().device().as_raw())?;
         end(freed.group().name());
-        give_back(device, Leaving::Allocation(freed));
+        give_back(own, Leaving::Allocation(freed));
         Ok(())
     })
 }
