@@ -18,7 +18,7 @@ use cuda_mem_ipc::transport::Connection;
 use crate::common::World;
 use crate::common::gate::Gate;
 use crate::link::{LIMIT, SHORT, eventually};
-use crate::raw::{Branch, accept, accepted, both_ends, heard, offer, say, segment, write};
+use crate::raw::{Branch, accept, accepted, both_ends, generation, heard, offer, say, segment, write};
 
 /// A message, and the descriptors that travel with it.
 type Said<'m> = (Message, &'m [BorrowedFd<'m>]);
@@ -587,7 +587,12 @@ fn host_memory_that_was_retired_keeps_no_descriptor() {
     let announce = |segment| {
         let memory = SharedMapping::create(4096).unwrap();
         memory.write(0, &[1]).unwrap();
-        let said = wire::Segment { segment, generation: 1, bytes: memory.bytes() as u64, place: Place::Host };
+        let said = wire::Segment {
+            segment,
+            generation: generation(),
+            bytes: memory.bytes() as u64,
+            place: Place::Host,
+        };
         say(&hostile, Message::Segment(said), &[memory.as_fd()]);
     };
     let receive = |segment| {
@@ -621,7 +626,7 @@ fn host_memory_that_is_not_there_is_not_pinned() {
     let (importer, hostile, _words) = importer(&world);
     let holes = SharedMapping::create(1 << 30).unwrap();
     let bytes = holes.bytes() as u64;
-    let said = wire::Segment { segment: 0, generation: 1, bytes, place: Place::Host };
+    let said = wire::Segment { segment: 0, generation: generation(), bytes, place: Place::Host };
     say(&hostile, Message::Segment(said), &[holes.as_fd()]);
     say(&hostile, part(0, 1), &[]);
     let refused = importer.recv(LIMIT);

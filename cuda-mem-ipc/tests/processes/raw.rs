@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use cuda_mem_core::ipc::SharedWords;
@@ -111,5 +111,12 @@ pub(crate) fn segment(world: &World, number: u64) -> (ShareableMemory, Segment) 
     let memory =
         ShareableMemory::create(device, page, &CreateOptions::supported_by(device).unwrap()).unwrap();
     let place = Place::Device(device.uuid().unwrap());
-    (memory, Segment { segment: number, generation: 1, bytes: page as u64, place })
+    (memory, Segment { segment: number, generation: generation(), bytes: page as u64, place })
+}
+
+/// One that no other test's segments have: all tests of a process are one exporter to each other, and one's segment of a number would be
+/// taken for another's.
+pub(crate) fn generation() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::SeqCst)
 }
