@@ -10,6 +10,7 @@ use super::slot::StreamSlot;
 use crate::engine::paged::{PAGE, Policy};
 use crate::engine::segments::MOST;
 use crate::error::{Error, Result};
+use crate::mempool_id::MempoolId;
 use crate::primitive::{Ordering, lock};
 use crate::statistics::ActiveBytes;
 
@@ -42,7 +43,7 @@ impl Shared {
             Some(address) => Ok(address),
             None => {
                 self.give_back_beyond(slot, held);
-                self.give_up(slot, request)
+                self.give_up(slot, request, MempoolId::NONE)
             }
         }
     }
@@ -69,16 +70,18 @@ impl Shared {
         &self,
         slot: impl FnOnce() -> Result<&'a StreamSlot>,
         requested: usize,
+        pool: MempoolId,
     ) -> Result<u64> {
         if requested as u64 >= MOST {
             return Err(Error::TooLarge { bytes: requested });
         }
-        self.give_up(slot()?, Request { requested, size: requested })
+        self.give_up(slot()?, Request { requested, size: requested }, pool)
     }
 
-    /// The end: the error, of which observers are told.
-    pub(super) fn give_up(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
-        let report = self.report(slot, request)?;
+    /// The end: the error, of which observers are told. The request was one of a private pool, or of the default pool for
+    /// [`MempoolId::NONE`].
+    pub(super) fn give_up(&self, slot: &StreamSlot, request: Request, pool: MempoolId) -> Result<u64> {
+        let report = self.report(slot, request, pool)?;
         lock(&self.counts).num_ooms += 1;
         self.tell_out_of_memory(slot, request);
         self.callbacks.observe(&report);
@@ -89,12 +92,7 @@ impl Shared {
     /// stays, and the request may do without. Where the device is lost nothing helps, and that is what the program has to hear.
     fn try_steps(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
         for step in STEPS {
-            let may_have_helped = match step(self, slot, request) {
-                Err(error) if error.driver_error().is_some_and(DriverError::context_is_lost) => {
-                    return Err(error);
-                }
-                outcome => outcome.unwrap_or(true),
-            };
+            let may_have_helped = unless_lost(step(self, slot, request))?.unwrap_or(true);
             if may_have_helped && let Some(address) = self.try_grow(slot, request, None)? {
                 return Ok(Some(address));
             }
@@ -252,5 +250,13 @@ impl Shared {
         let bytes: usize =
             released.try_fold(0, |sum: usize, bytes| Ok::<_, Error>(sum.saturating_add(bytes?)))?;
         Ok(bytes.saturating_add(self.reclaim_released()?))
+    }
+}
+
+/// What an attempt gave that a request may do without; the error where the device is lost, since nothing helps there.
+pub(super) fn unless_lost<T>(outcome: Result<T>) -> Result<Option<T>> {
+    match outcome {
+        Err(error) if error.driver_error().is_some_and(DriverError::context_is_lost) => Err(error),
+        outcome => Ok(outcome.ok()),
     }
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, Stream};
+use cuda_mem_core::{Context, DriverError, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::history::{HistoryOptions, RecordContext, backtrace};
 use cuda_mem_pool::segments::Filter;
@@ -110,5 +110,63 @@ fn a_segment_that_is_put_back_keeps_its_stack() {
         let segment = snapshot.segments.iter().find(|segment| segment.segment_pool_id == id).unwrap();
         assert!(segment.frames.as_ref().is_some_and(|frames| !frames.is_empty()));
         assert_eq!(allocator.empty_pool_cache(id).unwrap(), 2 * MIB);
+    });
+}
+
+/// A driver that fails says nothing of whether the block is in use: it is asked again, and if that is in vain it is its error that is told.
+#[test]
+fn a_wait_before_a_checkpoint_that_fails_says_why() {
+    let transient = [&["cuEventQuery"][..], &["cuThreadExchangeStreamCaptureMode"]];
+    let transient = transient.map(|functions| (functions, 1, None));
+    let lasting = (&["cuEventQuery", "cuEventRecord"][..], 100, Some(CUresult::CUDA_ERROR_UNKNOWN));
+    for (functions, times, expected) in transient.into_iter().chain([lasting]) {
+        for restores in [false, true] {
+            small(|sim, allocator, context, stream| {
+                let (id, other) = (MempoolId::for_user(), Stream::new(context).unwrap());
+                allocator.create_or_incref_pool(id, None).unwrap();
+                let [kept, used] = [(); 2].map(|()| routed(allocator, id, MIB, stream).unwrap());
+                let checkpoint = allocator.checkpoint_pool(id).unwrap();
+                allocator.record_stream(used, &other).unwrap();
+                free(allocator, used);
+                let fail = |function| {
+                    (1..=times).for_each(|nth| sim.fail_call(function, nth, CUresult::CUDA_ERROR_UNKNOWN));
+                };
+                functions.iter().copied().for_each(fail);
+                let done = if restores {
+                    // SAFETY: nothing uses any of the blocks, and nobody frees those that are freed here.
+                    unsafe { allocator.restore_pool(id, &checkpoint) }.map(drop)
+                } else {
+                    allocator.checkpoint_pool(id).map(drop)
+                };
+                assert!(!sim.struck().is_empty(), "{functions:?}");
+                sim.clear_faults();
+                let code = done.as_ref().err().map(|error| error.driver_error().map(DriverError::code));
+                assert_eq!(code, expected.map(Some), "{functions:?}: {done:?}");
+                allocator.checkpoint_pool(id).unwrap();
+                free(allocator, kept);
+            });
+        }
+    }
+}
+
+/// Not at the limit either, where nothing is asked of the driver for memory.
+#[test]
+fn a_lost_device_is_not_told_of_as_a_full_pool() {
+    on(Sim::builder().memory(256 << 20), |sim, context| {
+        let options = CachingOptions::default().with_memory_fraction(0.5);
+        let allocator = CachingAllocator::new(context, &options).unwrap();
+        let (stream, id) = (Stream::new(context).unwrap(), MempoolId::for_user());
+        let kept = routed(&allocator, id, 80 * MIB, &stream).unwrap();
+        free(&allocator, allocator.allocate_by_address(40 * MIB, &stream).unwrap());
+        stream.synchronize().unwrap();
+        let lost = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
+        for call in ["cuEventRecord", "cuEventQuery", "cuStreamQuery", "cuMemUnmap", "cuMemRelease"] {
+            (1..=100).for_each(|nth| sim.fail_call(call, nth, lost));
+        }
+        let refused = routed(&allocator, MempoolId::for_user(), 60 * MIB, &stream).unwrap_err();
+        sim.clear_faults();
+        assert_eq!(refused.driver_error().map(DriverError::code), Some(lost), "{refused}");
+        assert_eq!(allocator.statistics().num_ooms, 0);
+        free(&allocator, kept);
     });
 }

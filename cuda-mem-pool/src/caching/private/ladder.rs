@@ -8,9 +8,10 @@ use super::State;
 use super::allocate::{Found, Routed, refused};
 use super::reclaim::{Leaving, Patience};
 use crate::caching::callbacks::refuse_watchers;
+use crate::caching::ladder::unless_lost;
 use crate::caching::pending::Pending;
-use crate::caching::shared::Shared;
-use crate::error::Result;
+use crate::caching::shared::{Shared, wait_for};
+use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
 use crate::segments::SegmentRequest;
@@ -38,8 +39,8 @@ impl Shared {
         }
         let slot = self.slot(routed.stream)?;
         let refused = match self.request(routed.requested) {
-            Some(request) => self.give_up(slot, request),
-            None => self.refuse_too_large(|| Ok(slot), routed.requested),
+            Some(request) => self.give_up(slot, request, routed.pool),
+            None => self.refuse_too_large(|| Ok(slot), routed.requested, routed.pool),
         };
         refused.map(Found::Block)
     }
@@ -48,7 +49,7 @@ impl Shared {
     fn make_room(&self, routed: Routed<'_>) -> Result<Option<Found>> {
         for patience in [Patience::None, Patience::Wait] {
             if patience == Patience::Wait {
-                self.wait_for_streams();
+                self.wait_for_streams()?;
                 self.wait_for_uses();
             }
             let wanted = match self.look(routed)? {
@@ -58,8 +59,8 @@ impl Shared {
             let leaving = self.take_available(routed.pool, &wanted);
             self.give_back(leaving, patience)?;
             // What the driver refuses stays, and the request may do without.
-            let _ = self.empty_cache();
-            let _ = self.reclaim(MempoolId::NONE, patience);
+            unless_lost(self.empty_cache())?;
+            unless_lost(self.reclaim(MempoolId::NONE, patience))?;
             if let Some(found) = self.look_or_extend(routed)? {
                 return Ok(Some(found));
             }
@@ -67,10 +68,13 @@ impl Shared {
         Ok(None)
     }
 
-    /// A block that is free by now, else one of a new segment. None if there is no memory for it.
+    /// A block that is free by now, or was left by a stream that ended, else one of a new segment. None if there is no memory for it.
     fn look_or_extend(&self, routed: Routed<'_>) -> Result<Option<Found>> {
         match self.look(routed)? {
-            Found::Miss(wanted, source) => self.extend(routed, wanted, source.as_ref()),
+            Found::Miss(wanted, source) => match self.look_at_left(routed)? {
+                None => self.extend(routed, wanted, source.as_ref()),
+                found => Ok(found),
+            },
             found => Ok(Some(found)),
         }
     }
@@ -88,17 +92,21 @@ impl Shared {
 
     /// Waits for all streams but those that capture, which nobody can wait for, and for what others do with freed blocks of the
     /// default pool: a stream that never asked for memory has no heap.
-    fn wait_for_streams(&self) {
+    fn wait_for_streams(&self) -> Result<()> {
         lock(&self.counts).num_sync_all_streams += 1;
         for slot in self.slots.iter() {
-            // Whatever it fails with, the events tell what is done.
-            let _ = slot.owner.wait();
+            // Whatever else it fails with, the events tell what is done.
+            unless_lost(slot.owner.wait().map_err(Error::Core))?;
+        }
+        // Those that have no heap, and that nobody else has any more: what they left can be had once they are done.
+        for stream in self.private.streams.left_to(1) {
+            unless_lost(wait_for(&stream).map_err(Error::Core))?;
         }
         for point in self.pending.points() {
-            // As above.
-            let _ = point.wait();
+            unless_lost(point.wait().map_err(Error::Core))?;
         }
         self.poll();
+        Ok(())
     }
 
     /// Waits for the streams that still use freed blocks, but for pools that a graph may be captured from now.
@@ -121,19 +129,21 @@ impl Shared {
     /// As [`Shared::reclaim`] of one pool, after a wait on the host for what may use its memory. A pool that is in use is not waited
     /// for.
     pub(super) fn reclaim_pool(&self, id: MempoolId) -> Result<usize> {
-        self.wait_for_pool(id, |state| state.pools.use_count(id) == 0);
+        if let Some(pending) = self.pending_of(id, |state| state.pools.use_count(id) == 0) {
+            self.wait_for(&pending);
+        }
         self.reclaim(id, Patience::Wait)
     }
 
-    /// Waits for the streams that still use freed blocks of one pool, if that is so.
-    pub(super) fn wait_for_pool(&self, id: MempoolId, is_so: impl FnOnce(&State) -> bool) {
+    /// What waits in one pool, if that is so.
+    pub(super) fn pending_of(
+        &self,
+        id: MempoolId,
+        is_so: impl FnOnce(&State) -> bool,
+    ) -> Option<Arc<Pending>> {
         let state = lock(&self.private.state);
         let is_so = is_so(&state);
-        let pending = state.notes.get(&id).filter(|_| is_so).map(|notes| Arc::clone(&notes.pending));
-        drop(state);
-        if let Some(pending) = pending {
-            self.wait_for(&pending);
-        }
+        state.notes.get(&id).filter(|_| is_so).map(|notes| Arc::clone(&notes.pending))
     }
 
     /// As [`Shared::reclaim_released`], after a wait on the host for what may use the memory: whether any went.
