@@ -94,6 +94,8 @@ fn modest(first: &Channel) {
         buffers.push(buffer);
         first.send(b"taken", &[]);
     }
+    // It is there as long as something is announced to it.
+    assert_eq!(first.receive().bytes, b"end");
 }
 
 #[test]
@@ -120,6 +122,7 @@ fn no_more_is_announced_ahead_than_the_importer_takes() {
             let known = [0, 1, 2].map(|index| index <= taken + 1);
             assert_eq!(announced(), known);
         }
+        modest.send(b"end", &[]);
         modest.finish();
     });
 }
