@@ -295,10 +295,30 @@ impl Stream {
     /// ```
     #[must_use]
     pub fn is_last_handle(&self) -> bool {
-        let is_last = self.inner.kind == Kind::Owned && Arc::strong_count(&self.inner) == 1;
+        self.is_left_to(1)
+    }
+
+    /// As [`Stream::is_last_handle`] for those who have so many handles to it: whether nobody else has any, as long as none of theirs is
+    /// dropped or cloned meanwhile.
+    ///
+    /// ```
+    /// use cuda_mem_core::{Driver, Stream};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let stream = Stream::new(&context)?;
+    /// let mine = [stream.clone(), stream.clone()];
+    /// assert!(!mine[0].is_left_to(2));
+    /// drop(stream);
+    /// assert!(mine[0].is_left_to(2));
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn is_left_to(&self, handles: usize) -> bool {
+        let is_left = self.inner.kind == Kind::Owned && Arc::strong_count(&self.inner) <= handles;
         // What was done with handles that are gone comes before what is done after this.
         std::sync::atomic::fence(Ordering::Acquire);
-        is_last
+        is_left
     }
 
     /// Says that the owner of a borrowed stream is about to destroy it though this value stays. Calls on it are

@@ -162,21 +162,32 @@ impl Owner {
         });
     }
 
-    /// The stream ends if nobody but this has it any more, and it is done: it can be given nothing else. A busy one is looked at again when
-    /// the next stream comes.
-    pub(super) fn end_if_left(&self) {
-        let id = self.id.load(Ordering::Relaxed);
-        self.end(id, |stream| {
-            // One that captures was lent by its handle, and asked would end its capture.
-            let is_left = stream.is_last_handle() && !stream.is_capturing().unwrap_or(true);
-            (is_left && stream.is_idle().unwrap_or(false)).then_some(End::Done)
-        });
+    /// The stream ends if nobody but the allocator has it any more, and it is done: it can be given nothing else. A busy one is looked at
+    /// again when the next stream comes. `is_left` counts its handles, while the one that is here stays.
+    pub(super) fn end_if_left(&self, is_left: impl FnOnce(&Stream) -> bool) {
+        self.end_left(self.id.load(Ordering::Relaxed), is_left);
+    }
+
+    /// Whether a stream that was served here last has ended, is done, and nobody but the allocator has it any more.
+    pub(super) fn is_left(&self, stream: &Stream, is_left: impl Fn(&Stream) -> bool) -> bool {
+        self.end_left(stream.id().as_raw(), &is_left)
+            || matches!(&*lock(&self.state), State::Ended(last, End::Done) if last == stream && is_left(last))
+    }
+
+    fn end_left(&self, id: u64, is_left: impl FnOnce(&Stream) -> bool) -> bool {
+        self.end(id, |stream| (is_left(stream) && is_done(stream)).then_some(End::Done))
     }
 
     /// Waits for all that the stream, or the last one, was given.
     pub(super) fn wait(&self) -> cuda_mem_core::Result<()> {
         self.served().wait()
     }
+}
+
+/// Whether a stream is known to have nothing to do that nobody gives anything. One that captures was lent by its handle, and asked would end
+/// its capture.
+pub(super) fn is_done(stream: &Stream) -> bool {
+    !stream.is_capturing().unwrap_or(true) && stream.is_idle().unwrap_or(false)
 }
 
 impl Served<Stream, Arc<Event>> {

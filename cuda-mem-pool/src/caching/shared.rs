@@ -177,7 +177,7 @@ impl Shared {
     fn new_slot(&self, numbers: &mut Numbers, stream: &Stream) -> Result<(&StreamSlot, Option<Stream>)> {
         let id = stream.id();
         let left = self.slots.iter().find_map(|slot| {
-            slot.owner.end_if_left();
+            slot.owner.end_if_left(|own| self.private.streams.is_left_to(own, 1));
             let is_reached = |point: &Arc<Event>| point.is_complete().unwrap_or(false);
             Some((slot, slot.owner.take_over(id.as_raw(), stream, is_reached)?))
         });
@@ -204,6 +204,12 @@ impl Shared {
         Ok((slot, last))
     }
 
+    /// The slot that a stream has, or had last if nobody took that over.
+    pub(super) fn slot_of(&self, stream: StreamId) -> Option<&StreamSlot> {
+        let number = lock(&self.numbers).by_stream.get(&stream).copied();
+        self.slots.get(number?)
+    }
+
     /// As [`CachingAllocator::forget_stream`](super::CachingAllocator::forget_stream).
     pub(super) fn forget_stream(&self, stream: &Stream) -> Result<()> {
         refuse_forked()?;
@@ -214,8 +220,7 @@ impl Shared {
             return Err(capturing.into());
         }
         let id = stream.id().as_raw();
-        let number = lock(&self.numbers).by_stream.get(&stream.id()).copied();
-        let slot = number.and_then(|number| self.slots.get(number));
+        let slot = self.slot_of(stream.id());
         // Before its end is looked for: nobody has it do anything behind that.
         let Some(slot) = slot.filter(|slot| slot.owner.begin_to_end(id)) else { return Ok(()) };
         let end = self.end_of(stream, capturing);
@@ -287,7 +292,7 @@ impl Shared {
     /// Waits until nothing uses the memory. Not for the whole context if that can be helped, which would fail every capture.
     /// False if that cannot be known, as of a stream that captures.
     fn wait(&self) -> bool {
-        let private = self.private.streams();
+        let private = self.private.streams.all();
         let of_slots = self.slots.iter().map(|slot| slot.owner.wait().or_else(|_| slot.owner.wait()));
         let of_private = private.iter().map(|stream| wait_for(stream).or_else(|_| wait_for(stream)));
         let mut streams: Vec<_> = of_slots.chain(of_private).collect();

@@ -25,6 +25,7 @@ mod forgotten_streams;
 #[path = "../../../cuda-mem-core/tests/sim/interrupted.rs"]
 #[allow(dead_code, reason = "shared with another crate's tests")]
 mod interrupted;
+mod left_streams;
 mod machines;
 mod pinned_cache;
 mod pinned_cache_model;

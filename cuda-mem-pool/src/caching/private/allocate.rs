@@ -148,7 +148,7 @@ impl Shared {
         stream: &Stream,
     ) -> u64 {
         let key = stream.id().as_raw();
-        state.streams.entry(key).or_insert_with(|| stream.clone());
+        state.streams.add(stream);
         state.blocks.add(Entry { pool, block, stream: key });
         if let Some(block) = state.pools.get(pool).ok().and_then(|pool| pool.heap().get(block)) {
             self.count_allocated(&block);

@@ -44,7 +44,7 @@ impl Shared {
         let mut after = Vec::with_capacity(restored.allocated.len());
         for &allocated in &restored.allocated {
             let Some(now) = block(&state, allocated) else { continue };
-            let Some(stream) = state.streams.get(&now.stream).cloned() else { continue };
+            let Some(stream) = state.streams.get(now.stream) else { continue };
             self.hand_out_private(&mut state, id, allocated, &stream);
             after.push(now);
         }

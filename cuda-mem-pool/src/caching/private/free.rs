@@ -25,7 +25,7 @@ impl Shared {
         let entry = state.blocks.take(address).ok_or(Error::UnknownAddress { address })?;
         let pending = state.notes.entry(entry.pool).or_default().pending.clone();
         let block = state.pools.get(entry.pool).ok().and_then(|pool| pool.heap().get(entry.block));
-        let owner = state.streams.get(&entry.stream).cloned();
+        let owner = state.streams.get(entry.stream);
         drop(state);
         let Some(block) = block else { return Err(Error::UnknownAddress { address }) };
         if let Some(other) = stream.filter(|stream| stream.id().as_raw() != entry.stream)
@@ -92,7 +92,7 @@ impl Shared {
         let Some(block) = block else { return };
         let (size, requested) = sizes(&block);
         if self.history.awaits_frees() {
-            let owner = state.streams.get(&entry.stream).cloned();
+            let owner = state.streams.get(entry.stream);
             drop(state);
             // Before anybody else may have it.
             self.tell_private(Action::FreeCompleted, entry.pool, address, requested, owner.as_ref());

@@ -50,6 +50,14 @@ impl HandedOut {
         self.freed.len()
     }
 
+    /// The blocks of a pool that belong to a stream belong to another.
+    pub(super) fn adopt(&mut self, pool: MempoolId, from: u64, to: u64) {
+        let all = self.live.values_mut().chain(self.freed.values_mut());
+        for entry in all.filter(|entry| entry.pool == pool && entry.stream == from) {
+            entry.stream = to;
+        }
+    }
+
     /// The blocks of a pool that somebody has.
     pub(super) fn of(&self, pool: MempoolId) -> Vec<Entry> {
         self.live.values().filter(|entry| entry.pool == pool).copied().collect()

@@ -9,7 +9,7 @@ use super::allocate::{Found, Routed, refused};
 use super::reclaim::{Leaving, Patience};
 use crate::caching::callbacks::refuse_watchers;
 use crate::caching::pending::Pending;
-use crate::caching::shared::Shared;
+use crate::caching::shared::{Shared, wait_for};
 use crate::error::Result;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
@@ -67,10 +67,13 @@ impl Shared {
         Ok(None)
     }
 
-    /// A block that is free by now, else one of a new segment. None if there is no memory for it.
+    /// A block that is free by now, or was left by a stream that ended, else one of a new segment. None if there is no memory for it.
     fn look_or_extend(&self, routed: Routed<'_>) -> Result<Option<Found>> {
         match self.look(routed)? {
-            Found::Miss(wanted, source) => self.extend(routed, wanted, source.as_ref()),
+            Found::Miss(wanted, source) => match self.look_at_left(routed)? {
+                None => self.extend(routed, wanted, source.as_ref()),
+                found => Ok(found),
+            },
             found => Ok(Some(found)),
         }
     }
@@ -93,6 +96,11 @@ impl Shared {
         for slot in self.slots.iter() {
             // Whatever it fails with, the events tell what is done.
             let _ = slot.owner.wait();
+        }
+        // Those that have no heap, and that nobody else has any more: what they left can be had once they are done.
+        for stream in self.private.streams.left_to(1) {
+            // As above.
+            let _ = wait_for(&stream);
         }
         for point in self.pending.points() {
             // As above.

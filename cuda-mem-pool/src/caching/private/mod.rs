@@ -10,6 +10,7 @@ mod checkpoint;
 mod free;
 mod handed_out;
 mod ladder;
+mod left;
 mod limit;
 mod memory;
 mod peers;
@@ -17,6 +18,7 @@ mod reclaim;
 mod routes;
 mod share;
 mod shown;
+mod streams;
 mod told;
 
 pub use share::BlockExport;
@@ -24,11 +26,12 @@ pub use share::BlockExport;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Stream};
+use cuda_mem_core::Context;
 
 use self::captured::Captures;
 use self::handed_out::HandedOut;
 use self::memory::Memory;
+use self::streams::Streams;
 use super::pending::Pending;
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
@@ -53,6 +56,10 @@ pub(super) struct Private {
     /// From how many bytes on garbage is collected; the largest number for never.
     garbage: AtomicUsize,
     state: Mutex<State>,
+    /// As the books have them.
+    pub(super) streams: Arc<Streams>,
+    /// Who finds out which streams nobody has any more.
+    leaving: Mutex<()>,
     captures: Captures,
     memory: Memory,
     shard: Shard,
@@ -65,8 +72,8 @@ struct State {
     /// What the books do not know of a pool.
     notes: HashMap<MempoolId, Notes>,
     blocks: HandedOut,
-    /// The streams that blocks belong to, by id.
-    streams: HashMap<u64, Stream>,
+    /// The streams that blocks belong to.
+    streams: Arc<Streams>,
     /// The stacks of the requests that segments were made for, by address. They stay when a recording ends, as long as the segment
     /// does.
     makers: HashMap<u64, Frames>,
@@ -86,12 +93,13 @@ impl State {
 
 impl Private {
     pub(super) fn new(context: &Context, shard: Shard, options: Options) -> Self {
+        let streams = Arc::<Streams>::default();
         let state = State {
             options,
             pools: PrivatePools::new(options),
             notes: HashMap::new(),
             blocks: HandedOut::default(),
-            streams: HashMap::new(),
+            streams: Arc::clone(&streams),
             makers: HashMap::new(),
         };
         Self {
@@ -102,6 +110,8 @@ impl Private {
             limit: AtomicUsize::new(usize::MAX),
             garbage: AtomicUsize::new(usize::MAX),
             state: Mutex::new(state),
+            streams,
+            leaving: Mutex::new(()),
             captures: Captures::default(),
             memory: Memory::new(context),
             shard,
@@ -132,11 +142,6 @@ impl Private {
     /// Host memory that the books take.
     pub(super) fn metadata_bytes(&self) -> usize {
         lock(&self.state).blocks.metadata_bytes()
-    }
-
-    /// The streams that blocks belong to: not all of them have a heap of the default pool.
-    pub(super) fn streams(&self) -> Vec<Stream> {
-        lock(&self.state).streams.values().cloned().collect()
     }
 
     /// Gives all memory back, at the end: nobody has a block and the device is done. What a call refuses stays.

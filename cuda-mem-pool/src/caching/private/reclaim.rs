@@ -83,7 +83,10 @@ impl Shared {
             bytes = bytes.saturating_add(size as usize);
         }
         let forgotten = lock(&self.private.state).forget();
-        drop(forgotten);
+        drop((forgotten, streams, users));
+        if bytes > 0 {
+            self.let_go_of_left();
+        }
         result.map(|()| bytes)
     }
 
@@ -92,7 +95,7 @@ impl Shared {
     fn users(&self, leaving: &Leaving, patience: Patience) -> Vec<Stream> {
         let mut users: Vec<Stream> = leaving.owner.iter().cloned().collect();
         if leaving.captured {
-            users.extend(lock(&self.private.state).streams.values().cloned());
+            users.extend(self.private.streams.all());
             for slot in self.slots.iter() {
                 let is_done = match slot.owner.served() {
                     Served::By(stream) => {
@@ -182,13 +185,17 @@ impl State {
     /// From here on its address may become another segment's.
     pub(super) fn leaving(&mut self, taken: TakenSegment<Arc<dyn RawResource>>) -> Leaving {
         let captured = self.is_captured(taken.id);
-        let owner = self.streams.get(&taken.segment.stream).cloned();
+        let owner = self.streams.get(taken.segment.stream);
         let maker = self.makers.remove(&taken.segment.address);
         Leaving { taken, captured, owner, maker }
     }
 
     fn put_back(&mut self, leaving: Leaving) -> std::result::Result<(), PoolError> {
         self.pools.put_back(&leaving.taken)?;
+        // Nobody but who took it may have had its stream.
+        if let Some(owner) = &leaving.owner {
+            self.streams.add(owner);
+        }
         if let Some(maker) = leaving.maker {
             self.makers.insert(leaving.taken.segment.address, maker);
         }
@@ -202,8 +209,6 @@ impl State {
             self.notes.keys().copied().filter(|id| self.pools.get(*id).is_err()).collect();
         let notes = gone.into_iter().filter_map(|id| self.notes.remove(&id)).collect();
         let none = self.pools.iter().next().is_none();
-        let streams =
-            if none { self.streams.drain().map(|(_, stream)| stream).collect() } else { Vec::new() };
-        (notes, streams)
+        (notes, self.streams.take(|_| none))
     }
 }

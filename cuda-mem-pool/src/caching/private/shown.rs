@@ -102,7 +102,7 @@ fn shown(
     };
     let blocks = segment.blocks().map(block).collect();
     SegmentInfo {
-        stream: state.streams.get(&segment.stream()).map_or(0, shown_handle),
+        stream: state.streams.get(segment.stream()).map_or(0, |stream| shown_handle(&stream)),
         segment_pool_id: id,
         serial: Some(segment.serial()),
         frames: state.makers.get(&segment.address()).cloned(),

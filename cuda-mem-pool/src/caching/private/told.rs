@@ -68,7 +68,7 @@ impl Shared {
             return;
         }
         let note = |action: Action, block: &Block, frames: Option<Frames>| {
-            let stream = state.streams.get(&block.stream).map_or(0, shown_handle);
+            let stream = state.streams.get(block.stream).map_or(0, |stream| shown_handle(&stream));
             self.note(Event { action, address: block.address, size: block.requested, stream, pool }, frames);
         };
         let of_frees = frames.filter(|_| self.history.has_context(RecordContext::All));

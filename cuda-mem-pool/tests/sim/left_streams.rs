@@ -1,0 +1,165 @@
+//! Streams that come and go beside private pools: what they leave there serves the next ones, once it is done, and they are destroyed.
+
+use std::thread;
+use std::time::Duration;
+
+use cuda_mem_core::{Context, Event, Stream};
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::segments::Filter;
+use cuda_mem_pool::{Error, MempoolId};
+use cuda_mem_sim::Sim;
+
+use crate::common::capture::{Capture, RELAXED};
+use crate::common::gate::Gate;
+use crate::rig::on;
+
+const MIB: usize = 1 << 20;
+/// As many as would fill the device, at a segment each.
+const MANY: usize = 40;
+
+fn small(test: impl FnOnce(&Sim, &Context, &CachingAllocator)) {
+    on(Sim::builder().memory(64 << 20), |sim, context| {
+        test(sim, context, &CachingAllocator::new(context, &CachingOptions::default()).unwrap());
+    });
+}
+
+fn free(allocator: &CachingAllocator, address: u64) {
+    // SAFETY: tests free what they allocated, once, and nothing that still runs uses it but what was recorded.
+    unsafe { allocator.free_by_address(address) }.unwrap();
+}
+
+/// A block of a pool, which is in use once more.
+fn routed(allocator: &CachingAllocator, id: MempoolId, bytes: usize, stream: &Stream) -> Result<u64, Error> {
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    let block = allocator.allocate_by_address(bytes, stream);
+    allocator.end_allocate_to_pool(id).unwrap();
+    block
+}
+
+/// A stream that is held up by another, which the gate keeps.
+fn held_up(context: &Context) -> (Stream, Gate) {
+    let (stream, held) = (Stream::new(context).unwrap(), Stream::new(context).unwrap());
+    let (gate, behind) = (Gate::before(&held), Event::new(context).unwrap());
+    held.record(&behind).unwrap();
+    stream.wait(&behind).unwrap();
+    (stream, gate)
+}
+
+fn destroyed(sim: &Sim) -> usize {
+    sim.log().records().iter().filter(|record| record.function == "cuStreamDestroy").count()
+}
+
+#[test]
+fn streams_that_come_and_go_beside_a_pool_leave_it_to_the_next_ones() {
+    for in_the_default_pool_too in [false, true] {
+        small(|sim, context, allocator| {
+            let (id, keeper) = (MempoolId::for_user(), Stream::new(context).unwrap());
+            let kept = routed(allocator, id, 1000, &keeper).unwrap();
+            for _ in 0..MANY {
+                let stream = Stream::new(context).unwrap();
+                free(allocator, routed(allocator, id, 1000, &stream).unwrap());
+                if in_the_default_pool_too {
+                    free(allocator, allocator.allocate_by_address(10 * MIB, &stream).unwrap());
+                }
+            }
+            let blocks = if in_the_default_pool_too { 10 * MIB } else { 0 };
+            assert_eq!(allocator.reserved_bytes(), 4 * MIB + blocks);
+            assert!(destroyed(sim) >= MANY - 2, "{}", destroyed(sim));
+            assert!(allocator.stream_segment_sizes().unwrap().len() <= 2);
+            free(allocator, kept);
+        });
+    }
+}
+
+#[test]
+fn blocks_that_somebody_has_belong_to_the_next_stream() {
+    small(|sim, context, allocator| {
+        let id = MempoolId::for_user();
+        let blocks: Vec<u64> =
+            (0..MANY).map(|_| routed(allocator, id, 1000, &Stream::new(context).unwrap()).unwrap()).collect();
+        assert_eq!(allocator.reserved_bytes(), 2 * MIB);
+        assert!(destroyed(sim) >= MANY - 2);
+        let (next, other) = (Stream::new(context).unwrap(), Stream::new(context).unwrap());
+        let last = routed(allocator, id, 1000, &next).unwrap();
+        // Each comes back to the stream that has it now, behind what others do with it.
+        let gate = Gate::before(&other);
+        allocator.record_stream(blocks[0], &other).unwrap();
+        blocks.iter().for_each(|&block| free(allocator, block));
+        assert_eq!(routed(allocator, id, 1000, &next).unwrap(), blocks[1]);
+        gate.open();
+        other.synchronize().unwrap();
+        allocator.empty_cache().unwrap();
+        assert_eq!(routed(allocator, id, 1000, &next).unwrap(), blocks[0]);
+        assert_eq!(allocator.reserved_bytes(), 2 * MIB);
+        [last, blocks[0], blocks[1]].into_iter().for_each(|block| free(allocator, block));
+    });
+}
+
+#[test]
+fn a_stream_with_work_leaves_nothing_before_that_is_done() {
+    small(|sim, context, allocator| {
+        let (id, next) = (MempoolId::for_user(), Stream::new(context).unwrap());
+        let (stream, gate) = held_up(context);
+        let block = routed(allocator, id, 30 * MIB, &stream).unwrap();
+        free(allocator, block);
+        drop(stream);
+        let other = routed(allocator, id, 24 * MIB, &next).unwrap();
+        assert_eq!(allocator.reserved_bytes(), 54 * MIB, "its work runs yet");
+        let opens = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            gate.open();
+            gate
+        });
+        // Without other memory the host waits.
+        assert_eq!(routed(allocator, id, 30 * MIB, &next).unwrap(), block);
+        assert_eq!(destroyed(sim), 1);
+        assert_eq!(allocator.statistics().num_ooms, 0);
+        drop(opens.join().unwrap());
+        [block, other].into_iter().for_each(|block| free(allocator, block));
+    });
+}
+
+#[test]
+fn a_stream_that_somebody_has_keeps_its_memory() {
+    small(|sim, context, allocator| {
+        let (id, next) = (MempoolId::for_user(), Stream::new(context).unwrap());
+        let stream = Stream::new(context).unwrap();
+        let block = routed(allocator, id, 1000, &stream).unwrap();
+        free(allocator, block);
+        let other = routed(allocator, id, 1000, &next).unwrap();
+        assert_eq!(allocator.reserved_bytes(), 4 * MIB);
+        assert_eq!(routed(allocator, id, 1000, &stream).unwrap(), block);
+        assert_eq!(destroyed(sim), 0);
+        [block, other].into_iter().for_each(|block| free(allocator, block));
+    });
+}
+
+#[test]
+fn a_pool_that_a_graph_may_use_keeps_its_streams() {
+    small(|sim, context, allocator| {
+        let (id, other) = (MempoolId::for_graph(), MempoolId::for_user());
+        let stream = Stream::new(context).unwrap();
+        let capture = Capture::begin(&stream, RELAXED);
+        free(allocator, routed(allocator, id, 1000, &stream).unwrap());
+        drop(capture.end().unwrap());
+        drop(stream);
+        for _ in 0..2 {
+            let next = Stream::new(context).unwrap();
+            free(allocator, routed(allocator, id, 1000, &next).unwrap());
+        }
+        assert_eq!(allocator.reserved_bytes(), 6 * MIB);
+        assert_eq!(destroyed(sim), 0);
+        // Another pool's streams are destroyed all the same.
+        for _ in 0..MANY {
+            let next = Stream::new(context).unwrap();
+            free(allocator, routed(allocator, other, 1000, &next).unwrap());
+        }
+        assert_eq!(allocator.reserved_bytes(), 8 * MIB);
+        assert_eq!(destroyed(sim), MANY - 1);
+        for _ in 0..3 {
+            allocator.release_pool(id).unwrap();
+        }
+        assert_eq!(allocator.empty_pool_cache(id).unwrap(), 6 * MIB);
+        assert_eq!(destroyed(sim), MANY + 2);
+    });
+}
