@@ -168,6 +168,11 @@ impl Pending {
         self.take(|waiting| waiting.points.is_some())
     }
 
+    /// All freed blocks.
+    pub(super) fn take_all(&self) -> Vec<Waiting> {
+        self.take(|_| true)
+    }
+
     /// Whether a freed block of the stream may come back before its capture ends.
     pub(super) fn has_captured(&self, owner: u64) -> bool {
         lock(&self.freed).iter().any(|waiting| waiting.is_captured_of(owner))
@@ -250,6 +255,16 @@ impl Waiting {
         self.points.iter().flatten().try_for_each(|point| Ok(point.wait()?))
     }
 
+    /// As [`Waiting::wait`], behind points that are recorded now where there are none, or those that there are say nothing.
+    pub(super) fn end(&mut self, observer: &Observer) -> Result<()> {
+        if self.points.is_none() || self.wait().is_err() {
+            self.points = None;
+            self.points = Some(record(&mut self.uses, observer)?);
+            self.wait()?;
+        }
+        Ok(())
+    }
+
     /// Lets a stream wait for the uses, by their points; whether it does.
     pub(super) fn hold_up(&self, stream: &Stream, observer: &Observer) -> bool {
         let told = |point: &UsePoint| {
@@ -266,6 +281,10 @@ impl Waiting {
 
 /// The points of uses, which are recorded now; None if that cannot be because a stream captures.
 fn recorded(uses: &mut Uses, observer: &Observer) -> Option<Vec<UsePoint>> {
+    record(uses, observer).ok()
+}
+
+fn record(uses: &mut Uses, observer: &Observer) -> cuda_mem_core::Result<Vec<UsePoint>> {
     let told = |point: &UsePoint| DriverCall::Record { stream: point.stream().id(), event: None };
-    observer.watch_all(|| uses.points(), |points| points.iter().map(told).collect()).ok()
+    observer.watch_all(|| uses.points(), |points| points.iter().map(told).collect())
 }

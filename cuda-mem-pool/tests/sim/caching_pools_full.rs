@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, Stream};
+use cuda_mem_core::{Context, DriverError, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::history::{HistoryOptions, RecordContext, backtrace};
 use cuda_mem_pool::segments::Filter;
@@ -111,4 +111,40 @@ fn a_segment_that_is_put_back_keeps_its_stack() {
         assert!(segment.frames.as_ref().is_some_and(|frames| !frames.is_empty()));
         assert_eq!(allocator.empty_pool_cache(id).unwrap(), 2 * MIB);
     });
+}
+
+/// A driver that fails says nothing of whether the block is in use: it is asked again, and if that is in vain it is its error that is told.
+#[test]
+fn a_wait_before_a_checkpoint_that_fails_says_why() {
+    let transient = [&["cuEventQuery"][..], &["cuThreadExchangeStreamCaptureMode"]];
+    let transient = transient.map(|functions| (functions, 1, None));
+    let lasting = (&["cuEventQuery", "cuEventRecord"][..], 100, Some(CUresult::CUDA_ERROR_UNKNOWN));
+    for (functions, times, expected) in transient.into_iter().chain([lasting]) {
+        for restores in [false, true] {
+            small(|sim, allocator, context, stream| {
+                let (id, other) = (MempoolId::for_user(), Stream::new(context).unwrap());
+                allocator.create_or_incref_pool(id, None).unwrap();
+                let [kept, used] = [(); 2].map(|()| routed(allocator, id, MIB, stream).unwrap());
+                let checkpoint = allocator.checkpoint_pool(id).unwrap();
+                allocator.record_stream(used, &other).unwrap();
+                free(allocator, used);
+                let fail = |function| {
+                    (1..=times).for_each(|nth| sim.fail_call(function, nth, CUresult::CUDA_ERROR_UNKNOWN));
+                };
+                functions.iter().copied().for_each(fail);
+                let done = if restores {
+                    // SAFETY: nothing uses any of the blocks, and nobody frees those that are freed here.
+                    unsafe { allocator.restore_pool(id, &checkpoint) }.map(drop)
+                } else {
+                    allocator.checkpoint_pool(id).map(drop)
+                };
+                assert!(!sim.struck().is_empty(), "{functions:?}");
+                sim.clear_faults();
+                let code = done.as_ref().err().map(|error| error.driver_error().map(DriverError::code));
+                assert_eq!(code, expected.map(Some), "{functions:?}: {done:?}");
+                allocator.checkpoint_pool(id).unwrap();
+                free(allocator, kept);
+            });
+        }
+    }
 }

@@ -196,7 +196,7 @@ impl CachingAllocator {
     /// # Errors
     ///
     /// [`PoolError`](crate::segments::PoolError) in [`Error::Pool`] if there is no such pool, it was released, or streams still use freed blocks of it:
-    /// while allocations go to it, and where one of the streams captures.
+    /// while allocations go to it, and where one of the streams captures. [`Error::Core`] of the driver if that fails what is waited for.
     pub fn checkpoint_pool(&self, id: MempoolId) -> Result<Checkpoint> {
         self.shared().checkpoint_pool(id)
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::State;
 use super::allocate::{pool_of, sizes};
 use crate::caching::callbacks::is_watching;
+use crate::caching::pending::Pending;
 use crate::caching::shared::{Shared, refuse_forked};
 use crate::error::Result;
 use crate::history::{History, RecordContext};
@@ -68,7 +69,9 @@ impl Shared {
         refuse_forked()?;
         // Points come first: they are what is waited for.
         self.poll_private();
-        self.wait_for_pool(id, |state| state.is_at_rest(id));
+        if let Some(pending) = self.pending_of(id, |state| state.is_at_rest(id)) {
+            self.end_all(&pending)?;
+        }
         // What another thread has taken out comes back soon, unless that thread waits too: for a stream, or for the tracker or watcher
         // that this one is in.
         let until = Instant::now() + LONG;
@@ -77,6 +80,24 @@ impl Shared {
             thread::sleep(SOON);
         }
         Ok(())
+    }
+
+    /// Waits for the streams that still use freed blocks. What cannot be waited for waits on, and that is not an error unless the driver
+    /// has one: it is known by its blocks.
+    fn end_all(&self, pending: &Pending) -> Result<()> {
+        let mut result = Ok(());
+        for mut waiting in pending.take_all() {
+            match waiting.end(&self.observer) {
+                Ok(()) => self.complete_private(waiting.block.address),
+                Err(error) => {
+                    pending.put_back(waiting);
+                    if error.driver_error().is_some() {
+                        result = result.and(Err(error));
+                    }
+                }
+            }
+        }
+        result
     }
 
     /// Whether another thread is about to give a freed block of a pool back, to which no allocations go.

@@ -129,19 +129,21 @@ impl Shared {
     /// As [`Shared::reclaim`] of one pool, after a wait on the host for what may use its memory. A pool that is in use is not waited
     /// for.
     pub(super) fn reclaim_pool(&self, id: MempoolId) -> Result<usize> {
-        self.wait_for_pool(id, |state| state.pools.use_count(id) == 0);
+        if let Some(pending) = self.pending_of(id, |state| state.pools.use_count(id) == 0) {
+            self.wait_for(&pending);
+        }
         self.reclaim(id, Patience::Wait)
     }
 
-    /// Waits for the streams that still use freed blocks of one pool, if that is so.
-    pub(super) fn wait_for_pool(&self, id: MempoolId, is_so: impl FnOnce(&State) -> bool) {
+    /// What waits in one pool, if that is so.
+    pub(super) fn pending_of(
+        &self,
+        id: MempoolId,
+        is_so: impl FnOnce(&State) -> bool,
+    ) -> Option<Arc<Pending>> {
         let state = lock(&self.private.state);
         let is_so = is_so(&state);
-        let pending = state.notes.get(&id).filter(|_| is_so).map(|notes| Arc::clone(&notes.pending));
-        drop(state);
-        if let Some(pending) = pending {
-            self.wait_for(&pending);
-        }
+        state.notes.get(&id).filter(|_| is_so).map(|notes| Arc::clone(&notes.pending))
     }
 
     /// As [`Shared::reclaim_released`], after a wait on the host for what may use the memory: whether any went.
