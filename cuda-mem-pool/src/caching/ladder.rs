@@ -89,12 +89,7 @@ impl Shared {
     /// stays, and the request may do without. Where the device is lost nothing helps, and that is what the program has to hear.
     fn try_steps(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
         for step in STEPS {
-            let may_have_helped = match step(self, slot, request) {
-                Err(error) if error.driver_error().is_some_and(DriverError::context_is_lost) => {
-                    return Err(error);
-                }
-                outcome => outcome.unwrap_or(true),
-            };
+            let may_have_helped = unless_lost(step(self, slot, request))?.unwrap_or(true);
             if may_have_helped && let Some(address) = self.try_grow(slot, request, None)? {
                 return Ok(Some(address));
             }
@@ -252,5 +247,13 @@ impl Shared {
         let bytes: usize =
             released.try_fold(0, |sum: usize, bytes| Ok::<_, Error>(sum.saturating_add(bytes?)))?;
         Ok(bytes.saturating_add(self.reclaim_released()?))
+    }
+}
+
+/// What an attempt gave that a request may do without; the error where the device is lost, since nothing helps there.
+pub(super) fn unless_lost<T>(outcome: Result<T>) -> Result<Option<T>> {
+    match outcome {
+        Err(error) if error.driver_error().is_some_and(DriverError::context_is_lost) => Err(error),
+        outcome => Ok(outcome.ok()),
     }
 }

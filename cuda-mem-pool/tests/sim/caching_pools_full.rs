@@ -148,3 +148,25 @@ fn a_wait_before_a_checkpoint_that_fails_says_why() {
         }
     }
 }
+
+/// Not at the limit either, where nothing is asked of the driver for memory.
+#[test]
+fn a_lost_device_is_not_told_of_as_a_full_pool() {
+    on(Sim::builder().memory(256 << 20), |sim, context| {
+        let options = CachingOptions::default().with_memory_fraction(0.5);
+        let allocator = CachingAllocator::new(context, &options).unwrap();
+        let (stream, id) = (Stream::new(context).unwrap(), MempoolId::for_user());
+        let kept = routed(&allocator, id, 80 * MIB, &stream).unwrap();
+        free(&allocator, allocator.allocate_by_address(40 * MIB, &stream).unwrap());
+        stream.synchronize().unwrap();
+        let lost = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
+        for call in ["cuEventRecord", "cuEventQuery", "cuStreamQuery", "cuMemUnmap", "cuMemRelease"] {
+            (1..=100).for_each(|nth| sim.fail_call(call, nth, lost));
+        }
+        let refused = routed(&allocator, MempoolId::for_user(), 60 * MIB, &stream).unwrap_err();
+        sim.clear_faults();
+        assert_eq!(refused.driver_error().map(DriverError::code), Some(lost), "{refused}");
+        assert_eq!(allocator.statistics().num_ooms, 0);
+        free(&allocator, kept);
+    });
+}

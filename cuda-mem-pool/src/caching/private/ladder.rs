@@ -8,9 +8,10 @@ use super::State;
 use super::allocate::{Found, Routed, refused};
 use super::reclaim::{Leaving, Patience};
 use crate::caching::callbacks::refuse_watchers;
+use crate::caching::ladder::unless_lost;
 use crate::caching::pending::Pending;
 use crate::caching::shared::{Shared, wait_for};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
 use crate::segments::SegmentRequest;
@@ -48,7 +49,7 @@ impl Shared {
     fn make_room(&self, routed: Routed<'_>) -> Result<Option<Found>> {
         for patience in [Patience::None, Patience::Wait] {
             if patience == Patience::Wait {
-                self.wait_for_streams();
+                self.wait_for_streams()?;
                 self.wait_for_uses();
             }
             let wanted = match self.look(routed)? {
@@ -58,8 +59,8 @@ impl Shared {
             let leaving = self.take_available(routed.pool, &wanted);
             self.give_back(leaving, patience)?;
             // What the driver refuses stays, and the request may do without.
-            let _ = self.empty_cache();
-            let _ = self.reclaim(MempoolId::NONE, patience);
+            unless_lost(self.empty_cache())?;
+            unless_lost(self.reclaim(MempoolId::NONE, patience))?;
             if let Some(found) = self.look_or_extend(routed)? {
                 return Ok(Some(found));
             }
@@ -91,22 +92,21 @@ impl Shared {
 
     /// Waits for all streams but those that capture, which nobody can wait for, and for what others do with freed blocks of the
     /// default pool: a stream that never asked for memory has no heap.
-    fn wait_for_streams(&self) {
+    fn wait_for_streams(&self) -> Result<()> {
         lock(&self.counts).num_sync_all_streams += 1;
         for slot in self.slots.iter() {
-            // Whatever it fails with, the events tell what is done.
-            let _ = slot.owner.wait();
+            // Whatever else it fails with, the events tell what is done.
+            unless_lost(slot.owner.wait().map_err(Error::Core))?;
         }
         // Those that have no heap, and that nobody else has any more: what they left can be had once they are done.
         for stream in self.private.streams.left_to(1) {
-            // As above.
-            let _ = wait_for(&stream);
+            unless_lost(wait_for(&stream).map_err(Error::Core))?;
         }
         for point in self.pending.points() {
-            // As above.
-            let _ = point.wait();
+            unless_lost(point.wait().map_err(Error::Core))?;
         }
         self.poll();
+        Ok(())
     }
 
     /// Waits for the streams that still use freed blocks, but for pools that a graph may be captured from now.
