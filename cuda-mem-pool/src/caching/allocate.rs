@@ -7,6 +7,7 @@ use super::shared::{OtherHeaps, Shared};
 use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, GrowError, Load, MEDIUM, Policy, StreamHeap, Wanted, block_size};
 use crate::error::{Error, Result};
+use crate::mempool_id::MempoolId;
 use crate::primitive::Ordering;
 use crate::statistics::{ActiveBytes, PoolSize, ShardGuard};
 
@@ -91,7 +92,7 @@ impl Shared {
             return Ok(address);
         }
         let Some(request) = self.request(requested) else {
-            return self.refuse_too_large(slot, requested);
+            return self.refuse_too_large(slot, requested, MempoolId::NONE);
         };
         let slot = slot()?;
         if self.history.is_listening() {
@@ -175,7 +176,7 @@ impl Shared {
     fn grow(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
         refuse_watchers()?;
         if request.size > self.total {
-            return self.give_up(slot, request);
+            return self.give_up(slot, request, MempoolId::NONE);
         }
         self.poll();
         self.take_in();

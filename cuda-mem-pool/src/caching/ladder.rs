@@ -10,6 +10,7 @@ use super::slot::StreamSlot;
 use crate::engine::paged::{PAGE, Policy};
 use crate::engine::segments::MOST;
 use crate::error::{Error, Result};
+use crate::mempool_id::MempoolId;
 use crate::primitive::{Ordering, lock};
 use crate::statistics::ActiveBytes;
 
@@ -42,7 +43,7 @@ impl Shared {
             Some(address) => Ok(address),
             None => {
                 self.give_back_beyond(slot, held);
-                self.give_up(slot, request)
+                self.give_up(slot, request, MempoolId::NONE)
             }
         }
     }
@@ -69,16 +70,18 @@ impl Shared {
         &self,
         slot: impl FnOnce() -> Result<&'a StreamSlot>,
         requested: usize,
+        pool: MempoolId,
     ) -> Result<u64> {
         if requested as u64 >= MOST {
             return Err(Error::TooLarge { bytes: requested });
         }
-        self.give_up(slot()?, Request { requested, size: requested })
+        self.give_up(slot()?, Request { requested, size: requested }, pool)
     }
 
-    /// The end: the error, of which observers are told.
-    pub(super) fn give_up(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
-        let report = self.report(slot, request)?;
+    /// The end: the error, of which observers are told. The request was one of a private pool, or of the default pool for
+    /// [`MempoolId::NONE`].
+    pub(super) fn give_up(&self, slot: &StreamSlot, request: Request, pool: MempoolId) -> Result<u64> {
+        let report = self.report(slot, request, pool)?;
         lock(&self.counts).num_ooms += 1;
         self.tell_out_of_memory(slot, request);
         self.callbacks.observe(&report);

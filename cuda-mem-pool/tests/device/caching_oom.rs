@@ -298,3 +298,56 @@ fn a_forgotten_pin_keeps_the_allocator() {
     assert_eq!(pinned.segments().unwrap()[0].pins, 1);
     assert_eq!(pinned.export_posix_fds().unwrap().len(), pinned.segments().unwrap().len());
 }
+
+/// What a pool would lend is among what would have been had.
+#[test]
+fn what_pools_lend_counts_as_what_would_have_fitted() {
+    let world = World::new();
+    let (allocator, id) = (limited(&world, 64 * MIB), MempoolId::for_user());
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    drop(allocator.allocate(30 * MIB, &world.stream).unwrap());
+    allocator.end_allocate_to_pool(id).unwrap();
+    let kept = allocator.allocate(20 * MIB, &world.stream).unwrap();
+    let before = report(&allocator, 50 * MIB, &world).largest;
+    assert!(before < 30 * MIB, "{before}: it lends nothing yet");
+    allocator.set_use_on_oom(id, true).unwrap();
+    let largest = report(&allocator, 50 * MIB, &world).largest;
+    assert_eq!(largest, 30 * MIB);
+    drop(allocator.allocate(largest, &world.stream).unwrap());
+    let other = world.new_stream();
+    let refused = allocator.allocate(50 * MIB, &other).unwrap_err();
+    assert!(matches!(&refused, Error::DeviceOutOfMemory(report) if report.largest < 30 * MIB), "{refused}");
+    drop(kept);
+    allocator.release_pool(id).unwrap();
+}
+
+#[test]
+fn a_request_of_a_private_pool_is_told_what_that_would_have_given() {
+    let world = World::new();
+    let (allocator, id) = (limited(&world, 64 * MIB), MempoolId::for_user());
+    let routed = |bytes: usize| {
+        allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+        let block = allocator.allocate(bytes, &world.stream);
+        allocator.end_allocate_to_pool(id).unwrap();
+        block
+    };
+    let largest = || match routed(50 * MIB) {
+        Err(Error::DeviceOutOfMemory(report)) => report.largest,
+        other => panic!("{other:?}"),
+    };
+    let full = allocator.allocate(48 * MIB, &world.stream).unwrap();
+    let total = world.context.device().total_memory().unwrap();
+    let limit = (allocator.memory_fraction() * total as f64).round() as usize;
+    let room = limit - allocator.reserved_bytes();
+    assert!((10 * MIB..20 * MIB).contains(&room), "{room}");
+    assert_eq!(largest(), room / (2 * MIB) * (2 * MIB), "a segment of its own");
+    let more = allocator.allocate(8 * MIB, &world.stream).unwrap();
+    assert_eq!(largest(), MIB, "large segments have 20 MiB");
+    drop((full, more));
+    // What is free in the pool, and in no other.
+    drop(routed(30 * MIB).unwrap());
+    let full = allocator.allocate(30 * MIB, &world.stream).unwrap();
+    assert_eq!(largest(), 30 * MIB);
+    drop(routed(30 * MIB).unwrap());
+    drop(full);
+}

@@ -8,6 +8,7 @@ use crate::caching::shared::Shared;
 use crate::caching::slot::StreamSlot;
 use crate::engine::paged::{PAGE, StreamHeap};
 use crate::error::Result;
+use crate::mempool_id::MempoolId;
 
 /// The free memory of all heaps, as a request of one of them sees it.
 #[derive(Default)]
@@ -25,6 +26,7 @@ impl Shared {
         &self,
         slot: &StreamSlot,
         request: Request,
+        pool: MempoolId,
     ) -> Result<OutOfMemoryReport> {
         self.count_all_left();
         let live = self.ledger.read();
@@ -42,6 +44,12 @@ impl Shared {
         let device_free = self.context.memory_info().ok().map(|memory| memory.free);
         let room = device_free.unwrap_or(0).min(limit.saturating_sub(reserved)) / PAGE * PAGE;
         let movable = if self.moves { free.movable } else { 0 };
+        let stream = slot.owner.stream().map(|stream| stream.id().as_raw());
+        let of_private = stream.map_or(0, |stream| self.private.largest(pool, stream, room));
+        let largest = match pool {
+            MempoolId::NONE => free.own.max(movable.saturating_add(room)).max(of_private),
+            _ => of_private,
+        };
         let mut report = OutOfMemoryReport {
             device: self.context.device(),
             requested: request.requested,
@@ -53,7 +61,7 @@ impl Shared {
             pending: active.saturating_sub(in_blocks),
             cached: free.cached.into_iter().chain(private).collect(),
             pinned,
-            largest: free.own.max(movable.saturating_add(room)),
+            largest,
             processes: nvml::processes(self.context.device()).ok(),
             advice: Vec::new(),
         };

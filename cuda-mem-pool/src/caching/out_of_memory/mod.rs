@@ -60,7 +60,8 @@ pub struct OutOfMemoryReport {
     pub cached: Vec<CachedMemory>,
     /// What has to stay where it is because it is [pinned](CachingAllocator::pin), in use or not.
     pub pinned: usize,
-    /// The largest block that this stream would have got, without anything being freed.
+    /// The largest block that this stream would have got, without anything being freed: of the private pool that was asked, or of the default
+    /// pool and those that lend in need. What a private pool's own source would have given is not known, and not counted.
     pub largest: usize,
     /// The processes that have a context on the device, this one among them, as far as NVIDIA's management library is there and
     /// knows.

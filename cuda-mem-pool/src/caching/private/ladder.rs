@@ -39,8 +39,8 @@ impl Shared {
         }
         let slot = self.slot(routed.stream)?;
         let refused = match self.request(routed.requested) {
-            Some(request) => self.give_up(slot, request),
-            None => self.refuse_too_large(|| Ok(slot), routed.requested),
+            Some(request) => self.give_up(slot, request, routed.pool),
+            None => self.refuse_too_large(|| Ok(slot), routed.requested, routed.pool),
         };
         refused.map(Found::Block)
     }

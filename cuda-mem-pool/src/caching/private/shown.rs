@@ -7,6 +7,7 @@ use super::{Private, State};
 use crate::caching::out_of_memory::{CachePool, CachedMemory};
 use crate::caching::shared::Shared;
 use crate::caching::slot::shown_handle;
+use crate::engine::paged::PAGE;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
 use crate::segments::{Block, BlockState as Doing, SegmentKind, SegmentView};
@@ -59,6 +60,19 @@ impl Private {
             }
         });
         cached.filter(|cached| cached.bytes > 0).collect()
+    }
+
+    /// The largest block that a stream would get of a private pool, when there is so much room for a segment of the device's own memory; for
+    /// [`MempoolId::NONE`] of those that lend in need.
+    pub(in crate::caching) fn largest(&self, id: MempoolId, stream: u64, room: usize) -> usize {
+        let state = lock(&self.state);
+        if id == MempoolId::NONE {
+            return state.pools.largest_on_oom(stream) as usize;
+        }
+        let Ok(pool) = state.pools.get(id) else { return 0 };
+        // What another source would have given nobody knows.
+        let room = if pool.source().is_some() { 0 } else { room };
+        pool.heap().largest_for(stream, room as u64, PAGE as u64) as usize
     }
 
     /// How many blocks that somebody has, and how many segments, have `least` bytes or more.

@@ -33,6 +33,11 @@ impl BlockPool {
     /// forbid it, there is none: what is larger is not looked at, as in PyTorch.
     pub(super) fn find(&mut self, stream: u64, size: u64, options: &Options) -> Option<u32> {
         self.searches = self.searches.wrapping_add(1);
+        self.fitting(stream, size, options)
+    }
+
+    /// As [`BlockPool::find`], without ageing.
+    pub(super) fn fitting(&self, stream: u64, size: u64, options: &Options) -> Option<u32> {
         let (&(_, found, _), &number) = self.at_least(stream, size)?;
         let most_split = options.max_split_size().unwrap_or(u64::MAX);
         let allowed = if size < most_split {
@@ -52,6 +57,11 @@ impl BlockPool {
     pub(super) fn below(&self, stream: u64, size: u64, least: u64) -> impl Iterator<Item = u32> {
         let least = least.min(size);
         self.free.range((stream, least, 0)..(stream, size, 0)).rev().map(|(_, &number)| number)
+    }
+
+    /// The sizes of the stream's blocks.
+    pub(super) fn sizes(&self, stream: u64) -> impl Iterator<Item = u64> {
+        self.free.range((stream, 0, 0)..=(stream, u64::MAX, u64::MAX)).map(|(&(_, size, _), _)| size)
     }
 
     /// All, by stream, size and address.

@@ -9,6 +9,7 @@ mod block_pool;
 mod checkpoint;
 mod error;
 mod heap;
+mod largest;
 mod layout;
 mod options;
 mod pieces;

@@ -28,6 +28,11 @@ impl Options {
         Ok(in_steps(bytes, self.roundup_power2_divisions()[size_class(bytes)]))
     }
 
+    /// The largest block that has no more than so many bytes.
+    pub(super) fn largest_block(&self, bytes: u64) -> u64 {
+        in_whole_steps(bytes, self.roundup_power2_divisions()[size_class(bytes)])
+    }
+
     /// The bytes of the segment that a block of `block` bytes needs when nothing free fits.
     #[must_use]
     pub fn segment_size(&self, block: u64) -> u64 {
@@ -55,4 +60,14 @@ pub(crate) fn in_steps(bytes: u64, divisions: u64) -> u64 {
         return bytes.next_multiple_of(step);
     }
     bytes.max(1).next_multiple_of(MIN_BLOCK_SIZE)
+}
+
+/// The largest size of [`in_steps`] up to this.
+fn in_whole_steps(bytes: u64, divisions: u64) -> u64 {
+    let step = if divisions > 1 && bytes > divisions.saturating_mul(MIN_BLOCK_SIZE) {
+        (1 << bytes.ilog2()) / divisions
+    } else {
+        MIN_BLOCK_SIZE
+    };
+    bytes / step * step
 }

@@ -73,6 +73,11 @@ impl<S> PrivatePool<S> {
         self.uses == 0
     }
 
+    /// Whether its free memory serves others in need.
+    pub(super) fn lends(&self) -> bool {
+        self.use_on_oom && !self.captured && !self.is_freeable()
+    }
+
     /// Whether nobody uses it and it has no memory, not even on its way out.
     pub(super) fn is_over(&self) -> bool {
         self.is_freeable() && self.leaving == 0 && self.heap.totals().segments == 0

@@ -158,13 +158,18 @@ impl<S> PrivatePools<S> {
         stream: u64,
         bytes: u64,
     ) -> Result<Option<(MempoolId, BlockId)>, SegmentError> {
-        let lends = |pool: &PrivatePool<S>| pool.use_on_oom && !pool.captured && !pool.is_freeable();
-        for (&id, pool) in self.pools.iter_mut().filter(|(_, pool)| lends(pool)) {
+        for (&id, pool) in self.pools.iter_mut().filter(|(_, pool)| pool.lends()) {
             if let Allocation::Hit(block) = pool.heap.allocate(stream, bytes)? {
                 return Ok(Some((id, block)));
             }
         }
         Ok(None)
+    }
+
+    /// The largest block that [`PrivatePools::allocate_on_oom`] would give.
+    pub(crate) fn largest_on_oom(&self, stream: u64) -> u64 {
+        let lending = self.pools.values().filter(|pool| pool.lends());
+        lending.map(|pool| pool.heap.largest_for(stream, 0, 1)).max().unwrap_or(0)
     }
 
     /// The layout of a pool as it is.

@@ -2,6 +2,7 @@
 
 mod knobs;
 mod ladder;
+mod largest;
 mod model;
 mod order;
 mod pools;
