@@ -168,11 +168,15 @@ impl Log {
             }
             blocks.push(block);
         }
-        // What the log lacks could not be allocated.
+        // What the log lacks could not be allocated, beside what the trace knows of already.
         let failed = history.blocks.iter().zip(missing).filter(|(_, missing)| *missing);
-        let failed = failed.map(|(block, _)| OutOfMemory {
-            moment: met(block.allocated).max(1).min(self.moment),
-            requested: block.requested,
+        let failed = failed.map(|(block, _)| (block.allocated, block.requested));
+        let refused = history.out_of_memory.iter().map(|event| (event.moment, event.requested));
+        let mut failed: Vec<_> = failed.chain(refused).collect();
+        failed.sort_unstable();
+        let failed = failed.into_iter().map(|(moment, requested)| OutOfMemory {
+            moment: met(moment).max(1).min(self.moment),
+            requested,
             free: None,
         });
         history.out_of_memory = failed.collect();

@@ -255,12 +255,14 @@ fn a_call_log_adds_addresses_and_reserved_memory() {
 #[test]
 fn what_a_call_log_lacks_could_not_be_allocated() {
     let files = Files::new("failed");
-    files.write("trace.csv", TRACE);
+    // Of a block without bytes no log says anything.
+    files.write("trace.csv", &format!("{TRACE}a,90,0,0,950,1\na,91,{},0,951,1\nf,91,,0,952,1\n", 1u64 << 60));
     let calls =
         files.write("calls.csv", "0,malloc,8192,1048576\n1,alloc,0,8192,1000,0\n2,free,0\n3,mfree,8192\n");
     let (history, _) = read(&Recording { calls: Some(calls), ..files.arguments("trace.csv") }).unwrap();
-    let [failed] = &history.out_of_memory[..] else { panic!("{history:?}") };
+    let [failed, larger] = &history.out_of_memory[..] else { panic!("{history:?}") };
     assert_eq!((failed.moment, failed.requested, failed.free), (2, 2 << 20, None));
+    assert_eq!((larger.moment, larger.requested, larger.free), (3, 1 << 60, None));
     assert_eq!(history.series().unwrap().reserved.unwrap(), [0, 1 << 20, 1 << 20, 1 << 20, 0]);
     assert_eq!(recount(&history, 2), [1024, 0, 1 << 20]);
 }
