@@ -163,3 +163,30 @@ fn a_pool_that_a_graph_may_use_keeps_its_streams() {
         assert_eq!(destroyed(sim), MANY + 2);
     });
 }
+
+/// The default streams of threads are nobody's when those have ended.
+#[test]
+fn threads_that_come_and_go_beside_a_pool_leave_it_to_the_next_ones() {
+    small(|_, context, allocator| {
+        let (id, keeper) = (MempoolId::for_user(), Stream::new(context).unwrap());
+        let kept = routed(allocator, id, 1000, &keeper).unwrap();
+        let in_a_thread = || {
+            let taken = || {
+                let stream = Stream::per_thread(context).unwrap();
+                routed(allocator, id, 1000, &stream).unwrap()
+            };
+            thread::scope(|scope| scope.spawn(taken).join()).unwrap()
+        };
+        // One has a block of the thread before.
+        let first = in_a_thread();
+        for _ in 0..MANY {
+            free(allocator, in_a_thread());
+        }
+        assert_eq!(allocator.reserved_bytes(), 4 * MIB);
+        [kept, first].into_iter().for_each(|block| free(allocator, block));
+        while allocator.pool_use_count(id) > 0 {
+            allocator.release_pool(id).unwrap();
+        }
+        assert_eq!(allocator.empty_pool_cache(id).unwrap(), 4 * MIB);
+    });
+}

@@ -7,7 +7,8 @@ use std::thread;
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Error as CoreError, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_pool::{Allocation, DeviceAccessible, Error, MemoryResource};
+use cuda_mem_pool::segments::Filter;
+use cuda_mem_pool::{Allocation, DeviceAccessible, Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
 use crate::rig::on;
@@ -154,8 +155,21 @@ impl World<'_> {
 
 #[test]
 fn nobody_has_what_others_use_whichever_streams_end() {
-    on(Sim::builder().memory(64 << 20).workers(3), |sim, context| {
+    streams_end(64 << 20, |_| {});
+}
+
+/// A pool gives on what streams have that nobody has any more, while others come and go.
+#[test]
+fn nobody_has_what_others_use_of_a_private_pool_either() {
+    streams_end(256 << 20, |allocator| {
+        allocator.begin_allocate_to_pool(MempoolId::for_user(), Filter::new(|_| true)).unwrap();
+    });
+}
+
+fn streams_end(memory: u64, set_up: impl FnOnce(&CachingAllocator)) {
+    on(Sim::builder().memory(memory).workers(3), |sim, context| {
         let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        set_up(&allocator);
         let world = World { sim, context, allocator, bag: Bag::default() };
         for generation in 0..GENERATIONS {
             thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What streams leave in private pools that nobody but the allocator has any more.
+//! What streams leave in private pools that nobody but the allocator has any more, or whose threads have ended.
 //!
 //! Such a stream is given nothing else, so once it is done another stream can have all that it had, also the blocks that somebody has: as
 //! with the heaps of the default pool it is as if it had been one stream all the time. What a graph may use stays as it is.
@@ -45,14 +45,15 @@ impl Shared {
         drop(gone);
     }
 
-    /// The streams that nobody else has any more and that are done, by id. They stay so.
+    /// The streams that nobody else has any more and that are done, by id. They stay so, but for that of a thread: a destructor that runs
+    /// late there may use it.
     fn left_streams(&self) -> Vec<u64> {
         // One thread at a time: the handles that another one has here would count as somebody's.
         let _turn = lock_over_calls(&self.private.leaving);
         // One handle is with the pools and one with a heap, if the stream has any.
         let streams = self.private.streams.left_to(2);
         let left = streams.iter().filter(|stream| self.is_left(stream));
-        left.map(|stream| stream.id().as_raw()).collect()
+        left.map(|stream| stream.id().as_raw()).chain(self.private.streams.ended()).collect()
     }
 
     /// Whether nobody has a stream but the pools, its heap and the caller, and it is done.
@@ -71,7 +72,10 @@ impl State {
         let captured = self.is_captured(id);
         let Ok(pool) = self.pools.get_mut(id) else { return false };
         let heap = pool.heap_mut();
-        if captured || !heap.segments().any(|segment| segment.stream() == from) {
+        if captured
+            || self.streams.is_in_use(from)
+            || !heap.segments().any(|segment| segment.stream() == from)
+        {
             return false;
         }
         heap.adopt(from, to.id().as_raw());

@@ -9,6 +9,7 @@ use cuda_mem_core::{Stream, StreamId, Uses};
 
 use super::State;
 use super::allocate::pool_of;
+use super::streams::Known;
 use crate::caching::owner::{End, Served};
 use crate::caching::shared::{Shared, wait_for};
 use crate::caching::slot::shown_handle;
@@ -67,7 +68,9 @@ impl Shared {
         let (mut bytes, mut result) = (0usize, Ok(()));
         for (leaving, users) in leaving.into_iter().zip(&users) {
             let FreeSegment { address, bytes: size, kind, .. } = leaving.taken.segment;
-            let quiet = !users.is_empty() && users.iter().all(|user| streams.is_quiet(user));
+            // Of another thread's default stream nothing can be asked.
+            let mut is_quiet = |user| self.private.streams.has_ended(user) || streams.is_quiet(user);
+            let quiet = !users.is_empty() && users.iter().all(&mut is_quiet);
             let refusal = if quiet { self.private.memory.release(address).err() } else { None };
             if !quiet || refusal.is_some() {
                 let kept = lock(&self.private.state).put_back(leaving).map_err(Error::Pool);
@@ -194,7 +197,7 @@ impl State {
         self.pools.put_back(&leaving.taken)?;
         // Nobody but who took it may have had its stream.
         if let Some(owner) = &leaving.owner {
-            self.streams.add(owner);
+            self.streams.keep(owner);
         }
         if let Some(maker) = leaving.maker {
             self.makers.insert(leaving.taken.segment.address, maker);
@@ -204,7 +207,7 @@ impl State {
 
     /// Forgets the notes of pools that are no more, and the streams when there are none: to be dropped without the lock. A graph may
     /// run on any of the streams while its pool is there, which it is until its last segment has gone.
-    fn forget(&mut self) -> (Vec<super::Notes>, Vec<Stream>) {
+    fn forget(&mut self) -> (Vec<super::Notes>, Vec<Known>) {
         let gone: Vec<MempoolId> =
             self.notes.keys().copied().filter(|id| self.pools.get(*id).is_err()).collect();
         let notes = gone.into_iter().filter_map(|id| self.notes.remove(&id)).collect();
