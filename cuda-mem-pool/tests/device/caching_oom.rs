@@ -311,8 +311,11 @@ fn what_pools_lend_counts_as_what_would_have_fitted() {
     let before = report(&allocator, 50 * MIB, &world).largest;
     assert!(before < 30 * MIB, "{before}: it lends nothing yet");
     allocator.set_use_on_oom(id, true).unwrap();
-    let largest = report(&allocator, 50 * MIB, &world).largest;
+    let refused = report(&allocator, 50 * MIB, &world);
+    let (largest, advice) = (refused.largest, &refused.advice);
     assert_eq!(largest, 30 * MIB);
+    let releases = advice.iter().any(|advice| matches!(advice, Advice::ReleasePools { .. }));
+    assert!(!releases, "all of it would be less than was asked for: {refused}");
     drop(allocator.allocate(largest, &world.stream).unwrap());
     let other = world.new_stream();
     let refused = allocator.allocate(50 * MIB, &other).unwrap_err();

@@ -60,14 +60,14 @@ pub enum Advice {
     },
 }
 
-/// What the figures say; the surest help first.
-pub(super) fn choose(report: &OutOfMemoryReport, moves: bool) -> Vec<Advice> {
-    let OutOfMemoryReport { requested, total, reserved, pending, largest, .. } = *report;
+/// What the figures say; the surest help first. What more memory would be added to is `together`: not what is free in a private pool.
+pub(super) fn choose(report: &OutOfMemoryReport, moves: bool, together: usize) -> Vec<Advice> {
+    let OutOfMemoryReport { requested, total, reserved, pending, .. } = *report;
     if requested > total {
         return vec![Advice::LargerThanDevice { total }];
     }
     let mut advice = Vec::new();
-    let missing = requested.saturating_sub(largest);
+    let missing = requested.saturating_sub(together);
     let free = report.free.unwrap_or(0);
     if let Some(limit) = report.limit
         && free >= missing

@@ -46,10 +46,11 @@ impl Shared {
         let movable = if self.moves { free.movable } else { 0 };
         let stream = slot.owner.stream().map(|stream| stream.id().as_raw());
         let of_private = stream.map_or(0, |stream| self.private.largest(pool, stream, room));
-        let largest = match pool {
-            MempoolId::NONE => free.own.max(movable.saturating_add(room)).max(of_private),
-            _ => of_private,
+        let together = match pool {
+            MempoolId::NONE => free.own.max(movable.saturating_add(room)),
+            _ => room,
         };
+        let largest = if pool == MempoolId::NONE { together.max(of_private) } else { of_private };
         let mut report = OutOfMemoryReport {
             device: self.context.device(),
             requested: request.requested,
@@ -65,7 +66,7 @@ impl Shared {
             processes: nvml::processes(self.context.device()).ok(),
             advice: Vec::new(),
         };
-        report.advice = advice::choose(&report, self.moves);
+        report.advice = advice::choose(&report, self.moves, together);
         Ok(report)
     }
 
