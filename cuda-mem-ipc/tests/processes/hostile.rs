@@ -749,9 +749,10 @@ fn what_is_to_be_kept_is_kept_once() {
     let (importer, hostile, words) = importer(&world);
     let (keepers, keepsake) = std::io::pipe().unwrap();
     let before = open();
-    for _ in 0..5000 {
-        say(&hostile, Message::Keep, &[keepsake.as_fd()]);
-        assert!(importer.recv(Duration::ZERO).unwrap_err().is_timeout());
+    for _ in 0..250 {
+        (0..20).for_each(|_| say(&hostile, Message::Keep, &[keepsake.as_fd()]));
+        // Who does not wait at all looks at the ring alone most of the time.
+        assert!(importer.recv(Duration::from_millis(2)).unwrap_err().is_timeout());
     }
     // Other tests have descriptors, too.
     assert!(open() < before + 1000, "{} are open, {before} were", open());
