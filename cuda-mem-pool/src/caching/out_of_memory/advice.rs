@@ -95,7 +95,7 @@ pub(super) fn choose(report: &OutOfMemoryReport, moves: bool, together: usize) -
         advice.push(Advice::EndOthers { bytes: others });
     }
     advice.push(match missing {
-        0 => Advice::AskElsewhere { largest },
+        0 => Advice::AskElsewhere { largest: together },
         bytes => Advice::FreeMore { bytes },
     });
     advice
