@@ -129,7 +129,9 @@ fn a_block_that_goes_back_and_forth_comes_back_when_the_other_process_dies() {
     pair::play(test_name!(), &[("mirror", mirror)], |cast| {
         let world = World::new();
         let stream = world.new_stream();
-        for kind in [MemoryKind::DevicePool, MemoryKind::HostNumaPool(0)] {
+        let is_pool =
+            |kind: &MemoryKind| matches!(kind, MemoryKind::DevicePool | MemoryKind::HostNumaPool(_));
+        for kind in kinds(&world).into_iter().filter(is_pool) {
             let pool = SharedPool::new(&world.context, &options(kind, 1 << 20)).unwrap();
             let mut peer = cast.start("mirror");
             let (exporter, importer) = (export_to(&world, &peer), import_from(&world, &peer));
