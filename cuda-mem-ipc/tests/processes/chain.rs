@@ -7,6 +7,7 @@ use cuda_mem_ipc::shared::{MemoryKind, SharedPool, SharedPoolOptions};
 use crate::common::gate::Gate;
 use crate::common::pair::{self, Cast, Channel, checksum, test_name};
 use crate::common::{Backend, World, backend, pattern};
+use crate::death::stopped::signal;
 use crate::link::{
     LIMIT, SHORT, enqueue_download, enqueue_upload, eventually, export_to, import_from, kinds, options,
 };
@@ -107,6 +108,8 @@ fn what_goes_back_and_forth_comes_back_when_the_other_process_dies() {
         stream.synchronize().unwrap();
         let gate = Gate::before(&stream);
         drop(last.on(&stream).unwrap());
+        // It does not get to giving anything back: what it had would wait for the stream then, by its fence.
+        signal(&peer, libc::SIGSTOP);
         drop(last);
         peer.kill();
         eventually("what it had handed back is nobody's", || importer.buffers() == 0);

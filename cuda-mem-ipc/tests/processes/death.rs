@@ -6,7 +6,7 @@
 mod exporter;
 mod importer;
 mod middle;
-mod stopped;
+pub(crate) mod stopped;
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

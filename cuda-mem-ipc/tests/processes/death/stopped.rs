@@ -8,7 +8,7 @@ use crate::common::pair::{self, Channel, Peer, test_name};
 use crate::common::{World, pattern};
 use crate::link::{LIMIT, SHORT, download, eventually, invite, invited, upload};
 
-fn signal(peer: &Peer, signal: libc::c_int) {
+pub(crate) fn signal(peer: &Peer, signal: libc::c_int) {
     let pid = libc::pid_t::try_from(peer.id()).unwrap();
     // SAFETY: a child of this process that nobody has waited for yet.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
