@@ -7,6 +7,7 @@ use cuda_mem_pool::segments::{Filter, Options};
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
+use crate::blocks::{free, routed};
 use crate::common::capture::{Capture, GLOBAL};
 use crate::common::gate::Gate;
 use crate::rig::{on, on_simulator};
@@ -15,19 +16,6 @@ const MIB: usize = 1 << 20;
 
 fn allocator(context: &Context) -> CachingAllocator {
     CachingAllocator::new(context, &CachingOptions::default()).unwrap()
-}
-
-fn free(allocator: &CachingAllocator, address: u64) {
-    // SAFETY: tests free what they allocated, once, and nothing that still runs uses it but what was recorded.
-    unsafe { allocator.free_by_address(address) }.unwrap();
-}
-
-/// A block of a pool, which is in use once more.
-fn routed(allocator: &CachingAllocator, id: MempoolId, bytes: usize, stream: &Stream) -> Result<u64, Error> {
-    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
-    let block = allocator.allocate_by_address(bytes, stream);
-    allocator.end_allocate_to_pool(id).unwrap();
-    block
 }
 
 fn small(test: impl FnOnce(&Sim, &Context, &Stream)) {

@@ -9,10 +9,10 @@ use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, DriverError, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::history::{HistoryOptions, RecordContext, backtrace};
-use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{Error, MempoolId};
 use cuda_mem_sim::Sim;
 
+use crate::blocks::{free, routed};
 use crate::common::gate::Gate;
 use crate::rig::on;
 
@@ -26,15 +26,14 @@ fn small(test: impl FnOnce(&Sim, &CachingAllocator, &Context, &Stream)) {
     });
 }
 
-fn free(allocator: &CachingAllocator, address: u64) {
-    // SAFETY: tests free what they allocated, once, and nothing that still runs uses it but what was recorded.
-    unsafe { allocator.free_by_address(address) }.unwrap();
-}
-
-fn routed(allocator: &CachingAllocator, id: MempoolId, bytes: usize, stream: &Stream) -> Result<u64, Error> {
-    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
-    let block = allocator.allocate_by_address(bytes, stream);
-    allocator.end_allocate_to_pool(id).unwrap();
+/// A block of a pool that is released at once.
+fn released(
+    allocator: &CachingAllocator,
+    id: MempoolId,
+    bytes: usize,
+    stream: &Stream,
+) -> Result<u64, Error> {
+    let block = routed(allocator, id, bytes, stream);
     allocator.release_pool(id).unwrap();
     block
 }
@@ -56,12 +55,12 @@ fn reclaimers_are_asked_for_private_pools_too() {
         let observer = allocator.attach_oom_observer(move |_| {
             oom.fetch_add(1, Ordering::SeqCst);
         });
-        let block = routed(allocator, MempoolId::for_user(), 199 * MIB, stream).unwrap();
+        let block = released(allocator, MempoolId::for_user(), 199 * MIB, stream).unwrap();
         assert_eq!((&*asked.lock().unwrap(), told.load(Ordering::SeqCst)), (&vec![199 * MIB], 0));
         let statistics = allocator.statistics();
         assert_eq!((statistics.num_alloc_retries, statistics.num_ooms), (1, 0));
         // Whoever frees nothing is asked once.
-        let refused = routed(allocator, MempoolId::for_user(), 100 * MIB, stream).unwrap_err();
+        let refused = released(allocator, MempoolId::for_user(), 100 * MIB, stream).unwrap_err();
         assert!(matches!(refused, Error::DeviceOutOfMemory(_)), "{refused}");
         assert_eq!((asked.lock().unwrap().len(), told.load(Ordering::SeqCst)), (2, 1));
         free(allocator, block);
@@ -88,7 +87,7 @@ fn uses_of_the_default_pools_blocks_are_waited_for() {
                 thread::sleep(Duration::from_millis(20));
                 gate.open();
             });
-            routed(allocator, MempoolId::for_user(), 200 * MIB, stream)
+            released(allocator, MempoolId::for_user(), 200 * MIB, stream)
         });
         free(allocator, block.unwrap());
         assert_eq!(allocator.statistics().num_ooms, 0);
@@ -101,7 +100,7 @@ fn a_segment_that_is_put_back_keeps_its_stack() {
     small(|sim, allocator, _, stream| {
         allocator.history().start(&HistoryOptions::default().with_frames(RecordContext::All, backtrace));
         let id = MempoolId::for_user();
-        let block = routed(allocator, id, MIB, stream).unwrap();
+        let block = released(allocator, id, MIB, stream).unwrap();
         free(allocator, block);
         stream.synchronize().unwrap();
         sim.fail_call("cuMemUnmap", 1, CUresult::CUDA_ERROR_UNKNOWN);
@@ -124,7 +123,7 @@ fn a_wait_before_a_checkpoint_that_fails_says_why() {
             small(|sim, allocator, context, stream| {
                 let (id, other) = (MempoolId::for_user(), Stream::new(context).unwrap());
                 allocator.create_or_incref_pool(id, None).unwrap();
-                let [kept, used] = [(); 2].map(|()| routed(allocator, id, MIB, stream).unwrap());
+                let [kept, used] = [(); 2].map(|()| released(allocator, id, MIB, stream).unwrap());
                 let checkpoint = allocator.checkpoint_pool(id).unwrap();
                 allocator.record_stream(used, &other).unwrap();
                 free(allocator, used);
@@ -156,14 +155,14 @@ fn a_lost_device_is_not_told_of_as_a_full_pool() {
         let options = CachingOptions::default().with_memory_fraction(0.5);
         let allocator = CachingAllocator::new(context, &options).unwrap();
         let (stream, id) = (Stream::new(context).unwrap(), MempoolId::for_user());
-        let kept = routed(&allocator, id, 80 * MIB, &stream).unwrap();
+        let kept = released(&allocator, id, 80 * MIB, &stream).unwrap();
         free(&allocator, allocator.allocate_by_address(40 * MIB, &stream).unwrap());
         stream.synchronize().unwrap();
         let lost = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
         for call in ["cuEventRecord", "cuEventQuery", "cuStreamQuery", "cuMemUnmap", "cuMemRelease"] {
             (1..=100).for_each(|nth| sim.fail_call(call, nth, lost));
         }
-        let refused = routed(&allocator, MempoolId::for_user(), 60 * MIB, &stream).unwrap_err();
+        let refused = released(&allocator, MempoolId::for_user(), 60 * MIB, &stream).unwrap_err();
         sim.clear_faults();
         assert_eq!(refused.driver_error().map(DriverError::code), Some(lost), "{refused}");
         assert_eq!(allocator.statistics().num_ooms, 0);

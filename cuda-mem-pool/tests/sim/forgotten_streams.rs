@@ -9,10 +9,10 @@ use std::time::Duration;
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Event, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
+use crate::blocks::{free, routed};
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::interrupted::{before_wait, interrupted, until};
@@ -22,11 +22,6 @@ const MIB: usize = 1 << 20;
 
 fn allocator(context: &Context) -> CachingAllocator {
     CachingAllocator::new(context, &CachingOptions::default()).unwrap()
-}
-
-fn free(allocator: &CachingAllocator, address: u64) {
-    // SAFETY: tests free what they allocated, once, and nothing that still runs uses it but what was recorded.
-    unsafe { allocator.free_by_address(address) }.unwrap();
 }
 
 /// Another library's stream, which that destroys when it was forgotten.
@@ -68,21 +63,13 @@ impl<'s> Theirs<'s> {
     }
 }
 
-/// A block of a pool, which is in use once more.
-fn routed(allocator: &CachingAllocator, id: MempoolId, stream: &Stream) -> u64 {
-    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
-    let block = allocator.allocate_by_address(4 * MIB, stream).unwrap();
-    allocator.end_allocate_to_pool(id).unwrap();
-    block
-}
-
 #[test]
 fn memory_of_a_private_pool_goes_back_behind_the_end_of_its_stream() {
     on_simulator(|sim, context| {
         let allocator = allocator(context);
         for waits in [false, true] {
             let (theirs, id) = (Theirs::new(sim, context), MempoolId::for_user());
-            let block = routed(&allocator, id, &theirs.stream);
+            let block = routed(&allocator, id, 4 * MIB, &theirs.stream).unwrap();
             let gate = theirs.hold_up();
             free(&allocator, block);
             allocator.release_pool(id).unwrap();
@@ -107,9 +94,9 @@ fn a_captured_pool_waits_for_the_end_of_each_stream() {
         let (allocator, stream) = (allocator(context), Stream::new(context).unwrap());
         let (launches, id, other) =
             (Theirs::new(sim, context), MempoolId::for_graph(), MempoolId::for_user());
-        let of_theirs = routed(&allocator, other, &launches.stream);
+        let of_theirs = routed(&allocator, other, 4 * MIB, &launches.stream).unwrap();
         let capture = Capture::begin(&stream, RELAXED);
-        let block = routed(&allocator, id, &stream);
+        let block = routed(&allocator, id, 4 * MIB, &stream).unwrap();
         free(&allocator, block);
         assert_eq!(capture.end().unwrap().len(), 0);
         let gate = launches.hold_up();
@@ -130,7 +117,7 @@ fn a_stream_of_private_pools_alone_is_not_forgotten_while_it_captures() {
     on_simulator(|_, context| {
         let (allocator, stream, id) =
             (allocator(context), Stream::new(context).unwrap(), MempoolId::for_user());
-        let block = routed(&allocator, id, &stream);
+        let block = routed(&allocator, id, 4 * MIB, &stream).unwrap();
         let capture = Capture::begin(&stream, RELAXED);
         // SAFETY: it is given no more work.
         let forget = || unsafe { allocator.forget_stream(&stream) };
@@ -140,7 +127,7 @@ fn a_stream_of_private_pools_alone_is_not_forgotten_while_it_captures() {
         forget().unwrap();
         free(&allocator, block);
         // It comes back, and is asked again.
-        let again = routed(&allocator, id, &stream);
+        let again = routed(&allocator, id, 4 * MIB, &stream).unwrap();
         let gate = Gate::before(&stream);
         free(&allocator, again);
         allocator.release_pool(id).unwrap();

@@ -4,11 +4,11 @@ use std::thread;
 use std::time::Duration;
 
 use cuda_mem_core::{Context, Event, Stream};
+use cuda_mem_pool::MempoolId;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_pool::segments::Filter;
-use cuda_mem_pool::{Error, MempoolId};
 use cuda_mem_sim::Sim;
 
+use crate::blocks::{free, routed};
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::rig::on;
@@ -21,19 +21,6 @@ fn small(test: impl FnOnce(&Sim, &Context, &CachingAllocator)) {
     on(Sim::builder().memory(64 << 20), |sim, context| {
         test(sim, context, &CachingAllocator::new(context, &CachingOptions::default()).unwrap());
     });
-}
-
-fn free(allocator: &CachingAllocator, address: u64) {
-    // SAFETY: tests free what they allocated, once, and nothing that still runs uses it but what was recorded.
-    unsafe { allocator.free_by_address(address) }.unwrap();
-}
-
-/// A block of a pool, which is in use once more.
-fn routed(allocator: &CachingAllocator, id: MempoolId, bytes: usize, stream: &Stream) -> Result<u64, Error> {
-    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
-    let block = allocator.allocate_by_address(bytes, stream);
-    allocator.end_allocate_to_pool(id).unwrap();
-    block
 }
 
 /// A stream that is held up by another, which the gate keeps.

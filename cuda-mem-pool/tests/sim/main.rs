@@ -8,6 +8,7 @@ mod common;
 mod access;
 mod begun_captures;
 mod bench_sequences;
+mod blocks;
 mod caching;
 mod caching_model;
 mod caching_oom;

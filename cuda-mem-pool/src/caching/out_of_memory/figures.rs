@@ -46,11 +46,13 @@ impl Shared {
         let movable = if self.moves { free.movable } else { 0 };
         let stream = slot.owner.stream().map(|stream| stream.id().as_raw());
         let of_private = stream.map_or(0, |stream| self.private.largest(pool, stream, room));
-        let together = match pool {
-            MempoolId::NONE => free.own.max(movable.saturating_add(room)),
-            _ => room,
+        let (together, largest) = match pool {
+            MempoolId::NONE => {
+                let together = free.own.max(movable.saturating_add(room));
+                (together, together.max(of_private))
+            }
+            _ => (room, of_private),
         };
-        let largest = if pool == MempoolId::NONE { together.max(of_private) } else { of_private };
         let mut report = OutOfMemoryReport {
             device: self.context.device(),
             requested: request.requested,

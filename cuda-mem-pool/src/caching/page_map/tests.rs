@@ -250,34 +250,3 @@ fn a_block_is_found_wherever_it_was_entered() {
         }
     });
 }
-
-/// `cargo test --release -p cuda-mem-pool --lib caching -- --ignored --nocapture --test-threads=1`.
-#[test]
-#[ignore = "measures, and decides nothing"]
-fn what_it_costs() {
-    const TURNS: u32 = 2_000_000;
-    let map = PageMap::new();
-    // Not all at the same place of their pages, which would share lines of the processor's cache.
-    let place = |page: u64| page * (SLOT + 16 * GRANULE);
-    for page in 0..64 {
-        map.add_page(BASES[1] + page * SLOT, 0, PageKind::Small).unwrap();
-        map.set_small(BASES[1] + place(page), 1, 1).unwrap();
-        map.add_page(BASES[3] + page * SLOT, 0, PageKind::Medium).unwrap();
-        map.set_medium(BASES[3] + place(page), 1).unwrap();
-        map.set_large(BASES[2] + place(page), 0, 1).unwrap();
-    }
-    for (name, base) in [("small", BASES[1]), ("medium", BASES[3]), ("large", BASES[2])] {
-        for (how, chained) in [("one after the other", true), ("independent", false)] {
-            let began = std::time::Instant::now();
-            let mut last = 0;
-            for turn in 0..u64::from(TURNS) {
-                // A record of 1 each time, which the processor cannot know.
-                let wait_for = if chained { last } else { 0 };
-                let found = map.find(base + place(turn % 64) + wait_for).unwrap();
-                last = u64::from(std::hint::black_box(found.record)) - 1;
-            }
-            let time = began.elapsed().as_nanos() as f64 / f64::from(TURNS);
-            println!("{name}, {how}: {time:.1} ns");
-        }
-    }
-}

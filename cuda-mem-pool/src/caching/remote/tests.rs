@@ -95,31 +95,6 @@ mod alone {
         });
         assert_eq!(count, 1);
     }
-
-    /// `cargo test --release -p cuda-mem-pool --lib caching -- --ignored --nocapture --test-threads=1`.
-    #[test]
-    #[ignore = "measures, and decides nothing"]
-    fn what_it_costs() {
-        let frees = RemoteFrees::new();
-        let mut sum = 0u64;
-        let (mut pushes, mut drains) = (Vec::new(), Vec::new());
-        for _ in 0..20_000 {
-            let began = std::time::Instant::now();
-            for record in 0..DEPTH as u32 {
-                frees.push(std::hint::black_box(record)).unwrap();
-            }
-            pushes.push(began.elapsed());
-            let began = std::time::Instant::now();
-            frees.drain(|record| sum += u64::from(record));
-            drains.push(began.elapsed());
-        }
-        std::hint::black_box(sum);
-        let median = |times: &mut Vec<std::time::Duration>| {
-            times.sort_unstable();
-            times[times.len() / 2].as_nanos() as f64 / DEPTH as f64
-        };
-        println!("push {:.1} ns, drain {:.1} ns a free", median(&mut pushes), median(&mut drains));
-    }
 }
 
 #[cfg(loom)]

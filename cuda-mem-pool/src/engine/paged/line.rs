@@ -75,7 +75,9 @@ impl<B: Backend> PageSource<B> {
                     let stays = is_patient && map.is_place();
                     if !stays && (was_done || is_done(marks, map.heap, map.left_at, *round, backend)?) {
                         push_gap(&mut slots, address, end, 1);
-                        known = (map.heap, if was_done { known.1 } else { map.left_at });
+                        if !was_done {
+                            known = (map.heap, map.left_at);
+                        }
                     }
                 } else if map.heap == heap {
                     while free.peek().is_some_and(|free| free.end() <= address) {
