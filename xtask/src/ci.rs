@@ -115,7 +115,7 @@ fn cargo_deny(steps: &mut Steps, tools: &Path) -> PathBuf {
     }
     // Unoptimised: it is built far longer than it runs.
     let mut install = cargo("install --quiet --locked --debug cargo-deny --version");
-    install.arg(CARGO_DENY).arg("--root").arg(tools);
+    install.arg(CARGO_DENY).arg("--root").arg(tools).env("CARGO_PROFILE_DEV_DEBUG", "0");
     steps.command("cargo-deny", &mut install);
     installed
 }

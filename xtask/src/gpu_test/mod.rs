@@ -6,6 +6,7 @@ mod compare;
 mod coverage;
 mod engines;
 mod failures;
+mod lanes;
 mod libtest;
 mod machine;
 mod matrix;
@@ -34,7 +35,6 @@ use crate::workspace::Workspace;
 use compare::Compared;
 use matrix::Row;
 use plan::{Decision, Planned};
-use progress::Progress;
 use report::Tally;
 use run::{Done, Outcome, Runner};
 
@@ -118,7 +118,7 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
         scripts: files.join(SCRIPTS),
         gpu: gpu.to_owned(),
     };
-    let mut done = run_rows(&plan, &runner, &broken);
+    let mut done = lanes::run(&plan, &runner, &broken);
     let known = files.join("known-differences.tsv");
     if let Some(comparison) = compare_rows(&plan, &done, &runner, &known, arguments.row.is_some())? {
         done.push(comparison);
@@ -167,33 +167,6 @@ fn list(plan: &[Planned]) {
             Decision::Fail(reason) => println!("{} (would fail: {reason})", row.name()),
         }
     }
-}
-
-fn run_rows(
-    plan: &[Planned],
-    runner: &Runner<'_>,
-    broken: &BTreeMap<(String, crate::workspace::FeatureSet), String>,
-) -> Vec<Done> {
-    let mut progress = Progress::new(plan.len());
-    let mut done = Vec::new();
-    for Planned { row, decision, .. } in plan {
-        let started = Instant::now();
-        let unstarted = |outcome| Done::unstarted(row.name(), outcome);
-        let ended = match (decision, broken.get(&(row.package.clone(), row.features.clone()))) {
-            (Decision::Skip(reason), _) => unstarted(Outcome::Skipped(reason.clone())),
-            (Decision::Fail(reason), _) => unstarted(Outcome::Failed(reason.clone())),
-            (Decision::Run, Some(error)) if row.kind == Kind::Tests => {
-                unstarted(Outcome::Failed(error.clone()))
-            }
-            (Decision::Run, _) => {
-                let name = row.name();
-                runner.run(row, &mut || progress.running(&name, started))
-            }
-        };
-        progress.ended(&ended);
-        done.push(ended);
-    }
-    done
 }
 
 /// The row `comparison`: what hardware and simulator recorded in the same tests. None where no hardware row ran.

@@ -14,6 +14,8 @@ const CLEAR: &str = "\r\x1b[2K";
 pub(crate) struct Progress {
     terminal: bool,
     total: usize,
+    /// The rows that run, and since when; the one that began first comes first.
+    running: Vec<(String, Instant)>,
     ended: usize,
     failed: usize,
     drawn: Instant,
@@ -21,12 +23,19 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new(total: usize) -> Self {
-        Self { terminal: stdout().is_terminal(), total, ended: 0, failed: 0, drawn: Instant::now() }
+        let (terminal, drawn) = (stdout().is_terminal(), Instant::now());
+        Self { terminal, total, running: Vec::new(), ended: 0, failed: 0, drawn }
     }
 
-    /// The row that runs; to be called again and again while it does.
-    pub(crate) fn running(&mut self, name: &str, since: Instant) {
+    /// A row begins.
+    pub(crate) fn started(&mut self, name: &str) {
+        self.running.push((name.to_owned(), Instant::now()));
+    }
+
+    /// Shows the row that has run for longest; to be called again and again while rows run.
+    pub(crate) fn running(&mut self) {
         let rest = Duration::from_millis(100);
+        let Some((name, since)) = self.running.first() else { return };
         if !self.terminal || self.drawn.elapsed() < rest {
             return;
         }
@@ -41,6 +50,7 @@ impl Progress {
     /// A row that is done with. On a terminal only failures stay on the screen.
     pub(crate) fn ended(&mut self, row: &Done) {
         self.ended += 1;
+        self.running.retain(|(name, _)| *name != row.name);
         let (word, reason) = match &row.outcome {
             Outcome::Passed => ("passed", String::new()),
             Outcome::Failed(reason) => ("FAILED", format!(": {reason}")),
