@@ -78,14 +78,20 @@ impl<B: Backend> PageSource<B> {
         let paid = self.haste.paid.entry(heap).or_default();
         let frees = mine.frees().saturating_sub(std::mem::replace(paid, mine.frees()));
         self.habits.pay(heap, frees);
-        // What was given shall not be asked for again and again.
-        let each = if self.haste.given > 0 { 1 } else { self.policy.credit };
+        // What was given shall not be asked for again and again. Threads that wait for each other free by turns: each of them alone would
+        // have paid for what all of them lost.
+        let each = if self.haste.given > 0 { 1 } else { (self.policy.credit / self.waiting()).max(1) };
         self.haste.debt = self.haste.debt.saturating_sub(frees.saturating_mul(each));
     }
 
     /// So many threads wait for the source, the one among them that asks it now: what it does takes the time of all.
     pub(crate) fn set_threads(&mut self, threads: usize) {
         self.haste.threads = threads;
+    }
+
+    /// How many threads a microsecond in the source takes from: of many heaps, each with a thread of its own, most wait for it meanwhile.
+    fn waiting(&self) -> u64 {
+        if self.marks.len() > FEW { self.haste.threads.max(1) as u64 } else { 1 }
     }
 
     /// Pages were moved for so many microseconds.
@@ -95,9 +101,7 @@ impl<B: Backend> PageSource<B> {
             let left = self.policy.of_one_block.saturating_sub(self.haste.of_this_block);
             let counted = microseconds.unsigned_abs().min(left);
             self.haste.of_this_block += counted;
-            // Of many heaps, each with a thread of its own, most wait for the source meanwhile.
-            let waiting = if self.marks.len() > FEW { self.haste.threads.max(1) as u64 } else { 1 };
-            let debt = self.haste.debt.saturating_add(counted.saturating_mul(waiting));
+            let debt = self.haste.debt.saturating_add(counted.saturating_mul(self.waiting()));
             self.haste.debt = debt.min(self.policy.patience * 2);
         }
     }

@@ -11,4 +11,5 @@ mod machine;
 mod model;
 mod random;
 mod sheltered;
+mod threads;
 mod traces;
