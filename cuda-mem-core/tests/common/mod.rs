@@ -132,7 +132,7 @@ impl World {
 pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     // After so many they begin again. Tests are not optimised, and some have gigabytes made here.
     const PERIOD: usize = 2048;
-    let byte = |index: usize| (index * 31 >> 3) as u8 ^ (index as u8) ^ seed;
+    let byte = |index: usize| ((index * 31) >> 3) as u8 ^ (index as u8) ^ seed;
     let period: Vec<u8> = (0..PERIOD).map(byte).collect();
     let mut bytes = period.repeat(len.div_ceil(PERIOD));
     bytes.truncate(len);
