@@ -23,6 +23,12 @@ const TRACES: [&str; 6] = [
     "vision_multires",
 ];
 
+/// The tool with all that the checks ask of it: one build rather than one each.
+const TOOL: &str = "--package xtask --features bindgen,header,replay --";
+
+/// Features of `cuda-mem-ipc` that the matrix has together in one build. With each alone the library is checked.
+pub(crate) const TOGETHER: [&str; 2] = ["nvshmem", "nccl"];
+
 /// Runs all checks; whether none failed.
 pub(crate) fn run(root: &Path) -> Result<bool> {
     let workspace = Workspace::read(root)?;
@@ -33,22 +39,26 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         "docs",
         cargo("doc --workspace --all-features --no-deps").env("RUSTDOCFLAGS", "--deny warnings"),
     );
-    steps.command("bindings", &mut cargo("xtask bindgen --check"));
-    steps.command("header", &mut cargo("xtask header --check"));
+    for feature in TOGETHER {
+        let alone =
+            format!("clippy --package cuda-mem-ipc --features {feature} -- --deny warnings");
+        steps.command(&format!("clippy {feature}"), &mut cargo(&alone));
+    }
+    steps.command("bindings", &mut cargo(&format!("run --quiet {TOOL} bindgen --check")));
+    steps.command("header", &mut cargo(&format!("run --quiet {TOOL} header --check")));
     deny(&mut steps, &workspace);
     for package in workspace.packages.iter().filter(|package| package.is_publishable_alone()) {
         let check = format!("publish --dry-run --allow-dirty --package {}", package.name);
         steps.command(&format!("publish {}", package.name), &mut cargo(&check));
     }
-    // The matrix below has the tests of all other packages. Feature by feature: the tool itself must run without the libraries.
+    // The matrix below has the tests of all other packages. Without features first: the tool itself must run without the libraries.
     steps.command("tests", limit_tests(&mut cargo("test --package xtask --no-fail-fast"), 600, ""));
-    let replay = "test --package xtask --features replay,header -- replay header";
-    steps.command("replay", limit_tests(&mut cargo(replay), 600, ""));
+    steps.command("replay", limit_tests(&mut cargo(&format!("test {TOOL} replay header")), 600, ""));
     for trace in TRACES {
         // What the shipped policy does, before the checker.
         // With what the tests were built from: `cargo xtask replay` would build everything once more, optimised, for seconds of work.
         let replay = format!(
-            "run --quiet --package xtask --features replay,header -- replay ci/traces/{trace}.csv.gz --backend model --lag 100 --calls target/{trace}.calls.csv.gz"
+            "run --quiet {TOOL} replay ci/traces/{trace}.csv.gz --backend model --lag 100 --calls target/{trace}.calls.csv.gz"
         );
         steps.command(&format!("replay {trace}"), &mut cargo(&replay));
     }
