@@ -40,8 +40,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         cargo("doc --workspace --all-features --no-deps").env("RUSTDOCFLAGS", "--deny warnings"),
     );
     for feature in TOGETHER {
-        let alone =
-            format!("clippy --package cuda-mem-ipc --features {feature} -- --deny warnings");
+        let alone = format!("clippy --package cuda-mem-ipc --features {feature} -- --deny warnings");
         steps.command(&format!("clippy {feature}"), &mut cargo(&alone));
     }
     steps.command("bindings", &mut cargo(&format!("run --quiet {TOOL} bindgen --check")));
