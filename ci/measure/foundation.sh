@@ -1,7 +1,7 @@
 #!/bin/bash
 # Measures what later designs lean on: one run, one GPU, about two minutes. Usage: foundation.sh [FOLDER [PART...]]
 # Writes FOLDER/log.txt (for people) and FOLDER/results.jsonl (one object per line). Every part is a process of its own with
-# a time limit, so one hang loses one part. Parts: env costs channels wake ctxevent mapload rates matrix pinned procaddr
+# a time limit, so one hang loses one part. Parts: env costs channels wake ctxevent mapload rows rates matrix pinned procaddr
 # ctxcodes before noctx host device attributes events capture vmm fork ipc deadpeer context livelock hazards sticky; without a
 # list, all of them. MEASURE_ONLY picks rows (see measure.h). `codes.py FOLDER/results.jsonl` makes docs/driver-codes.md of it.
 cd "$(dirname "$0")" || exit 1
@@ -36,7 +36,7 @@ ps = [mp.Process(target=f) for _ in range(8)]
 [p.start() for p in ps]; [p.join() for p in ps]
 P
 warm=$!
-builds=(); for s in register procaddr ctxevent costs channels wake deadexporter mapload; do build $s $s.cpp & builds+=($!); done
+builds=(); for s in register procaddr ctxevent costs channels wake deadexporter mapload rows; do build $s $s.cpp & builds+=($!); done
 build codes codes.cpp codes2.cpp & builds+=($!)
 wait "${builds[@]}" $warm
 
@@ -53,6 +53,7 @@ want channels && CUDA_DEVICE_MAX_CONNECTIONS=32 part channels 40 "$bin/channels"
 part wake 40 "$bin/wake"
 part ctxevent 40 "$bin/ctxevent" cost
 part mapload 50 "$bin/mapload"
+part rows 20 "$bin/rows"
 huge=/proc/sys/vm/nr_hugepages; old=$(cat $huge 2>/dev/null); { want rates || want matrix; } && echo 530 >$huge 2>/dev/null
 part rates 60 "$bin/register" rates "$work" /dev/shm memfd hugetlb
 part matrix 50 "$bin/register" matrix "$work" /dev/shm memfd hugetlb
