@@ -29,6 +29,7 @@ const NAME: &str = "NCCL";
 struct Nccl {
     table: Table,
     communicator: Mutex<Option<AtomicPtr<ncclComm>>>,
+    rank: usize,
     ranks: usize,
 }
 
@@ -91,7 +92,7 @@ impl EngineBackend {
         let (rank, ranks) = (exchange.rank(), exchange.world_size());
         let ground = Ground::new(context, ranks)?;
         let nothing = Mutex::new(None);
-        let engine = Nccl { table, communicator: nothing, ranks };
+        let engine = Nccl { table, communicator: nothing, rank, ranks };
         let mut id = ncclUniqueId::from_bytes(&[0; 128]);
         if rank == 0 {
             // SAFETY: an id to write; may be called at any time.
@@ -201,11 +202,15 @@ impl Engine for Nccl {
         Ok(Some(window.expose_provenance()))
     }
 
-    fn addresses(&self, _memory: CUdeviceptr, window: Option<usize>) -> Result<Vec<CUdeviceptr>> {
+    fn addresses(&self, memory: CUdeviceptr, window: Option<usize>) -> Result<Vec<CUdeviceptr>> {
         let _entered = self.entered()?;
         let peer_pointer = self.table.ncclGetPeerDevicePointer().map_err(Self::missing)?;
         let window = ptr::with_exposed_provenance_mut(window.unwrap_or(0));
         let at = |rank| {
+            // NCCL maps the memory of all ranks anew, this one's too: here it has the address that `alloc` gave.
+            if rank == self.rank {
+                return Ok(memory);
+            }
             let mut there = ptr::null_mut();
             // SAFETY: a window of `register`, a rank that there is, an address to write.
             let found = unsafe { peer_pointer(window, 0, number(rank), &mut there) };

@@ -18,6 +18,8 @@ const GOOD: ncclResult_t = ncclResult_t::ncclSuccess;
 const BAD: ncclResult_t = ncclResult_t(2);
 /// What the one communicator is called by.
 const COMMUNICATOR: u64 = 0x1000;
+/// What a rank's own memory has in its other address.
+const OWN: u64 = 1 << 50;
 
 static COMM: Mutex<Option<Comm>> = Mutex::new(None);
 static CODE: AtomicI32 = AtomicI32::new(22_907);
@@ -206,7 +208,11 @@ extern "C" fn there(window: ncclWindow_t, offset: usize, peer: c_int, to: *mut *
         return BAD;
     }
     let address = window.expose_provenance() as u64 + offset as u64;
-    let there = with(pointer(COMMUNICATOR), |comm| comm.fabric.there(address, peer as usize));
+    let there = with(pointer(COMMUNICATOR), |comm| match peer as usize {
+        // NCCL has a second address for it, at which nothing is here.
+        own if own == comm.fabric.rank => Some(address | OWN),
+        other => comm.fabric.there(address, other),
+    });
     // SAFETY: an address to write.
     unsafe { *to = pointer(there.expect("a window")) };
     GOOD
