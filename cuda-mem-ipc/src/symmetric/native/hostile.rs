@@ -381,12 +381,14 @@ fn what_a_rank_has_is_at_hand_while_it_waits_for_another() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let found = pair.bad.find(ours).unwrap();
-        pair.bad.clone().rendezvous(found, ours).unwrap();
+        // Somebody has it: if it were free, that would do for the one that is about to wait, should it come late.
+        let kept = pair.bad.clone().rendezvous(found, ours).unwrap();
         drop(pair.bad.take(ours, |_| true).unwrap());
         assert!(!ahead.is_finished(), "it waits yet");
         until_come(&pair, ANNOUNCED);
         alloc(&pair.good);
         ahead.join().unwrap();
+        drop(kept);
     });
     pair.rendezvous(theirs).unwrap();
 }
