@@ -204,7 +204,7 @@ fn run(world: &World, streams: usize, ops: &[Op]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_comes_before_a_place_is_what_was_joined_into_it((streams, ops) in ops()) {

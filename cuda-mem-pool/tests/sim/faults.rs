@@ -3,7 +3,7 @@
 //! Whatever fails, nothing may panic, abort or hang; what comes back is a result or a typed error; the current context and the
 //! capture mode are as they were; and when everything was dropped, nothing is left and no memory was misused.
 //!
-//! Each driver has every call fail on one of its machines, and every seventh one on the others, which differ little; all of them
+//! Each driver has every call fail on one of its machines, and every third one on the others, which differ little; all of them
 //! if `CUDA_MEM_FAULTS` is `all`.
 
 use std::collections::BTreeMap;
@@ -108,7 +108,7 @@ fn every_call_may_fail(driver: i32) {
     let mut failures = Vec::new();
     let all = std::env::var("CUDA_MEM_FAULTS").is_ok_and(|faults| faults == "all");
     for (number, machine) in (0u64..).zip(machines(driver)) {
-        let stride = if all || number == 2 { 1 } else { 7 };
+        let stride = if all || number == 2 { 1 } else { 3 };
         for scenario in scenarios::ALL {
             let name = scenario.name;
             let sim = fresh(machine);
