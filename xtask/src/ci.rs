@@ -26,9 +26,6 @@ const TRACES: [&str; 6] = [
 /// The tool with all that the checks ask of it: one build rather than one each.
 const TOOL: &str = "--package xtask --features bindgen,header,replay --";
 
-/// Features of `cuda-mem-ipc` that the matrix has together in one build. With each alone the library is checked.
-pub(crate) const TOGETHER: [&str; 2] = ["nvshmem", "nccl"];
-
 /// Runs all checks; whether none failed.
 pub(crate) fn run(root: &Path) -> Result<bool> {
     let workspace = Workspace::read(root)?;
@@ -39,10 +36,6 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         "docs",
         cargo("doc --workspace --all-features --no-deps").env("RUSTDOCFLAGS", "--deny warnings"),
     );
-    for feature in TOGETHER {
-        let alone = format!("clippy --package cuda-mem-ipc --features {feature} -- --deny warnings");
-        steps.command(&format!("clippy {feature}"), &mut cargo(&alone));
-    }
     steps.command("bindings", &mut cargo(&format!("run --quiet {TOOL} bindgen --check")));
     steps.command("header", &mut cargo(&format!("run --quiet {TOOL} header --check")));
     deny(&mut steps, &workspace);

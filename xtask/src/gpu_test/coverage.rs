@@ -5,7 +5,6 @@ use std::fs;
 use std::path::Path;
 
 use super::matrix::{DefaultStream, Driver, Kind, Matrix, Row};
-use crate::ci::TOGETHER;
 use crate::workspace::{Package, Workspace};
 
 /// Integration tests of these names run on the simulator and on hardware alike.
@@ -114,11 +113,7 @@ fn the_matrix_forgets_nothing() {
         if !test_targets(package).is_empty() {
             let built = of_kind(Kind::Tests).map(|row| package.closure(&row.features).unwrap());
             let built = built.collect::<BTreeSet<_>>();
-            let alone = TOGETHER.map(|feature| BTreeSet::from([feature.to_owned()]));
-            let is_checked =
-                |build: &BTreeSet<String>| package.name == "cuda-mem-ipc" && alone.contains(build);
-            let builds = package.distinct_builds().unwrap();
-            for build in builds.difference(&built).filter(|build| !is_checked(build)) {
+            for build in package.distinct_builds().unwrap().difference(&built) {
                 lacks(format!("no row tests it with exactly the features {build:?}"));
             }
         }
