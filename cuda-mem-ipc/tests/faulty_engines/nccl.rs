@@ -165,6 +165,43 @@ fn a_window_that_one_rank_does_not_get_ends_the_backend() {
     on_two_ranks!(body);
 }
 
+/// A sum of the others waits for that one, until its communicator is ended.
+fn a_connection_that_one_rank_does_not_get_ends_the_backend(
+    seat: &Seat,
+    fault: &'static str,
+    function: &str,
+) {
+    let rank = Rank::of(seat, NEW);
+    let address = rank.alloc(100).unwrap();
+    if seat.rank == 1 {
+        fake::fail_alone(fault);
+    }
+    let error = rank.backend.rendezvous(address, None).unwrap_err();
+    let is_own = matches!(&error, Error::Engine { call, .. } if *call == function);
+    assert!(is_own == (seat.rank == 1), "{error}");
+    for refused in [rank.alloc(100).map(drop), rank.backend.close()] {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::Uneven { rank: 1, call: "connect", .. }), "{error}");
+    }
+    assert!(rank.backend.has_ended());
+}
+
+#[test]
+fn a_first_sum_that_fails_on_one_rank_ends_the_backend() {
+    fn body(seat: &Seat) {
+        a_connection_that_one_rank_does_not_get_ends_the_backend(seat, "sum", "ncclAllReduce");
+    }
+    on_two_ranks!(body);
+}
+
+#[test]
+fn a_first_signal_that_fails_on_one_rank_ends_the_backend() {
+    fn body(seat: &Seat) {
+        a_connection_that_one_rank_does_not_get_ends_the_backend(seat, "signal", "ncclSignal");
+    }
+    on_two_ranks!(body);
+}
+
 #[test]
 fn the_drivers_refusal_comes_before_the_start() {
     pair::play(test_name!(), &[], |cast| {

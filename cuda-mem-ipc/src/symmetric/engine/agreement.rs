@@ -57,6 +57,7 @@ pub(super) struct Agreed {
 pub(super) struct Calls {
     agreements: u64,
     allocated: u64,
+    connected: usize,
     /// Why there are no more.
     ended: Option<Error>,
     is_closed: bool,
@@ -70,6 +71,15 @@ impl Calls {
 
     pub(super) fn has_allocated(&mut self) {
         self.allocated += 1;
+    }
+
+    /// How many times the library has connected all ranks.
+    pub(super) fn connected(&self) -> usize {
+        self.connected
+    }
+
+    pub(super) fn has_connected(&mut self) {
+        self.connected += 1;
     }
 
     pub(super) fn close(&mut self) {

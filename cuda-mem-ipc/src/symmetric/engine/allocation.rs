@@ -279,6 +279,17 @@ impl Allocation {
         shared.context.with_current(|| shared.engine.register(self.address, self.whole))?
     }
 
+    /// Connects the ranks, all of them being at it.
+    pub(super) fn connect(&self, number: usize) -> Result<()> {
+        let Shared { context, engine, ground, .. } = &*self.shared;
+        context.with_current(|| engine.connect(number, &self.words, &ground.stream))?
+    }
+
+    /// Returns when what [`connect`](Self::connect) has put into the stream is done, as it has been put on all ranks.
+    pub(super) fn pass_connected(&self) -> Result<()> {
+        Ok(self.shared.ground.stream.synchronize()?)
+    }
+
     /// What the ranks have, who were brought together.
     pub(super) fn look_up(&self, window: Option<usize>) -> Result<Opened> {
         let shared = &self.shared;

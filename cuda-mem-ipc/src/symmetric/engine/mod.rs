@@ -80,6 +80,17 @@ trait Engine: fmt::Debug + Send + Sync {
     /// Where each rank has the memory, 0 where it cannot be reached.
     fn addresses(&self, address: CUdeviceptr, window: Option<usize>) -> Result<Vec<CUdeviceptr>>;
 
+    /// How many times ranks that have an allocation are to be connected.
+    fn connections(&self) -> usize {
+        0
+    }
+
+    /// Collective, and made once for each number below [`connections`](Self::connections): what the library would else do with all ranks
+    /// inside the first signal or barrier of one, which is held up then by a rank that comes to it later. The stream waits for all ranks.
+    fn connect(&self, _number: usize, _words: &Words, _stream: &Stream) -> Result<()> {
+        Ok(())
+    }
+
     /// Collective. Undoes [`register`](Self::register).
     fn unregister(&self, window: usize) -> Result<()>;
 
@@ -192,10 +203,24 @@ impl EngineBackend {
         let window = registered.as_ref().ok().copied().flatten();
         let opened = registered.and_then(|window| allocation.look_up(window));
         let opened = self.settle(calls, "rendezvous", opened, window.is_some());
+        let opened = opened.and_then(|opened| self.connect(calls, allocation).map(|()| opened));
         if let (Err(_), Some(window), false) = (&opened, window, calls.has_ended()) {
             self.shared.unregister(window);
         }
         allocation.set_open(opened?);
+        Ok(())
+    }
+
+    /// Connects the ranks with the first allocation that all have.
+    fn connect(&self, calls: &mut Calls, allocation: &Allocation) -> Result<()> {
+        while calls.connected() < self.shared.engine.connections() {
+            let connected = allocation.connect(calls.connected());
+            // A stream may wait for a rank that failed: nothing undoes that but the library's end.
+            let leaves = connected.is_ok();
+            self.settle(calls, "connect", connected, leaves)?;
+            allocation.pass_connected()?;
+            calls.has_connected();
+        }
         Ok(())
     }
 
@@ -292,7 +317,8 @@ impl SymmetricBackend for EngineBackend {
             }
     }
 
-    /// Every rank has to call it, for the same allocation: the first time is collective.
+    /// Every rank has to call it, for the same allocation: the first time is collective. The backend's first one also makes the connections of
+    /// NCCL's ranks, so that no signal or barrier waits for another rank on the host.
     ///
     /// # Capture
     ///

@@ -24,6 +24,8 @@ use super::{Engine, EngineBackend, EngineOptions, Words, lock, refuse_forked};
 use crate::symmetric::{Error, Exchange, Result};
 
 const NAME: &str = "NCCL";
+/// `ncclInvalidArgument`, of a communicator without one-sided calls.
+const NO_SIGNALS: i32 = 4;
 
 #[derive(Debug)]
 struct Nccl {
@@ -218,6 +220,26 @@ impl Engine for Nccl {
             Ok(there.expose_provenance() as u64)
         };
         (0..self.ranks).map(at).collect()
+    }
+
+    fn connections(&self) -> usize {
+        3
+    }
+
+    /// A sum, a signal from each rank to the next, and the wait for it: NCCL makes what it needs for sums, and for signals, inside the first
+    /// such call, with all ranks. A stream's wait for a signal, unlike a sum, outlasts the communicator: it is put when all have signalled.
+    fn connect(&self, number: usize, words: &Words, stream: &Stream) -> Result<()> {
+        let (next, last) = ((self.rank + 1) % self.ranks, (self.rank + self.ranks - 1) % self.ranks);
+        let connected = match number {
+            0 => return self.barrier(words, stream, 0),
+            1 => self.signal(words, stream, next, 0),
+            _ => self.wait(words, stream, last, 0),
+        };
+        match connected {
+            // No rank was asked. Ranks on hosts that reach each other over a network alone may have no signals, and have the rest.
+            Err(Error::Engine { code: NO_SIGNALS, .. }) => Ok(()),
+            connected => connected,
+        }
     }
 
     fn unregister(&self, window: usize) -> Result<()> {

@@ -169,6 +169,22 @@ pub(super) fn wait(stream: CUstream, word: u64, value: u64) {
     good(unsafe { wait(stream, word, value, 0) });
 }
 
+/// Makes words the largest of all that waits compare with, beside what streams do.
+#[cfg(feature = "nccl")]
+pub(super) fn fill(address: u64, bytes: usize) {
+    let mut stream = ptr::null_mut();
+    let (create, fill) = (table().cuStreamCreate().unwrap(), table().cuMemsetD8Async().unwrap());
+    let (synchronize, destroy) = (table().cuStreamSynchronize().unwrap(), table().cuStreamDestroy().unwrap());
+    // SAFETY: a stream to write, not blocking, in the context that the backend has made current.
+    good(unsafe { create(&mut stream, 1) });
+    // SAFETY: so many bytes of memory of `allocate`; a live stream, which nobody has beside this.
+    good(unsafe { fill(address, 0x7f, bytes, stream) });
+    // SAFETY: as above.
+    good(unsafe { synchronize(stream) });
+    // SAFETY: as above.
+    good(unsafe { destroy(stream) });
+}
+
 fn good(result: CUresult) {
     assert_eq!(result, CUresult::CUDA_SUCCESS);
 }

@@ -30,6 +30,8 @@ struct Comm {
     words: u64,
     sent: BTreeMap<(bool, usize), u64>,
     waited: BTreeMap<(bool, usize), u64>,
+    /// Whether there was a first signal, and a first sum.
+    is_connected: [bool; 2],
 }
 
 impl Comm {
@@ -37,6 +39,13 @@ impl Comm {
     fn word(&self, is_sum: bool, source: usize, target: usize) -> u64 {
         let index = usize::from(is_sum) * self.fabric.ranks + source;
         self.fabric.there(self.words + 8 * index as u64, target).expect("words")
+    }
+
+    /// What NCCL needs for signals, or for sums, it makes inside the first such call: it waits for all ranks.
+    fn connect(&mut self, is_sum: bool) {
+        if !std::mem::replace(&mut self.is_connected[usize::from(is_sum)], true) {
+            self.fabric.meet(if is_sum { "the first sum" } else { "the first signal" }, &[]);
+        }
     }
 
     fn put(&mut self, stream: CUstream, is_sum: bool, to: usize) {
@@ -128,7 +137,8 @@ extern "C" fn init(
     if fails("init") {
         return BAD;
     }
-    let comm = Comm { fabric, words, sent: BTreeMap::new(), waited: BTreeMap::new() };
+    let comm =
+        Comm { fabric, words, sent: BTreeMap::new(), waited: BTreeMap::new(), is_connected: [false; 2] };
     *COMM.lock().unwrap() = Some(comm);
     // SAFETY: a communicator to write.
     unsafe { *communicator = pointer(COMMUNICATOR) };
@@ -153,7 +163,12 @@ extern "C" fn destroy(communicator: ncclComm_t) -> ncclResult_t {
 extern "C" fn abort(communicator: ncclComm_t) -> ncclResult_t {
     note("abort");
     with(communicator, |_| ());
-    COMM.lock().unwrap().take().inspect(|comm| comm.fabric.forget());
+    COMM.lock().unwrap().take().inspect(|comm| {
+        // Sums end with their communicator, and waits for signals do not.
+        let sums = 8 * comm.fabric.ranks;
+        fabric::fill(comm.words + sums as u64, sums);
+        comm.fabric.forget();
+    });
     GOOD
 }
 
@@ -227,6 +242,10 @@ extern "C" fn signal(
     stream: CUstream,
 ) -> ncclResult_t {
     assert_eq!((number, context, flags), (0, 0, 0));
+    with(communicator, |comm| comm.connect(false));
+    if fails("signal") {
+        return BAD;
+    }
     with(communicator, |comm| comm.put(stream, false, peer as usize));
     GOOD
 }
@@ -241,7 +260,10 @@ extern "C" fn wait(
     // SAFETY: the table's caller passes one description.
     let awaited = unsafe { *awaited };
     assert_eq!((awaited.opCnt, awaited.sigIdx, awaited.ctx), (1, 0, 0));
-    with(communicator, |comm| comm.take(stream, false, awaited.peer as usize));
+    with(communicator, |comm| {
+        comm.connect(false);
+        comm.take(stream, false, awaited.peer as usize);
+    });
     GOOD
 }
 
@@ -256,6 +278,10 @@ extern "C" fn sum(
     stream: CUstream,
 ) -> ncclResult_t {
     assert_eq!((source, count, element, operation), (target.cast_const(), 1, 3, 0));
+    with(communicator, |comm| comm.connect(true));
+    if fails("sum") {
+        return BAD;
+    }
     with(communicator, |comm| {
         let others = || 0..comm.fabric.ranks;
         let own = comm.fabric.rank;
