@@ -1016,6 +1016,12 @@ int cuda_mem_torch_set_settings(const char *settings,
 void cuda_mem_torch_enable(bool caching);
 
 /*
+ How many blocks there are that were made while it was off, which are in no statistics. Those that were freed while a stream captured are
+ among them until a later call has freed them. None in a forked child.
+ */
+size_t cuda_mem_torch_uncached_blocks(void);
+
+/*
  Whether it is on.
  */
 bool cuda_mem_torch_is_enabled(void);

@@ -241,6 +241,9 @@ void uninstall() {
   }
   // Nobody else may have looked whether the streams are done that used what was freed.
   ours->emptyCache({0, 0});
+  const size_t uncached = cuda_mem_torch_uncached_blocks();
+  TORCH_CHECK(
+      uncached == 0, "tensors that were made while caching was off still live, ", uncached, " of them: delete them first");
   for (int device = 0; device < ours->device_count(); ++device) {
     const int64_t bytes = stats_of(device).active_bytes.all.current;
     TORCH_CHECK(

@@ -154,7 +154,7 @@ class Observers {
       check(cuda_mem_torch_attach_oom_observer(&tell, this));
       attached_ = true;
     }
-    all_.push_back(std::move(observer));
+    all_.push_back(std::make_shared<native::OutOfMemoryObserver>(std::move(observer)));
   }
 
  private:
@@ -163,20 +163,21 @@ class Observers {
     thrown_by_observer.forget();
     try {
       for (const auto& observer : static_cast<Observers*>(data)->all()) {
-        observer(device, requested, total, free);
+        (*observer)(device, requested, total, free);
       }
     } catch (...) {
       thrown_by_observer.keep();
     }
   }
 
-  std::vector<native::OutOfMemoryObserver> all() {
+  /// They are not copied themselves: a copy of what holds an object of Python's would count it without the GIL.
+  std::vector<std::shared_ptr<native::OutOfMemoryObserver>> all() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return all_;
   }
 
   std::mutex mutex_;
-  std::vector<native::OutOfMemoryObserver> all_;
+  std::vector<std::shared_ptr<native::OutOfMemoryObserver>> all_;
   bool attached_{false};
 };
 

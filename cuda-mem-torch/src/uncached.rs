@@ -84,6 +84,10 @@ impl<W: Clone> Uncached<W> {
         Some(removed)
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
     /// An allocation's address and bytes.
     pub(crate) fn base(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, usize)> {
         self.look(address, |block| (address, block.allocation.bytes()))

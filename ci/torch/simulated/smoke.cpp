@@ -695,6 +695,12 @@ int main(int count, char** words) {
       c10::DataPtr held = CA::get()->allocate(1000);
       EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 1 && has(text, "delete them first"));
     }
+    {
+      CA::get()->enable(false);
+      c10::DataPtr uncached = CA::get()->allocate(1000);
+      CA::get()->enable(true);
+      EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 1 && has(text, "while caching was off still live, 1 of them"));
+    }
     freed_and_still_used();
     const MempoolId_t id{0, 5000};
     CA::createOrIncrefPool(0, id);

@@ -86,6 +86,11 @@ pub(super) fn device_of(address: u64) -> Option<c_int> {
     BOOKS.look(address, |block| block.users.first().map(|device| device.ordinal)).flatten()
 }
 
+/// How many blocks there are, with those that were freed and had to stay.
+pub(super) fn count() -> usize {
+    BOOKS.count() + lock(&LEAVING).len()
+}
+
 pub(super) fn base(address: u64) -> Option<(u64, usize)> {
     BOOKS.base(address)
 }

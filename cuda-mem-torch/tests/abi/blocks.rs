@@ -154,10 +154,10 @@ fn caching_can_be_switched_off() {
     let before = stats();
     let block = allocate(MIB, null_mut());
     assert_eq!(stats(), before);
-    assert_eq!(cuda_mem_torch_device_of(block), 0);
+    assert_eq!((cuda_mem_torch_device_of(block), cuda_mem_torch_uncached_blocks()), (0, 1));
     cuda_mem_torch_enable(true);
     delete(block);
-    assert_eq!(cuda_mem_torch_device_of(block), -1);
+    assert_eq!((cuda_mem_torch_device_of(block), cuda_mem_torch_uncached_blocks()), (-1, 0));
 }
 
 #[test]
@@ -410,6 +410,7 @@ fn a_known_stream_that_captures_is_not_disturbed() {
     unsafe { cuda_mem_torch_free(plain, MIB, 0, null_mut()) };
     begin_capture(stream);
     let during = calls(|| delete(uncached));
+    assert_eq!(cuda_mem_torch_uncached_blocks(), 1);
     // SAFETY: freed above, and not anybody else's since.
     let again = unsafe { cuda_mem_torch_delete(uncached) };
     empty_cache(NO_POOL);

@@ -10,6 +10,7 @@ mod text;
 
 use std::ffi::{CString, c_char, c_int, c_void};
 
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::forked;
 use cuda_mem_ipc::cuda_mem_pool::segments::Options;
 
 use self::text::Settings;
@@ -127,6 +128,13 @@ pub unsafe extern "C" fn cuda_mem_torch_set_settings(
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_enable(caching: bool) {
     uncached::set_caching(caching);
+}
+
+/// How many blocks there are that were made while it was off, which are in no statistics. Those that were freed while a stream captured are
+/// among them until a later call has freed them. None in a forked child.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_uncached_blocks() -> usize {
+    if forked() { 0 } else { uncached::count() }
 }
 
 /// Whether it is on.
