@@ -12,7 +12,7 @@ pub trait Backend {
     /// A point in a stream's work, behind all that was there when it was made.
     type Mark;
 
-    /// A range of addresses that nothing else has; None if there are not enough in a row.
+    /// A range of addresses that nothing else has, from a multiple of 2 MiB on; None if there are not enough in a row.
     ///
     /// # Errors
     ///

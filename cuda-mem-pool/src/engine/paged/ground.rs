@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::engine::slab::{NONE, Slab};
 
+use super::maps::Maps;
 use super::sizes::GRANULE;
 
 /// Handles of physical memory and their mappings.
@@ -14,8 +15,7 @@ use super::sizes::GRANULE;
 #[derive(Debug)]
 pub(super) struct Ground {
     chunks: Slab<Chunk>,
-    /// By address.
-    maps: BTreeMap<u64, Map>,
+    maps: Maps<Map>,
     /// Ranges of addresses that were reserved, by their beginning.
     ranges: BTreeMap<u64, u64>,
     /// Those for handles that are given, which no window is looked for in.
@@ -119,7 +119,7 @@ impl Ground {
     pub(super) const fn new() -> Self {
         Self {
             chunks: Slab::new(),
-            maps: BTreeMap::new(),
+            maps: Maps::new(),
             ranges: BTreeMap::new(),
             given: Vec::new(),
             bytes: 0,
@@ -224,16 +224,17 @@ impl Ground {
     /// Enters a mapping of a handle that offers its bytes `from..to`.
     pub(super) fn map(&mut self, address: u64, chunk: u32, from: usize, to: usize) {
         let Some(record) = self.chunks.get_mut(chunk) else { return };
-        record.maps.push(address);
-        record.home = address;
         let (granules, from, to) = (granules(record.bytes), granules(from), granules(to));
         let map = Map { chunk, granules, from, to, heap: record.heap, is_place: false, left_at: 0 };
-        self.maps.insert(address, map);
+        if self.maps.insert(address, record.bytes, map) {
+            record.maps.push(address);
+            record.home = address;
+        }
         self.most_maps = self.most_maps.max(self.maps.len());
     }
 
     pub(super) fn unmap(&mut self, address: u64) {
-        let Some(map) = self.maps.remove(&address) else { return };
+        let Some(map) = self.maps.remove(address) else { return };
         if let Some(chunk) = self.chunks.get_mut(map.chunk) {
             chunk.maps.retain(|other| *other != address);
             if chunk.place == address {
@@ -243,28 +244,28 @@ impl Ground {
     }
 
     pub(super) fn at(&self, address: u64) -> Option<&Map> {
-        self.maps.get(&address)
+        self.maps.get(address)
     }
 
     pub(super) fn at_mut(&mut self, address: u64) -> Option<&mut Map> {
-        self.maps.get_mut(&address)
+        self.maps.get_mut(address)
     }
 
     /// The mappings at which a handle, or a part of it, is offered or in use.
     pub(super) fn offered(&self, chunk: u32) -> impl Iterator<Item = (u64, Map)> {
         let record = self.chunks.get(chunk);
-        let home = record.and_then(|chunk| Some((chunk.home, *self.maps.get(&chunk.home)?)));
+        let home = record.and_then(|chunk| Some((chunk.home, *self.maps.get(chunk.home)?)));
         // If it is so as a whole at one, it is at no other, but for leaves.
         let is_leaf = record.is_some_and(|chunk| chunk.leaf != NONE);
         let home = home.filter(|(_, map)| !is_leaf && map.chunk == chunk && map.is_whole());
         let others = record.filter(|_| home.is_none()).map(|chunk| chunk.maps.as_slice()).unwrap_or_default();
-        let others = others.iter().filter_map(|at| Some((*at, *self.maps.get(at)?)));
+        let others = others.iter().filter_map(|at| Some((*at, *self.maps.get(*at)?)));
         home.into_iter().chain(others.filter(|(_, map)| !map.is_stale()))
     }
 
     /// Offers all of a handle at a mapping of it.
     pub(super) fn settle(&mut self, address: u64, heap: u32) {
-        let Some(map) = self.maps.get_mut(&address) else { return };
+        let Some(map) = self.maps.get_mut(address) else { return };
         map.settle(heap);
         if let Some(chunk) = self.chunks.get_mut(map.chunk) {
             chunk.home = address;
@@ -275,35 +276,33 @@ impl Ground {
     pub(super) fn set_place(&mut self, chunk: u32, address: Option<u64>) {
         let Some(record) = self.chunks.get_mut(chunk) else { return };
         let known = std::mem::replace(&mut record.place, address.unwrap_or(0));
-        if let Some(map) = self.maps.get_mut(&known) {
+        if let Some(map) = self.maps.get_mut(known) {
             map.is_place = false;
         }
-        if let Some(map) = address.and_then(|address| self.maps.get_mut(&address)) {
+        if let Some(map) = address.and_then(|address| self.maps.get_mut(address)) {
             map.is_place = true;
         }
     }
 
     /// The mappings in the order of their addresses.
     pub(super) fn maps(&self) -> impl Iterator<Item = (u64, &Map)> {
-        self.maps.iter().map(|(address, map)| (*address, map))
+        self.maps.touching(0, u64::MAX)
     }
 
     /// The mapping that has this address, and where it begins.
     pub(super) fn covering(&self, address: u64) -> Option<(u64, &Map)> {
-        let (start, map) = self.maps.range(..=address).next_back()?;
-        (address - start < map.bytes() as u64).then_some((*start, map))
+        self.maps.covering(address)
     }
 
     /// The mappings that touch a range, in order.
     pub(super) fn touching(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, &Map)> {
-        let first = self.covering(from).map_or(from, |(start, _)| start);
-        self.maps.range(first..to.max(first)).map(|(address, map)| (*address, map))
+        self.maps.touching(from, to)
     }
 
     /// Host memory that the books take.
     pub(super) fn metadata_bytes(&self) -> usize {
-        // A tree's nodes are about two thirds full.
-        let map = (size_of::<u64>() + size_of::<Map>()) * 3 / 2;
-        self.chunks.bytes().saturating_add(self.maps.len().saturating_mul(map + size_of::<u64>()))
+        // Handles name their mappings.
+        let named = self.maps.len().saturating_mul(size_of::<u64>());
+        self.chunks.bytes().saturating_add(self.maps.bytes()).saturating_add(named)
     }
 }

@@ -70,6 +70,7 @@ mod homing;
 mod index;
 mod line;
 mod mapping;
+mod maps;
 mod marks;
 mod moving;
 mod nest;
