@@ -135,6 +135,8 @@ impl ImportLink {
                     self.is_deaf.store(true, Ordering::Release);
                     break;
                 }
+                // It is there still.
+                Err(error) if error.is_the_system_s() => return Err(error),
                 Err(error) => Err(self.connection.breaks(error)),
                 Ok(message) => self.learn_ahead(message),
             };
@@ -215,3 +217,6 @@ impl ImportLink {
         segments.values().filter(|known| matches!(known, Known::Ahead(ahead) if ahead.is_mapped())).count()
     }
 }
+
+#[cfg(test)]
+mod tests;
