@@ -127,6 +127,7 @@ impl Watched for ExportLink {
             self.retire_all();
         }
         self.say_retired();
+        self.say_forgotten();
         taken
     }
 
@@ -140,7 +141,7 @@ impl Watched for ExportLink {
     }
 
     fn is_restless(&self) -> bool {
-        !lock(&self.retiring).is_empty() || self.is_let_go()
+        !lock(&self.retiring).is_empty() || lock(&self.given).has_unwanted() || self.is_let_go()
     }
 
     fn is_done(&self) -> bool {

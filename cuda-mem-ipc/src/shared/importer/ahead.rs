@@ -157,6 +157,7 @@ impl ImportLink {
                 self.learn_late(&said, descriptors)
             }
             wire::Message::Retire { segment } if descriptors.is_empty() => self.forget(segment),
+            wire::Message::Forget { keepsake } if descriptors.is_empty() => self.keep_no_more(keepsake),
             _ => Err(self.breaks("an exporter does not say that ahead")),
         }
     }
