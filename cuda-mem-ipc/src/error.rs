@@ -370,6 +370,11 @@ impl Error {
         move |errno| Self::System { call, source: shared(errno) }
     }
 
+    /// Whether the system refused this process something, which says nothing of the peer and may be over the next time.
+    pub(crate) fn is_the_system_s(&self) -> bool {
+        matches!(self, Self::System { .. })
+    }
+
     /// Whether the deadline passed.
     #[must_use]
     pub fn is_timeout(&self) -> bool {

@@ -78,7 +78,7 @@ pub(super) struct ExportLink {
     /// Where it is heard that nobody has anything any more that the importer handed on.
     keepers: PipeReader,
     /// What the importer was told to keep, for those who had handed the memory to this process.
-    given: Mutex<Vec<Given>>,
+    given: Mutex<Given>,
     /// The peer has closed its end or broken the protocol.
     is_closing: AtomicBool,
     /// How many importers of this process had lost their exporter when leases of theirs were looked for last.

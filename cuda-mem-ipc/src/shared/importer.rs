@@ -111,6 +111,8 @@ struct Turn {
     listened: Option<Instant>,
     /// A buffer that came as a message, behind those in the ring.
     held: Option<HandOver>,
+    /// A segment whose end was heard when what came by the branch could not be.
+    retired: Option<u64>,
 }
 
 impl Importer {
@@ -183,7 +185,13 @@ impl Importer {
         let link = Arc::new(ImportLink {
             context: context.clone(),
             connection,
-            turn: Mutex::new(Turn { ring: ring.consumer(), heard: 0, listened: None, held: None }),
+            turn: Mutex::new(Turn {
+                ring: ring.consumer(),
+                heard: 0,
+                listened: None,
+                held: None,
+                retired: None,
+            }),
             ring,
             releases,
             bed,

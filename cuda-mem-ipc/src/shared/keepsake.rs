@@ -23,11 +23,22 @@ pub(super) struct Keepsake {
 /// What names a pipe as long as anybody has an end of it: its file system and its number there.
 type Pipe = (u64, u64);
 
-/// That somebody was sent one. It keeps nothing open: who waits for the last copy would wait for whoever was sent another one.
-#[derive(Debug)]
+/// What somebody was sent to keep. It keeps nothing open: who waits for the last copy would wait for whoever was sent another one.
+#[derive(Debug, Default)]
 pub(super) struct Given {
-    end: Weak<OwnedFd>,
+    /// How many were sent.
+    count: u64,
+    /// Of those the ones that may not be forgotten yet.
+    sent: Vec<Sent>,
+}
+
+#[derive(Debug)]
+struct Sent {
+    /// How many were sent before it.
+    number: u64,
     pipe: Pipe,
+    /// What this process has of it, which may have come by several ways.
+    copies: Vec<Weak<OwnedFd>>,
 }
 
 impl Keepsake {
@@ -62,17 +73,38 @@ impl Keepsake {
 }
 
 impl Given {
-    pub(super) fn of(keepsake: &Keepsake) -> Self {
-        Self { end: Arc::downgrade(&keepsake.end), pipe: keepsake.pipe }
+    /// Sends one, unless that was done, by whichever way it has come.
+    pub(super) fn give(&mut self, keepsake: &Keepsake, send: impl FnOnce() -> Result<()>) -> Result<()> {
+        let copy = Arc::downgrade(&keepsake.end);
+        let mut sent = self.sent.iter_mut();
+        if let Some(known) = sent.find(|sent| sent.pipe == keepsake.pipe && sent.is_there()) {
+            if !known.copies.iter().any(|known| known.ptr_eq(&copy)) {
+                known.copies.retain(|copy| copy.strong_count() > 0);
+                known.copies.push(copy);
+            }
+            return Ok(());
+        }
+        send()?;
+        self.sent.push(Sent { number: self.count, pipe: keepsake.pipe, copies: vec![copy] });
+        self.count = self.count.saturating_add(1);
+        Ok(())
     }
 
+    /// Whether something was sent that this process has no more.
+    pub(super) fn has_unwanted(&self) -> bool {
+        !self.sent.iter().all(Sent::is_there)
+    }
+
+    /// Tells of what was sent and this process has no more, by how many were sent before it. What could not be told stays.
+    pub(super) fn tell_of_unwanted(&mut self, tell: impl Fn(u64) -> bool) {
+        self.sent.retain(|sent| sent.is_there() || !tell(sent.number));
+    }
+}
+
+impl Sent {
     /// Whether this process has it still, so that the pipe's name is its own.
-    pub(super) fn is_there(&self) -> bool {
-        self.end.strong_count() > 0
-    }
-
-    pub(super) fn is(&self, keepsake: &Keepsake) -> bool {
-        self.is_there() && self.pipe == keepsake.pipe
+    fn is_there(&self) -> bool {
+        self.copies.iter().any(|copy| copy.strong_count() > 0)
     }
 }
 
@@ -83,10 +115,10 @@ impl AsFd for Keepsake {
 }
 
 /// Closes those that nobody waits for: their owner is gone, or is done with whom it had handed the memory to.
-pub(super) fn forget_unwanted(keepsakes: &mut Vec<Keepsake>) {
+pub(super) fn forget_unwanted<T>(keepsakes: &mut Vec<T>, keepsake: impl Fn(&T) -> &Keepsake) {
     let mut poller = Poller::new();
-    for (index, keepsake) in keepsakes.iter().enumerate() {
-        poller.closed(index, keepsake);
+    for (index, held) in keepsakes.iter().enumerate() {
+        poller.closed(index, keepsake(held));
     }
     // What cannot be asked stays.
     let unwanted = poller.wait(Duration::ZERO).unwrap_or_default();
@@ -99,16 +131,57 @@ pub(super) fn forget_unwanted(keepsakes: &mut Vec<Keepsake>) {
 mod tests {
     use super::*;
 
+    /// Whether it is sent now.
+    fn is_given(given: &mut Given, keepsake: &Keepsake) -> bool {
+        let mut is_sent = false;
+        let send = || {
+            is_sent = true;
+            Ok(())
+        };
+        given.give(keepsake, send).unwrap();
+        is_sent
+    }
+
     #[test]
     fn it_is_known_whichever_way_it_comes_and_as_long_as_it_is_there() {
         let ((_readers, one), (_others, other)) = (Keepsake::new().unwrap(), Keepsake::new().unwrap());
         let again = Keepsake::sent(one.end.try_clone().unwrap()).unwrap();
         assert!(again.is(&one) && !again.is(&other));
-        let given = Given::of(&one);
-        assert!(given.is(&again) && !given.is(&other));
+        let mut given = Given::default();
+        let mut is_sent = |keepsake: &Keepsake| {
+            let is_sent = is_given(&mut given, keepsake);
+            (is_sent, given.has_unwanted())
+        };
+        assert_eq!(is_sent(&one), (true, false));
+        assert_eq!(is_sent(&again), (false, false));
+        assert_eq!(is_sent(&other), (true, false));
         drop(one);
+        // As long as there is one of the copies that it was given by.
+        assert_eq!(is_sent(&again), (false, false));
+        let last = Keepsake::sent(again.end.try_clone().unwrap()).unwrap();
+        drop(again);
         // Another copy's end has not come to it, but the pipe may be gone for all that is known.
-        assert!(!given.is_there() && !given.is(&again));
+        assert_eq!(is_sent(&last), (true, true));
+        let told = std::cell::RefCell::new(Vec::new());
+        given.tell_of_unwanted(|_| false);
+        drop(other);
+        given.tell_of_unwanted(|number| {
+            told.borrow_mut().push(number);
+            true
+        });
+        assert_eq!(told.into_inner(), [0, 1]);
+        assert!(!given.has_unwanted());
+    }
+
+    #[test]
+    fn what_could_not_be_sent_was_not_given() {
+        let (_reader, one) = Keepsake::new().unwrap();
+        let mut given = Given::default();
+        assert!(given.give(&one, || Err(Error::Broken)).is_err());
+        assert!(is_given(&mut given, &one));
+        drop(one);
+        given.tell_of_unwanted(|number| number == 0);
+        assert!(!given.has_unwanted());
     }
 
     #[test]
@@ -117,7 +190,7 @@ mod tests {
         let (gone, unwanted) = Keepsake::new().unwrap();
         drop(gone);
         let mut keepsakes = vec![unwanted.clone(), wanted.clone(), unwanted];
-        forget_unwanted(&mut keepsakes);
+        forget_unwanted(&mut keepsakes, |keepsake| keepsake);
         assert!(matches!(&keepsakes[..], [one] if one.is(&wanted)));
         let mut poller = Poller::new();
         poller.closed((), &reader);

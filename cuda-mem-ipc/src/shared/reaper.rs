@@ -27,8 +27,9 @@ pub(super) trait Watched: Send + Sync {
     /// Whether messages are for the thread, and not for callers.
     fn reads(&self) -> bool;
 
-    /// Takes what came, and does what was left to do. An error means that nothing will come any more. Must give no stream work: the
-    /// driver may hold that up until a stream has gone on that waits for a peer.
+    /// Takes what came, and does what was left to do. An error means that nothing will come any more, but for one of the system, which
+    /// means that it is to be tried again. Must give no stream work: the driver may hold that up until a stream has gone on that waits for a
+    /// peer.
     fn service(self: Arc<Self>) -> Result<()>;
 
     /// Where the peer says what can be done ahead. It is for the thread, too.
@@ -36,8 +37,10 @@ pub(super) trait Watched: Send + Sync {
         None
     }
 
-    /// Takes what came by that. Must not wait for anybody, nor give streams work.
-    fn hear(self: Arc<Self>) {}
+    /// Takes what came by that. An error is as one of [`service`](Self::service). Must not wait for anybody, nor give streams work.
+    fn hear(self: Arc<Self>) -> Result<()> {
+        Ok(())
+    }
 
     /// Whether nothing came by memory that was not taken. Nobody else reads it.
     fn may_sleep(&self) -> bool {
@@ -79,6 +82,10 @@ pub(super) trait Watched: Send + Sync {
 struct Watch {
     link: Arc<dyn Watched>,
     state: State,
+    /// The system could not give what there is, by the connection or by the branch. It is asked again after a while: what is there would
+    /// have the thread do so all the time.
+    is_refused: bool,
+    is_branch_refused: bool,
 }
 
 /// How far a peer's end has come.
@@ -152,8 +159,7 @@ fn look_after(bell: &OwnedFd) {
     loop {
         {
             let mut inbox = lock(&INBOX);
-            let new = inbox.new.drain(..).map(|link| Watch { link, state: State::There });
-            watches.extend(new);
+            watches.extend(inbox.new.drain(..).map(Watch::new));
             if watches.is_empty() {
                 inbox.bell = None;
                 // Under the lock: the next one has them stay again.
@@ -171,10 +177,13 @@ fn look_after(bell: &OwnedFd) {
             let exited = ready.contains(&Ready::Exit(index));
             let came = ready.contains(&Ready::Connection(index));
             let left = ready.contains(&Ready::Left(index));
-            if ready.contains(&Ready::Branch(index))
-                && let Some(watch) = watches.get(index)
+            if let Some(watch) = watches.get_mut(index)
+                && (ready.contains(&Ready::Branch(index))
+                    || watch.is_branch_refused && watch.state == State::There)
             {
-                Arc::clone(&watch.link).hear();
+                // Any other error has ended the connection, which is noticed there.
+                let heard = Arc::clone(&watch.link).hear();
+                watch.is_branch_refused = heard.is_err_and(|error| error.is_the_system_s());
             }
             if watches.get_mut(index).is_some_and(|watch| !watch.turn(came, exited, left)) {
                 // The last share in a connection has streams to wait for.
@@ -199,15 +208,20 @@ fn wait(bell: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
             limit = limit.min(TICK);
         }
         if watch.state == State::There {
+            if watch.is_refused || watch.is_branch_refused {
+                limit = limit.min(TICK);
+            }
             if !watch.link.may_sleep() {
                 limit = Duration::ZERO;
             }
-            if watch.link.reads() {
+            if watch.link.reads() && !watch.is_refused {
                 poller.readable(Ready::Connection(index), connection);
             } else {
                 poller.closed(Ready::Connection(index), connection);
             }
-            if let Some(branch) = watch.link.branch() {
+            if !watch.is_branch_refused
+                && let Some(branch) = watch.link.branch()
+            {
                 poller.readable(Ready::Branch(index), branch);
             }
         }
@@ -227,11 +241,24 @@ fn wait(bell: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
 }
 
 impl Watch {
+    fn new(link: Arc<dyn Watched>) -> Self {
+        Self { link, state: State::There, is_refused: false, is_branch_refused: false }
+    }
+
     /// Whether it is to be watched any longer.
     fn turn(&mut self, came: bool, exited: bool, left: bool) -> bool {
         if self.state == State::There {
+            let was_refused = std::mem::replace(&mut self.is_refused, false);
             // What a peer had sent before it ended counts.
-            let ended = Arc::clone(&self.link).service().is_err() || came && !self.link.reads();
+            let ended = match Arc::clone(&self.link).service() {
+                Ok(()) => came && !self.link.reads(),
+                Err(error) if error.is_the_system_s() => {
+                    self.is_refused = true;
+                    // Nothing but its end was listened for: what it had sent cannot be had.
+                    came && was_refused
+                }
+                Err(_) => true,
+            };
             if ended {
                 self.state = State::Closed(Instant::now());
             }
@@ -269,17 +296,43 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    use std::io::PipeReader;
+    use std::io::{PipeReader, PipeWriter};
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use rustix::io::Errno;
+
     use super::*;
-    use crate::transport::{PeerPolicy, Pending, pair};
+    use crate::transport::{FIRST_KIND, PeerPolicy, Pending, pair};
 
     struct Link {
         connection: Connection,
+        branch: Option<Branch>,
         keepers: PipeReader,
+        /// Whether the system does not give what there is.
+        is_refused: AtomicBool,
         has_heirs: AtomicBool,
         has_ended: AtomicBool,
+    }
+
+    impl Link {
+        /// With the other end, and what its peer keeps.
+        fn new(has_heirs: bool) -> (Arc<Self>, Connection, PipeWriter) {
+            let limit = Duration::from_secs(60);
+            let (here, there) = pair().unwrap();
+            let complete = move |end: Pending| end.complete(&PeerPolicy::default(), limit).unwrap();
+            let other = thread::spawn(move || complete(Pending::inherited(there).unwrap()));
+            let (connection, other) = (complete(here), other.join().unwrap());
+            let (keepers, keepsake) = std::io::pipe().unwrap();
+            let link = Self {
+                connection,
+                branch: None,
+                keepers,
+                is_refused: AtomicBool::new(false),
+                has_heirs: AtomicBool::new(has_heirs),
+                has_ended: AtomicBool::new(false),
+            };
+            (Arc::new(link), other, keepsake)
+        }
     }
 
     impl Watched for Link {
@@ -292,7 +345,14 @@ mod tests {
         }
 
         fn service(self: Arc<Self>) -> Result<()> {
+            if self.is_refused.load(Ordering::SeqCst) {
+                return Err(Error::system("recvmsg")(Errno::NOMEM));
+            }
             Ok(())
+        }
+
+        fn branch(&self) -> Option<&Branch> {
+            self.branch.as_ref()
         }
 
         fn is_restless(&self) -> bool {
@@ -318,17 +378,8 @@ mod tests {
 
     #[test]
     fn heirs_cannot_take_back_that_there_are_any() {
-        let limit = Duration::from_secs(60);
-        let (here, there) = pair().unwrap();
-        let other =
-            thread::spawn(move || Pending::inherited(there).unwrap().complete(&PeerPolicy::default(), limit));
-        let connection = here.complete(&PeerPolicy::default(), limit).unwrap();
-        let _other = other.join().unwrap().unwrap();
-        let (keepers, keepsake) = std::io::pipe().unwrap();
-        let (has_heirs, has_ended) = (AtomicBool::new(true), AtomicBool::new(false));
-        let link = Arc::new(Link { connection, keepers, has_heirs, has_ended });
-        let mut watches =
-            vec![Watch { link: Arc::<Link>::clone(&link) as Arc<dyn Watched>, state: State::There }];
+        let (link, _other, keepsake) = Link::new(true);
+        let mut watches = vec![Watch::new(Arc::<Link>::clone(&link))];
         assert!(watches[0].turn(false, true, false));
         assert!(watches[0].state == State::Outlived && !link.has_ended.load(Ordering::SeqCst));
         link.has_heirs.store(false, Ordering::SeqCst);
@@ -340,5 +391,33 @@ mod tests {
         thread::sleep(GRACE);
         assert!(!watches[0].turn(false, false, false));
         assert!(link.has_ended.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn what_the_system_does_not_give_is_looked_at_again_after_a_while() {
+        let (mut link, other, _keepsake) = Link::new(false);
+        let (branch, there) = Branch::beside(&link.connection).unwrap();
+        Arc::get_mut(&mut link).unwrap().branch = Some(branch);
+        other.send(FIRST_KIND, b"something", &[], Duration::ZERO).unwrap();
+        drop(there);
+        let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let mut watches = vec![Watch::new(Arc::<Link>::clone(&link))];
+        assert_eq!(wait(&bell, &watches), [Ready::Connection(0), Ready::Branch(0)]);
+        link.is_refused.store(true, Ordering::SeqCst);
+        watches[0].is_branch_refused = true;
+        for came in [true, false, false] {
+            assert!(watches[0].turn(came, false, false) && watches[0].state == State::There);
+            assert_eq!(wait(&bell, &watches), [], "the thread would do nothing else");
+        }
+        link.is_refused.store(false, Ordering::SeqCst);
+        watches[0].is_branch_refused = false;
+        assert!(watches[0].turn(false, false, false));
+        assert_eq!(wait(&bell, &watches), [Ready::Connection(0), Ready::Branch(0)]);
+        link.is_refused.store(true, Ordering::SeqCst);
+        assert!(watches[0].turn(true, false, false));
+        drop(other);
+        assert!(wait(&bell, &watches).contains(&Ready::Connection(0)), "its end is heard");
+        assert!(watches[0].turn(true, false, false));
+        assert!(matches!(watches[0].state, State::Closed(_)));
     }
 }

@@ -29,6 +29,9 @@ pub const LET_GO: u16 = FIRST_KIND + 7;
 /// What the receiver keeps open as long as it may use what is handed over from here on: a descriptor, which travels with it. Kind 24.
 pub const KEEP: u16 = FIRST_KIND + 8;
 
+/// What was to be kept need not be any more. It comes where segments are announced ahead. Kind 25.
+pub const FORGET: u16 = FIRST_KIND + 9;
+
 /// How many lines of fences each side writes. Those of the exporter come first.
 pub const LINES: u32 = 32;
 
@@ -91,6 +94,11 @@ pub enum Message {
     },
     /// [`KEEP`].
     Keep,
+    /// [`FORGET`].
+    Forget {
+        /// How many [`KEEP`] messages came before that which it came with.
+        keepsake: u64,
+    },
 }
 
 /// The first message of an exporter. [`Message`] has an example.
@@ -103,7 +111,7 @@ pub struct Offer {
 
 impl Offer {
     /// The version that is spoken here.
-    pub const VERSION: u32 = 5;
+    pub const VERSION: u32 = 6;
     /// What is offered here.
     pub const OURS: Self = Self { version: Self::VERSION };
 }

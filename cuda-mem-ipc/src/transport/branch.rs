@@ -45,6 +45,12 @@ impl Branch {
         self.channel.send(frame, descriptors, None, Duration::ZERO.into()).map(drop)
     }
 
+    /// Has the system refuse to receive, as [`Channel::refuse`] does.
+    #[cfg(test)]
+    pub(crate) fn refuse(&self, reason: Option<rustix::io::Errno>) {
+        self.channel.refuse(reason);
+    }
+
     /// Ends it for both sides, because of what came.
     pub(crate) fn breaks(&self, error: Error) -> Error {
         self.channel.breaks(error)

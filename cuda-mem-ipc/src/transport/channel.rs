@@ -25,6 +25,9 @@ pub(super) struct Channel {
     is_broken: AtomicBool,
     sending: Mutex<Sending>,
     receiving: Mutex<Receiving>,
+    /// What the system is to say in place of a packet.
+    #[cfg(test)]
+    refusal: Mutex<Option<Errno>>,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +74,8 @@ impl Channel {
             is_broken: AtomicBool::new(false),
             sending: Mutex::default(),
             receiving: Mutex::new(receiving),
+            #[cfg(test)]
+            refusal: Mutex::default(),
         })
     }
 
@@ -152,10 +157,10 @@ impl Channel {
     fn try_receive(&self) -> Result<Option<Packet>> {
         let mut receiving = lock(&self.receiving);
         let Receiving { next, buffer } = &mut *receiving;
-        let mut result = system::receive(self.socket.as_fd(), buffer);
+        let mut result = self.packet(buffer);
         if matches!(result, Err(Errno::CONNRESET)) {
             // The peer ended with something unread, which the system says once and first; what it had sent comes behind that.
-            result = system::receive(self.socket.as_fd(), buffer);
+            result = self.packet(buffer);
         }
         let received = match result {
             Ok(received) => received,
@@ -174,6 +179,20 @@ impl Channel {
             }
             Err(error) => Err(self.breaks(error)),
         }
+    }
+
+    fn packet(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
+        #[cfg(test)]
+        if let Some(errno) = *lock(&self.refusal) {
+            return Err(errno);
+        }
+        system::receive(self.socket.as_fd(), buffer)
+    }
+
+    /// Has the system give no packet, for this reason, or whatever comes again.
+    #[cfg(test)]
+    pub(super) fn refuse(&self, reason: Option<Errno>) {
+        *lock(&self.refusal) = reason;
     }
 
     pub(super) fn is_broken(&self) -> bool {

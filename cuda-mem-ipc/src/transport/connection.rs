@@ -205,6 +205,12 @@ impl Connection {
         rustix::io::ioctl_fionread(&self.channel).is_ok_and(|bytes| bytes > 0)
     }
 
+    /// Has the system refuse to receive, as [`Channel::refuse`] does.
+    #[cfg(test)]
+    pub(crate) fn refuse(&self, reason: Option<Errno>) {
+        self.channel.refuse(reason);
+    }
+
     /// Whether this side has ended it because of what came.
     pub(crate) fn is_broken(&self) -> bool {
         self.channel.is_broken()

@@ -55,7 +55,7 @@ fn what_no_exporter_says_ends_the_connection() {
     let (one, bytes) = (descriptor.as_fd(), said.bytes);
     let known: Said<'_> = (Message::Segment(said), &[one]);
     let release = Message::Release(Release { sequence: 0, line: 0, generation: 0 });
-    let cases: [(&str, &[Said<'_>]); 17] = [
+    let cases: [(&str, &[Said<'_>]); 18] = [
         ("an unknown segment", &[(part(0, 1), &[])]),
         ("behind the end", &[known, (part(bytes, 1), &[])]),
         ("beyond the end", &[known, (part(0, bytes + 1), &[])]),
@@ -76,6 +76,7 @@ fn what_no_exporter_says_ends_the_connection() {
         ("nothing to keep", &[(Message::Keep, &[])]),
         ("two things to keep", &[(Message::Keep, &[one, one])]),
         ("no pipe to keep", &[(Message::Keep, &[one])]),
+        ("something to keep no more", &[(Message::Forget { keepsake: 0 }, &[])]),
     ];
     for (what, messages) in cases {
         let (importer, hostile, _words) = importer(&world);
@@ -285,7 +286,7 @@ fn what_no_exporter_says_ahead_ends_the_connection() {
     let known: Said<'_> = (Message::Segment(said), &[one]);
     let retired: Said<'_> = (Message::Retire { segment: 0 }, &[]);
     let release = Message::Release(Release { sequence: 0, line: 0, generation: 0 });
-    let cases: [(&str, &[Said<'_>]); 11] = [
+    let cases: [(&str, &[Said<'_>]); 12] = [
         ("a segment twice", &[known, known]),
         ("a segment without memory", &[(known.0, &[])]),
         ("a segment with two memories", &[(known.0, &[one, one])]),
@@ -297,6 +298,7 @@ fn what_no_exporter_says_ahead_ends_the_connection() {
         ("a call", &[(Message::Ring, &[])]),
         ("an offer", &[(Message::Offer(Offer::OURS), &[one, one])]),
         ("something to keep", &[(Message::Keep, &[one])]),
+        ("something to keep no more with a descriptor", &[(Message::Forget { keepsake: 0 }, &[one])]),
     ];
     for (what, messages) in cases {
         let (importer, hostile, _words, mut branch) = importer_ahead(&world, AheadLimit::default());

@@ -10,7 +10,7 @@ use cuda_mem_pool::cuda_mem_core::{self as core, Stream};
 
 use super::ExportLink;
 use crate::error::{Error, Result};
-use crate::shared::keepsake::{Given, Keepsake};
+use crate::shared::keepsake::Keepsake;
 use crate::shared::ring::{Corrupt, Pushed};
 use crate::shared::segment::SegmentRef;
 use crate::shared::wire::{self, Fence, HandOver};
@@ -57,16 +57,21 @@ impl ExportLink {
     pub(super) fn give_keepsakes(&self, keepsakes: &[Keepsake], deadline: Deadline) -> Result<()> {
         keepsakes.iter().try_for_each(|keepsake| {
             self.as_soon_as_there_is_room(deadline, || {
-                let mut given = lock(&self.given);
-                if given.iter().any(|known| known.is(keepsake)) {
-                    return Ok(());
-                }
-                given.retain(Given::is_there);
-                self.say(&wire::Message::Keep, &[keepsake.as_fd()], Duration::ZERO)?;
-                given.push(Given::of(keepsake));
-                Ok(())
+                let say = || self.say(&wire::Message::Keep, &[keepsake.as_fd()], Duration::ZERO);
+                lock(&self.given).give(keepsake, say)
             })
         })
+    }
+
+    /// Tells the importer what it need not keep any more, because this process does not: all that it had been handed along with it has come
+    /// back. By the branch, for nobody there may receive again. What finds no room is told later.
+    pub(super) fn say_forgotten(&self) {
+        lock(&self.given).tell_of_unwanted(|keepsake| {
+            let (kind, payload) = wire::Message::Forget { keepsake }.encode();
+            let said = self.branch.send(kind, &payload, &[]);
+            // One that hears nothing there any more is at its end.
+            !said.is_err_and(|error| error.is_timeout() || error.is_the_system_s())
+        });
     }
 
     fn try_announce(self: &Arc<Self>, segment: &SegmentRef) -> Result<()> {

@@ -84,6 +84,8 @@ impl ExportLink {
         for _ in 0..MOST_AT_A_TIME {
             let Heard { message, descriptors, .. } = match heard(&self.connection, Duration::ZERO) {
                 Err(error) if error.is_timeout() => return Ok(()),
+                // An importer names no descriptors. That nobody listens to it any more it has to hear.
+                Err(error @ Error::DescriptorNotTaken { .. }) => return Err(self.connection.breaks(error)),
                 result => result?,
             };
             let taken = match message {
@@ -116,12 +118,17 @@ impl Watched for ExportLink {
         // Both, whatever the other says: what a peer has given back before it ended counts. What is in the ring was there before the
         // end was heard.
         let (heard, released) = (self.take_messages(), self.take_releases());
-        released.and(heard).inspect_err(|_| self.is_closing.store(true, Ordering::Release))?;
+        let taken = released.and(heard);
+        if taken.as_ref().is_err_and(|error| !error.is_the_system_s()) {
+            self.is_closing.store(true, Ordering::Release);
+            return taken;
+        }
         if self.is_let_go() {
             self.retire_all();
         }
         self.say_retired();
-        Ok(())
+        self.say_forgotten();
+        taken
     }
 
     fn may_sleep(&self) -> bool {
@@ -134,7 +141,7 @@ impl Watched for ExportLink {
     }
 
     fn is_restless(&self) -> bool {
-        !lock(&self.retiring).is_empty() || self.is_let_go()
+        !lock(&self.retiring).is_empty() || lock(&self.given).has_unwanted() || self.is_let_go()
     }
 
     fn is_done(&self) -> bool {
@@ -179,3 +186,6 @@ impl Watched for ExportLink {
         bury(std::mem::take(&mut *lock(&self.slabs)));
     }
 }
+
+#[cfg(test)]
+mod tests;

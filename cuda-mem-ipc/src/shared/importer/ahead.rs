@@ -135,6 +135,8 @@ impl ImportLink {
                     self.is_deaf.store(true, Ordering::Release);
                     break;
                 }
+                // It is there still.
+                Err(error) if error.is_the_system_s() => return Err(error),
                 Err(error) => Err(self.connection.breaks(error)),
                 Ok(message) => self.learn_ahead(message),
             };
@@ -155,6 +157,7 @@ impl ImportLink {
                 self.learn_late(&said, descriptors)
             }
             wire::Message::Retire { segment } if descriptors.is_empty() => self.forget(segment),
+            wire::Message::Forget { keepsake } if descriptors.is_empty() => self.keep_no_more(keepsake),
             _ => Err(self.breaks("an exporter does not say that ahead")),
         }
     }
@@ -215,3 +218,6 @@ impl ImportLink {
         segments.values().filter(|known| matches!(known, Known::Ahead(ahead) if ahead.is_mapped())).count()
     }
 }
+
+#[cfg(test)]
+mod tests;

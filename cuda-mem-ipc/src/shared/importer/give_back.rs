@@ -143,9 +143,8 @@ impl Watched for ImportLink {
         (!self.is_deaf.load(Ordering::Acquire)).then_some(&self.branch)
     }
 
-    fn hear(self: Arc<Self>) {
-        // An error has ended the connection, which is noticed there.
-        let _ = self.hear_ahead(MOST_AT_A_TIME);
+    fn hear(self: Arc<Self>) -> Result<()> {
+        self.hear_ahead(MOST_AT_A_TIME)
     }
 
     fn is_restless(&self) -> bool {

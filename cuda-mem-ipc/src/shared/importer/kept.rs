@@ -1,6 +1,6 @@
 //! What an importer keeps for the owners of what its exporter handed on, and when it lets go of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,31 +13,40 @@ use super::known::Known;
 use crate::error::Result;
 use crate::import::Ending;
 use crate::shared::keepsake::{Keepsake, forget_unwanted};
-use crate::shared::lock;
 use crate::shared::releases::{Resting, bury, bury_in_turn, rest};
 use crate::shared::returned::Returned;
 use crate::shared::segment::Segment;
 use crate::shared::words::Recorded;
+use crate::shared::{lock, reaper};
 
 /// How many a peer may have this process keep at a time.
 const MOST_KEPT: usize = 4096;
 
 #[derive(Default)]
 pub(super) struct Kept {
-    keepsakes: Vec<Keepsake>,
+    keepsakes: Vec<Held>,
+    /// How many messages have come that said to keep something, and which of those to come are too late. The exporter says what need not
+    /// be kept by another way.
+    heard: u64,
+    unwanted: BTreeSet<u64>,
     /// Buffers that came back when the exporter was gone, whose uses it cannot be told of.
     returned: Vec<Returned>,
     /// What it was told of before.
     recorded: Option<Recorded>,
 }
 
+struct Held {
+    /// How many messages of its kind came before the last one that it came with.
+    number: u64,
+    keepsake: Keepsake,
+}
+
 impl ImportLink {
     /// What whoever gets a buffer of this link next has to keep. The exporter is told that there may be somebody.
     pub(in crate::shared) fn keepsakes(&self) -> Vec<Keepsake> {
         self.words.say_handed_on();
-        let mut keepsakes = lock(&self.kept).keepsakes.clone();
-        keepsakes.push(self.keepsake.clone());
-        keepsakes
+        let kept = lock(&self.kept);
+        kept.keepsakes.iter().map(|held| &held.keepsake).chain([&self.keepsake]).cloned().collect()
     }
 
     /// Keeps what the exporter was sent in its turn, or has made.
@@ -46,15 +55,45 @@ impl ImportLink {
             return Err(self.breaks("it has this process keep what is no pipe"));
         };
         let mut kept = lock(&self.kept);
-        if kept.keepsakes.iter().any(|known| known.is(&keepsake)) {
+        let number = kept.heard;
+        kept.heard = number.saturating_add(1);
+        if kept.unwanted.remove(&number) {
             return Ok(());
         }
-        forget_unwanted(&mut kept.keepsakes);
+        if let Some(known) = kept.keepsakes.iter_mut().find(|known| known.keepsake.is(&keepsake)) {
+            // It is forgotten with the last that came.
+            known.number = number;
+            return Ok(());
+        }
+        forget_unwanted(&mut kept.keepsakes, |held| &held.keepsake);
         if kept.keepsakes.len() >= MOST_KEPT {
             drop(kept);
             return Err(self.breaks("it has this process keep more than is accepted"));
         }
-        kept.keepsakes.push(keepsake);
+        kept.keepsakes.push(Held { number, keepsake });
+        Ok(())
+    }
+
+    /// The exporter does not keep it any more, because all that came of it has gone back, from here too. May come before it is to be kept.
+    pub(super) fn keep_no_more(&self, number: u64) -> Result<()> {
+        let mut kept = lock(&self.kept);
+        if self.is_over() {
+            // All is let go of as soon as it can be.
+            return Ok(());
+        }
+        if number >= kept.heard {
+            kept.unwanted.insert(number);
+            let are_many = kept.unwanted.len() > MOST_KEPT;
+            drop(kept);
+            return if are_many { Err(self.breaks("it takes back more than may be kept")) } else { Ok(()) };
+        }
+        if let Some(index) = kept.keepsakes.iter().position(|held| held.number == number) {
+            let unwanted = kept.keepsakes.swap_remove(index);
+            drop(kept);
+            drop(unwanted);
+            // Others were sent it.
+            reaper::wake();
+        }
         Ok(())
     }
 
@@ -92,7 +131,7 @@ impl ImportLink {
 
     fn bury_kept(&self) {
         let kept = std::mem::take(&mut *lock(&self.kept));
-        if !kept.keepsakes.is_empty() {
+        if !kept.keepsakes.is_empty() || kept.recorded.is_some() {
             rest(Last { kept, parting: Arc::clone(&self.parting), driver: self.context.driver() });
         }
     }
@@ -186,7 +225,7 @@ impl Drop for Last {
         bury(self.kept.recorded.take());
         // From here on the memory may be used by others.
         let keepsakes = std::mem::take(&mut self.kept.keepsakes);
-        rest(Behind { parting: Arc::clone(&self.parting), driver: self.driver, _keepsakes: keepsakes });
+        rest(Behind { parting: Arc::clone(&self.parting), driver: self.driver, keepsakes });
     }
 }
 
@@ -194,7 +233,7 @@ impl Drop for Last {
 struct Behind {
     parting: Arc<AtomicUsize>,
     driver: Driver,
-    _keepsakes: Vec<Keepsake>,
+    keepsakes: Vec<Held>,
 }
 
 impl Resting for Behind {
@@ -204,3 +243,16 @@ impl Resting for Behind {
         self.parting.load(Ordering::SeqCst) == 0
     }
 }
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        self.keepsakes.clear();
+        if !forked() {
+            // Those who were sent them need not keep them either.
+            reaper::wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core as core;
 
-use super::ImportLink;
 use super::ahead::{Ahead, Counted};
 use super::give_back::MOST_UNHEARD;
+use super::{ImportLink, Turn};
 use crate::error::{Error, Result};
 use crate::import::{Ending, ImportError, ImportKey, Imported, Imports};
 use crate::shared::releases::{self, bury};
@@ -176,9 +176,12 @@ impl ImportLink {
     }
 
     /// Its exporter says that a segment is gone. It may have said that it is there by the branch.
-    pub(super) fn retire(self: &Arc<Self>, segment: u64) -> Result<()> {
+    pub(super) fn retire(self: &Arc<Self>, turn: &mut Turn, segment: u64) -> Result<()> {
         if !lock(&self.segments).contains_key(&segment) {
-            self.hear_ahead(MOST_AHEAD)?;
+            self.hear_ahead(MOST_AHEAD).inspect_err(|error| {
+                // The system gives it later. The message comes but once.
+                turn.retired = error.is_the_system_s().then_some(segment);
+            })?;
         }
         self.forget(segment)
     }

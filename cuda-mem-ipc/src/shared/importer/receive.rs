@@ -92,6 +92,9 @@ impl ImportLink {
                 self.forget_all();
                 return Err(Error::Broken);
             }
+            if let Some(segment) = turn.retired.take() {
+                self.retire(turn, segment)?;
+            }
             let corrupt = |_| self.breaks("it has put more into the ring than there is room for");
             let entry = turn.ring.peek().map_err(corrupt)?;
             if let Some(entry) = entry {
@@ -145,7 +148,7 @@ impl ImportLink {
             }
             // Behind what was put into the ring before.
             wire::Message::HandOver(said) if no_descriptor => turn.held = Some(said),
-            wire::Message::Retire { segment } if no_descriptor => self.retire(segment)?,
+            wire::Message::Retire { segment } if no_descriptor => self.retire(turn, segment)?,
             wire::Message::Ring if no_descriptor => {}
             wire::Message::Keep => match <[OwnedFd; 1]>::try_from(descriptors) {
                 Ok([descriptor]) => self.keep(descriptor)?,

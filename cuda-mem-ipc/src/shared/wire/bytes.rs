@@ -1,8 +1,8 @@
 //! The messages as bytes: how they are written, and read by whoever believes nothing of them.
 
 use super::{
-    ACCEPT, Accept, Fence, HAND_OVER, HandOver, KEEP, LAST, LET_GO, LINES, Message, OFFER, Offer, RELEASE,
-    RETIRE, RING, Release, SEGMENT, WireError,
+    ACCEPT, Accept, FORGET, Fence, HAND_OVER, HandOver, KEEP, LAST, LET_GO, LINES, Message, OFFER, Offer,
+    RELEASE, RETIRE, RING, Release, SEGMENT, WireError,
 };
 
 impl Message {
@@ -23,6 +23,7 @@ impl Message {
             RING => Self::Ring,
             LET_GO => Self::LetGo { segment: fields.number()? },
             KEEP => Self::Keep,
+            FORGET => Self::Forget { keepsake: fields.number()? },
             kind => return Err(WireError::Kind(kind)),
         };
         fields.end()?;
@@ -80,6 +81,10 @@ impl Message {
                 LET_GO
             }
             Self::Keep => KEEP,
+            Self::Forget { keepsake } => {
+                put(&keepsake.to_le_bytes());
+                FORGET
+            }
         };
         (kind, bytes)
     }

@@ -38,6 +38,7 @@ fn message() -> impl Strategy<Value = Message> {
         }),
         any::<u64>().prop_map(|segment| Message::Retire { segment }),
         any::<u64>().prop_map(|segment| Message::LetGo { segment }),
+        any::<u64>().prop_map(|keepsake| Message::Forget { keepsake }),
     ]
 }
 
@@ -75,7 +76,7 @@ proptest! {
     /// Whatever is read is written as it was: no two payloads mean the same, and no number is changed on the way.
     #[test]
     fn any_bytes_are_a_message_or_an_error(
-        kind in FIRST_KIND - 1..=LET_GO + 1,
+        kind in FIRST_KIND - 1..=FORGET + 1,
         bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 0..120),
     ) {
         if let Ok(message) = Message::parse(kind, &bytes) {

@@ -15,7 +15,7 @@ use crate::symmetric::native::message::{self, PieceInfo, SegmentInfo};
 use crate::symmetric::native::segment::OwnSegment;
 use crate::symmetric::native::state::AnnouncedPiece;
 use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES, watch};
-use crate::symmetric::{SymmetricMemory, Why};
+use crate::symmetric::{CHANNELS, SymmetricMemory, Why};
 
 const SIZE: usize = 10_000;
 
@@ -406,4 +406,39 @@ fn a_lie_about_who_broke_the_group_is_no_news() {
     let elsewhere = pair.good.take(address + 1, |_| true);
     assert!(matches!(elsewhere, Err(Error::UnknownAddress { backend: NAME, .. })), "{elsewhere:?}");
     drop(Arc::clone(&memory));
+}
+
+/// Beyond the last signal there is no next one to wait for. Allocations go on where the words of the one before have come to.
+#[test]
+fn a_rank_whose_word_is_beyond_the_last_signal_is_named_by_whoever_has_the_word_next() {
+    const LAST: u64 = 1 << 62;
+    // The words that rank 1 writes on channel 0, of barriers and of signals.
+    for (word, is_barrier) in [(1, true), (2 * CHANNELS + 1, false)] {
+        for value in [LAST, LAST + 1, i64::MAX as u64, 1 << 63, u64::MAX] {
+            let pair = Pair::new();
+            let alloc = |group: &Group| group.alloc(SIZE, group.device()).unwrap().address;
+            let (ours, theirs) = (alloc(&pair.good), alloc(&pair.bad));
+            let words = |address: CUdeviceptr| {
+                let words = &pair.good.find(address).unwrap().words;
+                (words.place(), Arc::clone(&words.piece), words.index)
+            };
+            let (place, piece, index) = words(ours);
+            piece.mark_signalled(index).unwrap();
+            piece.word(index, word).unwrap().store(value, Ordering::SeqCst);
+            drop(pair.good.take(ours, |_| true).unwrap());
+            drop(pair.bad.take(theirs, |_| true).unwrap());
+            let (ours, _) = (alloc(&pair.good), alloc(&pair.bad));
+            assert_eq!(words(ours).0, place);
+            let memory = pair.rendezvous(ours).unwrap();
+            let stream = Stream::new(&pair.good.inner.context).unwrap();
+            let refused = if is_barrier {
+                memory.barrier(&stream, 0, None)
+            } else {
+                memory.wait_signal(&stream, 1, 0, None)
+            };
+            let is_named = matches!(refused, Err(Error::Broken { rank: 1, why: Why::Unreachable, .. }));
+            assert!(is_named, "{word}, {value:#x}: {refused:?}");
+            assert_eq!(until_broken(&pair.bad), (1, Why::Unreachable), "{word}, {value:#x}");
+        }
+    }
 }

@@ -134,11 +134,14 @@ impl NativeMemory {
         (operation as usize * CHANNELS + channel) * self.world_size() + source
     }
 
-    /// Poison stands for a rank that is at fault.
+    /// Poison stands for a rank that is at fault, and so does a word behind which there is no number to wait for: so many signals do not
+    /// come to pass.
     fn explain(&self, error: CoreError, rank: usize) -> Error {
         match (error, self.check()) {
-            (CoreError::Poisoned, Err(broken)) => broken,
-            (CoreError::Poisoned, Ok(())) => self.group.state().break_by(rank, Why::Unreachable),
+            (CoreError::Poisoned | CoreError::NotAccepted { .. }, Err(broken)) => broken,
+            (CoreError::Poisoned | CoreError::NotAccepted { .. }, Ok(())) => {
+                self.group.state().break_by(rank, Why::Unreachable)
+            }
             (error, _) => error.into(),
         }
     }

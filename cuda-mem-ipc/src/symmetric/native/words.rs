@@ -106,7 +106,7 @@ impl Piece {
         self.word(allocation, words_of_an_allocation(self.ranks))
     }
 
-    fn word(&self, allocation: usize, word: usize) -> Result<&AtomicU64> {
+    pub(super) fn word(&self, allocation: usize, word: usize) -> Result<&AtomicU64> {
         self.words.mapping().word((allocation * stride(self.ranks) + word) * PLACE)
     }
 }

@@ -18,7 +18,8 @@ use crate::common::gate::Gate;
 use crate::common::pair::{self, Body, Cast, Channel, Peer, checksum, test_name};
 use crate::common::{Backend, World, backend, pattern};
 use crate::link::{
-    LIMIT, enqueue_download, enqueue_upload, eventually, export_to, import_from, invited, kinds, options,
+    LIMIT, SHORT, enqueue_download, enqueue_upload, eventually, export_to, import_from, invited, kinds,
+    options,
 };
 
 const LEN: usize = 1 << 20;
@@ -330,8 +331,6 @@ fn what_the_last_has_mapped_ahead_is_not_used_again() {
 fn a_block_of_a_pool_is_the_lasts_until_its_free_was_reached() {
     pair::play_beside(test_name!(), &[("middle", middle), ("last", busy_last)], |cast| {
         let world = World::new();
-        let is_of_a_pool =
-            |kind: &MemoryKind| matches!(kind, MemoryKind::DevicePool | MemoryKind::HostNumaPool(_));
         for kind in kinds(&world).into_iter().filter(is_of_a_pool) {
             for noticed in [true, false] {
                 let mut chain = Chain::new(cast, &world, kind);
@@ -351,5 +350,165 @@ fn a_block_of_a_pool_is_the_lasts_until_its_free_was_reached() {
                 chain.end();
             }
         }
+    });
+}
+
+/// Hands on what it gets, gives it back when the next one does, and goes on with its connections open.
+fn lasting_middle(first: &Channel) {
+    let world = World::new();
+    let (importer, exporter) = both(first, &world);
+    let buffer = importer.recv(LIMIT).unwrap();
+    exporter.hand_over(&buffer, &world.new_stream(), LIMIT).unwrap();
+    drop(buffer);
+    first.send(b"handed on", &[]);
+    assert_eq!(first.receive().bytes, b"end");
+    assert_eq!((exporter.leases(), importer.buffers()), (0, 0));
+}
+
+/// Gives back what it gets when it is told to, keeps its connection, and receives again when it is told to.
+fn lasting_last(first: &Channel) {
+    let world = World::new();
+    let importer = Importer::new(&world.context, invited(first), LIMIT).unwrap();
+    let buffer = importer.recv(LIMIT).unwrap();
+    first.send(b"enqueued", &[]);
+    assert_eq!(first.receive().bytes, b"drop");
+    drop(buffer);
+    first.send(b"dropped", &[]);
+    while first.receive().bytes == b"receive" {
+        assert!(importer.recv(SHORT).unwrap_err().is_timeout());
+        first.send(b"nothing came", &[]);
+    }
+}
+
+/// A chain of more than three. All have handed on what they got, and the last has it.
+struct Long {
+    exporter: Exporter,
+    /// Those between the first and the last.
+    between: Vec<Peer>,
+    last: Peer,
+    _pool: SharedPool,
+}
+
+impl Long {
+    fn new(cast: Cast, world: &World, kind: MemoryKind, between: usize) -> Self {
+        let stream = world.new_stream();
+        let pool = SharedPool::new(&world.context, &options(kind, LEN)).unwrap();
+        let between = (0..between).map(|_| cast.start("middle")).collect::<Vec<_>>();
+        let last = cast.start("last");
+        let exporter = export_to(world, &between[0]);
+        for (from, to) in between.iter().zip(between[1..].iter().chain([&last])) {
+            let [there] = <[_; 1]>::try_from(from.receive().descriptors).unwrap();
+            to.send(b"connect", &[there.as_fd()]);
+        }
+        exporter.hand_over(&pool.allocate(LEN, &stream).unwrap(), &stream, LIMIT).unwrap();
+        for one in &between {
+            assert_eq!(one.receive().bytes, b"handed on");
+        }
+        assert_eq!(last.receive().bytes, b"enqueued");
+        Self { exporter, between, last, _pool: pool }
+    }
+
+    /// One of those between dies, which ends nothing that the last has.
+    fn kill(&mut self, which: usize) {
+        self.between[which].kill();
+        thread::sleep(OVERDUE);
+        assert_eq!(self.exporter.leases(), 1, "the last has it when {which} is dead");
+    }
+
+    fn drop_last_buffer(&self) {
+        self.last.send(b"drop", &[]);
+        assert_eq!(self.last.receive().bytes, b"dropped");
+    }
+
+    /// All comes back, though whoever lives has its connections still.
+    fn expect_it_back(self, dead: &[usize]) {
+        eventually("it comes back", || self.exporter.leases() == 0);
+        self.last.send(b"end", &[]);
+        self.last.finish();
+        for (which, one) in self.between.into_iter().enumerate() {
+            if !dead.contains(&which) {
+                one.send(b"end", &[]);
+                one.finish();
+            }
+        }
+    }
+}
+
+/// Some of those between die, in this order, and the last gives back what it has.
+fn die_in_a_long_chain(test: &'static str, between: usize, dying: &[usize]) {
+    pair::play_beside(test, &[("middle", lasting_middle), ("last", lasting_last)], |cast| {
+        let world = World::new();
+        for kind in kinds(&world) {
+            let mut chain = Long::new(cast, &world, kind, between);
+            dying.iter().for_each(|which| chain.kill(*which));
+            chain.drop_last_buffer();
+            // Of a block of a pool whoever has an exporter that lives hears by receiving that it is to be let go of.
+            if is_of_a_pool(&kind) && !dying.contains(&(between - 1)) {
+                thread::sleep(OVERDUE);
+                assert_eq!(chain.exporter.leases(), 1, "{kind:?}: the last has it mapped");
+                eventually("it comes back when the last has received", || {
+                    chain.last.send(b"receive", &[]);
+                    assert_eq!(chain.last.receive().bytes, b"nothing came");
+                    chain.exporter.leases() == 0
+                });
+            }
+            chain.expect_it_back(dying);
+        }
+        assert_eq!(world.driver.release_failures(), 0);
+    });
+}
+
+fn is_of_a_pool(kind: &MemoryKind) -> bool {
+    matches!(kind, MemoryKind::DevicePool | MemoryKind::HostNumaPool(_))
+}
+
+/// Those behind it live on with their connections, by which they were told to keep the memory for the first.
+#[test]
+fn a_chain_of_four_gives_back_what_it_has_when_its_second_dies() {
+    die_in_a_long_chain(test_name!(), 2, &[0]);
+}
+
+#[test]
+fn a_chain_of_four_gives_back_what_it_has_when_its_third_dies() {
+    die_in_a_long_chain(test_name!(), 2, &[1]);
+}
+
+#[test]
+fn a_chain_of_four_gives_back_what_it_has_when_both_in_its_middle_die() {
+    die_in_a_long_chain(test_name!(), 2, &[0, 1]);
+}
+
+#[test]
+fn a_chain_of_four_gives_back_what_it_has_when_both_in_its_middle_die_from_the_end() {
+    die_in_a_long_chain(test_name!(), 2, &[1, 0]);
+}
+
+/// Nobody there lets go of anything before whoever comes behind is done.
+#[test]
+fn what_the_fourth_gave_back_is_not_used_before_its_stream_is_done() {
+    pair::play_beside(test_name!(), &[("middle", lasting_middle), ("last", last)], |cast| {
+        let world = World::new();
+        for kind in kinds(&world).into_iter().filter(|kind| !is_of_a_pool(kind)) {
+            let mut chain = Long::new(cast, &world, kind, 2);
+            chain.kill(0);
+            chain.drop_last_buffer();
+            thread::sleep(2 * OVERDUE);
+            assert_eq!(chain.exporter.leases(), 1, "{kind:?}: its stream uses it");
+            chain.last.send(b"go on", &[]);
+            chain.last.receive();
+            chain.expect_it_back(&[0]);
+        }
+    });
+}
+
+/// What the fourth need not keep any more, the fifth need not either.
+#[test]
+fn a_chain_of_five_gives_back_what_it_has_when_its_second_dies() {
+    pair::play_beside(test_name!(), &[("middle", lasting_middle), ("last", lasting_last)], |cast| {
+        let world = World::new();
+        let mut chain = Long::new(cast, &world, MemoryKind::Device, 3);
+        chain.kill(0);
+        chain.drop_last_buffer();
+        chain.expect_it_back(&[0]);
     });
 }

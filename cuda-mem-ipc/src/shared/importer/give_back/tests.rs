@@ -1,3 +1,4 @@
+use std::os::fd::AsFd;
 use std::thread;
 
 use cuda_mem_pool::cuda_mem_core::{Context, Driver};
@@ -42,4 +43,16 @@ fn an_exporter_that_does_not_hear_of_segments_has_few_of_their_ends_kept() {
     assert!(!importer.link.connection.is_broken());
     importer.link.slab_is_gone(7);
     assert!(importer.link.connection.is_broken());
+}
+
+/// Of descriptors that are named alone a process can have none that its peer has closed: what named them is lost, and the peer hears so.
+#[test]
+fn an_importer_that_names_descriptors_has_its_connection_ended() {
+    let (exporter, importer) = ends();
+    let (connection, named) = (&importer.link.connection, std::fs::File::open("/dev/null").unwrap());
+    let (kind, payload) = wire::Message::Ring.encode();
+    connection.send_by_number(kind, &payload, &[named.as_fd()], LIMIT).unwrap();
+    drop(named);
+    assert!(exporter.serve().is_err());
+    assert!(connection.recv(LIMIT).unwrap_err().is_gone());
 }
