@@ -2,6 +2,8 @@ use std::io::PipeReader;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cuda_mem_pool::cuda_mem_core::{FenceLine, Stream};
+
 use super::*;
 use crate::error::Error;
 use crate::shared::ends::ends;
@@ -77,4 +79,25 @@ fn what_is_kept_when_the_exporter_is_gone_is_let_go_of_as_ever() {
     }
     link.keep_no_more(0).unwrap();
     assert!(is_closed(&keepers, LIMIT));
+}
+
+/// Who was before a dead exporter takes the memory as free when all have closed what they keep, whatever streams here were to tell before.
+#[test]
+fn what_is_kept_stays_until_what_streams_were_to_tell_is_told() {
+    let (_exporter, importer) = ends();
+    let link = &importer.link;
+    let (stream, gate) = (Stream::new(&link.context).unwrap(), FenceLine::new(&link.context).unwrap());
+    gate.fence(1).unwrap().hold_up(&stream).unwrap();
+    link.words.record(&stream).unwrap();
+    let kept = Kept { recorded: Recorded::of(&link.words), ..Kept::default() };
+    assert!(kept.recorded.is_some());
+    let mut last = Last { kept, parting: Arc::default(), driver: link.context.driver() };
+    assert!(!last.has_passed(), "the stream has not come to it");
+    gate.poison();
+    stream.synchronize().unwrap();
+    let start = Instant::now();
+    while !last.has_passed() {
+        assert!(start.elapsed() < LIMIT);
+        thread::sleep(Duration::from_millis(1));
+    }
 }

@@ -125,3 +125,27 @@ impl Leaf {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is in use lies at the beginning and at the end, and a block at one of both.
+    #[test]
+    fn a_part_is_free_where_nothing_is_in_it_and_what_else_is_lies_on_its_other_side() {
+        let ends = [0, 1, 2, 3, WHOLE - 1, WHOLE];
+        for (head, tail) in ends.iter().flat_map(|head| ends.iter().map(move |tail| (*head, *tail))) {
+            for (from, to) in ends.iter().flat_map(|from| ends.iter().map(move |to| (*from, *to))) {
+                if head > tail || from >= to || (from > 0 && to < WHOLE) {
+                    continue;
+                }
+                let (begins, ends) = (from == 0, to == WHOLE);
+                let is_in_the_head = head > from || (begins && head > 0);
+                let is_in_the_tail = tail < to || (ends && !begins && tail < WHOLE);
+                let span = Span { head, tail };
+                let expected = !is_in_the_head && !is_in_the_tail;
+                assert_eq!(span.has_free(from, to), expected, "{span:?}, {from} to {to}");
+            }
+        }
+    }
+}
