@@ -214,7 +214,7 @@ impl Builder {
         self
     }
 
-    /// Whether uses of memory are checked against the order of streams; on unless told otherwise.
+    /// Whether uses and frees of memory are checked against the order of streams; on unless told otherwise.
     pub fn misuse_detection(mut self, on: bool) -> Self {
         self.config.finds_misuse = on;
         self

@@ -35,6 +35,7 @@ impl Driver {
             nodes: config.numa_nodes,
             lock_limit: config.host_memory,
             has_data: config.has_data,
+            finds_misuse: config.finds_misuse,
         };
         let log =
             config.log.as_ref().and_then(|path| File::options().create(true).append(true).open(path).ok());

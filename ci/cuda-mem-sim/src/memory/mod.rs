@@ -50,6 +50,8 @@ pub(crate) struct Setup {
     pub(crate) lock_limit: u64,
     /// Whether memory has bytes.
     pub(crate) has_data: bool,
+    /// Whether uses and frees are checked against the order of streams.
+    pub(crate) finds_misuse: bool,
 }
 
 /// The memory of one simulated driver.
