@@ -1,25 +1,14 @@
 use std::thread;
-use std::time::Instant;
 
 use cuda_mem_pool::cuda_mem_core::Stream;
 use rustix::io::Errno;
 
 use super::*;
-use crate::shared::ends::ends;
+use crate::shared::ends::{LIMIT, ends, eventually};
 use crate::shared::{SharedPool, SharedPoolOptions};
-
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// Longer than a peer that has closed its end is given.
 const OVERDUE: Duration = Duration::from_millis(800);
-
-fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < LIMIT, "{what}");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
 
 /// What the importer has is its own as long as it lives: the memory is not used again because this process is short of something.
 #[test]

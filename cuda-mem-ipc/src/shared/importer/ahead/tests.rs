@@ -1,25 +1,15 @@
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::Stream;
 use rustix::io::Errno;
 
 use super::*;
-use crate::shared::ends::ends;
+use crate::shared::ends::{LIMIT, ends, eventually};
 use crate::shared::{SharedPool, SharedPoolOptions};
-
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// How long is waited for what must not happen.
 const SHORT: Duration = Duration::from_millis(100);
-
-fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < LIMIT, "{what}");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
 
 /// It is read as soon as it can be. Until then a buffer that needs it goes back.
 #[test]

@@ -1,15 +1,12 @@
 use std::io::PipeReader;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{FenceLine, Stream};
 
 use super::*;
 use crate::error::Error;
-use crate::shared::ends::ends;
+use crate::shared::ends::{LIMIT, ends, eventually};
 use crate::transport::Poller;
-
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// How long is waited for what must not happen.
 const SHORT: Duration = Duration::from_millis(100);
@@ -73,10 +70,7 @@ fn what_is_kept_when_the_exporter_is_gone_is_let_go_of_as_ever() {
     let (link, (keepers, keepsake)) = (&importer.link, one());
     link.keep(keepsake).unwrap();
     drop(exporter);
-    let start = Instant::now();
-    while !link.is_over() && start.elapsed() < LIMIT {
-        thread::sleep(Duration::from_millis(1));
-    }
+    eventually("it is known to be gone", || link.is_over());
     link.keep_no_more(0).unwrap();
     assert!(is_closed(&keepers, LIMIT));
 }
@@ -95,9 +89,5 @@ fn what_is_kept_stays_until_what_streams_were_to_tell_is_told() {
     assert!(!last.has_passed(), "the stream has not come to it");
     gate.poison();
     stream.synchronize().unwrap();
-    let start = Instant::now();
-    while !last.has_passed() {
-        assert!(start.elapsed() < LIMIT);
-        thread::sleep(Duration::from_millis(1));
-    }
+    eventually("it is told", || last.has_passed());
 }
