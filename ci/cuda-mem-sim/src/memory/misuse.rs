@@ -164,12 +164,11 @@ impl State {
             Kind::Mapped(_) => MisuseKind::UnmappedInUse,
             _ => MisuseKind::UseUnorderedWithFree,
         };
-        if !self.setup.finds_misuse {
-            // Who frees what another thread is making at that moment may mean to.
-        } else if let Some(earlier) = block.history.first_not_before(by) {
+        let born = &block.history.born;
+        let made_later = || (!born.clock.happens_before(&by.clock)).then_some(born);
+        let earlier = block.history.first_not_before(by).or_else(made_later);
+        if let Some(earlier) = earlier.filter(|_| self.setup.finds_misuse) {
             self.reports.add(kind, &block.range(), &earlier.site, &by.site);
-        } else if !block.history.born.clock.happens_before(&by.clock) {
-            self.reports.add(kind, &block.range(), &block.history.born.site, &by.site);
         }
         // Pages that were registered are ordinary memory again, which anybody may use.
         if !block.is_programs() {
