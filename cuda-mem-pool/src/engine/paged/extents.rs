@@ -130,14 +130,16 @@ impl Extents {
 
     /// A free extent with room for `size` bytes at a multiple of `alignment`, and that address.
     pub(super) fn find_aligned(&self, size: usize, alignment: u64) -> Option<(u32, u64)> {
-        let fits = |number: u32| {
-            let extent = self.records.get(number)?;
+        let fits = |(number, extent): (u32, &Extent)| {
             let address = extent.address.checked_next_multiple_of(alignment)?;
             let end = address.checked_add(size as u64)?;
             (end <= extent.address.saturating_add(extent.size as u64)).then_some((number, address))
         };
         let near = self.free.candidates(&self.records, size).take(ALIGNED_LOOKED_AT).find_map(fits);
-        near.or_else(|| self.find(size.checked_add(alignment as usize)?).and_then(fits))
+        near.or_else(|| {
+            let number = self.find(size.checked_add(alignment as usize)?)?;
+            fits((number, self.records.get(number)?))
+        })
     }
 
     /// Puts the first `size` bytes of a free extent to use. Its number; what is left stays free.
@@ -297,11 +299,11 @@ impl Extents {
 
     /// The free extents of at least `size` bytes, in about the order of their sizes.
     pub(super) fn free_from(&self, size: usize) -> impl Iterator<Item = Free> {
-        let free = |number| {
-            let Extent { address, size, mark, .. } = *self.records.get(number)?;
-            Some(Free { number, address, size, freed_at: mark })
+        let free = |(number, extent): (u32, &Extent)| {
+            let Extent { address, size, mark, .. } = *extent;
+            Free { number, address, size, freed_at: mark }
         };
-        self.free.candidates(&self.records, size).filter_map(free).filter(move |free| free.size >= size)
+        self.free.candidates(&self.records, size).map(free).filter(move |free| free.size >= size)
     }
 
     /// Address, size and freedom of all extents, in order.
@@ -329,6 +331,29 @@ impl Extents {
             number = extent.after;
         }
         None
+    }
+
+    /// Whether an extent is not free and has some of these bytes.
+    pub(super) fn blocks(&self, number: u32, address: u64, size: usize) -> bool {
+        self.records.get(number).is_some_and(|extent| {
+            let end = extent.address.saturating_add(extent.size as u64);
+            extent.state != State::Free
+                && extent.address < address.saturating_add(size as u64)
+                && address < end
+        })
+    }
+
+    /// The first extent that is not free and has some of these bytes; [`NONE`] if there is none although they are not one free extent's.
+    pub(super) fn first_blocking(&self, address: u64, size: usize) -> u32 {
+        let run = self.by_start.range(..=address).next_back().and_then(|(_, run)| self.runs.get(*run));
+        let first = run.map_or(NONE, |run| run.first);
+        let numbers = std::iter::successors(Some(first), |number| Some(self.records.get(*number)?.after));
+        numbers
+            .take_while(|number| {
+                self.records.get(*number).is_some_and(|extent| extent.address < address + size as u64)
+            })
+            .find(|number| self.blocks(*number, address, size))
+            .unwrap_or(NONE)
     }
 
     /// Cuts an extent, which is in no list, to `size` bytes. The number of the rest, which is as free and in no list; without

@@ -21,8 +21,8 @@ impl<B: Backend> PageSource<B> {
         if record.place == 0 {
             let place = self.ground.is_row(address).then_some(address);
             self.ground.set_place(chunk, place);
-        } else if record.place != address && !self.away.contains(&chunk) {
-            self.away.push(chunk);
+        } else if record.place != address && self.away.iter().all(|away| away.chunk != chunk) {
+            self.away.push(Away { chunk, blocked_by: NONE });
         }
     }
 
@@ -38,58 +38,54 @@ impl<B: Backend> PageSource<B> {
             return Ok(false);
         }
         let ground = &self.ground;
-        self.away.retain(|number| {
-            let chunk = ground.chunk(*number).filter(|chunk| chunk.place > 0);
+        self.away.retain(|away| {
+            let chunk = ground.chunk(away.chunk).filter(|chunk| chunk.place > 0);
             chunk.is_some_and(|chunk| chunk.home != chunk.place || chunk.leaf != NONE)
         });
         let back = self.free_and_away(heap, mine);
-        self.away.retain(|number| back.iter().all(|(free, _)| free != number));
+        if back.is_empty() {
+            return Ok(false);
+        }
+        self.away.retain(|away| back.iter().all(|(free, _)| *free != away.chunk));
         let mut brought = Ok(());
         for (chunk, place) in &back {
             match brought {
                 Ok(()) => brought = self.bring_home(heap, mine, *chunk, *place),
                 // It is away yet.
-                Err(_) => self.away.push(*chunk),
+                Err(_) => self.away.push(Away { chunk: *chunk, blocked_by: NONE }),
             }
         }
-        brought.map(|()| !back.is_empty())
+        brought.map(|()| true)
     }
 
     /// The heap's handles that are away and wholly free, and their places.
-    fn free_and_away(&self, heap: u32, mine: &StreamHeap) -> Vec<(u32, u64)> {
-        let mut away: Vec<Away> = Vec::new();
-        for number in &self.away {
-            let Some(chunk) = self.ground.chunk(*number) else { continue };
-            let may_go = chunk.heap == heap && chunk.pins == 0 && chunk.leaf == NONE;
-            if may_go && self.ground.at(chunk.home).is_some_and(|map| map.chunk == *number && map.is_whole())
-            {
-                let end = chunk.home + chunk.bytes as u64;
-                away.push(Away {
-                    number: *number,
-                    place: chunk.place,
-                    home: chunk.home,
-                    end,
-                    is_free: false,
-                });
+    fn free_and_away(&mut self, heap: u32, mine: &StreamHeap) -> Vec<(u32, u64)> {
+        let mut found = Vec::new();
+        for away in &mut self.away {
+            let Some(chunk) = self.ground.chunk(away.chunk) else { continue };
+            // This is asked for nearly every block, and hardly any is free: the block that was in it is in it yet.
+            if chunk.heap != heap || mine.large.blocks(away.blocked_by, chunk.home, chunk.bytes) {
+                continue;
+            }
+            let may_go = chunk.pins == 0 && chunk.leaf == NONE;
+            let map = self.ground.at(chunk.home).filter(|map| map.chunk == away.chunk && map.is_whole());
+            if !may_go || map.is_none() {
+                continue;
+            }
+            if mine.large.free_at(chunk.home, chunk.bytes).is_some() {
+                found.push((away.chunk, chunk.place));
+            } else {
+                away.blocked_by = mine.large.first_blocking(chunk.home, chunk.bytes);
             }
         }
-        let Some(least) = away.iter().map(|away| away.end - away.home).min() else { return Vec::new() };
-        // This is asked for nearly every block, of heaps with hundreds of free ranges; few of them are as long.
-        for free in mine.large.free_from(least as usize) {
-            for away in &mut away {
-                away.is_free |= free.address <= away.home && away.end <= free.end();
-            }
-        }
-        away.iter().filter(|away| away.is_free).map(|away| (away.number, away.place)).collect()
+        found
     }
 }
 
 /// A handle that may go back once it is free where it is.
-struct Away {
-    number: u32,
-    place: u64,
-    /// Where it is, up to where.
-    home: u64,
-    end: u64,
-    is_free: bool,
+#[derive(Debug)]
+pub(super) struct Away {
+    chunk: u32,
+    /// An extent of its heap that was in it when somebody last looked. As long as one of that number has some of its bytes it is not free.
+    blocked_by: u32,
 }

@@ -58,7 +58,7 @@ impl<B: Backend> PageSource<B> {
         let Self { ground, marks, backend, round, .. } = self;
         let mut slots: Vec<Slot> = Vec::with_capacity(whole.len() + free.len());
         let mut twins = vec![NONE; ground.numbers()];
-        let mut free = free.iter().peekable();
+        let mut free = free;
         // Up to where a heap is known to be done: stale mappings of one lie side by side.
         let mut known = (NONE, 0);
         for (from, to) in ground.ranges() {
@@ -80,19 +80,16 @@ impl<B: Backend> PageSource<B> {
                         }
                     }
                 } else if map.heap == heap {
-                    while free.peek().is_some_and(|free| free.end() <= address) {
-                        free.next();
+                    free = behind(free, address);
+                    let first = free.first().filter(|first| first.address < end);
+                    // Most are in use.
+                    let Some(first) = first else { continue };
+                    if map.from() == 0 && first.address <= address {
+                        head = first.end().min(end) - address;
                     }
-                    if map.from() == 0
-                        && let Some(first) = free.peek().filter(|free| free.address <= address)
-                    {
-                        head = first.end().min(end).saturating_sub(address);
-                    }
-                    while free.peek().is_some_and(|free| free.end() < end) {
-                        free.next();
-                    }
+                    free = behind(free, end - 1);
                     if map.to() == map.bytes()
-                        && let Some(last) = free.peek().filter(|free| free.address < end)
+                        && let Some(last) = free.first().filter(|last| last.address < end)
                     {
                         tail = end - last.address.max(address);
                     }
@@ -147,6 +144,16 @@ impl<B: Backend> PageSource<B> {
         };
         found.chunk_by(|(one, ..), (other, ..)| one == other).filter_map(whole).collect()
     }
+}
+
+/// Those of some free ranges that end behind an address.
+fn behind(mut free: &[Free], address: u64) -> &[Free] {
+    while let Some((first, rest)) = free.split_first()
+        && first.end() <= address
+    {
+        free = rest;
+    }
+    free
 }
 
 /// Adds addresses without a mapping of use to the line; neighbouring ones become one gap.

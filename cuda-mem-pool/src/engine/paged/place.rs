@@ -17,6 +17,23 @@ pub(super) struct Place {
     pub(super) price: i64,
 }
 
+/// A place that is compared with others.
+#[derive(Clone, Copy)]
+struct Candidate {
+    /// What is left of the range, as far as it counts, and what is broken.
+    lost: u64,
+    free: Free,
+    address: u64,
+    broken: u64,
+}
+
+impl Candidate {
+    /// The least is the best.
+    const fn key(&self) -> (u64, usize, u64) {
+        (self.lost, self.free.size, self.address)
+    }
+}
+
 impl<B: Backend> PageSource<B> {
     /// Where a block would lie best in what is free in the heap: at the beginning or the end of a free range, wherever the least
     /// of a wholly free handle is left over, since that rest could not be moved. None while memory is not tight.
@@ -24,42 +41,41 @@ impl<B: Backend> PageSource<B> {
         if size < mine.placed {
             return None;
         }
-        let mut best: Option<((u64, usize, u64), u64, Free)> = None;
+        let mut best: Option<Candidate> = None;
         for free in mine.large.free_from(size) {
             let rest = ((free.size - size) as u64).min(REST);
-            // They come in the order of their classes, in which sizes differ by a 32nd.
-            if best.is_some_and(|((known, ..), ..)| known + size as u64 / 32 < rest) {
-                break;
-            }
-            // It would be no better if it broke nothing.
-            if best.is_some_and(|((known, size, _), ..)| (rest, free.size) > (known, size)) {
-                continue;
-            }
-            let first = self.at_beginning(free, size);
-            // Where nothing is broken, nothing is better.
-            let last = (first.1 > 0).then(|| self.at_end(free, size));
-            for (address, broken) in [Some(first), last].into_iter().flatten() {
-                let key = (rest + broken, free.size, address);
-                if best.is_none_or(|(known, ..)| key < known) {
-                    best = Some((key, broken, free));
+            if let Some(best) = best {
+                // They come in the order of their classes, in which sizes differ by a 32nd.
+                if best.lost + size as u64 / 32 < rest {
+                    break;
+                }
+                // It would be no better if it broke nothing.
+                if (rest, free.size) > (best.lost, best.free.size) {
+                    continue;
                 }
             }
+            let (address, broken) = self.end_of(free, size);
+            let found = Candidate { lost: rest + broken, free, address, broken };
+            if best.is_none_or(|best| found.key() < best.key()) {
+                best = Some(found);
+            }
         }
-        let ((.., address), broken, free) = best?;
+        let Candidate { free, address, broken, .. } = best?;
         let price = self.policy.waste(self.ground.bytes()).of(broken);
         Some(Place { number: free.number, address, price })
     }
 
-    /// The block at the beginning of a range: its address, and what it leaves of the handle it ends in.
-    fn at_beginning(&self, free: Free, size: usize) -> (u64, u64) {
+    /// The end of a range, the first if both are as good, at which a block breaks up the least: its address there, and what it leaves
+    /// of a handle.
+    fn end_of(&self, free: Free, size: usize) -> (u64, u64) {
         let to = free.address + size as u64;
-        (free.address, self.whole_at(free, to - 1).map_or(0, |(_, end)| end - to))
-    }
-
-    /// The block at the end of a range: its address, and what it leaves of the handle it begins in.
-    fn at_end(&self, free: Free, size: usize) -> (u64, u64) {
+        let first = self.whole_at(free, to - 1).map_or(0, |(_, end)| end - to);
+        if first == 0 {
+            return (free.address, 0);
+        }
         let from = free.end() - size as u64;
-        (from, self.whole_at(free, from).map_or(0, |(start, _)| from - start))
+        let last = self.whole_at(free, from).map_or(0, |(start, _)| from - start);
+        if last < first { (from, last) } else { (free.address, first) }
     }
 
     /// The mapping at an address, if all of it lies in the range.

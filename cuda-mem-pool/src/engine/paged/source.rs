@@ -7,6 +7,7 @@ use super::ground::Ground;
 use super::habits::Habits;
 use super::haste::Haste;
 use super::heap::{Block, StreamHeap};
+use super::homing::Away;
 use super::index::BlockIndex;
 use super::marks::{Marks, is_done};
 use super::pages::ROOMY;
@@ -39,7 +40,7 @@ pub struct PageSource<B: Backend> {
     pub(super) presents: (u64, u64),
     pub(super) haste: Haste,
     /// Handles that were moved from their place, and may be back.
-    pub(super) away: Vec<u32>,
+    pub(super) away: Vec<Away>,
 }
 
 /// The other heaps of the device, each of which can be had for a moment. The [module](super) has an example.
@@ -171,7 +172,7 @@ impl<B: Backend> PageSource<B> {
     pub fn metadata_bytes(&self) -> usize {
         let books = self.ground.metadata_bytes().saturating_add(self.habits.metadata_bytes());
         let books = books.saturating_add(self.haste.metadata_bytes());
-        let books = books.saturating_add(self.away.capacity().saturating_mul(size_of::<u32>()));
+        let books = books.saturating_add(self.away.capacity().saturating_mul(size_of::<Away>()));
         size_of::<Self>().saturating_add(books)
     }
 
