@@ -5,6 +5,7 @@ mod churn;
 mod device;
 #[path = "../../../../benches/participant/device/engines.rs"]
 mod engines;
+mod extents;
 mod failing;
 mod homing;
 mod machine;
