@@ -133,7 +133,7 @@ impl FreeLists {
     }
 }
 
-/// See [`FreeLists::candidates`]. By hand, since a chain of adaptors takes four times as long for each block, and a careful
+/// See [`FreeLists::candidates`]. By hand, since a chain of adaptors takes twice as long for each block, and a careful
 /// placing goes through all of them.
 pub(super) struct Candidates<'l, R> {
     lists: &'l FreeLists,
