@@ -375,6 +375,11 @@ impl Error {
         matches!(self, Self::System { .. })
     }
 
+    /// Whether what could not be sent may be sent later.
+    pub(crate) fn is_for_now(&self) -> bool {
+        self.is_timeout() || self.is_the_system_s()
+    }
+
     /// Whether the deadline passed.
     #[must_use]
     pub fn is_timeout(&self) -> bool {

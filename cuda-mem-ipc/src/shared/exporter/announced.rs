@@ -168,7 +168,7 @@ impl ExportLink {
             match said {
                 Ok(()) => {}
                 // It hears nothing there any more: it is at its end.
-                Err(error) if is_ahead && !error.is_timeout() => {}
+                Err(error) if is_ahead && !error.is_for_now() => {}
                 Err(_) => break,
             }
             retiring.pop();

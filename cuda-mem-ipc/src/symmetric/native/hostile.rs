@@ -132,6 +132,19 @@ fn entries_that_cannot_be_are_refused_and_name_the_rank() {
     pair.good.check().unwrap();
 }
 
+/// The system has no memory to receive with, for a while.
+#[test]
+fn what_the_system_refuses_is_no_other_ranks_fault() {
+    let pair = Pair::new();
+    let Some(peer) = &pair.good.state().peers[1] else { panic!("no peer") };
+    peer.connection.refuse(Some(rustix::io::Errno::NOMEM));
+    pair.say(message::SEGMENT, &[1], &[]);
+    std::thread::sleep(Duration::from_millis(100));
+    pair.good.check().unwrap();
+    peer.connection.refuse(None);
+    assert_eq!(until_broken(&pair.good), (1, Why::Unreachable), "it was not taken the next time");
+}
+
 #[test]
 fn an_entry_that_was_overtaken_is_said_to_be() {
     let pair = Pair::new();

@@ -12,7 +12,8 @@ use crate::error::Error as TransportError;
 use crate::symmetric::Why;
 use crate::transport::{Deadline, Message, Poller};
 
-/// How long a stream that comes to its wait late, after the poison, waits at most: a writer that lives on may have moved the word.
+/// How long a stream that comes to its wait late, after the poison, waits at most: a writer that lives on may have moved the word. And after how
+/// long the system is asked again for what it refused.
 const AGAIN: Duration = Duration::from_millis(5);
 /// As good as never.
 const LONG: Duration = Duration::from_secs(3600);
@@ -89,6 +90,12 @@ pub(super) fn take(state: &State, rank: usize, peer: &Peer) {
                 }
             }
             Err(TransportError::Timeout { .. }) => return,
+            // Refused to this process, which says nothing of the other: what it has sent is there the next time. If it lasts, the others' deadlines
+            // name this rank.
+            Err(error) if error.is_the_system_s() => {
+                thread::sleep(AGAIN);
+                return;
+            }
             Err(error) => {
                 peer.is_gone.store(true, Ordering::Release);
                 let has_left = state.directory.has_left(rank);
