@@ -56,6 +56,12 @@ struct Extent {
     mark: u64,
 }
 
+impl Extent {
+    const fn end(&self) -> u64 {
+        self.address.saturating_add(self.size as u64)
+    }
+}
+
 /// Addresses without a gap.
 #[derive(Debug, Clone, Copy)]
 struct Run {
@@ -133,7 +139,7 @@ impl Extents {
         let fits = |(number, extent): (u32, &Extent)| {
             let address = extent.address.checked_next_multiple_of(alignment)?;
             let end = address.checked_add(size as u64)?;
-            (end <= extent.address.saturating_add(extent.size as u64)).then_some((number, address))
+            (end <= extent.end()).then_some((number, address))
         };
         let near = self.free.candidates(&self.records, size).take(ALIGNED_LOOKED_AT).find_map(fits);
         near.or_else(|| {
@@ -320,40 +326,42 @@ impl Extents {
 
     /// The free extent that has these bytes.
     pub(super) fn free_at(&self, address: u64, size: usize) -> Option<u32> {
+        let (number, extent) = self.covering(address)?;
+        let is_inside = address.checked_add(size as u64)? <= extent.end();
+        (extent.state == State::Free && is_inside).then_some(number)
+    }
+
+    /// The extent that has this address, and its number.
+    fn covering(&self, address: u64) -> Option<(u32, &Extent)> {
         let (_, run) = self.by_start.range(..=address).next_back()?;
         let mut number = self.runs.get(*run)?.first;
-        while let Some(extent) = self.records.get(number) {
-            let end = extent.address.saturating_add(extent.size as u64);
-            if address < end {
-                let inside = extent.state == State::Free && address >= extent.address;
-                return (inside && address.checked_add(size as u64)? <= end).then_some(number);
+        loop {
+            let extent = self.records.get(number)?;
+            if address < extent.end() {
+                return Some((number, extent));
             }
             number = extent.after;
         }
-        None
     }
 
     /// Whether an extent is not free and has some of these bytes.
     pub(super) fn blocks(&self, number: u32, address: u64, size: usize) -> bool {
         self.records.get(number).is_some_and(|extent| {
-            let end = extent.address.saturating_add(extent.size as u64);
             extent.state != State::Free
                 && extent.address < address.saturating_add(size as u64)
-                && address < end
+                && address < extent.end()
         })
     }
 
-    /// The first extent that is not free and has some of these bytes; [`NONE`] if there is none although they are not one free extent's.
-    pub(super) fn first_blocking(&self, address: u64, size: usize) -> u32 {
-        let run = self.by_start.range(..=address).next_back().and_then(|(_, run)| self.runs.get(*run));
-        let first = run.map_or(NONE, |run| run.first);
-        let numbers = std::iter::successors(Some(first), |number| Some(self.records.get(*number)?.after));
-        numbers
-            .take_while(|number| {
-                self.records.get(*number).is_some_and(|extent| extent.address < address + size as u64)
-            })
-            .find(|number| self.blocks(*number, address, size))
-            .unwrap_or(NONE)
+    /// What keeps these bytes from being one free extent's: one that is not free and has some of them, or [`NONE`] where there is nothing.
+    /// None if they are.
+    pub(super) fn blocking(&self, address: u64, size: usize) -> Option<u32> {
+        let Some((number, extent)) = self.covering(address) else { return Some(NONE) };
+        if extent.state != State::Free {
+            return Some(number);
+        }
+        // Free neighbours join, so the next one is not free.
+        (extent.end() < address.saturating_add(size as u64)).then_some(extent.after)
     }
 
     /// Cuts an extent, which is in no list, to `size` bytes. The number of the rest, which is as free and in no list; without

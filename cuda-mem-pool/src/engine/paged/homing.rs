@@ -72,10 +72,9 @@ impl<B: Backend> PageSource<B> {
             if !may_go || map.is_none() {
                 continue;
             }
-            if mine.large.free_at(chunk.home, chunk.bytes).is_some() {
-                found.push((away.chunk, chunk.place));
-            } else {
-                away.blocked_by = mine.large.first_blocking(chunk.home, chunk.bytes);
+            match mine.large.blocking(chunk.home, chunk.bytes) {
+                Some(number) => away.blocked_by = number,
+                None => found.push((away.chunk, chunk.place)),
             }
         }
         found

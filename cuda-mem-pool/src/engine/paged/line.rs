@@ -47,7 +47,7 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// What has a use for a window, in order: where nothing is listed none goes on.
-    fn slots(&mut self, heap: u32, free: &[Free], whole: &[Whole]) -> Result<Vec<Slot>, B::Error> {
+    fn slots(&mut self, heap: u32, mut free: &[Free], whole: &[Whole]) -> Result<Vec<Slot>, B::Error> {
         let mut is_whole = vec![false; self.ground.numbers()];
         for whole in whole {
             if let Some(entry) = is_whole.get_mut(whole.chunk as usize) {
@@ -58,7 +58,6 @@ impl<B: Backend> PageSource<B> {
         let Self { ground, marks, backend, round, .. } = self;
         let mut slots: Vec<Slot> = Vec::with_capacity(whole.len() + free.len());
         let mut twins = vec![NONE; ground.numbers()];
-        let mut free = free;
         // Up to where a heap is known to be done: stale mappings of one lie side by side.
         let mut known = (NONE, 0);
         for (from, to) in ground.ranges() {

@@ -23,12 +23,12 @@ fn the_first_block_in_some_bytes_is_named_until_they_are_free() {
     let (address, size) = (2 * MIB as u64, 4 * MIB);
     for block in &blocks[2..6] {
         assert!(extents.free_at(address, size).is_none());
-        assert_eq!(extents.first_blocking(address, size), *block);
+        assert_eq!(extents.blocking(address, size), Some(*block));
         assert!(extents.blocks(*block, address, size));
         extents.release(*block, 0).unwrap();
         assert!(!extents.blocks(*block, address, size), "it is free, or its number is nobody's");
     }
-    assert_eq!(extents.first_blocking(address, size), NONE);
+    assert_eq!(extents.blocking(address, size), None);
     assert!(extents.free_at(address, size).is_some());
 }
 
@@ -41,7 +41,8 @@ fn neighbours_block_nothing() {
     assert!(extents.blocks(blocks[3], address - 256, 512), "and what begins in front of it");
     assert!(!extents.blocks(NONE, address, size));
     // The last one is free; behind it there is nothing.
-    assert_eq!(extents.first_blocking(7 * MIB as u64, MIB), NONE);
-    assert_eq!(extents.first_blocking(9 * MIB as u64, MIB), NONE);
-    assert_eq!(extents.first_blocking(6 * MIB as u64, 4 * MIB), blocks[6]);
+    assert_eq!(extents.blocking(7 * MIB as u64, MIB), None);
+    assert_eq!(extents.blocking(7 * MIB as u64, 2 * MIB), Some(NONE));
+    assert_eq!(extents.blocking(9 * MIB as u64, MIB), Some(NONE));
+    assert_eq!(extents.blocking(6 * MIB as u64, 2 * MIB), Some(blocks[6]));
 }
