@@ -70,6 +70,9 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
     let mut machine = cargo("test --release --package cuda-mem-pool --lib random_work -- --nocapture");
     machine.env("CUDA_MEM_MACHINE_OPERATIONS", if quick { MACHINE_QUICK } else { MACHINE });
     steps.command("caching engine", limit_tests(&mut machine, LIMIT, ""));
+    let mut figures = cargo("test --release --package cuda-mem-pool --lib engine::paged");
+    figures.args(["--", "--ignored", "--nocapture"]);
+    steps.command("figures", &mut figures);
     if !quick {
         steps.check("planted faults", "cargo xtask planted-faults", || {
             Ok(if crate::planted_faults::run(root)? { Ok(()) } else { Err("not all were found".to_owned()) })

@@ -145,7 +145,7 @@ fn a_close_limit_saves_calls() {
 }
 
 #[test]
-#[ignore = "prints figures for choosing the policy"]
+#[ignore = "takes long where it is not optimised; nightly runs it"]
 fn figures_of_random_blocks() {
     let number = |name: &str, default: usize| std::env::var(name).map_or(default, |v| v.parse().unwrap());
     let policy = Policy {
@@ -157,6 +157,7 @@ fn figures_of_random_blocks() {
         for mib in [1, 4, 64, 256, 1024, 4096].into_iter().filter(|mib| number("MIB", *mib) == *mib) {
             let (program, runs) = runs(policy, number("RUNS", 2), count, mib);
             let held = program.source.most_reserved() as f64 / program.peak as f64;
+            let again = runs.last().map(|run| run.calls);
             for Run { calls, grows, allocations, microseconds, nanoseconds } in runs {
                 println!(
                     "{count} up to {mib} MiB: held {held:.3} of {} MiB, {calls} calls of {microseconds} us, {grows} grows of {allocations}, {} us, {} ns an operation, most mappings {}",
@@ -166,6 +167,11 @@ fn figures_of_random_blocks() {
                     program.source.most_mappings(),
                 );
             }
+            assert!(held <= 2.2, "{count} up to {mib} MiB: {held} held");
+            assert!(
+                again.is_some_and(|calls| calls <= 16),
+                "{count} up to {mib} MiB: {again:?} calls the last time"
+            );
         }
     }
 }

@@ -129,7 +129,7 @@ fn threads_that_wait_for_each_other_come_to_rest() {
 }
 
 #[test]
-#[ignore = "prints figures for choosing the policy"]
+#[ignore = "takes long where it is not optimised; nightly runs it"]
 fn figures_of_threads() {
     for (host, cost) in [("H200", H200), ("slow", SLOW)] {
         for peaks in [Peaks::Exact, Peaks::Sharded] {
@@ -138,11 +138,17 @@ fn figures_of_threads() {
                 .flat_map(|threads| (0..4).map(move |seed| (threads, seed)))
             {
                 let (told, held) = passes(threads, 12, seed, cost, peaks);
+                let last = told.last().map_or(f64::INFINITY, |pass| pass.pair);
                 let told: Vec<String> =
                     told.iter().map(|Pass { calls, pair }| format!("{calls}/{pair:.1}")).collect();
                 println!(
                     "{host} {peaks:?} {threads:2} threads, seed {seed}: held {held:.3}; {}",
                     told.join(" ")
+                );
+                assert!(held <= 2.3, "{threads} threads, seed {seed}: {held} held");
+                assert!(
+                    last <= 10.0,
+                    "{threads} threads, seed {seed}: {last} microseconds a pair in the end"
                 );
             }
         }

@@ -190,7 +190,7 @@ fn knob(name: &str, default: u32) -> u32 {
 }
 
 #[test]
-#[ignore = "prints figures for choosing the policy"]
+#[ignore = "takes long where it is not optimised; nightly runs it"]
 fn figures() {
     let policy = Policy {
         slack: knob("SLACK", Policy::DEFAULT.slack),
@@ -240,7 +240,7 @@ fn least_capacity(trace: &Trace, lag: u64, peak: usize) -> f64 {
 }
 
 #[test]
-#[ignore = "replays each trace many times"]
+#[ignore = "replays each trace many times; nightly runs it"]
 fn capacity() {
     let only = std::env::var("TRACE").unwrap_or_default();
     for name in ALL.iter().filter(|name| name.contains(&only)) {
@@ -253,6 +253,7 @@ fn capacity() {
                 "{name:24} lag {lag:4} least {least:.4} late calls at 1.05: {:.0} of 10,000",
                 tight.late_calls
             );
+            assert!(least <= 1.03, "{name}, lag {lag}: runs in {least} of what it uses");
         }
     }
 }
