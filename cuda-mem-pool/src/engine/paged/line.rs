@@ -63,7 +63,9 @@ impl<B: Backend> PageSource<B> {
         for (from, to) in ground.ranges() {
             let mut end = from;
             for (address, map) in ground.touching(from, to) {
-                push_gap(&mut slots, end, address, 0);
+                if end < address {
+                    push_gap(&mut slots, end, address, 0);
+                }
                 end = address + map.bytes() as u64;
                 let chunk = map.chunk;
                 let (mut head, mut tail) = (0, 0);
@@ -99,7 +101,9 @@ impl<B: Backend> PageSource<B> {
                     slots.push(Slot { address, bytes: end - address, kind });
                 }
             }
-            push_gap(&mut slots, end, to, 0);
+            if end < to {
+                push_gap(&mut slots, end, to, 0);
+            }
         }
         Ok(slots)
     }
@@ -157,9 +161,6 @@ fn behind(mut free: &[Free], address: u64) -> &[Free] {
 
 /// Adds addresses without a mapping of use to the line; neighbouring ones become one gap.
 fn push_gap(slots: &mut Vec<Slot>, from: u64, to: u64, stale: u32) {
-    if from >= to {
-        return;
-    }
     if let Some(last) = slots.last_mut()
         && last.end() == from
         && let Kind::Gap { stale: known } = &mut last.kind

@@ -58,12 +58,14 @@ impl Stock {
 
     /// Leaves what is in the window where it is.
     pub(super) fn without(&mut self, window: &[Slot]) {
-        for slot in window {
-            if let Kind::Mapped { chunk, .. } = slot.kind {
-                for (_, shelf) in &mut self.0 {
-                    shelf.retain(|whole| whole.chunk != chunk);
-                }
-            }
+        let mapped = window.iter().filter_map(|slot| match slot.kind {
+            Kind::Mapped { chunk, .. } => Some(chunk),
+            Kind::Gap { .. } => None,
+        });
+        let mut mapped: Vec<u32> = mapped.collect();
+        mapped.sort_unstable();
+        for (_, shelf) in &mut self.0 {
+            shelf.retain(|whole| mapped.binary_search(&whole.chunk).is_err());
         }
     }
 

@@ -110,7 +110,7 @@ impl Search<'_> {
     pub(super) fn cheapest(&self, limit: i64) -> Option<Window> {
         let mut best: Option<Priced> = None;
         let mut consider = |found: Option<Priced>| {
-            let Some((mut key, window)) = found else { return best.map_or(limit, |((price, _), _)| price) };
+            let Some((mut key, window)) = found else { return };
             let is_best = |key: (i64, u64)| key.0 < limit && best.is_none_or(|(known, _)| key < known);
             if is_best(key) {
                 key.0 += self.waste.of(self.made_for(&window).saturating_mul(self.price_of_more));
@@ -118,18 +118,17 @@ impl Search<'_> {
                     best = Some((key, window));
                 }
             }
-            best.map_or(limit, |((price, _), _)| price)
         };
-        let mut limit = limit;
+        let mut reach = Reach::along(self.slots.len());
         for (first, slot) in self.slots.iter().enumerate() {
-            limit = match slot.kind {
+            match slot.kind {
                 Kind::Gap { stale } => {
                     consider(self.before_run(first, stale));
-                    consider(self.inside(first, stale))
+                    consider(self.inside(first, stale));
                 }
-                Kind::Mapped { tail: 0, .. } => limit,
-                Kind::Mapped { tail, .. } => consider(self.onwards(first, tail, limit)),
-            };
+                Kind::Mapped { tail: 0, .. } => {}
+                Kind::Mapped { tail, .. } => consider(self.onwards(first, tail, &mut reach)),
+            }
         }
         best.map(|(_, window)| window)
     }
@@ -165,50 +164,36 @@ impl Search<'_> {
         fits.then(|| ((price + self.filling(lead, stale), 0), Window { first: gap, last, lead }))
     }
 
-    /// The window from a slot's free end on.
-    fn onwards(&self, first: usize, tail: u64, limit: i64) -> Option<Priced> {
+    /// The window from a slot's free end on. `reach` is how far the one from the slot before came: this one ends no earlier.
+    fn onwards(&self, first: usize, tail: u64, reach: &mut Reach) -> Option<Priced> {
         let begin = &self.slots[first];
-        let (mut bytes, mut last) = (tail, first);
         // The end of a handle that is in use otherwise is the better for being used.
-        let mut price = if begin.is_full() { 0 } else { -self.waste.of(tail.min(self.size)) };
-        let window = |last| Window { first, last, lead: 0 };
-        // What the last handle may make up for.
-        let limit = limit.saturating_add(self.waste.of(self.largest));
-        while bytes < self.size {
-            let next = self.slots.get(last + 1)?;
-            if next.address != self.slots[last].end() || price > limit {
-                return None;
+        let spared = if begin.is_full() { 0 } else { self.waste.of(tail.min(self.size)) };
+        let to = (begin.end() - tail).saturating_add(self.size);
+        reach.extend(self, to);
+        let last = reach.last();
+        let end = self.slots.get(last)?;
+        if first < reach.from {
+            return None;
+        }
+        let price = reach.inner_price(first) - spared;
+        let window = Window { first, last, lead: 0 };
+        let rest = end.end() - to;
+        match end.kind {
+            Kind::Mapped { .. } if end.is_full() || first == last => {
+                let broken = if end.is_full() { rest } else { 0 };
+                Some(((price + self.waste.of(broken), rest), window))
             }
-            last += 1;
-            match next.kind {
-                Kind::Mapped { head, .. } => {
-                    if self.repeats(first, last) {
-                        return None;
-                    }
-                    if !next.is_full() {
-                        let used = head.min(self.size - bytes);
-                        return (bytes + head >= self.size).then(|| {
-                            ((price - self.waste.of(used), bytes + head - self.size), window(last))
-                        });
-                    }
-                    bytes += head;
-                }
-                Kind::Gap { stale } => {
-                    let need = whole_pages(self.size - bytes);
-                    if next.bytes < need + ROOM && self.left_of(need.min(next.bytes)) > 0 {
-                        return None;
-                    }
-                    price += self.filling(need.min(next.bytes), stale);
-                    if next.bytes >= need {
-                        return Some(((price, 0), window(last)));
-                    }
-                    bytes += next.bytes;
-                }
+            Kind::Mapped { head, .. } => {
+                let used = to - end.address;
+                (head >= used).then(|| ((price - self.waste.of(used), head - used), window))
+            }
+            Kind::Gap { stale } => {
+                let need = whole_pages(to - end.address);
+                let is_filled = end.bytes >= need.saturating_add(ROOM) || self.left_of(need) == 0;
+                is_filled.then(|| ((price + self.filling(need, stale), 0), window))
             }
         }
-        let rest = bytes - self.size;
-        let broken = if self.slots[last].is_full() { rest } else { 0 };
-        Some(((price + self.waste.of(broken), rest), window(last)))
     }
 
     /// The bytes that would be made for a window beyond what should be held: what is free and mapped in it already fills none of its
@@ -249,6 +234,17 @@ impl Search<'_> {
         let need = whole_pages(self.size.saturating_sub(got));
         let bytes = need.min(gap.bytes);
         (bytes, if gap.bytes < need + ROOM { bytes } else { gap.bytes })
+    }
+
+    /// What it costs that all of a slot is inside a window, with something before and behind it; none if it cannot be.
+    fn inner_price(&self, slot: &Slot) -> Option<i64> {
+        match slot.kind {
+            Kind::Mapped { .. } => slot.is_full().then_some(0),
+            Kind::Gap { stale } => {
+                let is_filled = slot.bytes < self.size && self.left_of(slot.bytes) == 0;
+                is_filled.then(|| self.filling(slot.bytes, stale))
+            }
+        }
     }
 
     /// Whether the handle at `last` is in the window from `first` already.
@@ -296,6 +292,55 @@ impl Search<'_> {
         let broken = if left == 0 { 0 } else { broken.saturating_sub(left) };
         count += left.div_ceil(self.largest);
         Filling { price: count as i64 * cost::MAP + self.waste.of(broken), left }
+    }
+}
+
+/// Where windows end that begin at one slot after the other. Each ends no earlier than the one before it, so all of them together
+/// go along the line once.
+struct Reach {
+    /// The first slot from which a window may come to the last one: in between is nothing that no window goes through, and no handle twice.
+    from: usize,
+    /// What the slots before each one cost inside a window, up to the last slot of the window.
+    before: Vec<i64>,
+}
+
+impl Reach {
+    /// At the beginning of a line of so many slots.
+    fn along(slots: usize) -> Self {
+        let mut before = Vec::with_capacity(slots + 1);
+        before.push(0);
+        Self { from: 0, before }
+    }
+
+    /// The last slot of the window.
+    const fn last(&self) -> usize {
+        self.before.len() - 1
+    }
+
+    /// Goes on to the slot that has the byte before this address.
+    fn extend(&mut self, search: &Search<'_>, to: u64) {
+        while let Some(slot) = search.slots.get(self.last()).filter(|slot| slot.end() < to) {
+            let price = search.inner_price(slot);
+            if price.is_none() {
+                self.from = self.from.max(self.last());
+            }
+            self.before.push(self.before[self.last()] + price.unwrap_or(0));
+            let Some(next) = search.slots.get(self.last()) else { break };
+            if next.address != slot.end() {
+                self.from = self.last();
+            }
+            if let Kind::Mapped { twin, .. } = next.kind
+                && twin != NONE
+            {
+                self.from = self.from.max(twin as usize + 1);
+            }
+        }
+    }
+
+    /// What is between the slot where the window begins and the last one.
+    fn inner_price(&self, first: usize) -> i64 {
+        let last = self.last();
+        if first < last { self.before[last] - self.before[first + 1] } else { 0 }
     }
 }
 
