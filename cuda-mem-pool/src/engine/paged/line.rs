@@ -108,10 +108,11 @@ impl<B: Backend> PageSource<B> {
         Ok(slots)
     }
 
-    /// The heap's handles that nothing is in and that may be moved.
+    /// The heap's handles that nothing is in and that may be moved, in no order.
     pub(super) fn wholly_free(&self, heap: u32, free: &[Free]) -> Vec<Whole> {
-        // What is free of each handle, over all its mappings.
-        let mut found: Vec<(u32, usize, u64)> = Vec::new();
+        let mut whole = Vec::with_capacity(free.len());
+        // What is free of others, over all their mappings.
+        let mut pieces: Vec<(u32, usize, u64)> = Vec::new();
         // Both in the order of their addresses, so neither is searched.
         let (from, to) = (free.first().map_or(0, |free| free.address), free.last().map_or(0, Free::end));
         let mut maps = self.ground.touching(from, to).peekable();
@@ -125,7 +126,12 @@ impl<B: Backend> PageSource<B> {
                 let from = free.address.max(start + map.from() as u64);
                 let to = free.end().min(start + map.to() as u64);
                 if from < to {
-                    found.push((map.chunk, (to - from) as usize, free.freed_at));
+                    let bytes = (to - from) as usize;
+                    if bytes == map.bytes() {
+                        whole.push(Whole { chunk: map.chunk, bytes, freed_at: free.freed_at });
+                    } else {
+                        pieces.push((map.chunk, bytes, free.freed_at));
+                    }
                 }
                 // The next free range may begin in it.
                 if start + map.bytes() as u64 > free.end() {
@@ -135,17 +141,21 @@ impl<B: Backend> PageSource<B> {
             }
         }
         // Other heaps may have thousands of handles where this one has a few.
-        found.sort_unstable_by_key(|(chunk, ..)| *chunk);
-        let whole = |pieces: &[(u32, usize, u64)]| {
+        pieces.sort_unstable_by_key(|(chunk, ..)| *chunk);
+        let of_one = |pieces: &[(u32, usize, u64)]| {
             let (chunk, ..) = *pieces.first()?;
             let (bytes, freed_at) = pieces
                 .iter()
                 .fold((0, 0), |(bytes, freed_at), (_, more, at)| (bytes + more, freed_at.max(*at)));
-            let record = self.ground.chunk(chunk)?;
-            let is_whole = record.heap == heap && record.pins == 0 && bytes == record.bytes;
-            is_whole.then_some(Whole { chunk, bytes, freed_at })
+            Some(Whole { chunk, bytes, freed_at })
         };
-        found.chunk_by(|(one, ..), (other, ..)| one == other).filter_map(whole).collect()
+        whole.extend(pieces.chunk_by(|(one, ..), (other, ..)| one == other).filter_map(of_one));
+        whole.retain(|whole| {
+            let record = self.ground.chunk(whole.chunk);
+            record
+                .is_some_and(|record| record.heap == heap && record.pins == 0 && whole.bytes == record.bytes)
+        });
+        whole
     }
 }
 

@@ -25,7 +25,8 @@ impl<B: Backend> PageSource<B> {
                 let free = theirs.free_ranges();
                 let whole = self.wholly_free(other, &free);
                 let fits = whole.iter().filter(|whole| whole.bytes <= left);
-                let whole = match fits.max_by_key(|whole| (whole.bytes, Reverse(whole.freed_at))) {
+                let whole = match fits.max_by_key(|whole| (whole.bytes, Reverse(whole.freed_at), whole.chunk))
+                {
                     Some(whole) => *whole,
                     None if left < PAGE => return None,
                     None => {

@@ -1,5 +1,7 @@
 //! The handles that gaps are filled with.
 
+use std::cmp::Reverse;
+
 use super::window::{Kind, Slot, Supply};
 
 /// A handle that nothing is in.
@@ -11,7 +13,7 @@ pub(super) struct Whole {
     pub(super) freed_at: u64,
 }
 
-/// The handles to fill gaps with, by size, those that have been free for longest last.
+/// The handles to fill gaps with, by size, the largest first.
 #[derive(Debug, Default)]
 pub(super) struct Stock(Vec<(usize, Vec<Whole>)>);
 
@@ -27,10 +29,7 @@ impl Stock {
                 None => stock.0.push((one.bytes, vec![*one])),
             }
         }
-        stock.0.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        for (_, shelf) in &mut stock.0 {
-            shelf.sort_unstable_by_key(|whole| std::cmp::Reverse((whole.freed_at, whole.chunk)));
-        }
+        stock.0.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
         stock
     }
 
@@ -53,7 +52,7 @@ impl Stock {
     /// Of the shortest handles of more than `left` bytes the one that has been free for longest.
     pub(super) fn longest_free(&self, left: usize) -> Option<Whole> {
         let (_, shelf) = self.0.iter().rev().find(|(bytes, shelf)| *bytes > left && !shelf.is_empty())?;
-        shelf.iter().min_by_key(|whole| whole.freed_at).copied()
+        shelf.iter().min_by_key(|whole| (whole.freed_at, Reverse(whole.chunk))).copied()
     }
 
     /// Leaves what is in the window where it is.
@@ -69,11 +68,15 @@ impl Stock {
         }
     }
 
-    /// The largest handle of at most `left` bytes; if there is none, the smallest of at most `room`.
+    /// The largest handle of at most `left` bytes; if there is none, the smallest of at most `room`. Of several of that size the one that has
+    /// been free for longest.
     pub(super) fn take(&mut self, left: usize, room: usize) -> Option<Whole> {
         let at = self.0.iter().position(|(bytes, shelf)| *bytes <= left && !shelf.is_empty());
         let at =
             at.or_else(|| self.0.iter().rposition(|(bytes, shelf)| *bytes <= room && !shelf.is_empty()))?;
-        self.0.get_mut(at)?.1.pop()
+        let (_, shelf) = self.0.get_mut(at)?;
+        // Most windows lack little or nothing, so nobody sorts what is there.
+        let (oldest, _) = shelf.iter().enumerate().min_by_key(|(_, whole)| (whole.freed_at, whole.chunk))?;
+        Some(shelf.swap_remove(oldest))
     }
 }
