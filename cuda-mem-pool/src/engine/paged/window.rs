@@ -108,15 +108,13 @@ struct Filling {
 impl Search<'_> {
     /// The cheapest window for less than `limit` microseconds.
     pub(super) fn cheapest(&self, limit: i64) -> Option<Window> {
-        let mut best: Option<Priced> = None;
+        let mut best = None;
+        let mut bound = (limit, 0);
         let mut consider = |found: Option<Priced>| {
-            let Some((mut key, window)) = found else { return };
-            let is_best = |key: (i64, u64)| key.0 < limit && best.is_none_or(|(known, _)| key < known);
-            if is_best(key) {
-                key.0 += self.waste.of(self.made_for(&window).saturating_mul(self.price_of_more));
-                if is_best(key) {
-                    best = Some((key, window));
-                }
+            let Some((mut key, window)) = found.filter(|(key, _)| *key < bound) else { return };
+            key.0 += self.waste.of(self.made_for(&window).saturating_mul(self.price_of_more));
+            if key < bound {
+                (best, bound) = (Some(window), key);
             }
         };
         let mut reach = Reach::along(self.slots.len());
@@ -130,7 +128,7 @@ impl Search<'_> {
                 Kind::Mapped { tail, .. } => consider(self.onwards(first, tail, &mut reach)),
             }
         }
-        best.map(|(_, window)| window)
+        best
     }
 
     /// A window in a gap alone.
