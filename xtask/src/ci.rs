@@ -1,10 +1,12 @@
 //! `cargo xtask ci`: every check that a change must pass.
 
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::chromium;
 use crate::steps::{Steps, cargo, limit_tests, succeeds};
@@ -30,6 +32,7 @@ const TOOL: &str = "--package xtask --features bindgen,header,replay --";
 pub(crate) fn run(root: &Path) -> Result<bool> {
     let workspace = Workspace::read(root)?;
     let mut steps = Steps::new(root);
+    let deny = CargoDeny::install(&workspace.target_directory.join("tools"));
     steps.command("format", &mut cargo("fmt --all --check"));
     steps.command("clippy", &mut cargo("clippy --workspace --all-targets --all-features -- --deny warnings"));
     steps.command(
@@ -38,7 +41,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     );
     steps.command("bindings", &mut cargo(&format!("run --quiet {TOOL} bindgen --check")));
     steps.command("header", &mut cargo(&format!("run --quiet {TOOL} header --check")));
-    deny(&mut steps, &workspace);
+    dependencies(&mut steps, &workspace, deny);
     for package in workspace.packages.iter().filter(|package| package.is_publishable_alone()) {
         let check = format!("publish --dry-run --allow-dirty --package {}", package.name);
         steps.command(&format!("publish {}", package.name), &mut cargo(&check));
@@ -92,8 +95,8 @@ fn report(steps: &mut Steps) {
 }
 
 /// Licences, sources and versions of all dependencies; known vulnerabilities where their database can be had.
-fn deny(steps: &mut Steps, workspace: &Workspace) {
-    let tool = cargo_deny(steps, &workspace.target_directory.join("tools"));
+fn dependencies(steps: &mut Steps, workspace: &Workspace, tool: CargoDeny) {
+    let tool = tool.wait(steps);
     let deny = |words: &str| {
         let mut command = Command::new(&tool);
         command.current_dir(&workspace.root).args(words.split(' '));
@@ -107,17 +110,39 @@ fn deny(steps: &mut Steps, workspace: &Workspace) {
     }
 }
 
-/// The tool: the system's, else one installed under `target`, where it outlives a change of the sources.
-fn cargo_deny(steps: &mut Steps, tools: &Path) -> PathBuf {
-    let installed = tools.join("bin/cargo-deny");
-    for program in [Path::new("cargo-deny"), &installed] {
-        if succeeds(Command::new(program).arg("--version"), Duration::from_secs(60)) {
-            return program.to_path_buf();
+/// The tool that looks at dependencies: the system's, else one under `target`, where it outlives a change of the sources.
+struct CargoDeny {
+    program: PathBuf,
+    /// Where it is missing, the cargo that builds it beside the first steps, and what that says.
+    install: Option<(io::Result<Child>, PathBuf)>,
+}
+
+impl CargoDeny {
+    fn install(tools: &Path) -> Self {
+        let installed = tools.join("bin/cargo-deny");
+        for program in [Path::new("cargo-deny"), &installed] {
+            if succeeds(Command::new(program).arg("--version"), Duration::from_secs(60)) {
+                return Self { program: program.to_path_buf(), install: None };
+            }
         }
+        // Unoptimised: it is built far longer than it runs.
+        let mut install = cargo("install --quiet --locked --debug cargo-deny --version");
+        install.arg(CARGO_DENY).arg("--root").arg(tools).env("CARGO_PROFILE_DEV_DEBUG", "0");
+        let log = tools.join("cargo-deny.log");
+        let child = fs::create_dir_all(tools)
+            .and_then(|()| File::create(&log))
+            .and_then(|file| install.stdin(Stdio::null()).stderr(file).spawn());
+        Self { program: installed, install: Some((child, log)) }
     }
-    // Unoptimised: it is built far longer than it runs.
-    let mut install = cargo("install --quiet --locked --debug cargo-deny --version");
-    install.arg(CARGO_DENY).arg("--root").arg(tools).env("CARGO_PROFILE_DEV_DEBUG", "0");
-    steps.command("cargo-deny", &mut install);
-    installed
+
+    /// The program, once it is there.
+    fn wait(self, steps: &mut Steps) -> PathBuf {
+        if let Some((child, log)) = self.install {
+            steps.check("cargo-deny", "cargo install, since the first step", || {
+                let status = child.context("cannot start cargo install")?.wait()?;
+                Ok(status.success().then_some(()).ok_or_else(|| fs::read_to_string(log).unwrap_or_default()))
+            });
+        }
+        self.program
+    }
 }
