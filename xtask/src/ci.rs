@@ -32,16 +32,16 @@ const TOOL: &str = "--package xtask --features bindgen,header,replay --";
 pub(crate) fn run(root: &Path) -> Result<bool> {
     let workspace = Workspace::read(root)?;
     let mut steps = Steps::new(root);
-    let deny = CargoDeny::install(&workspace.target_directory.join("tools"));
     steps.command("format", &mut cargo("fmt --all --check"));
     steps.command("clippy", &mut cargo("clippy --workspace --all-targets --all-features -- --deny warnings"));
+    // The steps from here on leave a processor idle now and then.
+    let deny = CargoDeny::install(&workspace.target_directory.join("tools"));
     steps.command(
         "docs",
         cargo("doc --workspace --all-features --no-deps").env("RUSTDOCFLAGS", "--deny warnings"),
     );
     steps.command("bindings", &mut cargo(&format!("run --quiet {TOOL} bindgen --check")));
     steps.command("header", &mut cargo(&format!("run --quiet {TOOL} header --check")));
-    dependencies(&mut steps, &workspace, deny);
     for package in workspace.packages.iter().filter(|package| package.is_publishable_alone()) {
         let check = format!("publish --dry-run --allow-dirty --package {}", package.name);
         steps.command(&format!("publish {}", package.name), &mut cargo(&check));
@@ -59,6 +59,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     }
     report(&mut steps);
     shim(&mut steps, root);
+    dependencies(&mut steps, &workspace, deny);
     steps.command("matrix", &mut cargo("xtask gpu-test"));
     for bench in ["pinned", "staging", "alloc", "ipc", "symmetric"] {
         // On the simulator: that it runs, and that the bytes are right.

@@ -362,6 +362,8 @@ pub(super) const fn whole_pages(bytes: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::super::policy::Policy;
     use super::*;
 
@@ -420,6 +422,100 @@ mod tests {
         // As long as memory may be made the shortest gap is the cheapest.
         assert_eq!(cheapest(&slots[..5], &[(2, 1)], 4, 2), window(3, 3));
         assert_eq!(cheapest(&slots[..3], &[(2, 1)], 4, 2), window(0, 1));
+    }
+
+    /// What [`Search::onwards`] says, slot by slot.
+    fn walked(search: &Search<'_>, first: usize, tail: u64) -> Option<Priced> {
+        let (slots, size) = (search.slots, search.size);
+        let begin = &slots[first];
+        let (mut got, mut last) = (tail, first);
+        let mut price = if begin.is_full() { 0 } else { -search.waste.of(tail.min(size)) };
+        while got < size {
+            let next = slots.get(last + 1)?;
+            if next.address != slots[last].end() {
+                return None;
+            }
+            last += 1;
+            match next.kind {
+                Kind::Mapped { .. } if search.repeats(first, last) => return None,
+                Kind::Mapped { head, .. } if !next.is_full() => {
+                    let used = head.min(size - got);
+                    let key = (price - search.waste.of(used), (got + head).saturating_sub(size));
+                    return (got + head >= size).then_some((key, Window { first, last, lead: 0 }));
+                }
+                Kind::Mapped { head, .. } => got += head,
+                Kind::Gap { stale } => {
+                    let need = whole_pages(size - got).min(next.bytes);
+                    if next.bytes < whole_pages(size - got) + ROOM && search.left_of(need) > 0 {
+                        return None;
+                    }
+                    price += search.filling(need, stale);
+                    if need < next.bytes || got + need >= size {
+                        return Some(((price, 0), Window { first, last, lead: 0 }));
+                    }
+                    got += need;
+                }
+            }
+        }
+        let rest = got - size;
+        let broken = if slots[last].is_full() { rest } else { 0 };
+        Some(((price + search.waste.of(broken), rest), Window { first, last, lead: 0 }))
+    }
+
+    /// Slots of a line: kind, pages, how many of them are free, and whether there are addresses of no use before it.
+    fn random_line() -> impl Strategy<Value = Vec<Slot>> {
+        let slot = (0u8..6, 1u64..9, 0u64..9, 0u32..6, proptest::bool::weighted(0.05));
+        proptest::collection::vec(slot, 1..40).prop_map(|slots| {
+            let (mut address, mut twins) = (1 << 30, [NONE; 6]);
+            let slot = |(at, (kind, pages, free, chunk, is_cut)): (usize, (u8, u64, u64, u32, bool))| {
+                let bytes = if kind == 5 { pages * 40 } else { pages } * PAGE as u64;
+                let free = (free * PAGE as u64 + 512).min(bytes);
+                let mapped = |head, tail, twins: &mut [u32; 6]| {
+                    let twin = std::mem::replace(&mut twins[chunk as usize], at as u32);
+                    Kind::Mapped { chunk, head, tail, twin }
+                };
+                let kind = match kind {
+                    0 | 1 => mapped(bytes, bytes, &mut twins),
+                    2 => mapped(free.min(bytes - 512), 0, &mut twins),
+                    3 => mapped(0, free.min(bytes - 512), &mut twins),
+                    _ => Kind::Gap { stale: chunk % 3 },
+                };
+                address += if is_cut { PAGE as u64 } else { 0 };
+                let slot = Slot { address, bytes, kind };
+                address += bytes;
+                slot
+            };
+            slots.into_iter().enumerate().map(slot).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn one_way_along_the_line_finds_what_many_find(
+            slots in random_line(),
+            supply in (0u32..4, 0u32..4, 0u32..4),
+            size in 1u64..40 * PAGE as u64 / 512,
+        ) {
+            let supply = &vec![(8 * PAGE, supply.0), (2 * PAGE, supply.1), (PAGE, supply.2)];
+            let size = size * 512;
+            let policy = Policy::DEFAULT;
+            let search = Search {
+                slots: &slots,
+                size,
+                supply,
+                waste: policy.waste(1 << 30),
+                largest: 32 * MIB,
+                spare: 0,
+                price_of_more: policy.price_of_more,
+                fillings: Fillings::of(size),
+            };
+            let mut reach = Reach::along(slots.len());
+            for (first, slot) in slots.iter().enumerate() {
+                if let Kind::Mapped { tail, .. } = slot.kind && tail > 0 {
+                    prop_assert_eq!(search.onwards(first, tail, &mut reach), walked(&search, first, tail), "from {}", first);
+                }
+            }
+        }
     }
 
     #[test]
