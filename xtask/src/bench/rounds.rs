@@ -7,9 +7,10 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::figures::Figures;
+use super::figures::{Figures, unit};
 use super::peers::Launcher;
 use super::program::{Answer, Program};
+use super::report::short;
 use super::suite::{Case, Kind, Seat, Suite};
 
 /// What came of a run.
@@ -108,6 +109,20 @@ fn play(case: &Case, taken: &mut [Taken<'_>], run: &mut Run) {
             note(&mut run.absences, Absence { case, participants, reason, is_failure });
         }
     }
+    if let Some(line) = medians(case, &run.figures) {
+        println!("  {line}");
+    }
+}
+
+/// Everybody's median so far of what a case measures first: a run takes long, and somebody may end it.
+fn medians(case: &Case, figures: &Figures) -> Option<String> {
+    let metric = figures.iter().find(|series| series.case == case.name)?.metric.clone();
+    let of = |player: &&str| {
+        let median = figures.median(&case.name, player, &metric)?;
+        Some(format!("{player} {}", short(median)))
+    };
+    let players = case.participants.iter().filter_map(of).collect::<Vec<_>>();
+    Some(format!("{metric} in {}: {}", unit(&metric), players.join(", ")))
 }
 
 /// All of them, beginning with another in each round: who comes first finds other caches and clocks than who comes second.
@@ -169,6 +184,7 @@ mod tests {
         let values =
             run.figures.iter().map(|series| (&*series.participant, &*series.values)).collect::<Vec<_>>();
         assert_eq!(values, [("fails", &[9.0][..]), ("counts", &[2.0, 3.0, 4.0, 5.0])]);
+        assert_eq!(medians(&case, &run.figures).unwrap(), "ready in s: counts 3.500, fails 9.000");
         let told = run.absences.iter().map(|absence| (&*absence.participants[0], absence.is_failure));
         assert_eq!(told.collect::<Vec<_>>(), [("cannot", false), ("fails", true)]);
         assert!(run.has_failed());
