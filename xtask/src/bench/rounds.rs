@@ -184,7 +184,7 @@ mod tests {
         let values =
             run.figures.iter().map(|series| (&*series.participant, &*series.values)).collect::<Vec<_>>();
         assert_eq!(values, [("fails", &[9.0][..]), ("counts", &[2.0, 3.0, 4.0, 5.0])]);
-        assert_eq!(medians(&case, &run.figures).unwrap(), "ready in s: counts 3.500, fails 9.000");
+        assert_eq!(medians(&case, &run.figures).unwrap(), "ready in s: counts 3.5000, fails 9.0000");
         let told = run.absences.iter().map(|absence| (&*absence.participants[0], absence.is_failure));
         assert_eq!(told.collect::<Vec<_>>(), [("cannot", false), ("fails", true)]);
         assert!(run.has_failed());
