@@ -79,6 +79,7 @@ mod pages;
 mod pins;
 mod place;
 mod policy;
+mod reach;
 mod sizes;
 mod source;
 mod stock;

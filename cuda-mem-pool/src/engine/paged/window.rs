@@ -8,6 +8,7 @@
 use std::cell::Cell;
 
 use super::policy::{Waste, cost};
+use super::reach::Reach;
 use super::sizes::PAGE;
 use crate::engine::slab::NONE;
 
@@ -171,7 +172,7 @@ impl Search<'_> {
         reach.extend(self, to);
         let last = reach.last();
         let end = self.slots.get(last)?;
-        if first < reach.from {
+        if !reach.is_reached_from(first) {
             return None;
         }
         let price = reach.inner_price(first) - spared;
@@ -235,7 +236,7 @@ impl Search<'_> {
     }
 
     /// What it costs that all of a slot is inside a window, with something before and behind it; none if it cannot be.
-    fn inner_price(&self, slot: &Slot) -> Option<i64> {
+    pub(super) fn inner_price(&self, slot: &Slot) -> Option<i64> {
         match slot.kind {
             Kind::Mapped { .. } => slot.is_full().then_some(0),
             Kind::Gap { stale } => {
@@ -290,55 +291,6 @@ impl Search<'_> {
         let broken = if left == 0 { 0 } else { broken.saturating_sub(left) };
         count += left.div_ceil(self.largest);
         Filling { price: count as i64 * cost::MAP + self.waste.of(broken), left }
-    }
-}
-
-/// Where windows end that begin at one slot after the other. Each ends no earlier than the one before it, so all of them together
-/// go along the line once.
-struct Reach {
-    /// The first slot from which a window may come to the last one: in between is nothing that no window goes through, and no handle twice.
-    from: usize,
-    /// What the slots before each one cost inside a window, up to the last slot of the window.
-    before: Vec<i64>,
-}
-
-impl Reach {
-    /// At the beginning of a line of so many slots.
-    fn along(slots: usize) -> Self {
-        let mut before = Vec::with_capacity(slots + 1);
-        before.push(0);
-        Self { from: 0, before }
-    }
-
-    /// The last slot of the window.
-    const fn last(&self) -> usize {
-        self.before.len() - 1
-    }
-
-    /// Goes on to the slot that has the byte before this address.
-    fn extend(&mut self, search: &Search<'_>, to: u64) {
-        while let Some(slot) = search.slots.get(self.last()).filter(|slot| slot.end() < to) {
-            let price = search.inner_price(slot);
-            if price.is_none() {
-                self.from = self.from.max(self.last());
-            }
-            self.before.push(self.before[self.last()] + price.unwrap_or(0));
-            let Some(next) = search.slots.get(self.last()) else { break };
-            if next.address != slot.end() {
-                self.from = self.last();
-            }
-            if let Kind::Mapped { twin, .. } = next.kind
-                && twin != NONE
-            {
-                self.from = self.from.max(twin as usize + 1);
-            }
-        }
-    }
-
-    /// What is between the slot where the window begins and the last one.
-    fn inner_price(&self, first: usize) -> i64 {
-        let last = self.last();
-        if first < last { self.before[last] - self.before[first + 1] } else { 0 }
     }
 }
 
