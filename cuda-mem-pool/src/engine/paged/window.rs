@@ -240,8 +240,8 @@ impl Search<'_> {
         match slot.kind {
             Kind::Mapped { .. } => slot.is_full().then_some(0),
             Kind::Gap { stale } => {
-                let is_filled = slot.bytes < self.size && self.left_of(slot.bytes) == 0;
-                is_filled.then(|| self.filling(slot.bytes, stale))
+                let filled = (slot.bytes < self.size).then(|| self.filled(slot.bytes))?;
+                (filled.left == 0).then(|| filled.price + i64::from(stale) * cost::UNMAP)
             }
         }
     }
