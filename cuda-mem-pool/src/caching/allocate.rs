@@ -3,13 +3,12 @@
 use cuda_mem_core::{Stream, StreamId, forked};
 
 use super::callbacks::refuse_watchers;
-use super::shared::{OtherHeaps, Shared};
+use super::shared::Shared;
 use super::slot::StreamSlot;
-use crate::engine::paged::{BlockNumber, GrowError, Load, MEDIUM, Policy, StreamHeap, Wanted, block_size};
+use crate::engine::paged::{BlockNumber, GrowError, MEDIUM, StreamHeap, block_size};
 use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
-use crate::primitive::Ordering;
-use crate::statistics::{ActiveBytes, PoolSize, ShardGuard};
+use crate::statistics::{PoolSize, ShardGuard};
 
 /// What was asked for.
 #[derive(Debug, Clone, Copy)]
@@ -132,7 +131,7 @@ impl Shared {
             self.drain(slot, heap, guard);
         }
         let Request { requested, size } = request;
-        if let Some(address) = heap.take_kept(size, request.unused()) {
+        if let Some(address) = heap.take_quick(size, request.unused()).map(|block| block.address) {
             self.count(slot, heap, guard, Request { requested, size });
             return Some(address);
         }
@@ -169,106 +168,5 @@ impl Shared {
             let (tier, record) = number.parts();
             self.put_back(slot, heap, guard, tier, record);
         });
-    }
-
-    /// A block after more memory was got, or memory that was free elsewhere.
-    #[cold]
-    fn grow(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
-        refuse_watchers()?;
-        if request.size > self.total {
-            return self.give_up(slot, request, MempoolId::NONE);
-        }
-        self.poll();
-        self.take_in();
-        let active = self.catch_up(slot);
-        self.collect_garbage();
-        let held = self.held.load(Ordering::Relaxed);
-        match self.try_grow(slot, request, active)? {
-            Some(address) => Ok(address),
-            None => self.climb(slot, request, held),
-        }
-    }
-
-    /// One attempt: None if there is no memory for it. Whoever has just looked at what is active says so.
-    pub(super) fn try_grow(
-        &self,
-        slot: &StreamSlot,
-        request: Request,
-        active: Option<ActiveBytes>,
-    ) -> Result<Option<u64>> {
-        if let Some(address) = self.take_of_kept(slot, request) {
-            return Ok(Some(address));
-        }
-        // Before others wait for what is taken next: this may wait for those who count.
-        let ActiveBytes { now, peak } = active.unwrap_or_else(|| self.ledger.glance_at_active_bytes());
-        let bytes = |count: u64| usize::try_from(count).unwrap_or(0);
-        // The page source knows nothing of private blocks.
-        let others = self.private.active();
-        let load =
-            Load { active: bytes(now).saturating_sub(others), peak: bytes(peak).saturating_sub(others) };
-        // Whoever has the page source may call the driver: a page out of what is here is sooner there.
-        if request.size <= MEDIUM
-            && self.source.try_lock().is_err()
-            && let Some(address) = self.take_in_any_page(slot, request)
-        {
-            return Ok(Some(address));
-        }
-        let mut source = self.source_to_grow()?;
-        slot.heap.with(|heap, guard| {
-            // Another thread may have freed or grown meanwhile.
-            if let Some(address) = self.take_free(slot, heap, guard, request) {
-                return Ok(Some(address));
-            }
-            guard.disarm();
-            // However what is not in use lies: others on the device would miss what is made for it meanwhile.
-            let room = self.total.saturating_sub(self.private.reserved()).min(source.limit());
-            if request.size > room.max(source.reserved()).saturating_sub(load.active) {
-                return Ok(None);
-            }
-            let mut others = OtherHeaps { shared: self, but: slot.number };
-            let (number, index) = (slot.number, self.index(slot.number));
-            let (size, unused) = (request.size, request.unused());
-            source.backend_mut().create_for(pool_of(size));
-            let grown = source.grow(number, heap, &mut others, Wanted { size, unused, load }, &index);
-            self.held.store(source.reserved(), Ordering::Relaxed);
-            self.note_moves(slot, heap);
-            match grown {
-                Ok(block) => {
-                    self.count(slot, heap, guard, request.of(block.size));
-                    Ok(Some(block.address))
-                }
-                Err(GrowError::OutOfMemory) => Ok(None),
-                Err(error) => Err(grow_error(error)),
-            }
-        })
-    }
-
-    /// A block after what the heap keeps is joined, if all heaps have filled their room and it has more than its part of that. The page
-    /// source sees to that too, but others wait for it. Streams that have done their work leave their part to the others.
-    fn take_of_kept(&self, slot: &StreamSlot, request: Request) -> Option<u64> {
-        let heaps = self.slots.iter().count();
-        if self.held.load(Ordering::Relaxed) < Policy::DEFAULT.room_of_all(heaps) {
-            return None;
-        }
-        let part = Policy::DEFAULT.room_of_each(heaps);
-        slot.heap.with(|heap, guard| {
-            if heap.held_bytes() < part {
-                return None;
-            }
-            let index = self.index(slot.number);
-            let block = heap.allocate_of_kept(request.size, request.unused(), &index)?;
-            self.count(slot, heap, guard, request.of(block.size));
-            Some(block.address)
-        })
-    }
-
-    /// A block in a page out of what the heap keeps, once that is joined, wherever it is.
-    fn take_in_any_page(&self, slot: &StreamSlot, request: Request) -> Option<u64> {
-        slot.heap.with(|heap, guard| {
-            let index = self.index(slot.number);
-            let block = heap.allocate_of_kept(request.size, request.unused(), &index)?;
-            self.count(slot, heap, guard, request.of(block.size));
-            Some(block.address)
-        })
     }
 }

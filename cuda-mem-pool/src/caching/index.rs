@@ -1,7 +1,7 @@
 //! The page map as one heap's index.
 
 use super::page_map::{Found, PageMap};
-use crate::engine::paged::{BlockIndex, BlockNumber, PageKind, Tier, small_class};
+use crate::engine::paged::{BlockIndex, BlockNumber, SlabKind, Tier, small_class};
 
 /// Where a heap enters its blocks.
 #[derive(Debug, Clone, Copy)]
@@ -19,25 +19,25 @@ impl BlockIndex for HeapIndex<'_> {
         self.map.clear_large(address);
     }
 
-    fn add_page(&self, address: u64, kind: PageKind) -> bool {
+    fn add_slab(&self, address: u64, kind: SlabKind) -> bool {
         self.map.add_page(address, self.heap, kind).is_ok()
     }
 
-    fn remove_page(&self, address: u64) {
+    fn remove_slab(&self, address: u64) {
         self.map.remove_page(address);
     }
 
     #[inline]
-    fn set_in_page(&self, address: u64, kind: PageKind, number: u32, size: usize) -> bool {
+    fn set_in_slab(&self, address: u64, kind: SlabKind, number: u32, size: usize) -> bool {
         match kind {
             // A small block has at most 32 granules.
-            PageKind::Small => self.map.set_small(address, number, small_class(size) as u8).is_ok(),
-            PageKind::Medium => self.map.set_medium(address, number).is_ok(),
+            SlabKind::Small => self.map.set_small(address, number, small_class(size) as u8).is_ok(),
+            SlabKind::Medium => self.map.set_medium(address, number).is_ok(),
         }
     }
 
     #[inline]
-    fn clear_in_page(&self, address: u64, _kind: PageKind) {
+    fn clear_in_slab(&self, address: u64, _kind: SlabKind) {
         self.map.clear(address);
     }
 }
@@ -53,7 +53,7 @@ pub(super) fn number_of(found: Found) -> BlockNumber {
 pub(super) const fn tier_of(found: Found) -> Tier {
     match found.kind {
         None => Tier::Large,
-        Some(PageKind::Medium) => Tier::Medium,
-        Some(PageKind::Small) => Tier::Small,
+        Some(SlabKind::Medium) => Tier::Medium,
+        Some(SlabKind::Small) => Tier::Small,
     }
 }

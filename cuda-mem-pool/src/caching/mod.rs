@@ -7,7 +7,7 @@ mod callbacks;
 mod count;
 mod free;
 mod index;
-mod ladder;
+mod grow;
 mod observer;
 mod of_stream;
 mod options;

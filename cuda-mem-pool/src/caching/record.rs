@@ -10,7 +10,8 @@ use super::allocate::Request;
 use super::callbacks::is_watching;
 use super::shared::Shared;
 use super::slot::StreamSlot;
-use crate::engine::paged::{BlockNumber, StreamHeap};
+use super::vmm::Vmm;
+use crate::engine::paged::{BlockNumber, PageSource, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::{Event, History, RecordContext};
 use crate::mempool_id::MempoolId;
@@ -48,11 +49,6 @@ impl Shared {
         let frames = self.history.frames(RecordContext::State);
         let address = self.obtain(slot, request);
         if let Ok(address) = address {
-            // Memory may have come to it from elsewhere in the heap. If somebody has that now, it is told of next time.
-            slot.heap.try_with(|heap, guard| {
-                guard.disarm();
-                self.note_moves(slot, heap);
-            });
             self.keep_stack(address, frames.clone());
             self.tell(self.event(Action::Alloc, slot, address, request.requested), frames);
         } else {
@@ -168,13 +164,14 @@ impl Shared {
         }
     }
 
-    /// Notes what memory a heap got and lost. Whoever changed that still has the heap and the page source.
-    pub(super) fn note_moves(&self, slot: &StreamSlot, heap: &mut StreamHeap) {
-        let moved = heap.take_moved();
+    /// Notes what memory heaps got and lost. The caller still has the page source.
+    pub(super) fn note_moves(&self, source: &mut PageSource<Vmm>) {
+        let moved = source.take_moved();
         if self.history.is_listening() {
-            let events = moved.into_iter().map(|moved| {
-                let action = if moved.here { Action::SegmentMap } else { Action::SegmentUnmap };
-                (self.event(action, slot, moved.address, moved.size), None)
+            let events = moved.into_iter().filter_map(|moved| {
+                let action = if moved.came { Action::SegmentMap } else { Action::SegmentUnmap };
+                let slot = self.slots.get(moved.heap)?;
+                Some((self.event(action, slot, moved.address, moved.size), None))
             });
             lock(&self.record.noted).extend(events);
         }

@@ -148,9 +148,9 @@ impl Shared {
         let mut backings = Vec::new();
         let mut at = address;
         while at < end {
-            let (backing, next) = source.backing_until(at).ok_or(Error::UnknownAddress { address: at })?;
+            let backing = source.backing(at).ok_or(Error::UnknownAddress { address: at })?;
+            at = backing.end();
             backings.push(backing);
-            at = next;
         }
         Ok(backings)
     }

@@ -22,15 +22,11 @@ use super::rounding::Rounding;
 use super::slot::{Slots, StreamSlot};
 use super::thread_slots;
 use super::vmm::{Told, Vmm};
-use crate::engine::paged::{Heaps, PAGE, PageSource, Policy, StreamHeap};
+use crate::engine::paged::{Heaps, PageSource, Policy, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, OverCalls, lock, lock_over_calls};
-use crate::statistics::{DeviceStatistics, PeakLedger, ShardGuard, Stat};
-
-/// How much of the address space is reserved at once, in multiples of the device's memory: windows leave room behind them, and
-/// old mappings stay until their addresses are needed.
-const ADDRESSES: u64 = 16;
+use crate::statistics::{DeviceStatistics, PeakLedger, Stat};
 
 pub(super) struct Shared {
     id: u64,
@@ -42,8 +38,6 @@ pub(super) struct Shared {
     pub(super) source: Apart<Mutex<PageSource<Vmm>>>,
     /// What the source held when a heap last got something of it or gave something back, for those who would not wait for the source to know.
     pub(super) held: Apart<AtomicUsize>,
-    /// The threads that wait for the source to get memory from it.
-    growing: Apart<AtomicUsize>,
     pub(super) pending: Pending,
     pub(super) private: Private,
     pub(super) rounding: Rounding,
@@ -97,8 +91,9 @@ impl Shared {
     pub(super) fn new(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
         let total = context.device().total_memory()?;
         let slots = Arc::new(Slots::new());
-        let policy = Policy { moves: options.moves, ..Policy::DEFAULT };
-        let range = (total as u64).saturating_mul(ADDRESSES).next_multiple_of(PAGE as u64);
+        let limit = limit(options.memory_fraction, total)?;
+        let policy = Policy::for_memory(total.min(limit)).with_moves(options.moves);
+        let policy = policy.with_reserve_bytes(Policy::reserve_of(total));
         let counts = Arc::<Mutex<DeviceStatistics>>::default();
         let callbacks = Callbacks::new();
         let small_bytes = Arc::<AtomicU64>::default();
@@ -109,8 +104,8 @@ impl Shared {
             watchers: Arc::clone(&callbacks.watchers),
         };
         let vmm = Vmm::new(context, Arc::clone(&slots), told)?;
-        let source = PageSource::new(vmm, policy, range);
-        let limit = limit(options.memory_fraction, total)?;
+        let mut source = PageSource::new(vmm, policy, total as u64);
+        source.record_moves();
         let ledger = PeakLedger::new(options.statistics);
         let private = Private::new(context, ledger.shard(), options.segments);
         let shared = Self {
@@ -123,7 +118,6 @@ impl Shared {
             numbers: Mutex::default(),
             source: Apart::new(Mutex::new(source)),
             held: Apart::new(AtomicUsize::new(0)),
-            growing: Apart::new(AtomicUsize::new(0)),
             pending: Pending::default(),
             private,
             rounding: Rounding::new(&options.segments),
@@ -248,17 +242,6 @@ impl Shared {
         Ok(source)
     }
 
-    /// As [`Shared::source`], for memory: the source counts what it does as time of all who wait for it.
-    pub(super) fn source_to_grow(&self) -> Result<OverCalls<'_, PageSource<Vmm>>> {
-        self.growing.fetch_add(1, Ordering::Relaxed);
-        let source = self.source().map(|mut source| {
-            source.set_threads(self.growing.load(Ordering::Relaxed));
-            source
-        });
-        self.growing.fetch_sub(1, Ordering::Relaxed);
-        source
-    }
-
     #[inline]
     pub(super) fn index(&self, heap: u32) -> HeapIndex<'_> {
         HeapIndex { map: &self.map, heap }
@@ -356,50 +339,31 @@ pub(super) fn limit(fraction: f64, total: usize) -> Result<usize> {
     Ok(if fraction < 1.0 { (total as f64 * fraction).round() as usize } else { usize::MAX })
 }
 
-/// All heaps but one. Each is taken for a moment by whoever has the page source, with nothing armed.
-pub(super) struct OtherHeaps<'s> {
-    pub(super) shared: &'s Shared,
-    pub(super) but: u32,
-}
+/// The heaps of all streams, each had for a moment by the holder of the page source.
+pub(super) struct AllHeaps<'s>(pub(super) &'s Shared);
 
-impl Heaps for OtherHeaps<'_> {
-    fn others(&self) -> Vec<u32> {
-        self.shared.slots.iter().map(|slot| slot.number).filter(|number| *number != self.but).collect()
+impl Heaps for AllHeaps<'_> {
+    fn others(&self, but: u32) -> Vec<u32> {
+        self.0.slots.iter().map(|slot| slot.number).filter(|number| *number != but).collect()
     }
 
     fn with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
-        let slot = self.shared.slots.get(heap)?;
-        Some(slot.heap.with(|heap, guard| self.lend(slot, heap, guard, body)))
+        let slot = self.0.slots.get(heap)?;
+        Some(slot.heap.with(|heap, guard| {
+            if !slot.remote.is_empty() {
+                self.0.drain(slot, heap, guard);
+            }
+            guard.disarm();
+            body(heap)
+        }))
     }
 
-    fn try_with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
-        let slot = self.shared.slots.get(heap)?;
-        slot.heap.try_with(|heap, guard| self.lend(slot, heap, guard, body))
-    }
-}
-
-impl OtherHeaps<'_> {
-    fn lend<R>(
-        &self,
-        slot: &StreamSlot,
-        heap: &mut StreamHeap,
-        guard: &mut ShardGuard<'_>,
-        body: impl FnOnce(&mut StreamHeap) -> R,
-    ) -> R {
-        if !slot.remote.is_empty() {
-            self.shared.drain(slot, heap, guard);
-        }
-        guard.disarm();
-        // What is kept there for later is free here; blocks of pages seldom make a whole handle, and stay, but where nobody has any.
-        let index = self.shared.index(slot.number);
-        if heap.is_idle() {
-            heap.release_spare_pages(&index);
-        } else {
-            heap.release_kept_large(&index);
-        }
-        let result = body(heap);
-        self.shared.note_moves(slot, heap);
-        result
+    fn with_coalesced<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
+        let index = self.0.index(heap);
+        self.with(heap, |heap| {
+            heap.coalesce(&index);
+            body(heap)
+        })
     }
 }
 

@@ -63,13 +63,13 @@ impl Shared {
 fn counted_as_small(pieces: Vec<Piece>, beside: &mut u64) -> Vec<Piece> {
     let mut counted = Vec::with_capacity(pieces.len() + 1);
     for piece in pieces {
-        let is_free = piece.requested.is_none() && !piece.in_page;
+        let is_free = piece.requested.is_none() && !piece.in_slab;
         let part = if is_free { (piece.size as u64).min(*beside) } else { 0 };
         *beside -= part;
-        let parts = [(part as usize, true), (piece.size - part as usize, piece.in_page)];
+        let parts = [(part as usize, true), (piece.size - part as usize, piece.in_slab)];
         let mut address = piece.address;
-        for (size, in_page) in parts.into_iter().filter(|(size, _)| *size > 0) {
-            counted.push(Piece { address, size, in_page, ..piece });
+        for (size, in_slab) in parts.into_iter().filter(|(size, _)| *size > 0) {
+            counted.push(Piece { address, size, in_slab, ..piece });
             address += size as u64;
         }
     }
@@ -80,10 +80,10 @@ impl Known {
     /// The ranges of addresses that a stream has, each without a gap; those of small blocks are ranges of their own.
     fn segments(&self, slot: &StreamSlot, pieces: &[Piece]) -> Vec<SegmentInfo> {
         let runs = pieces.chunk_by(|one, next| {
-            one.in_page == next.in_page && one.address + one.size as u64 == next.address
+            one.in_slab == next.in_slab && one.address + one.size as u64 == next.address
         });
         runs.map(|run| {
-            let is_small = run.first().is_some_and(|piece| piece.in_page);
+            let is_small = run.first().is_some_and(|piece| piece.in_slab);
             let pool = if is_small { PoolSize::Small } else { PoolSize::Large };
             let blocks = run.iter().map(|piece| self.block(piece)).collect();
             SegmentInfo {

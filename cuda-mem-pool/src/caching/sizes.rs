@@ -95,7 +95,7 @@ impl Shared {
     fn sizes_of(&self, slot: &StreamSlot) -> Vec<StreamSegmentSize> {
         let mut mapped = BTreeMap::new();
         for piece in self.pieces(slot) {
-            *mapped.entry(!piece.in_page).or_insert(0u64) += piece.size as u64;
+            *mapped.entry(!piece.in_slab).or_insert(0u64) += piece.size as u64;
         }
         let (Some(stream), handle) = (slot.stream_id(), slot.handle()) else { return Vec::new() };
         let size = |(is_large, mapped)| StreamSegmentSize {
@@ -112,7 +112,7 @@ impl Shared {
 fn largest_free(pieces: &[Piece]) -> usize {
     let joins = |one: &Piece, next: &Piece| {
         let free = one.requested.is_none() && next.requested.is_none();
-        free && one.in_page == next.in_page && one.address + one.size as u64 == next.address
+        free && one.in_slab == next.in_slab && one.address + one.size as u64 == next.address
     };
     let runs = pieces.chunk_by(joins).filter(|run| run.iter().all(|piece| piece.requested.is_none()));
     runs.map(|run| run.iter().map(|piece| piece.size).sum()).max().unwrap_or(0)

@@ -51,7 +51,7 @@ pub(in crate::caching) fn shown_handle(stream: &Stream) -> u64 {
 impl StreamSlot {
     pub(super) fn new(number: u32, stream: &Stream, shard: Shard) -> Self {
         let owner = Arc::new(Owner::new(stream.id().as_raw(), stream.clone()));
-        let heap = HeapCell::new(shard, StreamHeap::watched());
+        let heap = HeapCell::new(shard, StreamHeap::new());
         let taker = Apart::new(AtomicUsize::new(NOBODY));
         Self { number, owner, heap, remote: RemoteFrees::new(), waiting: SizeSet::default(), taker }
     }

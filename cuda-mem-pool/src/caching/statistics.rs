@@ -79,8 +79,8 @@ pub(super) struct OfSmall {
 
 impl OfSmall {
     pub(super) fn add(&mut self, piece: &Piece) {
-        let sum = if piece.in_page { &mut self.pages } else { &mut self.free };
-        if piece.in_page || piece.requested.is_none() {
+        let sum = if piece.in_slab { &mut self.pages } else { &mut self.free };
+        if piece.in_slab || piece.requested.is_none() {
             *sum = sum.saturating_add(piece.size as u64);
         }
     }

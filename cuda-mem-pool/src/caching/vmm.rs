@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::{CUdeviceptr, CUresult};
 use cuda_mem_core::vmm::{Access, AddressRange, CreateOptions, PhysicalMemory};
@@ -20,7 +21,7 @@ use super::observer::{DriverCall, Observer};
 use super::owner::{End, Served};
 use super::segment::BackingChange;
 use super::slot::{Slots, StreamSlot};
-use crate::engine::paged::{Backend, Change, PAGE};
+use crate::engine::paged::{Backend, Change, SLAB};
 use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
 use crate::statistics::{DeviceStatistics, PoolSize};
 
@@ -37,6 +38,7 @@ pub(super) struct Vmm {
     slots: Arc<Slots>,
     watchers: Arc<List<Watcher>>,
     calls: Calls,
+    begun: Instant,
     counts: Arc<Mutex<DeviceStatistics>>,
     /// Whose need makes new handles.
     pool: PoolSize,
@@ -90,6 +92,7 @@ impl Vmm {
             slots,
             watchers,
             calls: Calls::default(),
+            begun: Instant::now(),
             counts,
             pool: PoolSize::Large,
             small: HashSet::new(),
@@ -196,12 +199,12 @@ impl Vmm {
 
 impl Backend for Vmm {
     type Error = Error;
-    type Mark = Arc<Event>;
+    type Point = Arc<Event>;
 
-    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>> {
+    fn reserve(&mut self, bytes: u64, alignment: usize) -> Result<Option<u64>> {
         let bytes = usize::try_from(bytes).map_err(|_| Error::TooLarge { count: usize::MAX, size: 1 })?;
         let reserved = self.observer.watch(
-            || AddressRange::reserve(self.context.device(), bytes, PAGE),
+            || AddressRange::reserve(self.context.device(), bytes, alignment),
             |range| DriverCall::Reserve { address: range.address(), bytes: bytes as u64 },
         );
         let range = match reserved {
@@ -241,19 +244,27 @@ impl Backend for Vmm {
         Ok(made)
     }
 
-    fn map(&mut self, address: u64, bytes: usize, memory: u64) -> Result<()> {
-        self.map_row(address, &[(bytes, memory)]).1
+    fn is_out_of_memory(error: &Error) -> bool {
+        matches!(error, Error::Driver(error) if error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    fn map_row(&mut self, address: u64, row: &[(usize, u64)]) -> (usize, Result<()>) {
+    fn left(&mut self) -> Option<usize> {
+        self.context.memory_info().ok().map(|memory| memory.free)
+    }
+
+    fn now(&mut self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    fn map(&mut self, address: u64, bytes: usize, row: &[u64]) -> (usize, Result<()>) {
         self.unmap_shut();
         let (mut mapped, mut end, mut outcome) = (0, address, Ok(()));
-        for (bytes, memory) in row {
-            outcome = self.map_alone(end, *bytes, *memory);
+        for memory in row {
+            outcome = self.map_alone(end, bytes, *memory);
             if outcome.is_err() {
                 break;
             }
-            (mapped, end) = (mapped + 1, end + *bytes as u64);
+            (mapped, end) = (mapped + 1, end + bytes as u64);
         }
         let bytes = (end - address) as usize;
         if mapped > 0
@@ -300,7 +311,7 @@ impl Backend for Vmm {
         Ok(())
     }
 
-    fn mark(&mut self, heap: u32) -> Result<Option<Arc<Event>>> {
+    fn point(&mut self, heap: u32) -> Result<Option<Arc<Event>>> {
         let Some(slot) = self.slots.get(heap) else { return Ok(None) };
         let stream = match slot.owner.served() {
             Served::By(stream) => stream,

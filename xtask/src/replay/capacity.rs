@@ -20,7 +20,7 @@ const BEYOND: [u64; 4] = [1005, 1010, 1020, 1050];
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Capacity {
     Bytes(u64),
-    /// Times the trace's peak live bytes.
+    /// Times the trace's peak active bytes.
     Factor(f64),
     Auto,
 }
@@ -52,7 +52,7 @@ impl Capacity {
     pub(crate) fn bytes(self, plan: &Plan) -> Option<u64> {
         match self {
             Self::Bytes(bytes) => Some(bytes),
-            Self::Factor(factor) => Some((plan.peak_live as f64 * factor) as u64),
+            Self::Factor(factor) => Some((plan.peak_active as f64 * factor) as u64),
             Self::Auto => None,
         }
     }

@@ -63,9 +63,12 @@ impl Kind {
         }
     }
 
-    /// Whether it is about an event: cheap, and without memory.
-    fn is_light(self) -> bool {
-        matches!(self, Self::Record | Self::Query | Self::StreamWait)
+    /// Whether it makes, maps, unmaps or gives back memory.
+    fn is_of_memory(self) -> bool {
+        matches!(
+            self,
+            Self::Create | Self::Map | Self::Access | Self::Unmap | Self::Release | Self::Malloc | Self::MallocFree
+        )
     }
 }
 
@@ -91,9 +94,14 @@ impl Calls {
         self.counts.iter().sum()
     }
 
-    /// Those that get memory, give it back or wait; not the events.
-    pub(crate) fn heavy(&self) -> u64 {
-        self.by_kind().filter(|(kind, _)| !kind.is_light()).map(|(_, count)| count).sum()
+    /// Those that make, map, unmap and give back memory.
+    pub(crate) fn of_memory(&self) -> u64 {
+        self.by_kind().filter(|(kind, _)| kind.is_of_memory()).map(|(_, count)| count).sum()
+    }
+
+    /// Those of one kind.
+    pub(crate) fn of(&self, kind: Kind) -> u64 {
+        self.counts[kind as usize]
     }
 }
 
@@ -121,7 +129,7 @@ mod tests {
         for kind in [Kind::Map, Kind::Map, Kind::Query, Kind::Synchronize] {
             calls.add(kind);
         }
-        assert_eq!((calls.total(), calls.heavy()), (4, 3));
+        assert_eq!((calls.total(), calls.of_memory(), calls.of(Kind::Query)), (4, 2, 1));
         let counted = calls.by_kind().filter(|(_, count)| *count > 0).collect::<Vec<_>>();
         assert_eq!(counted, [(Kind::Map, 2), (Kind::Query, 1), (Kind::Synchronize, 1)]);
     }

@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     /// Operations that the device runs behind the host [default: 0].
     #[arg(long, value_name = "N", value_parser = operations, allow_negative_numbers = true)]
     lag: Option<u64>,
-    /// The most bytes there are, a multiple of the trace's peak live bytes such as 1.05x, or `auto`: find the smallest
+    /// The most bytes there are, a multiple of the trace's peak active bytes such as 1.05x, or `auto`: find the smallest
     /// number of bytes without an out-of-memory event.
     #[arg(long, value_name = "BYTES|FACTORx|auto")]
     capacity: Option<Capacity>,

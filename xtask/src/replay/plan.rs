@@ -24,6 +24,8 @@ pub(crate) struct Plan {
     pub(crate) blocks: Vec<Block>,
     /// The most bytes that were live at once, each block rounded up to 512.
     pub(crate) peak_live: u64,
+    /// As [`Plan::peak_live`], with the blocks that were freed while another stream still used them.
+    pub(crate) peak_active: u64,
     /// The seconds that the run took, if the trace tells.
     pub(crate) wall: Option<f64>,
 }
@@ -62,6 +64,7 @@ impl Plan {
             operations: Vec::new(),
             blocks: Vec::new(),
             peak_live: 0,
+            peak_active: 0,
             wall: trace.header().number("wall_s")?.filter(|wall| *wall > 0.0),
         };
         let mut places = HashMap::new();
@@ -79,7 +82,7 @@ impl Plan {
             }
         }
         plan.add_sides(&ends);
-        (plan.peak_live, _) = plan.peaks(|_| true)?;
+        (plan.peak_live, plan.peak_active) = plan.peaks(|_| true)?;
         Ok(plan)
     }
 

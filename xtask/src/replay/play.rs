@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 
 use super::candidate::{Candidate, Refused, Tally};
-use super::costs::{Calls, Costs};
+use super::costs::Costs;
 use super::machine::{Machine, Peaks};
 use super::plan::{Operation, Plan};
 use super::progress::Progress;
@@ -25,8 +25,10 @@ pub(crate) struct Outcome {
     pub(crate) nanoseconds: f64,
     /// Allocations that were refused for want of memory.
     pub(crate) oom: u64,
-    /// Calls for memory and waits after a third of the allocations, for each 10,000 allocations that follow.
+    /// Calls for memory in the second half of the allocations, for each 10,000 of those.
     pub(crate) late_calls: f64,
+    /// The time of all calls and of host waits in the second half.
+    pub(crate) late_time: Duration,
 }
 
 /// Has the allocator do what the program did; frees from another thread if there are to be two.
@@ -86,14 +88,14 @@ struct Player<'a> {
 impl Player<'_> {
     fn play(mut self, plan: &Plan, progress: &Progress) -> Result<Outcome> {
         let mut addresses: Vec<Option<u64>> = vec![None; plan.blocks.len()];
-        let mut first_third = Calls::default();
+        let mut first_half = Costs::default();
         for (now, operation) in plan.operations.iter().enumerate() {
             self.machine.begin(now as u64)?;
             progress.show(now);
             match *operation {
                 Operation::Allocate(place) => {
-                    if place == plan.blocks.len() / 3 {
-                        first_third = self.machine.costs().calls;
+                    if place == plan.blocks.len() / 2 {
+                        first_half = self.machine.costs();
                     }
                     addresses[place] = self.allocate(plan, place)?;
                 }
@@ -109,9 +111,10 @@ impl Player<'_> {
         let costs = self.machine.costs();
         let tally = self.candidate.tally()?;
         self.machine.finish()?;
-        let late = (plan.blocks.len() - plan.blocks.len() / 3).max(1);
+        let late = (plan.blocks.len() - plan.blocks.len() / 2).max(1);
+        let late_time = (costs.driver + costs.host_wait).saturating_sub(first_half.driver + first_half.host_wait);
         #[expect(clippy::cast_precision_loss, reason = "fewer calls than a float counts exactly")]
-        let late_calls = (costs.calls.heavy() - first_third.heavy()) as f64 * 1e4 / late as f64;
+        let late_calls = (costs.calls.of_memory() - first_half.calls.of_memory()) as f64 * 1e4 / late as f64;
         let clock = clock_cost() * self.calls;
         let own = self.own.saturating_sub(costs.inside).saturating_sub(clock);
         let served = |place: usize| addresses.get(place).is_some_and(Option::is_some);
@@ -125,6 +128,7 @@ impl Player<'_> {
             nanoseconds: own.as_secs_f64() * 1e9 / f64::from(self.calls.max(1)),
             oom: self.oom,
             late_calls,
+            late_time,
         })
     }
 

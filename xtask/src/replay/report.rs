@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::capacity::Smallest;
+use super::costs::Kind;
 use super::check::Sums;
 use super::plan::Plan;
 use super::play::Outcome;
@@ -49,7 +50,7 @@ impl Row {
 
     /// One line for programs.
     pub(crate) fn json(&self) -> Value {
-        let Outcome { peaks, costs, tally, nanoseconds, oom, .. } = &self.outcome;
+        let Outcome { peaks, costs, tally, nanoseconds, oom, late_calls, late_time, .. } = &self.outcome;
         let calls = costs.calls.by_kind().map(|(kind, count)| (kind.name().to_owned(), json!(count)));
         let mut row = json!({
             "trace": self.trace,
@@ -69,6 +70,10 @@ impl Row {
             "mappings_peak": peaks.mappings,
             "metadata_bytes": tally.metadata_bytes,
             "ns_per_op": nanoseconds,
+            "late_calls_per_10k": late_calls,
+            "late_share": self.wall.map(|wall| late_time.as_secs_f64() / (wall / 2.0)),
+            "stream_waits": costs.calls.of(Kind::StreamWait),
+            "host_waits": costs.calls.of(Kind::HostWait),
             "device_syncs": costs.syncs,
             "oom": oom,
             "min_capacity_ratio": self.capacity_ratio(),
@@ -167,9 +172,9 @@ fn calls(rows: &[Row]) -> String {
     let of = |row: &Row| row.outcome.costs.calls.by_kind().map(|(_, count)| count).collect::<Vec<_>>();
     let counts = rows.iter().map(of).collect::<Vec<_>>();
     let made = |place: &usize| counts.iter().any(|row| row[*place] > 0);
-    let shown = (0..super::costs::Kind::ALL.len()).filter(made).collect::<Vec<_>>();
+    let shown = (0..Kind::ALL.len()).filter(made).collect::<Vec<_>>();
     let mut heading = vec!["trace"];
-    heading.extend(shown.iter().map(|place| super::costs::Kind::ALL[*place].name()));
+    heading.extend(shown.iter().map(|place| Kind::ALL[*place].name()));
     let cells = rows.iter().zip(&counts).map(|(row, counts)| {
         let counts = shown.iter().map(|place| counts[*place].to_string());
         std::iter::once(row.trace.clone()).chain(counts).collect()

@@ -6,7 +6,7 @@ use super::{CachePool, CachedMemory, OutOfMemoryReport, advice};
 use crate::caching::allocate::Request;
 use crate::caching::shared::Shared;
 use crate::caching::slot::StreamSlot;
-use crate::engine::paged::{PAGE, StreamHeap};
+use crate::engine::paged::{SLAB, StreamHeap};
 use crate::error::Result;
 use crate::mempool_id::MempoolId;
 
@@ -42,7 +42,7 @@ impl Shared {
         // Without the page source, which those wait for who have the private pools' books.
         let private = self.private.cached();
         let device_free = self.context.memory_info().ok().map(|memory| memory.free);
-        let room = device_free.unwrap_or(0).min(limit.saturating_sub(reserved)) / PAGE * PAGE;
+        let room = device_free.unwrap_or(0).min(limit.saturating_sub(reserved)) / SLAB * SLAB;
         let movable = if self.moves { free.movable } else { 0 };
         let stream = slot.owner.stream().map(|stream| stream.id().as_raw());
         let of_private = stream.map_or(0, |stream| self.private.largest(pool, stream, room));

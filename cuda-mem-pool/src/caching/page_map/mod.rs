@@ -16,7 +16,7 @@ mod slot;
 #[cfg(all(not(loom), test))]
 mod tests;
 
-use crate::engine::paged::PageKind;
+use crate::engine::paged::SlabKind;
 use crate::primitive::{AtomicU32, Ordering};
 use leaves::Leaves;
 use regions::Regions;
@@ -42,7 +42,7 @@ pub(super) struct Found {
     pub(super) owner: u32,
     pub(super) record: u32,
     /// Of the page that it is in, if it is in one.
-    pub(super) kind: Option<PageKind>,
+    pub(super) kind: Option<SlabKind>,
     /// Of a small block.
     pub(super) class: Option<u8>,
 }
@@ -78,9 +78,9 @@ impl PageMap {
             Content::Page(kind, leaf) => {
                 let entry = Entry::load(self.entry(kind, leaf, address)?)?;
                 let class = match kind {
-                    PageKind::Small => Some(entry.tag()),
-                    PageKind::Medium if entry.tag() == place_in_window(address) => None,
-                    PageKind::Medium => return None,
+                    SlabKind::Small => Some(entry.tag()),
+                    SlabKind::Medium if entry.tag() == place_in_window(address) => None,
+                    SlabKind::Medium => return None,
                 };
                 Some(Found { owner, record: entry.record(), kind: Some(kind), class })
             }
@@ -116,14 +116,14 @@ impl PageMap {
     }
 
     /// Makes the 2 MiB at `address` a page. No large block may start there.
-    pub(super) fn add_page(&self, address: u64, owner: u32, kind: PageKind) -> Result<(), Unfit> {
+    pub(super) fn add_page(&self, address: u64, owner: u32, kind: SlabKind) -> Result<(), Unfit> {
         let slot = self.regions.slot_or_new(address).ok_or(Unfit)?;
         if !address.is_multiple_of(SLOT) || slot.content() != Content::EMPTY {
             return Err(Unfit);
         }
         let leaf = match kind {
-            PageKind::Small => self.small.take(),
-            PageKind::Medium => self.medium.take(),
+            SlabKind::Small => self.small.take(),
+            SlabKind::Medium => self.medium.take(),
         };
         slot.owner.store(owner, Ordering::Relaxed);
         slot.set(Content::Page(kind, leaf.ok_or(Unfit)?));
@@ -138,20 +138,20 @@ impl PageMap {
         {
             slot.set(Content::EMPTY);
             match kind {
-                PageKind::Small => self.small.give_back(leaf),
-                PageKind::Medium => self.medium.give_back(leaf),
+                SlabKind::Small => self.small.give_back(leaf),
+                SlabKind::Medium => self.medium.give_back(leaf),
             }
         }
     }
 
     /// Enters a block of a small page, of a class from 1 to 63.
     pub(super) fn set_small(&self, address: u64, record: u32, class: u8) -> Result<(), Unfit> {
-        self.set(PageKind::Small, address, record, class)
+        self.set(SlabKind::Small, address, record, class)
     }
 
     /// Enters a block of a medium page; one that started in the same 16 KiB is no more.
     pub(super) fn set_medium(&self, address: u64, record: u32) -> Result<(), Unfit> {
-        self.set(PageKind::Medium, address, record, place_in_window(address))
+        self.set(SlabKind::Medium, address, record, place_in_window(address))
     }
 
     /// Takes a block of a page out; nothing if there is none at this address.
@@ -160,7 +160,7 @@ impl PageMap {
             && let Some(place) = self.entry(kind, leaf, address)
             && let Some(entry) = Entry::load(place)
             && address.is_multiple_of(GRANULE)
-            && (kind == PageKind::Small || entry.tag() == place_in_window(address))
+            && (kind == SlabKind::Small || entry.tag() == place_in_window(address))
         {
             Entry::clear(place);
         }
@@ -171,7 +171,7 @@ impl PageMap {
         self.regions.bytes() + self.small.bytes() + self.medium.bytes()
     }
 
-    fn set(&self, kind: PageKind, address: u64, record: u32, tag: u8) -> Result<(), Unfit> {
+    fn set(&self, kind: SlabKind, address: u64, record: u32, tag: u8) -> Result<(), Unfit> {
         let Some((found, leaf)) = self.page(address) else { return Err(Unfit) };
         let entry = Entry::new(record, tag).ok_or(Unfit)?;
         if found != kind || !address.is_multiple_of(GRANULE) {
@@ -182,7 +182,7 @@ impl PageMap {
     }
 
     #[inline]
-    fn page(&self, address: u64) -> Option<(PageKind, u32)> {
+    fn page(&self, address: u64) -> Option<(SlabKind, u32)> {
         match self.regions.slot(address)?.content() {
             Content::Page(kind, leaf) => Some((kind, leaf)),
             Content::Starts(_) => None,
@@ -190,11 +190,11 @@ impl PageMap {
     }
 
     #[inline]
-    fn entry(&self, kind: PageKind, leaf: u32, address: u64) -> Option<&AtomicU32> {
+    fn entry(&self, kind: SlabKind, leaf: u32, address: u64) -> Option<&AtomicU32> {
         let offset = address % SLOT;
         match kind {
-            PageKind::Small => self.small.get(leaf)?.get((offset / GRANULE) as usize),
-            PageKind::Medium => self.medium.get(leaf)?.get((offset / WINDOW) as usize),
+            SlabKind::Small => self.small.get(leaf)?.get((offset / GRANULE) as usize),
+            SlabKind::Medium => self.medium.get(leaf)?.get((offset / WINDOW) as usize),
         }
     }
 }

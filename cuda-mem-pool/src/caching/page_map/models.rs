@@ -45,7 +45,7 @@ fn a_reader_sees_what_was_entered_for_what_it_was_handed() {
 fn a_leaf_that_changes_hands_says_what_was_entered_last() {
     loom::model(|| {
         let map = Arc::new(PageMap::new());
-        map.add_page(0, 1, PageKind::Medium).unwrap();
+        map.add_page(0, 1, SlabKind::Medium).unwrap();
         map.set_medium(512, 1).unwrap();
         map.set_medium(3 * WINDOW, 4).unwrap();
         let handed = Arc::new(AtomicU32::new(0));
@@ -56,7 +56,7 @@ fn a_leaf_that_changes_hands_says_what_was_entered_last() {
         let second = thread::spawn({
             let (map, handed) = (Arc::clone(&map), Arc::clone(&handed));
             move || {
-                map.add_page(SLOT, 2, PageKind::Medium).unwrap();
+                map.add_page(SLOT, 2, SlabKind::Medium).unwrap();
                 map.set_medium(SLOT + 512, 2).unwrap();
                 handed.store(1, Ordering::Release);
                 map.set_medium(SLOT + WINDOW, 3).unwrap();
@@ -65,7 +65,7 @@ fn a_leaf_that_changes_hands_says_what_was_entered_last() {
         if handed.load(Ordering::Acquire) == 1 {
             assert_eq!(
                 map.find(SLOT + 512),
-                Some(Found { owner: 2, record: 2, kind: Some(PageKind::Medium), class: None })
+                Some(Found { owner: 2, record: 2, kind: Some(SlabKind::Medium), class: None })
             );
         }
         first.join().unwrap();
@@ -74,7 +74,7 @@ fn a_leaf_that_changes_hands_says_what_was_entered_last() {
         assert_eq!(map.find(SLOT + 3 * WINDOW), None, "left by the first");
         assert_eq!(
             map.find(SLOT + 512),
-            Some(Found { owner: 2, record: 2, kind: Some(PageKind::Medium), class: None })
+            Some(Found { owner: 2, record: 2, kind: Some(SlabKind::Medium), class: None })
         );
     });
 }

@@ -1,6 +1,6 @@
 //! What is written about 2 MiB of addresses.
 
-use super::{GRANULE, PageKind, RECORDS, SLOT, WINDOW};
+use super::{GRANULE, SlabKind, RECORDS, SLOT, WINDOW};
 use crate::primitive::{AtomicU32, Ordering};
 
 const HALF: u64 = SLOT / 2;
@@ -19,7 +19,7 @@ pub(super) struct Slot {
 pub(super) enum Content {
     Starts(Starts),
     /// A page, and the number of its leaf.
-    Page(PageKind, u32),
+    Page(SlabKind, u32),
 }
 
 /// Where in each half a large block starts: in granules, from 1, in 12 bits.
@@ -41,15 +41,15 @@ impl Slot {
         if word & PAGE == 0 {
             return Content::Starts(Starts(word));
         }
-        let kind = if word & MEDIUM == 0 { PageKind::Small } else { PageKind::Medium };
+        let kind = if word & MEDIUM == 0 { SlabKind::Small } else { SlabKind::Medium };
         Content::Page(kind, word & !(PAGE | MEDIUM))
     }
 
     pub(super) fn set(&self, content: Content) {
         let word = match content {
             Content::Starts(Starts(word)) => word,
-            Content::Page(PageKind::Small, leaf) => PAGE | leaf,
-            Content::Page(PageKind::Medium, leaf) => PAGE | MEDIUM | leaf,
+            Content::Page(SlabKind::Small, leaf) => PAGE | leaf,
+            Content::Page(SlabKind::Medium, leaf) => PAGE | MEDIUM | leaf,
         };
         self.content.store(word, Ordering::Relaxed);
     }

@@ -10,7 +10,7 @@ const BASES: [u64; 5] = [0, 0x7f12_0000_0000, 0x7f12_4000_0000, 0x1_0000_0000_00
 enum Step {
     SetLarge { address: u64, owner: u32, record: u32 },
     ClearLarge(u64),
-    AddPage { address: u64, owner: u32, kind: PageKind },
+    AddPage { address: u64, owner: u32, kind: SlabKind },
     RemovePage(u64),
     SetSmall { address: u64, record: u32, class: u8 },
     SetMedium { address: u64, record: u32 },
@@ -36,7 +36,7 @@ fn page() -> impl Strategy<Value = u64> {
 
 fn step() -> impl Strategy<Value = Step> {
     let record = prop_oneof![0u32..50, Just(RECORDS - 1), Just(RECORDS)];
-    let kind = prop_oneof![Just(PageKind::Small), Just(PageKind::Medium)];
+    let kind = prop_oneof![Just(SlabKind::Small), Just(SlabKind::Medium)];
     prop_oneof![
         2 => (address(), 0u32..4, any::<u32>())
             .prop_map(|(address, owner, record)| Step::SetLarge { address, owner, record }),
@@ -54,7 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Default)]
 struct Model {
     blocks: BTreeMap<u64, Found>,
-    pages: BTreeMap<u64, (u32, PageKind)>,
+    pages: BTreeMap<u64, (u32, SlabKind)>,
 }
 
 impl Model {
@@ -92,23 +92,23 @@ impl Model {
                 }
             }
             Step::SetSmall { address, record, class } => {
-                let owner = self.owner(address, PageKind::Small, record, class);
+                let owner = self.owner(address, SlabKind::Small, record, class);
                 prop_assert_eq!(map.set_small(address, record, class).is_ok(), owner.is_some());
                 if let Some(owner) = owner {
                     self.blocks.insert(
                         address,
-                        Found { owner, record, kind: Some(PageKind::Small), class: Some(class) },
+                        Found { owner, record, kind: Some(SlabKind::Small), class: Some(class) },
                     );
                 }
             }
             Step::SetMedium { address, record } => {
-                let owner = self.owner(address, PageKind::Medium, record, 1);
+                let owner = self.owner(address, SlabKind::Medium, record, 1);
                 prop_assert_eq!(map.set_medium(address, record).is_ok(), owner.is_some());
                 if let Some(owner) = owner {
                     self.replace_in(
                         address,
                         WINDOW,
-                        Found { owner, record, kind: Some(PageKind::Medium), class: None },
+                        Found { owner, record, kind: Some(SlabKind::Medium), class: None },
                     );
                 }
             }
@@ -122,7 +122,7 @@ impl Model {
         Ok(())
     }
 
-    fn owner(&self, address: u64, kind: PageKind, record: u32, tag: u8) -> Option<u32> {
+    fn owner(&self, address: u64, kind: SlabKind, record: u32, tag: u8) -> Option<u32> {
         let (owner, of) = self.pages.get(&slot(address))?;
         let fits =
             *of == kind && address.is_multiple_of(GRANULE) && record < RECORDS && (1..64).contains(&tag);
@@ -178,15 +178,15 @@ proptest! {
 #[test]
 fn leaves_are_used_again_and_empty() {
     let map = PageMap::new();
-    for kind in [PageKind::Small, PageKind::Medium] {
+    for kind in [SlabKind::Small, SlabKind::Medium] {
         let mut bytes = 0;
         for round in 0..100 {
             let address = BASES[1] + round * SLOT;
             map.add_page(address, 0, kind).unwrap();
             assert_eq!(map.find(address), None);
             let set = |address| match kind {
-                PageKind::Small => map.set_small(address, 5, 32),
-                PageKind::Medium => map.set_medium(address, 5),
+                SlabKind::Small => map.set_small(address, 5, 32),
+                SlabKind::Medium => map.set_medium(address, 5),
             };
             set(address).unwrap();
             set(address + SLOT - GRANULE).unwrap();
@@ -204,7 +204,7 @@ fn metadata_stays_small() {
     const PAGES: u64 = 16 << 10;
     let map = PageMap::new();
     for page in 0..PAGES {
-        map.add_page(BASES[1] + page * SLOT, 0, PageKind::Medium).unwrap();
+        map.add_page(BASES[1] + page * SLOT, 0, SlabKind::Medium).unwrap();
     }
     assert!((map.metadata_bytes() as u64) < PAGES * SLOT / 3000, "{}", map.metadata_bytes());
 }
@@ -228,11 +228,11 @@ fn a_block_is_found_wherever_it_was_entered() {
                         map.set_large(slot + 512, owner, record).unwrap();
                         (slot + 512, None)
                     } else {
-                        map.add_page(slot, owner, PageKind::Small).unwrap();
+                        map.add_page(slot, owner, SlabKind::Small).unwrap();
                         map.set_small(slot + 1024, record, 3).unwrap();
                         (slot + 1024, Some(3))
                     };
-                    let kind = class.map(|_| PageKind::Small);
+                    let kind = class.map(|_| SlabKind::Small);
                     hand.send((address, Found { owner, record, kind, class })).unwrap();
                     map.clear_large(address);
                 }

@@ -8,7 +8,7 @@ use super::State;
 use super::handed_out::Entry;
 use crate::caching::shared::Shared;
 use crate::caching::slot::shown_handle;
-use crate::engine::paged::PAGE;
+use crate::engine::paged::SLAB;
 use crate::error::{Error, Result};
 use crate::history::{Event, RecordContext};
 use crate::mempool_id::MempoolId;
@@ -99,7 +99,7 @@ impl Shared {
     ) -> Result<Option<Found>> {
         let Routed { pool: id, stream, requested } = routed;
         // What is not used of a page is held all the same.
-        let wanted = if source.is_some() { wanted } else { wanted.in_pieces_of(PAGE as u64) };
+        let wanted = if source.is_some() { wanted } else { wanted.in_pieces_of(SLAB as u64) };
         let bytes = usize::try_from(wanted.bytes()).map_err(|_| Error::TooLarge { bytes: requested })?;
         let Some(claim) = self.claim(bytes)? else { return Ok(None) };
         let Some((address, claim)) = self.private.memory.acquire(bytes, source, claim)? else {

@@ -8,7 +8,7 @@ use super::State;
 use super::allocate::{Found, Routed, refused};
 use super::reclaim::{Leaving, Patience};
 use crate::caching::callbacks::refuse_watchers;
-use crate::caching::ladder::unless_lost;
+use crate::caching::grow::unless_lost;
 use crate::caching::pending::Pending;
 use crate::caching::shared::{Shared, wait_for};
 use crate::error::{Error, Result};

@@ -19,7 +19,7 @@ use cuda_mem_core::{Context, Device, Error as CoreError, Stream};
 use super::limit::Claim;
 use super::routes::Unrouted;
 use super::share::BlockExport;
-use crate::engine::paged::PAGE;
+use crate::engine::paged::SLAB;
 use crate::error::{Error, Result};
 use crate::primitive::{Mutex, lock, lock_over_calls};
 use crate::resource::{DEFAULT_ALIGNMENT, Home, RawResource};
@@ -79,7 +79,7 @@ impl Memory {
             Some(options) => options,
             None => *mapped.options.insert(CreateOptions::supported_by(self.device)?),
         };
-        let range = AddressRange::reserve(self.device, bytes, PAGE)?;
+        let range = AddressRange::reserve(self.device, bytes, SLAB)?;
         let memory = PhysicalMemory::create(self.device, bytes, &options)?;
         range.map(0, &memory)?;
         let address = range.address();

@@ -6,7 +6,7 @@ use cuda_mem_core::sys::CUdeviceptr;
 use crate::caching::index::number_of;
 use crate::caching::page_map::Found;
 use crate::caching::shared::{Shared, refuse_forked};
-use crate::engine::paged::PAGE;
+use crate::engine::paged::SLAB;
 use crate::error::{Error, Result};
 use crate::primitive::lock;
 
@@ -44,8 +44,8 @@ impl Shared {
             return Ok((segment.address(), segment.bytes() as usize));
         };
         let size = self.default_bytes(address, found)?;
-        let before = (address % PAGE as u64) as usize;
-        Ok((address - before as u64, before.saturating_add(size).next_multiple_of(PAGE)))
+        let before = (address % SLAB as u64) as usize;
+        Ok((address - before as u64, before.saturating_add(size).next_multiple_of(SLAB)))
     }
 
     pub(super) fn block_bytes(&self, address: CUdeviceptr) -> Result<usize> {

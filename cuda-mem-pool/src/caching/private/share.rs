@@ -7,7 +7,7 @@ use cuda_mem_core::sys::CUdeviceptr;
 
 use crate::caching::shared::{Shared, refuse_forked};
 use crate::caching::{CachingAllocator, Pin};
-use crate::engine::paged::PAGE;
+use crate::engine::paged::SLAB;
 use crate::error::Result;
 use crate::primitive::lock;
 use crate::segments::BlockState;
@@ -59,7 +59,7 @@ impl CachingAllocator {
             return shared.private.memory.export(base);
         }
         // Pages that a block is in stay where they are; the pin says so while the descriptors are made.
-        let pinned = self.pin(base, bytes.next_multiple_of(PAGE), Pin::Exported)?;
+        let pinned = self.pin(base, bytes.next_multiple_of(SLAB), Pin::Exported)?;
         let pieces = pinned.export_posix_fds()?;
         let base = pieces.first().map_or(base, |(segment, _)| segment.address);
         Ok(BlockExport {

@@ -7,7 +7,7 @@ use super::{Private, State};
 use crate::caching::out_of_memory::{CachePool, CachedMemory};
 use crate::caching::shared::Shared;
 use crate::caching::slot::shown_handle;
-use crate::engine::paged::PAGE;
+use crate::engine::paged::SLAB;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
 use crate::segments::{Block, BlockState as Doing, SegmentKind, SegmentView};
@@ -72,7 +72,7 @@ impl Private {
         let Ok(pool) = state.pools.get(id) else { return 0 };
         // What another source would have given nobody knows.
         let room = if pool.source().is_some() { 0 } else { room };
-        pool.heap().largest_for(stream, room as u64, PAGE as u64) as usize
+        pool.heap().largest_for(stream, room as u64, SLAB as u64) as usize
     }
 
     /// How many blocks that somebody has, and how many segments, have `least` bytes or more.

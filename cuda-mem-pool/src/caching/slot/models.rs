@@ -1,7 +1,7 @@
 //! Every order in which threads can pass a heap on.
 
 use super::*;
-use crate::engine::paged::{Block, BlockNumber, NoIndex, PAGE};
+use crate::engine::paged::{Block, BlockNumber, NoIndex, SLAB};
 use crate::primitive::Arc;
 use crate::statistics::{PeakLedger, Peaks, PoolSize};
 use loom::thread;
@@ -18,7 +18,7 @@ struct Shared {
 impl Shared {
     fn new(peaks: Peaks) -> Arc<Self> {
         let ledger = PeakLedger::new(peaks);
-        let heap = HeapCell::new(ledger.shard(), StreamHeap::with_free(BASE, PAGE));
+        let heap = HeapCell::new(ledger.shard(), StreamHeap::with_free(BASE, SLAB));
         Arc::new(Self { ledger, heap, remote: RemoteFrees::new() })
     }
 
@@ -56,7 +56,7 @@ impl Shared {
             guard.disarm();
             heap.free_bytes()
         });
-        free == PAGE && self.ledger.read().allocation.all.current == 0
+        free == SLAB && self.ledger.read().allocation.all.current == 0
     }
 }
 
@@ -107,7 +107,7 @@ fn a_block_that_another_thread_frees_comes_back() {
 fn peaks_that_two_heaps_raise_count_what_is_left_to_both() {
     loom::model(|| {
         let ledger = PeakLedger::new(Peaks::Exact);
-        let heap = || HeapCell::new(ledger.shard(), StreamHeap::with_free(BASE, PAGE));
+        let heap = || HeapCell::new(ledger.shard(), StreamHeap::with_free(BASE, SLAB));
         let heaps = Arc::new([(); 2].map(|()| (heap(), RemoteFrees::new())));
         let allocate = |heaps: &[(HeapCell, RemoteFrees); 2], own: usize| {
             let drain = |of: usize, heap: &mut StreamHeap, guard: &mut ShardGuard<'_>| {

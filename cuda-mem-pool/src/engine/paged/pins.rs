@@ -1,7 +1,7 @@
 //! What is behind addresses, and what has to stay there.
 
 use super::backend::Backend;
-use super::source::PageSource;
+use super::growth::PageSource;
 
 /// The handle behind an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(crate) struct Backing {
     pub(crate) id: u64,
     /// The backend's number.
     pub(crate) memory: u64,
-    /// Where the handle is mapped, whole.
+    /// Where the handle is active.
     pub(crate) address: u64,
     pub(crate) bytes: usize,
     /// The number of the last change; a later one has a higher number, whichever handle it is of.
@@ -18,61 +18,55 @@ pub(crate) struct Backing {
     pub(crate) pins: u32,
 }
 
+impl Backing {
+    /// The first address behind it.
+    pub(crate) const fn end(&self) -> u64 {
+        self.address + self.bytes as u64
+    }
+}
+
 impl<B: Backend> PageSource<B> {
     /// The handle that blocks at this address are in. None if there is no memory, or memory that has left.
     pub(crate) fn backing(&self, address: u64) -> Option<Backing> {
-        self.offered(address).map(|(backing, ..)| backing)
-    }
-
-    /// As [`PageSource::backing`], and where its part at this address ends.
-    pub(crate) fn backing_until(&self, address: u64) -> Option<(Backing, u64)> {
-        self.offered(address).map(|(backing, _, end)| (backing, end))
+        let (start, _, handle) = self.memory.active_at(address)?;
+        Some(Backing {
+            id: handle.id,
+            memory: handle.memory,
+            address: start,
+            bytes: handle.bytes,
+            generation: handle.generation,
+            pins: handle.pins,
+        })
     }
 
     /// Has the handles behind a range stay where they are, until they are unpinned as often. None, and none is pinned, if some
     /// of the range has no memory. Their numbers, which stay theirs meanwhile.
     pub(crate) fn pin(&mut self, from: u64, to: u64) -> Option<Vec<u32>> {
-        let mut chunks = Vec::new();
+        let mut handles = Vec::new();
         let mut at = from;
         while at < to {
-            let (_, chunk, end) = self.offered(at)?;
-            chunks.push(chunk);
-            at = end;
+            let (start, number, handle) = self.memory.active_at(at)?;
+            handles.push(number);
+            at = start + handle.bytes as u64;
         }
-        for chunk in &chunks {
-            if let Some(chunk) = self.ground.chunk_mut(*chunk) {
-                chunk.pins = chunk.pins.saturating_add(1);
+        for number in &handles {
+            if let Some(handle) = self.memory.handle_mut(*number) {
+                handle.pins = handle.pins.saturating_add(1);
             }
         }
-        Some(chunks)
+        Some(handles)
     }
 
-    pub(crate) fn unpin(&mut self, chunks: &[u32]) {
-        for chunk in chunks {
-            if let Some(chunk) = self.ground.chunk_mut(*chunk) {
-                chunk.pins = chunk.pins.saturating_sub(1);
+    pub(crate) fn unpin(&mut self, handles: &[u32]) {
+        for number in handles {
+            if let Some(handle) = self.memory.handle_mut(*number) {
+                handle.pins = handle.pins.saturating_sub(1);
             }
         }
     }
 
     /// The bytes in pinned handles.
     pub(crate) fn pinned(&self) -> usize {
-        self.ground.chunks().filter(|(_, chunk)| chunk.pins > 0).map(|(_, chunk)| chunk.bytes).sum()
-    }
-
-    /// The handle that is offered, or in use, at an address, its number, and where that ends.
-    fn offered(&self, address: u64) -> Option<(Backing, u32, u64)> {
-        let (start, map) = self.ground.covering(address)?;
-        let (from, to) = (start + map.from() as u64, start + map.to() as u64);
-        let chunk = self.ground.chunk(map.chunk).filter(|_| (from..to).contains(&address))?;
-        let backing = Backing {
-            id: chunk.id,
-            memory: chunk.memory,
-            address: start,
-            bytes: chunk.bytes,
-            generation: chunk.generation,
-            pins: chunk.pins,
-        };
-        Some((backing, map.chunk, to))
+        self.memory.handles().filter(|(_, handle)| handle.pins > 0).map(|(_, handle)| handle.bytes).sum()
     }
 }

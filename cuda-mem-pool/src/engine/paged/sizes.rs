@@ -3,8 +3,8 @@
 /// Blocks are multiples of this many bytes and start at multiples of it.
 pub(crate) const GRANULE: usize = 512;
 
-/// What memory is cut into for small and medium blocks, and the unit of handles: 2 MiB.
-pub(crate) const PAGE: usize = 2 << 20;
+/// The slabs that small and medium blocks are cut from, and the unit of handles: 2 MiB.
+pub(crate) const SLAB: usize = 2 << 20;
 
 /// The largest small block.
 pub(crate) const SMALL: usize = 16 << 10;

@@ -1,113 +1,155 @@
-//! Gives memory back.
+//! Gives memory back to the driver.
 
 use std::cmp::Reverse;
 
 use super::backend::Backend;
+use super::growth::{GrowError, Heaps, PageSource};
 use super::heap::StreamHeap;
-use super::sizes::PAGE;
-use super::source::{GrowError, PageSource};
+use super::memory::Content;
+use super::moving::Free;
 
 impl<B: Backend> PageSource<B> {
     /// Makes a point behind all that is free in a heap.
-    pub(crate) fn mark_free(&mut self, heap: u32, mine: &StreamHeap) -> Result<(), GrowError<B::Error>> {
-        let now = mine.now();
-        Ok(self.marks.entry(heap).or_default().make(heap, now, &mut self.backend)?)
+    pub(crate) fn mark_free(&mut self, heap: u32, heaps: &mut impl Heaps) {
+        if let Some(now) = heaps.with(heap, |mine| mine.now()) {
+            self.timelines.entry(heap).or_default().make(heap, now, &mut self.backend);
+        }
     }
 
-    /// Gives the handles of a heap back that nothing is in, and that all work is done with, the newest first, until no more than `most`
-    /// bytes are held; how many bytes they were. What the device may still use stays, and so does what a call refuses.
+    /// Gives wholly free handles of a heap back whose work is done, the newest first, until `most` bytes were or there are no more. How many
+    /// bytes they were. What the device may still use stays.
     ///
     /// # Errors
     ///
-    /// [`GrowError`], if the backend fails: what was not given back by then stays in the heap, free.
+    /// [`GrowError`], if the backend refuses: what was not given back by then stays in the heap, free.
     pub fn release_free(
         &mut self,
         heap: u32,
-        mine: &mut StreamHeap,
+        heaps: &mut impl Heaps,
         most: usize,
     ) -> Result<usize, GrowError<B::Error>> {
         self.round += 1;
-        self.dissolve(heap, mine);
-        let free = mine.free_ranges();
-        self.mark_free(heap, mine)?;
-        let mut bytes = self.release_homeless()?;
-        let mut whole = self.wholly_free(heap, &free);
-        whole.sort_by_key(|whole| Reverse(self.ground.chunk(whole.chunk).map(|chunk| chunk.id)));
-        for whole in whole {
-            if self.ground.bytes() <= most {
-                break;
-            }
-            if self.is_quiet(heap, whole.chunk, whole.freed_at)? {
-                self.announce(whole.chunk, 0);
-                self.leave(heap, mine, whole.chunk);
-                if let Err(error) = self.release(whole.chunk) {
-                    self.shelter(heap, mine, whole.chunk);
-                    return Err(error);
-                }
-                bytes = bytes.saturating_add(whole.bytes);
-            }
-        }
-        Ok(bytes)
-    }
-
-    /// The bytes in handles of a heap that nothing is in and that may be moved.
-    pub(crate) fn movable(&self, heap: u32, mine: &StreamHeap) -> usize {
-        let whole: usize = self.wholly_free(heap, &mine.free_ranges()).iter().map(|whole| whole.bytes).sum();
-        whole.saturating_add(self.free_leaves(mine).len().saturating_mul(PAGE))
-    }
-
-    /// Gives everything back, at the end: nobody has a block and the device is done. What a call refuses is tried again once,
-    /// because the driver reports older errors of others in any call; then it stays.
-    pub(crate) fn close(&mut self) -> Result<(), GrowError<B::Error>> {
-        let chunks: Vec<u32> = self.ground.chunks().map(|(number, _)| number).collect();
+        let mut bytes = self.release_unmapped(most)?;
+        self.mark_free(heap, heaps);
+        let free = heaps.with(heap, |mine| self.wholly_free(heap, mine)).unwrap_or_default();
+        let mut quiet: Vec<Free> = free.into_iter().filter(|free| self.is_quiet(*free)).collect();
+        quiet.sort_by_key(|free| Reverse(self.memory.handle(free.handle).map(|handle| handle.id)));
+        let enough = quiet.iter().scan(bytes, |sum, free| {
+            let before = *sum;
+            *sum = sum.saturating_add(free.bytes);
+            Some(before)
+        });
+        quiet.truncate(enough.take_while(|sum| *sum < most).count());
+        // Nobody has them from here on. They may have been taken since they were looked at.
+        let taken = heaps.with(heap, |mine| self.take_free(heap, mine, &quiet)).unwrap_or_default();
         let mut outcome = Ok(());
-        for chunk in chunks {
-            self.announce(chunk, 0);
-            let released = self.release(chunk).or_else(|_| self.release(chunk));
+        for free in taken {
+            if outcome.is_ok() {
+                self.announce(free);
+                outcome = self.release(free.handle);
+                if outcome.is_ok() {
+                    self.note(free.heap, free.address, free.bytes, false);
+                    bytes = bytes.saturating_add(free.bytes);
+                    continue;
+                }
+            }
+            self.take_back(free, heaps);
+        }
+        outcome.map(|()| bytes)
+    }
+
+    /// Takes handles out of a heap that are still wholly free as they were.
+    fn take_free(&self, heap: u32, mine: &mut StreamHeap, wanted: &[Free]) -> Vec<Free> {
+        let mut now = self.wholly_free(heap, mine);
+        now.sort_unstable_by_key(|free| Reverse(free.address));
+        now.retain(|free| {
+            let is_wanted = wanted.iter().any(|one| one.handle == free.handle && one.freed_at >= free.freed_at);
+            is_wanted && mine.large.withdraw(free.span, free.address, free.bytes)
+        });
+        now
+    }
+
+    /// A handle that could not be given back is free again, where it is still mapped.
+    fn take_back(&mut self, free: Free, heaps: &mut impl Heaps) {
+        match self.memory.handle(free.handle) {
+            Some(handle) if handle.active.is_some() => {
+                heaps.with(free.heap, |mine| mine.offer(free.address, free.bytes, free.freed_at));
+            }
+            Some(_) => {
+                self.note(free.heap, free.address, free.bytes, false);
+                self.memory.keep_unmapped(free.handle);
+            }
+            None => {}
+        }
+    }
+
+    /// The bytes in handles of a heap that are wholly free and may be moved.
+    pub(crate) fn movable(&self, heap: u32, mine: &StreamHeap) -> usize {
+        self.wholly_free(heap, mine).iter().map(|free| free.bytes).sum()
+    }
+
+    /// Gives everything back, at the end: nobody has a block and the device is done. What a call refuses is tried again once, because the
+    /// driver reports older errors of others in any call; then it stays.
+    pub(crate) fn close(&mut self) -> Result<(), GrowError<B::Error>> {
+        let handles: Vec<u32> = self.memory.handles().map(|(number, _)| number).collect();
+        let mut outcome = Ok(());
+        for number in handles {
+            if let Some(handle) = self.memory.handle(number)
+                && let Some(address) = handle.active
+            {
+                let (heap, bytes) = (handle.heap, handle.bytes);
+                self.announce(Free { handle: number, heap, address, bytes, span: 0, freed_at: 0 });
+            }
+            let released = self.release(number).or_else(|_| self.release(number));
             outcome = outcome.and(released);
         }
         outcome
     }
 
-    fn release_homeless(&mut self) -> Result<usize, GrowError<B::Error>> {
+    fn release_unmapped(&mut self, most: usize) -> Result<usize, GrowError<B::Error>> {
         let mut bytes = 0usize;
-        while let Some(chunk) = self.homeless.last().copied() {
-            let held = self.ground.bytes();
-            self.release(chunk)?;
-            self.homeless.pop();
-            bytes = bytes.saturating_add(held - self.ground.bytes());
+        while bytes < most
+            && let Some(number) = self.memory.take_any_unmapped()
+        {
+            let held = self.memory.bytes();
+            if let Err(error) = self.release(number) {
+                self.memory.keep_unmapped(number);
+                return Err(error);
+            }
+            bytes = bytes.saturating_add(held - self.memory.bytes());
         }
         Ok(bytes)
     }
 
-    /// Whether all work is done that used a handle, which is wholly free, wherever it is mapped.
-    pub(super) fn is_quiet(&mut self, heap: u32, chunk: u32, freed_at: u64) -> Result<bool, B::Error> {
-        if !self.is_done(heap, freed_at)? {
-            return Ok(false);
+    /// Whether all work is done that used a wholly free handle, wherever it is mapped.
+    fn is_quiet(&mut self, free: Free) -> bool {
+        let (round, backend) = (self.round, &mut self.backend);
+        if !self.timelines.entry(free.heap).or_default().is_done(free.freed_at, round, backend) {
+            return false;
         }
-        let maps = self.ground.chunk(chunk).map(|chunk| chunk.maps.clone()).unwrap_or_default();
-        for address in maps {
-            let stale = self.ground.at(address).filter(|map| map.is_stale());
-            if let Some((heap, left_at)) = stale.map(|map| (map.heap, map.left_at))
-                && !self.is_done(heap, left_at)?
-            {
-                return Ok(false);
+        let Some(handle) = self.memory.handle(free.handle) else { return false };
+        handle.stale.iter().all(|address| {
+            let Some(range) = self.memory.range_at(*address) else { return false };
+            match range.content(*address) {
+                Content::Stale { left_at, .. } => {
+                    self.timelines.entry(range.heap).or_default().is_done(left_at, round, backend)
+                }
+                _ => false,
             }
-        }
-        Ok(true)
+        })
     }
 
-    /// Unmaps a handle wherever it is mapped and gives it back. After an error it is still in the books, with what is left.
-    pub(super) fn release(&mut self, chunk: u32) -> Result<(), GrowError<B::Error>> {
-        let Some(record) = self.ground.chunk(chunk) else { return Ok(()) };
-        let (memory, bytes, maps) = (record.memory, record.bytes, record.maps.clone());
-        for address in maps {
+    /// Unmaps a handle wherever it is mapped and gives it back. After an error it is still in the records, with what is left.
+    fn release(&mut self, number: u32) -> Result<(), GrowError<B::Error>> {
+        let Some(handle) = self.memory.handle(number) else { return Ok(()) };
+        let (memory, bytes) = (handle.memory, handle.bytes);
+        let mappings: Vec<u64> = handle.stale.iter().copied().chain(handle.active).collect();
+        for address in mappings {
             self.backend.unmap(address, bytes)?;
-            self.ground.unmap(address);
+            self.memory.unmap(address);
         }
         self.backend.release(memory, bytes)?;
-        self.ground.remove(chunk);
-        self.haste.take_back(self.ground.bytes());
+        self.memory.remove(number);
         Ok(())
     }
 }

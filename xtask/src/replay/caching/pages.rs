@@ -1,6 +1,7 @@
 //! Where the engine gets memory: the model.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cuda_mem_pool::paged::Backend;
 
@@ -14,16 +15,24 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    fn stream(&self, heap: u32) -> Result<u64, Refusal> {
+    pub(super) fn stream(&self, heap: u32) -> Result<u64, Refusal> {
         self.streams.get(heap as usize).copied().ok_or(Refusal::Invalid("a heap without a stream"))
     }
 }
 
 impl Backend for Pages {
     type Error = Refusal;
-    type Mark = Fence;
+    type Point = Fence;
 
-    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, Refusal> {
+    fn is_out_of_memory(refusal: &Refusal) -> bool {
+        *refusal == Refusal::OutOfMemory
+    }
+
+    fn now(&mut self) -> Duration {
+        self.model.now()
+    }
+
+    fn reserve(&mut self, bytes: u64, _alignment: usize) -> Result<Option<u64>, Refusal> {
         self.model.reserve(bytes).map(Some)
     }
 
@@ -35,17 +44,13 @@ impl Backend for Pages {
         }
     }
 
-    fn map(&mut self, address: u64, bytes: usize, memory: u64) -> Result<(), Refusal> {
-        self.map_row(address, &[(bytes, memory)]).1
-    }
-
-    fn map_row(&mut self, address: u64, row: &[(usize, u64)]) -> (usize, Result<(), Refusal>) {
+    fn map(&mut self, address: u64, bytes: usize, row: &[u64]) -> (usize, Result<(), Refusal>) {
         let mut end = address;
-        for (done, (bytes, memory)) in row.iter().enumerate() {
+        for (done, memory) in row.iter().enumerate() {
             if let Err(refusal) = self.model.map(end, *memory) {
                 return (done, Err(refusal));
             }
-            end += *bytes as u64;
+            end += bytes as u64;
         }
         if row.is_empty() {
             return (0, Ok(()));
@@ -65,16 +70,16 @@ impl Backend for Pages {
         self.model.release(memory)
     }
 
-    fn mark(&mut self, heap: u32) -> Result<Option<Fence>, Refusal> {
+    fn point(&mut self, heap: u32) -> Result<Option<Fence>, Refusal> {
         Ok(Some(self.model.record(self.stream(heap)?)))
     }
 
-    fn is_done(&mut self, mark: &Fence) -> Result<bool, Refusal> {
-        Ok(self.model.is_complete(mark))
+    fn is_done(&mut self, point: &Fence) -> Result<bool, Refusal> {
+        Ok(self.model.is_complete(point))
     }
 
-    fn wait(&mut self, waiter: u32, _of: u32, mark: &Fence) -> Result<bool, Refusal> {
-        self.model.hold_up(self.stream(waiter)?, mark);
+    fn wait(&mut self, waiter: u32, _of: u32, point: &Fence) -> Result<bool, Refusal> {
+        self.model.hold_up(self.stream(waiter)?, point);
         Ok(true)
     }
 }

@@ -51,6 +51,11 @@ impl Clock {
         self.before = self.waits.len();
     }
 
+    /// The operation that the host is at.
+    pub(crate) const fn now(&self) -> u64 {
+        self.now
+    }
+
     /// When work that a stream is given now will be done.
     pub(crate) fn due(&self, stream: u64) -> Due {
         let floor = self.floors.get(&stream).copied().unwrap_or(0);

@@ -97,6 +97,13 @@ impl Model {
         result
     }
 
+    /// The time that the program has taken so far.
+    #[expect(clippy::cast_precision_loss, reason = "fewer operations than a float counts exactly")]
+    pub(crate) fn now(&self) -> Duration {
+        let state = self.state();
+        Duration::from_secs_f64(state.clock.now() as f64 * state.seconds_per_operation)
+    }
+
     /// The most bytes there may be.
     pub(crate) fn capacity(&self) -> u64 {
         self.state().memory.capacity()

@@ -1,0 +1,402 @@
+//! Gets a device's memory for heaps in which nothing free fits.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::backend::Backend;
+use super::heap::{Block, StreamHeap};
+use super::index::BlockIndex;
+use super::memory::Memory;
+use super::moving::{Free, Plan};
+use super::policy::{Hold, Policy};
+use super::sizes::{MEDIUM, SLAB};
+use super::timeline::Timeline;
+use super::window::{Need, Search, Window};
+
+/// A heap that has this many bytes joins its quick lists before it asks for more. Below, speed is worth more than the memory.
+const JOINS_FROM_BYTES: usize = 64 << 20;
+
+/// A heap's range is this many times as long as what the device has: windows leave room behind them, and stale mappings stay.
+const RANGE_FACTOR: u64 = 2;
+
+/// The page source of a device.
+///
+/// Heaps come to it when nothing free fits. As long as there is headroom it makes new handles; beyond that it maps free ones a second time
+/// where they are needed. The [module](super) has an example.
+#[derive(Debug)]
+pub struct PageSource<B: Backend> {
+    pub(super) backend: B,
+    pub(super) memory: Memory,
+    pub(super) policy: Policy,
+    /// The most bytes that may be held.
+    pub(super) limit: usize,
+    /// The bytes of the device.
+    total: u64,
+    pub(super) timelines: BTreeMap<u32, Timeline<B::Point>>,
+    /// Counts what is asked of the source: in one round no point is asked twice. With each heap, the round in which it asked last.
+    pub(super) round: u64,
+    pub(super) asked: BTreeMap<u32, u64>,
+    pub(super) budget: MoveBudget,
+    moved: Option<Vec<Moved>>,
+}
+
+/// The other heaps of the device. Each call has a heap for a moment; no call of the backend is made meanwhile.
+/// The [module](super) has an example.
+pub trait Heaps {
+    /// The numbers of all heaps but one.
+    fn others(&self, but: u32) -> Vec<u32>;
+
+    /// Runs `body` on a heap; None if there is no such heap.
+    fn with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R>;
+
+    /// As [`Heaps::with`], once the heap's quick lists are joined ([`StreamHeap::coalesce`]).
+    fn with_coalesced<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R>;
+}
+
+/// What is in use. The [module](super) has an example.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// The bytes in blocks, without the one that is asked for.
+    pub active: usize,
+    /// The most that they ever were: no statistic that a user may reset.
+    pub peak: usize,
+}
+
+/// What a heap asks for. The [module](super) has an example.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// The bytes of the block, a multiple of 512.
+    pub size: usize,
+    /// How many of them were not asked for.
+    pub unused: usize,
+    /// What is in use without it.
+    pub load: Load,
+}
+
+/// Why there is no block. The [module](super) has an example.
+#[derive(Debug, PartialEq, Eq)]
+pub enum GrowError<E> {
+    /// Neither is there more memory nor can any that is free be had for it.
+    OutOfMemory,
+    /// The backend's.
+    Backend(E),
+    /// There are no more numbers for blocks.
+    NoNumbers,
+    /// Memory was to be unmapped where a block may be: a fault of the records.
+    InUse {
+        /// Where that begins.
+        address: u64,
+    },
+}
+
+impl<E> From<E> for GrowError<E> {
+    fn from(error: E) -> Self {
+        Self::Backend(error)
+    }
+}
+
+/// Memory came to addresses of a heap, or left them. For histories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moved {
+    /// The heap.
+    pub heap: u32,
+    /// The first address.
+    pub address: u64,
+    /// How many bytes.
+    pub size: usize,
+    /// Whether it came.
+    pub came: bool,
+}
+
+/// What the driver's calls for moving pages may take.
+#[derive(Debug, Default)]
+pub(super) struct MoveBudget {
+    /// When the current second began, and what was spent in it, in microseconds.
+    since_us: u64,
+    spent_us: u64,
+}
+
+impl MoveBudget {
+    /// What a call that maps a handle a second time takes, with the one that takes the old mapping away, in microseconds.
+    const MOVE_US: u64 = 34;
+
+    pub(super) fn spend(&mut self, handles: usize) {
+        self.spent_us = self.spent_us.saturating_add(handles as u64 * Self::MOVE_US);
+    }
+
+    fn is_spent(&mut self, now_us: u64, us_per_s: u64) -> bool {
+        if now_us.saturating_sub(self.since_us) >= 1_000_000 {
+            (self.since_us, self.spent_us) = (now_us, 0);
+        }
+        self.spent_us >= us_per_s
+    }
+}
+
+/// The bytes that may be made new.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Headroom {
+    /// Before anything moves.
+    pub(super) first: usize,
+    /// When nothing that moves helps: the reserve too.
+    pub(super) last: usize,
+}
+
+impl<B: Backend> PageSource<B> {
+    /// A source for a device of `total` bytes.
+    #[must_use]
+    pub fn new(backend: B, policy: Policy, total: u64) -> Self {
+        Self {
+            backend,
+            memory: Memory::new(),
+            policy,
+            limit: usize::MAX,
+            total,
+            timelines: BTreeMap::new(),
+            round: 0,
+            asked: BTreeMap::new(),
+            budget: MoveBudget::default(),
+            moved: None,
+        }
+    }
+
+    /// The physical memory that is held, in bytes.
+    #[must_use]
+    pub fn reserved(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    /// The most that ever was held, in bytes.
+    #[must_use]
+    pub fn most_reserved(&self) -> usize {
+        self.memory.most_bytes()
+    }
+
+    /// The most mappings that there were at once.
+    #[must_use]
+    pub fn most_mappings(&self) -> usize {
+        self.memory.most_mappings()
+    }
+
+    /// The address and the bytes of each mapping.
+    pub(crate) fn mapped(&self) -> Vec<(u64, usize)> {
+        self.memory.mapped()
+    }
+
+    /// The backend.
+    #[must_use]
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// The backend.
+    pub fn backend_mut(&mut self) -> &mut B {
+        &mut self.backend
+    }
+
+    /// The most that it may hold, in bytes.
+    #[must_use]
+    pub(crate) const fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Sets the most that may be held, in bytes; what is held already stays. The handles that are made from now on suit the limit.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// Host memory that the records take, in bytes.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> usize {
+        size_of::<Self>().saturating_add(self.memory.metadata_bytes())
+    }
+
+    /// Records from now on what memory comes and goes, for [`PageSource::take_moved`].
+    pub(crate) fn record_moves(&mut self) {
+        self.moved.get_or_insert_default();
+    }
+
+    /// What memory came and went since this was asked last, in order.
+    pub(crate) fn take_moved(&mut self) -> Vec<Moved> {
+        self.moved.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    pub(super) fn note(&mut self, heap: u32, address: u64, size: usize, came: bool) {
+        if let Some(moved) = &mut self.moved {
+            moved.push(Moved { heap, address, size, came });
+        }
+    }
+
+    /// Gets a block of `size` bytes, a multiple of 512, for a heap in which [`StreamHeap::allocate`] found none.
+    ///
+    /// No heap is held while the backend is called. What was made and mapped before an error stays, free.
+    ///
+    /// # Errors
+    ///
+    /// [`GrowError`].
+    pub fn grow(
+        &mut self,
+        heap: u32,
+        heaps: &mut impl Heaps,
+        wanted: Wanted,
+        index: &impl BlockIndex,
+    ) -> Result<Block, GrowError<B::Error>> {
+        self.round += 1;
+        self.asked.insert(heap, self.round);
+        let mut headroom = self.headroom(wanted);
+        let mut has_new_range = false;
+        loop {
+            let done = self.timelines.entry(heap).or_default().reached(self.round, &mut self.backend);
+            let planned = heaps.with(heap, |mine| self.plan(heap, mine, (wanted, headroom, done), index));
+            match planned.ok_or(GrowError::NoNumbers)? {
+                Planned::Block(block) => return Ok(block),
+                Planned::NoRange if has_new_range => return Err(GrowError::OutOfMemory),
+                Planned::NoRange => {
+                    self.add_range(heap, wanted.size)?;
+                    has_new_range = true;
+                }
+                Planned::Fill(mut plan) => match self.fill(&mut plan, heaps, wanted, headroom) {
+                    Ok(true) => return self.commit(&plan, heaps, wanted, index),
+                    // The driver refuses: what there is has to do.
+                    Ok(false) if headroom.last > 0 => {
+                        self.give_up(plan, heaps);
+                        headroom = Headroom { first: 0, last: 0 };
+                    }
+                    Ok(false) => {
+                        self.give_up(plan, heaps);
+                        return Err(GrowError::OutOfMemory);
+                    }
+                    Err(error) => {
+                        self.give_up(plan, heaps);
+                        return Err(error);
+                    }
+                },
+            }
+        }
+    }
+
+    /// A block that fits by now, or the window that lacks the fewest handles, with what is free in it and what it takes from the same heap.
+    fn plan(
+        &mut self,
+        heap: u32,
+        mine: &mut StreamHeap,
+        (wanted, headroom, done): (Wanted, Headroom, u64),
+        index: &impl BlockIndex,
+    ) -> Planned {
+        let Wanted { size, unused, .. } = wanted;
+        // Another thread may have freed or grown meanwhile.
+        if let Some(block) = mine.allocate(size, unused, index) {
+            return Planned::Block(block);
+        }
+        if mine.held_bytes() >= JOINS_FROM_BYTES
+            && mine.coalesce(index)
+            && let Some(block) = mine.allocate(size, unused, index)
+        {
+            return Planned::Block(block);
+        }
+        let need = if size <= MEDIUM {
+            Need { size: SLAB, alignment: SLAB as u64 }
+        } else {
+            Need { size, alignment: super::sizes::GRANULE as u64 }
+        };
+        let unit = self.policy.handle_bytes;
+        let has_room = headroom.first >= need.size.next_multiple_of(unit) + unit;
+        let needs_free = self.policy.moves && (!has_room || self.memory.has_stale());
+        let free = if needs_free { self.wholly_free(heap, mine) } else { Vec::new() };
+        let numbers: HashSet<u32> = free.iter().map(|free| free.handle).collect();
+        let found = Search::new(&self.memory, &mine.large, need, done, &numbers).find(heap);
+        let Some(window) = found else { return Planned::NoRange };
+        Planned::Fill(self.claim(heap, mine, window, free, headroom))
+    }
+
+    /// The bytes that may be made new for a block: what the limit, the policy and the device leave. The device is asked once.
+    fn headroom(&mut self, wanted: Wanted) -> Headroom {
+        let held = self.memory.bytes();
+        let of_limit = self.limit.saturating_sub(held);
+        let of_policy = match self.policy.hold {
+            Hold::Ample => usize::MAX,
+            Hold::Tight { over_peak } => {
+                let peak = wanted.load.peak.max(wanted.load.active.saturating_add(wanted.size));
+                ((peak as f64 * over_peak) as usize).saturating_sub(held)
+            }
+        };
+        let left = if of_limit == 0 { 0 } else { self.backend.left().unwrap_or(usize::MAX) };
+        let first = of_limit.min(of_policy).min(left.saturating_sub(self.policy.reserve_bytes));
+        let last = of_limit.min(left);
+        // Beyond a share of the time for moving pages the reserve is used first.
+        let now = u64::try_from(self.backend.now().as_micros()).unwrap_or(u64::MAX);
+        let is_spent = self.budget.is_spent(now, self.policy.moves_us_per_s);
+        Headroom { first: if is_spent { last } else { first }, last }
+    }
+
+    /// Reserves a range of addresses for a heap, long enough for a block.
+    fn add_range(&mut self, heap: u32, size: usize) -> Result<(), GrowError<B::Error>> {
+        let unit = self.policy.handle_bytes;
+        let needed = (size as u64).saturating_mul(2).next_multiple_of(unit as u64).saturating_add(unit as u64);
+        let wanted = self.total.saturating_mul(RANGE_FACTOR).next_multiple_of(unit as u64).max(needed);
+        // Where there are not as many addresses in a row, those that are needed do.
+        for bytes in [wanted, needed] {
+            if let Some(start) = self.backend.reserve(bytes, unit)? {
+                self.memory.add_range(heap, start, start + bytes, unit);
+                return Ok(());
+            }
+        }
+        Err(GrowError::OutOfMemory)
+    }
+
+    /// The window's memory is there: hands its block out.
+    fn commit(
+        &mut self,
+        plan: &Plan,
+        heaps: &mut impl Heaps,
+        wanted: Wanted,
+        index: &impl BlockIndex,
+    ) -> Result<Block, GrowError<B::Error>> {
+        let Wanted { size, unused, .. } = wanted;
+        let Window { start, .. } = plan.window;
+        let got = heaps.with(plan.heap, |mine| {
+            let span = plan.offer(mine)?;
+            let block = if size <= MEDIUM {
+                mine.allocate(size, unused, index)
+            } else {
+                mine.cut_at((span, start), size, unused, index)
+            };
+            Some((block?, mine.now()))
+        });
+        let (block, now) = got.flatten().ok_or(GrowError::NoNumbers)?;
+        if plan.came {
+            // Behind what became stale, so that it is known when it may go.
+            self.timelines.entry(plan.heap).or_default().make(plan.heap, now, &mut self.backend);
+        }
+        self.sweep();
+        Ok(block)
+    }
+}
+
+/// What [`PageSource::plan`] found.
+enum Planned {
+    Block(Block),
+    Fill(Plan),
+    /// No range of the heap has a window.
+    NoRange,
+}
+
+impl<B: Backend> PageSource<B> {
+    /// The handles of a heap that are wholly free and may be moved.
+    pub(super) fn wholly_free(&self, heap: u32, mine: &StreamHeap) -> Vec<Free> {
+        let mut found = Vec::new();
+        for span in mine.large.free_from(SLAB) {
+            let Some(range) = self.memory.range_at(span.address).filter(|range| range.heap == heap) else { continue };
+            let first = range.slot_of(span.address + range.unit as u64 - 1);
+            let last = span.end().saturating_sub(range.unit as u64);
+            for address in (first..=last).step_by(range.unit) {
+                if let Some((at, handle, record)) = self.memory.active_at(address)
+                    && at == address
+                    && record.pins == 0
+                {
+                    let (span, freed_at) = (span.number, span.freed_at);
+                    found.push(Free { handle, heap, address, bytes: range.unit, span, freed_at });
+                }
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,307 @@
+//! The physical memory that there is, and where it is mapped.
+//!
+//! Each heap has ranges of addresses, cut into *slots* of the size of a handle. A handle is *active* in one slot: its bytes are in blocks
+//! there, or free. It may be mapped in others too, where it was active before: such a mapping is *stale*. It serves nobody and stays until
+//! its slot is needed, or until the handle is active there again.
+
+use std::collections::BTreeMap;
+
+use crate::engine::slab::{NONE, Slab};
+
+/// What a slot says of a handle that is active in it, where a stale one has the count at which it was left.
+const ACTIVE: u64 = u64::MAX;
+
+/// All handles and all ranges.
+#[derive(Debug)]
+pub(super) struct Memory {
+    handles: Slab<Handle>,
+    /// By their first address.
+    ranges: BTreeMap<u64, Range>,
+    /// Handles that are mapped nowhere, because a call failed: the next block that needs memory gets them.
+    unmapped: Vec<u32>,
+    bytes: usize,
+    most_bytes: usize,
+    mappings: usize,
+    most_mappings: usize,
+    stale_mappings: usize,
+    /// How many handles there ever were, and how often anything behind an address has changed.
+    made: u64,
+    changes: u64,
+}
+
+/// One handle of physical memory.
+#[derive(Debug)]
+pub(super) struct Handle {
+    /// No other handle ever has it.
+    pub(super) id: u64,
+    /// The backend's number.
+    pub(super) memory: u64,
+    pub(super) bytes: usize,
+    /// The heap that has it.
+    pub(super) heap: u32,
+    /// Where it is active.
+    pub(super) active: Option<u64>,
+    /// Where else it is mapped.
+    pub(super) stale: Vec<u64>,
+    /// While there are any it stays where it is.
+    pub(super) pins: u32,
+    /// The number of the last change behind its addresses, of all that were ever made.
+    pub(super) generation: u64,
+}
+
+/// Addresses of one heap.
+#[derive(Debug)]
+pub(super) struct Range {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) heap: u32,
+    /// The bytes of each slot, and of the handles in them.
+    pub(super) unit: usize,
+    /// Up to the last one that ever had a handle.
+    slots: Vec<Slot>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    handle: u32,
+    left_at: u64,
+}
+
+impl Slot {
+    const EMPTY: Self = Self { handle: NONE, left_at: 0 };
+}
+
+/// What is mapped in a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    Empty,
+    Active(u32),
+    /// A handle that was active here, and the count of the range's heap at which it was left.
+    Stale { handle: u32, left_at: u64 },
+}
+
+impl Range {
+    pub(super) fn content(&self, address: u64) -> Content {
+        let at = address.checked_sub(self.start).map(|offset| offset / self.unit as u64);
+        let slot = at.and_then(|at| self.slots.get(usize::try_from(at).ok()?)).copied().unwrap_or(Slot::EMPTY);
+        match slot {
+            Slot { handle: NONE, .. } => Content::Empty,
+            Slot { handle, left_at: ACTIVE } => Content::Active(handle),
+            Slot { handle, left_at } => Content::Stale { handle, left_at },
+        }
+    }
+
+    /// The first address of the slot that has this one.
+    pub(super) const fn slot_of(&self, address: u64) -> u64 {
+        address - (address - self.start) % self.unit as u64
+    }
+
+    /// Whether nothing was ever mapped from an address on.
+    pub(super) const fn is_behind_all(&self, address: u64) -> bool {
+        address >= self.start + self.slots.len() as u64 * self.unit as u64
+    }
+
+    /// The slots that have a mapping, with their first addresses.
+    fn mapped(&self) -> impl Iterator<Item = (u64, Content)> {
+        (self.start..).step_by(self.unit).zip(&self.slots).filter_map(|(address, slot)| {
+            (slot.handle != NONE).then(|| (address, self.content(address)))
+        })
+    }
+
+    fn slot_mut(&mut self, address: u64) -> Option<&mut Slot> {
+        let at = usize::try_from((address.checked_sub(self.start)?) / self.unit as u64).ok()?;
+        if at >= self.slots.len() {
+            self.slots.resize(at + 1, Slot::EMPTY);
+        }
+        self.slots.get_mut(at)
+    }
+}
+
+impl Memory {
+    pub(super) const fn new() -> Self {
+        Self {
+            handles: Slab::new(),
+            ranges: BTreeMap::new(),
+            unmapped: Vec::new(),
+            bytes: 0,
+            most_bytes: 0,
+            mappings: 0,
+            most_mappings: 0,
+            stale_mappings: 0,
+            made: 0,
+            changes: 0,
+        }
+    }
+
+    /// The bytes in all handles.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) const fn most_bytes(&self) -> usize {
+        self.most_bytes
+    }
+
+    pub(super) const fn mappings(&self) -> usize {
+        self.mappings
+    }
+
+    pub(super) const fn most_mappings(&self) -> usize {
+        self.most_mappings
+    }
+
+    /// Whether any handle is mapped where it is not active.
+    pub(super) const fn has_stale(&self) -> bool {
+        self.stale_mappings > 0
+    }
+
+    /// Host memory that the records take.
+    pub(super) fn metadata_bytes(&self) -> usize {
+        let slots: usize = self.ranges.values().map(|range| range.slots.capacity() * size_of::<Slot>()).sum();
+        let stale = self.mappings.saturating_mul(size_of::<u64>());
+        self.handles.bytes().saturating_add(slots).saturating_add(stale)
+    }
+
+    /// Adds addresses for a heap, cut into slots of `unit` bytes.
+    pub(super) fn add_range(&mut self, heap: u32, start: u64, end: u64, unit: usize) {
+        self.ranges.insert(start, Range { start, end, heap, unit, slots: Vec::new() });
+    }
+
+    /// The ranges of a heap, in the order of their addresses.
+    pub(super) fn ranges_of(&self, heap: u32) -> impl Iterator<Item = &Range> {
+        self.ranges.values().filter(move |range| range.heap == heap)
+    }
+
+    /// The range that has an address.
+    pub(super) fn range_at(&self, address: u64) -> Option<&Range> {
+        let (_, range) = self.ranges.range(..=address).next_back()?;
+        (address < range.end).then_some(range)
+    }
+
+    fn range_at_mut(&mut self, address: u64) -> Option<&mut Range> {
+        let (_, range) = self.ranges.range_mut(..=address).next_back()?;
+        (address < range.end).then_some(range)
+    }
+
+    /// The handle that is active at an address, with its number and its first address.
+    pub(super) fn active_at(&self, address: u64) -> Option<(u64, u32, &Handle)> {
+        let range = self.range_at(address)?;
+        let Content::Active(number) = range.content(address) else { return None };
+        Some((range.slot_of(address), number, self.handles.get(number)?))
+    }
+
+    /// The first address and the size of each mapping.
+    pub(super) fn mapped(&self) -> Vec<(u64, usize)> {
+        let ranges = self.ranges.values();
+        ranges.flat_map(|range| range.mapped().map(|(address, _)| (address, range.unit))).collect()
+    }
+
+    /// The stale mappings: address, bytes, the heap that used them, and its count when they were left.
+    pub(super) fn stale(&self) -> impl Iterator<Item = (u64, usize, u32, u64)> {
+        self.ranges.values().flat_map(|range| {
+            range.mapped().filter_map(|(address, content)| match content {
+                Content::Stale { left_at, .. } => Some((address, range.unit, range.heap, left_at)),
+                _ => None,
+            })
+        })
+    }
+
+    /// Enters a new handle. None if there are no more numbers.
+    pub(super) fn add(&mut self, memory: u64, bytes: usize, heap: u32) -> Option<u32> {
+        self.made += 1;
+        let handle =
+            Handle { id: self.made, memory, bytes, heap, active: None, stale: Vec::new(), pins: 0, generation: 0 };
+        let number = self.handles.insert(handle).ok()?;
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.most_bytes = self.most_bytes.max(self.bytes);
+        Some(number)
+    }
+
+    /// Takes a handle out that is nowhere mapped.
+    pub(super) fn remove(&mut self, number: u32) {
+        if let Some(handle) = self.handles.remove(number) {
+            self.bytes = self.bytes.saturating_sub(handle.bytes);
+        }
+    }
+
+    pub(super) fn handle(&self, number: u32) -> Option<&Handle> {
+        self.handles.get(number)
+    }
+
+    pub(super) fn handle_mut(&mut self, number: u32) -> Option<&mut Handle> {
+        self.handles.get_mut(number)
+    }
+
+    pub(super) fn handles(&self) -> impl Iterator<Item = (u32, &Handle)> {
+        self.handles.iter()
+    }
+
+    /// Gives a handle the number of a change that is newer than all others.
+    pub(super) fn renew(&mut self, number: u32) {
+        self.changes += 1;
+        if let Some(handle) = self.handles.get_mut(number) {
+            handle.generation = self.changes;
+        }
+    }
+
+    /// Makes a handle of `heap`, which was just mapped at an address or is stale there, active there. It is active nowhere else.
+    pub(super) fn activate(&mut self, number: u32, heap: u32, address: u64) {
+        let Some(handle) = self.handles.get_mut(number) else { return };
+        handle.heap = heap;
+        handle.active = Some(address);
+        let known = handle.stale.len();
+        handle.stale.retain(|other| *other != address);
+        if handle.stale.len() == known {
+            self.mappings += 1;
+            self.most_mappings = self.most_mappings.max(self.mappings);
+        } else {
+            self.stale_mappings -= 1;
+        }
+        if let Some(slot) = self.range_at_mut(address).and_then(|range| range.slot_mut(address)) {
+            *slot = Slot { handle: number, left_at: ACTIVE };
+        }
+    }
+
+    /// Makes the mapping where a handle is active stale, which its heap has used up to a count.
+    pub(super) fn leave(&mut self, number: u32, left_at: u64) {
+        let Some(handle) = self.handles.get_mut(number) else { return };
+        let Some(address) = handle.active.take() else { return };
+        handle.stale.push(address);
+        self.stale_mappings += 1;
+        if let Some(slot) = self.range_at_mut(address).and_then(|range| range.slot_mut(address)) {
+            slot.left_at = left_at;
+        }
+    }
+
+    /// A mapping is no more.
+    pub(super) fn unmap(&mut self, address: u64) {
+        let Some(slot) = self.range_at_mut(address).and_then(|range| range.slot_mut(address)) else { return };
+        let gone = std::mem::replace(slot, Slot::EMPTY);
+        if let Some(handle) = self.handles.get_mut(gone.handle) {
+            self.mappings -= 1;
+            handle.stale.retain(|other| *other != address);
+            if handle.active == Some(address) {
+                handle.active = None;
+            } else {
+                self.stale_mappings -= 1;
+            }
+        }
+    }
+
+    /// Keeps a handle that is mapped nowhere for the next block.
+    pub(super) fn keep_unmapped(&mut self, number: u32) {
+        self.unmapped.push(number);
+    }
+
+    /// Takes a handle of `unit` bytes that is mapped nowhere.
+    pub(super) fn take_unmapped(&mut self, unit: usize) -> Option<u32> {
+        let fits = |number: &u32| self.handles.get(*number).is_some_and(|handle| handle.bytes == unit);
+        let at = self.unmapped.iter().rposition(fits)?;
+        Some(self.unmapped.swap_remove(at))
+    }
+
+    /// Takes any handle that is mapped nowhere.
+    pub(super) fn take_any_unmapped(&mut self) -> Option<u32> {
+        self.unmapped.pop()
+    }
+}

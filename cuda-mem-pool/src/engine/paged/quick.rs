@@ -1,0 +1,158 @@
+//! Quick lists: free blocks that are kept whole, by exact size.
+//!
+//! Most programs ask for the same sizes again and again. A block on a quick list is neither joined with its free neighbours nor entered
+//! among the free spans, so that it comes and goes in a few loads. The link to the next block lies in its record.
+
+use super::sizes::GRANULE;
+use crate::engine::slab::NONE;
+
+/// The heads of the lists.
+#[derive(Debug)]
+pub(super) struct QuickLists {
+    /// The first block of each list, and a bit for each list that may have any. Made when the first block is kept.
+    heads: Box<[u32]>,
+    bits: Box<[u64]>,
+    hash: Hash,
+    bytes: usize,
+    /// Where the next block that has to go is looked for.
+    hand: usize,
+}
+
+/// Which list a size has.
+#[derive(Debug, Clone, Copy)]
+enum Hash {
+    /// Each size has a list of its own.
+    Exact { lists: usize },
+    /// Sizes share lists. Those of tensors are often multiples of large powers of two, so all bits of the size decide.
+    Mixed { bits: u32 },
+}
+
+/// Lists for blocks of all sizes.
+const MIXED_BITS: u32 = 8;
+
+impl QuickLists {
+    /// Lists for blocks of up to `most` bytes, or of any size.
+    pub(super) fn new(most: Option<usize>) -> Self {
+        let hash = match most {
+            Some(most) => Hash::Exact { lists: most / GRANULE + 1 },
+            None => Hash::Mixed { bits: MIXED_BITS },
+        };
+        Self { heads: Box::default(), bits: Box::default(), hash, bytes: 0, hand: 0 }
+    }
+
+    #[inline]
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn metadata_bytes(&self) -> usize {
+        size_of_val(&*self.heads) + size_of_val(&*self.bits)
+    }
+
+    #[inline]
+    const fn list(&self, size: usize) -> usize {
+        match self.hash {
+            Hash::Exact { .. } => size / GRANULE,
+            // The highest bits of a product with the golden ratio depend on all bits of the size.
+            Hash::Mixed { bits } => ((size as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - bits)) as usize,
+        }
+    }
+
+    /// The list of a size and its first block, if that list has any.
+    #[inline]
+    pub(super) fn first(&self, size: usize) -> Option<(usize, u32)> {
+        let list = self.list(size);
+        let head = *self.heads.get(list)?;
+        (head != NONE).then_some((list, head))
+    }
+
+    /// Enters a block as the first of its list; the one that was first before.
+    #[inline]
+    pub(super) fn push(&mut self, number: u32, size: usize) -> u32 {
+        let list = self.list(size);
+        if list >= self.heads.len() {
+            self.make_lists(list);
+        }
+        self.bytes += size;
+        let Some(head) = self.heads.get_mut(list) else { return NONE };
+        let before = std::mem::replace(head, number);
+        if before == NONE
+            && let Some(bits) = self.bits.get_mut(list / 64)
+        {
+            *bits |= 1 << (list % 64);
+        }
+        before
+    }
+
+    /// Takes the first block, of `size` bytes, off a list; `next` is the one behind it.
+    #[inline]
+    pub(super) fn pop(&mut self, list: usize, next: u32, size: usize) {
+        if let Some(head) = self.heads.get_mut(list) {
+            *head = next;
+            self.bytes -= size;
+        }
+    }
+
+    /// A list that has a block and its first one, each list in turn.
+    pub(super) fn next(&mut self) -> Option<(usize, u32)> {
+        if self.bytes == 0 {
+            return None;
+        }
+        if let Some(found) = self.next_from_hand() {
+            return Some(found);
+        }
+        self.hand = 0;
+        self.next_from_hand()
+    }
+
+    /// Lists that have no block any more lose their bits here, so that who takes a block has nothing to do with bits.
+    fn next_from_hand(&mut self) -> Option<(usize, u32)> {
+        loop {
+            let (word, from) = (self.hand / 64, self.hand % 64);
+            let bits = self.bits.get_mut(word)?;
+            let here = *bits & u64::MAX << from;
+            if here == 0 {
+                self.hand = (word + 1) * 64;
+                continue;
+            }
+            let place = here.trailing_zeros() as usize;
+            self.hand = word * 64 + place;
+            match self.heads.get(self.hand) {
+                Some(head) if *head != NONE => return Some((self.hand, *head)),
+                _ => *bits &= !(1 << place),
+            }
+        }
+    }
+
+    #[cold]
+    fn make_lists(&mut self, list: usize) {
+        let lists = match self.hash {
+            Hash::Exact { lists } => lists,
+            Hash::Mixed { bits } => 1 << bits,
+        };
+        self.heads = vec![NONE; lists.max(list + 1)].into_boxed_slice();
+        self.bits = vec![0; self.heads.len().div_ceil(64)].into_boxed_slice();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sizes of tensors: multiples of 32 KiB fell into one list of 64 when the low bits decided.
+    #[test]
+    fn sizes_that_are_multiples_of_a_power_of_two_have_different_lists() {
+        for step in [32 << 10, 512 << 10, 2 << 20] {
+            let lists = QuickLists::new(None);
+            let used: std::collections::HashSet<usize> = (1..=64).map(|times| lists.list(times * step)).collect();
+            assert!(used.len() > 48, "64 multiples of {step} share {} lists", used.len());
+        }
+    }
+
+    #[test]
+    fn each_small_size_has_a_list_of_its_own() {
+        let lists = QuickLists::new(Some(16 << 10));
+        let used: std::collections::HashSet<usize> = (1..=32).map(|times| lists.list(times * GRANULE)).collect();
+        assert_eq!(used.len(), 32);
+    }
+}

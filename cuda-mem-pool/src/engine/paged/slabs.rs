@@ -1,0 +1,205 @@
+//! Slabs: 2 MiB of a heap, cut into blocks of up to 1 MiB. One kind has blocks up to 16 KiB, one those up to 1 MiB.
+
+use std::collections::BTreeMap;
+
+use super::heap::{Block, BlockNumber, Freed};
+use super::index::{BlockIndex, SlabKind};
+use super::sizes::{MEDIUM, SLAB, SMALL, Tier};
+use super::spans::{Piece, Spans};
+
+/// How many empty slabs of a kind a heap keeps, so that one block at the edge does not take and give one each time.
+const SPARE: usize = 1;
+
+/// The most bytes of blocks on quick lists, of each kind of slab.
+const QUICK_BYTES: usize = 32 << 20;
+
+/// A heap that has this many bytes joins its quick lists before it takes one more slab. Below, speed is worth more than the memory.
+const JOINS_FROM_BYTES: usize = 96 << 20;
+
+/// The slabs of one kind.
+#[derive(Debug)]
+pub(super) struct Slabs {
+    kind: SlabKind,
+    blocks: Spans,
+    /// The number that a slab has as a large block, by its address.
+    numbers: BTreeMap<u64, u32>,
+    /// Slabs that nothing is in.
+    spare: Vec<u64>,
+}
+
+impl Slabs {
+    pub(super) fn new(kind: SlabKind) -> Self {
+        let most = match kind {
+            SlabKind::Small => SMALL,
+            SlabKind::Medium => MEDIUM,
+        };
+        Self { kind, blocks: Spans::new(Some(most)), numbers: BTreeMap::new(), spare: Vec::new() }
+    }
+
+    /// A block from a quick list, as it is in the index: its number and address.
+    #[inline]
+    pub(super) fn take_quick(&mut self, size: usize, unused: usize) -> Option<(u32, u64)> {
+        self.blocks.take_quick(size, unused)
+    }
+
+    /// Cuts a block from a slab, of one more slab if need be.
+    #[inline(never)]
+    pub(super) fn cut(
+        &mut self,
+        size: usize,
+        unused: usize,
+        now: u64,
+        large: &mut Spans,
+        index: &impl BlockIndex,
+    ) -> Option<Block> {
+        let number = match self.blocks.find(size) {
+            Some(number) => number,
+            None => {
+                if large.held_bytes() >= JOINS_FROM_BYTES {
+                    self.release_quick(now, large, index);
+                }
+                if self.blocks.find(size).is_none() {
+                    self.add_slab(large, index)?;
+                }
+                self.blocks.find(size)?
+            }
+        };
+        let address = self.blocks.take(number, size, unused)?;
+        if !self.spare.is_empty() {
+            let slab = slab_of(address);
+            self.spare.retain(|spare| *spare != slab);
+        }
+        if !index.set_in_slab(address, self.kind, number, size) {
+            self.blocks.release(number, 0);
+            return None;
+        }
+        Some(self.block(number, address, size))
+    }
+
+    /// Takes a block back and puts it on its quick list. It stays in the index: whoever frees it again is told that nobody has it.
+    #[inline]
+    pub(super) fn free(
+        &mut self,
+        number: u32,
+        now: u64,
+        large: &mut Spans,
+        index: &impl BlockIndex,
+    ) -> Option<Freed> {
+        let kept = self.blocks.keep(number, now)?;
+        if self.blocks.quick_bytes() > QUICK_BYTES {
+            self.release_one_quick(now, large, index);
+        }
+        Some(Freed { size: kept.size, unused: kept.unused })
+    }
+
+    /// Joins the blocks of the quick lists with what is free.
+    pub(super) fn release_quick(&mut self, now: u64, large: &mut Spans, index: &impl BlockIndex) {
+        while self.release_one_quick(now, large, index) {}
+    }
+
+    #[inline(never)]
+    fn release_one_quick(&mut self, now: u64, large: &mut Spans, index: &impl BlockIndex) -> bool {
+        let Some((number, address, freed_at)) = self.blocks.take_any_quick() else { return false };
+        index.clear_in_slab(address, self.kind);
+        let released = self.blocks.release(number, freed_at);
+        if let Some(slab) = released.and_then(|released| released.whole_run) {
+            self.spare.push(slab);
+            if self.spare.len() > SPARE {
+                self.release_slab(slab, now, large, index);
+            }
+        }
+        true
+    }
+
+    /// Gives back all that nobody has.
+    pub(super) fn release_spare(&mut self, now: u64, large: &mut Spans, index: &impl BlockIndex) {
+        self.release_quick(now, large, index);
+        while let Some(slab) = self.spare.last().copied() {
+            self.release_slab(slab, now, large, index);
+        }
+    }
+
+    #[inline]
+    pub(super) fn used(&self, number: u32) -> Option<(u64, usize)> {
+        self.blocks.used(number)
+    }
+
+    /// The bytes of blocks that somebody has.
+    pub(super) fn used_bytes(&self) -> usize {
+        self.blocks.used_bytes().saturating_sub(self.blocks.quick_bytes())
+    }
+
+    pub(super) fn quick_bytes(&self) -> usize {
+        self.blocks.quick_bytes()
+    }
+
+    /// The bytes of all slabs.
+    pub(super) fn slab_bytes(&self) -> usize {
+        self.numbers.len().saturating_mul(SLAB)
+    }
+
+    /// Whether a slab begins at an address.
+    pub(super) fn has(&self, slab: u64) -> bool {
+        self.numbers.contains_key(&slab)
+    }
+
+    #[inline]
+    pub(super) fn requested(&self, number: u32) -> Option<usize> {
+        self.blocks.requested(number)
+    }
+
+    pub(super) fn pieces(&self) -> impl Iterator<Item = Piece> {
+        self.blocks.pieces(true)
+    }
+
+    #[cfg(test)]
+    pub(super) fn layout(&self) -> Vec<(u64, usize, bool)> {
+        self.blocks.layout()
+    }
+
+    pub(super) fn metadata_bytes(&self) -> usize {
+        let entry = size_of::<(u64, u32)>();
+        self.blocks.metadata_bytes().saturating_add(self.numbers.len().saturating_mul(entry))
+    }
+
+    #[inline]
+    fn block(&self, number: u32, address: u64, size: usize) -> Block {
+        let tier = match self.kind {
+            SlabKind::Small => Tier::Small,
+            SlabKind::Medium => Tier::Medium,
+        };
+        Block { number: BlockNumber::new(tier, number), address, size }
+    }
+
+    /// Makes a slab of free memory of the heap.
+    fn add_slab(&mut self, large: &mut Spans, index: &impl BlockIndex) -> Option<()> {
+        let (free, address) = large.find_aligned(SLAB, SLAB as u64)?;
+        let number = large.take_at(free, address, SLAB, 0)?;
+        if !index.add_slab(address, self.kind) {
+            large.release(number, 0);
+            return None;
+        }
+        if self.blocks.offer_alone(address, SLAB).is_none() {
+            index.remove_slab(address);
+            large.release(number, 0);
+            return None;
+        }
+        self.numbers.insert(address, number);
+        self.spare.push(address);
+        Some(())
+    }
+
+    fn release_slab(&mut self, slab: u64, now: u64, large: &mut Spans, index: &impl BlockIndex) {
+        self.spare.retain(|spare| *spare != slab);
+        self.blocks.withdraw_alone(slab, SLAB);
+        index.remove_slab(slab);
+        if let Some(number) = self.numbers.remove(&slab) {
+            large.release(number, now);
+        }
+    }
+}
+
+#[inline]
+const fn slab_of(address: u64) -> u64 {
+    address & !(SLAB as u64 - 1)
+}

@@ -1,0 +1,89 @@
+//! Which of a stream's frees the device has come past.
+
+use std::collections::VecDeque;
+
+use super::backend::Backend;
+
+/// The points that were made in one stream, oldest first, each behind the frees up to a count.
+#[derive(Debug)]
+pub(super) struct Timeline<P> {
+    points: VecDeque<(u64, P)>,
+    /// The frees up to this count are done.
+    done: u64,
+    /// The round in which the first point was found not to be reached: within one round nobody asks twice.
+    asked: u64,
+    /// The count up to which the stream of a heap was made to wait, in a round: what else it takes in that round needs no wait of its own.
+    waited: (u64, u32, u64),
+}
+
+impl<P> Default for Timeline<P> {
+    fn default() -> Self {
+        Self { points: VecDeque::new(), done: 0, asked: 0, waited: (0, 0, 0) }
+    }
+}
+
+impl<P> Timeline<P> {
+    /// Makes a point behind the frees up to `now`, unless there is one. None is made if the backend cannot: the frees are then not known to
+    /// be done, which costs memory and breaks nothing.
+    pub(super) fn make<B: Backend<Point = P>>(&mut self, heap: u32, now: u64, backend: &mut B) {
+        if self.done < now
+            && self.points.back().is_none_or(|(count, _)| *count < now)
+            && let Ok(Some(point)) = backend.point(heap)
+        {
+            self.points.push_back((now, point));
+        }
+    }
+
+    /// Whether the device is known to have come past the free of that count.
+    ///
+    /// A point that cannot be asked says nothing, as one that a capture had and that ended before it was noticed: it is dropped, and a later
+    /// one says as much.
+    pub(super) fn is_done<B: Backend<Point = P>>(&mut self, freed_at: u64, round: u64, backend: &mut B) -> bool {
+        while self.done < freed_at
+            && self.asked != round
+            && let Some((count, point)) = self.points.front()
+        {
+            match backend.is_done(point) {
+                Ok(true) => self.done = *count,
+                Ok(false) => {
+                    self.asked = round;
+                    break;
+                }
+                Err(_) => {}
+            }
+            self.points.pop_front();
+        }
+        self.done >= freed_at
+    }
+
+    /// How far the device is known to have come, as a count of frees.
+    pub(super) fn reached<B: Backend<Point = P>>(&mut self, round: u64, backend: &mut B) -> u64 {
+        self.is_done(u64::MAX, round, backend);
+        self.done
+    }
+
+    /// Lets the stream of `waiter` wait for the frees of `heap`, whose timeline this is, up to a count, behind the first point that is behind
+    /// them. `now` is the count of the heap. Whether that stream may use what was free then.
+    pub(super) fn order<B: Backend<Point = P>>(
+        &mut self,
+        (heap, freed_at, now): (u32, u64, u64),
+        waiter: u32,
+        round: u64,
+        backend: &mut B,
+    ) -> bool {
+        let (count, waits, at) = self.waited;
+        if (waits, at) == (waiter, round) && freed_at <= count || self.is_done(freed_at, round, backend) {
+            return true;
+        }
+        // A point that was made before holds the stream up for less than one that is made now.
+        if self.points.back().is_none_or(|(count, _)| *count < freed_at) {
+            self.make(heap, now, backend);
+        }
+        let Some((count, point)) = self.points.iter().find(|(count, _)| *count >= freed_at) else { return false };
+        let waits = backend.wait(waiter, heap, point).unwrap_or(false);
+        if waits {
+            self.waited = (*count, waiter, round);
+        }
+        waits
+    }
+}
