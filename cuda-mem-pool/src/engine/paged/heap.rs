@@ -118,6 +118,8 @@ impl StreamHeap {
             Tier::Small => self.small.cut(size, unused, self.now, &mut self.large, index),
             Tier::Medium => self.medium.cut(size, unused, self.now, &mut self.large, index),
             Tier::Large => {
+                // None of its size is on a quick list: what is there joins its neighbours, so that the best fit is the best.
+                while self.join_one_large(index) {}
                 let number = self.large.find(size)?;
                 let address = self.large.take(number, size, unused)?;
                 self.enter_large(number, address, size, index)

@@ -86,3 +86,6 @@ pub use policy::{Hold, Policy};
 pub use sizes::block_size;
 pub(crate) use sizes::{MAX, MEDIUM, SLAB, Tier};
 pub(crate) use spans::Piece;
+
+#[cfg(test)]
+mod tests;

@@ -156,6 +156,18 @@ impl Device {
         self.used.insert((memory, from), new);
     }
 
+    fn map_one(&mut self, address: u64, bytes: usize, memory: u64) -> Result<(), &'static str> {
+        self.call()?;
+        assert_eq!(self.memory.get(&memory), Some(&bytes));
+        assert!(address.is_multiple_of(2 << 20));
+        let (start, range) = self.ranges.range(..=address).next_back().expect("addresses that are reserved");
+        assert!(address + bytes as u64 <= start + range, "beyond what is reserved");
+        let before = self.mapped.range(..address + bytes as u64).next_back();
+        assert!(before.is_none_or(|(start, it)| start + it.bytes as u64 <= address), "mapped twice");
+        self.mapped.insert(address, Mapping { bytes, memory, uses: BTreeMap::new() });
+        Ok(())
+    }
+
     fn call(&mut self) -> Result<(), &'static str> {
         self.calls += 1;
         if self.refuses > 0 && self.calls.is_multiple_of(self.refuses) { Err("refused") } else { Ok(()) }
@@ -170,9 +182,9 @@ fn join(mine: &mut Clock, theirs: &Clock) {
 
 impl Backend for Device {
     type Error = &'static str;
-    type Mark = Point;
+    type Point = Point;
 
-    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, &'static str> {
+    fn reserve(&mut self, bytes: u64, _: usize) -> Result<Option<u64>, &'static str> {
         self.call()?;
         let address = (1 << 44) + self.next * (1 << 41);
         self.next += 1;
@@ -192,16 +204,13 @@ impl Backend for Device {
         Ok(Some(self.next))
     }
 
-    fn map(&mut self, address: u64, bytes: usize, memory: u64) -> Result<(), &'static str> {
-        self.call()?;
-        assert_eq!(self.memory.get(&memory), Some(&bytes));
-        assert!(address.is_multiple_of(2 << 20));
-        let (start, range) = self.ranges.range(..=address).next_back().expect("addresses that are reserved");
-        assert!(address + bytes as u64 <= start + range, "beyond what is reserved");
-        let before = self.mapped.range(..address + bytes as u64).next_back();
-        assert!(before.is_none_or(|(start, it)| start + it.bytes as u64 <= address), "mapped twice");
-        self.mapped.insert(address, Mapping { bytes, memory, uses: BTreeMap::new() });
-        Ok(())
+    fn map(&mut self, address: u64, bytes: usize, row: &[u64]) -> (usize, Result<(), &'static str>) {
+        for (done, memory) in row.iter().enumerate() {
+            if let Err(refused) = self.map_one(address + (done * bytes) as u64, bytes, *memory) {
+                return (done, Err(refused));
+            }
+        }
+        (row.len(), Ok(()))
     }
 
     fn unmap(&mut self, address: u64, bytes: usize) -> Result<(), &'static str> {
@@ -228,7 +237,7 @@ impl Backend for Device {
         Ok(())
     }
 
-    fn mark(&mut self, heap: u32) -> Result<Option<Point>, &'static str> {
+    fn point(&mut self, heap: u32) -> Result<Option<Point>, &'static str> {
         self.call()?;
         if self.capturing.contains(&heap) {
             return Ok(None);

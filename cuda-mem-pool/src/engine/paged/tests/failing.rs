@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::model::{Model, Others};
+use super::model::{AllHeaps, Model};
 use crate::engine::paged::NoIndex;
 use crate::engine::paged::{Backend, Block, Load, PageSource, Policy, StreamHeap, Wanted, block_size};
 
@@ -39,10 +39,10 @@ impl Failing {
 
 impl Backend for Failing {
     type Error = &'static str;
-    type Mark = u64;
+    type Point = u64;
 
-    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, &'static str> {
-        match self.call(|model| model.reserve(bytes)) {
+    fn reserve(&mut self, bytes: u64, alignment: usize) -> Result<Option<u64>, &'static str> {
+        match self.call(|model| model.reserve(bytes, alignment)) {
             // One that fails alone says that there are none.
             Err(_) if !self.for_good => Ok(None),
             reserved => reserved,
@@ -51,18 +51,18 @@ impl Backend for Failing {
     fn create(&mut self, bytes: usize) -> Result<Option<u64>, &'static str> {
         self.call(|model| model.create(bytes))
     }
-    fn map(&mut self, address: u64, bytes: usize, memory: u64) -> Result<(), &'static str> {
-        self.call(|model| model.map(address, bytes, memory))
-    }
     /// As the driver's: each piece is mapped, and then the device is let in to all of them or to none.
-    fn map_row(&mut self, address: u64, row: &[(usize, u64)]) -> (usize, Result<(), &'static str>) {
+    fn map(&mut self, address: u64, bytes: usize, row: &[u64]) -> (usize, Result<(), &'static str>) {
         let (mut mapped, mut end, mut outcome) = (0, address, Ok(()));
-        for (bytes, memory) in row {
-            outcome = self.call(|model| model.map(end, *bytes, *memory));
+        for memory in row {
+            outcome = self.call(|model| {
+                model.map_one(end, bytes, *memory);
+                Ok(())
+            });
             if outcome.is_err() {
                 break;
             }
-            (mapped, end) = (mapped + 1, end + *bytes as u64);
+            (mapped, end) = (mapped + 1, end + bytes as u64);
         }
         if mapped > 0
             && let Err(error) = self.call(|_| Ok(()))
@@ -78,14 +78,14 @@ impl Backend for Failing {
     fn release(&mut self, memory: u64, bytes: usize) -> Result<(), &'static str> {
         self.call(|model| model.release(memory, bytes))
     }
-    fn mark(&mut self, heap: u32) -> Result<Option<u64>, &'static str> {
-        self.call(|model| model.mark(heap))
+    fn point(&mut self, heap: u32) -> Result<Option<u64>, &'static str> {
+        self.call(|model| model.point(heap))
     }
-    fn is_done(&mut self, mark: &u64) -> Result<bool, &'static str> {
-        self.call(|model| model.is_done(mark))
+    fn is_done(&mut self, point: &u64) -> Result<bool, &'static str> {
+        self.call(|model| model.is_done(point))
     }
-    fn wait(&mut self, waiter: u32, of: u32, mark: &u64) -> Result<bool, &'static str> {
-        self.call(|model| model.wait(waiter, of, mark))
+    fn wait(&mut self, waiter: u32, of: u32, point: &u64) -> Result<bool, &'static str> {
+        self.call(|model| model.wait(waiter, of, point))
     }
 }
 
@@ -112,7 +112,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// A pinned block: where it is, the handles behind it, and what they were when it was pinned.
 struct Pinned {
     address: u64,
-    chunks: Vec<u32>,
+    handles: Vec<u32>,
     id: u64,
     generation: u64,
     memory: u64,
@@ -126,13 +126,12 @@ struct World {
 }
 
 impl World {
-    fn new(lag: u64, churn: u64, little: usize, range: u64) -> Self {
+    fn new(lag: u64, handle_bytes: usize, total: u64) -> Self {
         let model = Model::new(lag, 96 * MIB);
         let backend = Failing { model, fails_in: None, for_good: false };
-        // Small handles at the tail of blocks are moved too.
-        let policy = Policy { smallest_tail: 2 * MIB, churn, alike: u32::MAX, little, ..Policy::DEFAULT };
+        let policy = Policy { handle_bytes, ..Policy::for_memory(usize::MAX >> 1) };
         let heaps = (0..HEAPS).map(|heap| (heap, StreamHeap::new())).collect();
-        Self { source: PageSource::new(backend, policy, range), heaps, live: Vec::new(), pinned: Vec::new() }
+        Self { source: PageSource::new(backend, policy, total), heaps, live: Vec::new(), pinned: Vec::new() }
     }
 
     fn take(&mut self, step: Step) {
@@ -141,14 +140,12 @@ impl World {
                 let size = block_size(size).unwrap();
                 let active = self.live.iter().map(|(_, block)| block.size).sum();
                 let load = Load { active, peak: active };
-                let mut heap = self.heaps.remove(&number).unwrap();
-                let block = heap.allocate(size, 0, &NoIndex).or_else(|| {
-                    let mut others = Others(&mut self.heaps);
-                    self.source
-                        .grow(number, &mut heap, &mut others, Wanted { size, unused: 0, load }, &NoIndex)
-                        .ok()
+                let found = self.heaps.get_mut(&number).unwrap().allocate(size, 0, &NoIndex);
+                let block = found.or_else(|| {
+                    let wanted = Wanted { size, unused: 0, load };
+                    let mut heaps = AllHeaps(&mut self.heaps, &NoIndex);
+                    self.source.grow(number, &mut heaps, wanted, &NoIndex).ok()
                 });
-                self.heaps.insert(number, heap);
                 self.live.extend(block.map(|block| (number, block)));
             }
             Step::Free(at) if !self.live.is_empty() => {
@@ -156,20 +153,19 @@ impl World {
                 self.heaps.get_mut(&heap).unwrap().free(block.number, &NoIndex).unwrap();
             }
             Step::Trim(heap) => {
-                let mine = self.heaps.get_mut(&heap).unwrap();
-                mine.release_spare_pages(&NoIndex);
-                let _ = self.source.release_free(heap, mine, 0);
+                self.heaps.get_mut(&heap).unwrap().coalesce(&NoIndex);
+                let _ = self.source.release_free(heap, &mut AllHeaps(&mut self.heaps, &NoIndex), usize::MAX);
             }
             Step::Pin(at) if !self.live.is_empty() => {
                 let (_, block) = self.live[at % self.live.len()];
-                let chunks = self.source.pin(block.address, block.address + block.size as u64).unwrap();
+                let handles = self.source.pin(block.address, block.address + block.size as u64).unwrap();
                 let backing = self.source.backing(block.address).unwrap();
                 let (id, generation, memory) = (backing.id, backing.generation, backing.memory);
-                self.pinned.push(Pinned { address: block.address, chunks, id, generation, memory });
+                self.pinned.push(Pinned { address: block.address, handles, id, generation, memory });
             }
             Step::Unpin(at) if !self.pinned.is_empty() => {
                 let pinned = self.pinned.swap_remove(at % self.pinned.len());
-                self.source.unpin(&pinned.chunks);
+                self.source.unpin(&pinned.handles);
             }
             Step::Free(_) | Step::Pin(_) | Step::Unpin(_) => {}
         }
@@ -177,9 +173,9 @@ impl World {
 
     fn check(&self) {
         let in_heaps: usize = self.heaps.values().map(|heap| heap.used_bytes() + heap.free_bytes()).sum();
-        let homeless = self.source.homeless.iter().filter_map(|chunk| self.source.ground.chunk(*chunk));
-        let homeless: usize = homeless.map(|chunk| chunk.bytes).sum();
-        assert_eq!(self.source.reserved(), in_heaps + homeless, "bytes were lost");
+        let unmapped = self.source.memory.handles().filter(|(_, handle)| handle.active.is_none());
+        let unmapped: usize = unmapped.map(|(_, handle)| handle.bytes).sum();
+        assert_eq!(self.source.reserved(), in_heaps + unmapped, "bytes were lost");
         assert_eq!(self.source.reserved(), self.source.backend.model.held);
         let live: usize = self.live.iter().map(|(_, block)| block.size).sum();
         assert_eq!(live, self.heaps.values().map(StreamHeap::used_bytes).sum::<usize>());
@@ -199,12 +195,11 @@ proptest! {
     #[test]
     fn nothing_is_lost(
         lag in 0..3u64,
-        churn in prop::sample::select(vec![0, 4, Policy::DEFAULT.churn]),
-        little in prop::sample::select(vec![0, Policy::DEFAULT.little]),
-        range in prop::sample::select(vec![1 << 24, 1 << 40]),
+        handle_bytes in prop::sample::select(vec![2 * MIB, 8 * MIB]),
+        total in prop::sample::select(vec![1 << 24, 1 << 40]),
         steps in prop::collection::vec((step(), 0..40u32, any::<bool>()), 1..80),
     ) {
-        let mut world = World::new(lag, churn, little, range);
+        let mut world = World::new(lag, handle_bytes, total);
         for (step, fails_in, for_good) in steps {
             world.source.backend.model.now += 1;
             world.source.backend.fails_in = Some(fails_in);
@@ -227,19 +222,4 @@ proptest! {
         prop_assert_eq!(world.source.reserved(), 0);
         prop_assert!(world.source.backend.model.mapped.is_empty());
     }
-}
-
-/// Who asks again and again where there is no memory would come to the end of the addresses.
-#[test]
-fn what_gets_no_memory_takes_no_addresses() {
-    let mut world = World::new(0, 0, Policy::DEFAULT.little, 1 << 40);
-    world.take(Step::Allocate(0, 1000));
-    world.take(Step::Allocate(0, 3 * MIB));
-    assert_eq!((world.live.len(), world.source.reserved()), (2, 6 * MIB));
-    world.source.backend.model.capacity = 6 * MIB;
-    let before = world.source.windows;
-    assert!(before.0 > 0, "they have windows");
-    world.take(Step::Allocate(1, 1000));
-    assert_eq!((world.live.len(), world.source.windows), (2, before));
-    world.check();
 }

@@ -8,9 +8,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use super::device::Device;
-use super::model::Others;
+use super::model::AllHeaps;
 use crate::engine::paged::{
-    Block, BlockIndex, BlockNumber, GrowError, Load, PAGE, PageKind, PageSource, Policy, StreamHeap, Tier,
+    Block, BlockIndex, BlockNumber, GrowError, Hold, Load, PageSource, Policy, SLAB, SlabKind, StreamHeap, Tier,
     Wanted, block_size,
 };
 
@@ -42,7 +42,7 @@ impl Chance {
 
 /// Where blocks begin, as the heaps say.
 #[derive(Debug, Default)]
-struct Index(RefCell<BTreeMap<u64, BlockNumber>>, RefCell<BTreeMap<u64, PageKind>>);
+struct Index(RefCell<BTreeMap<u64, BlockNumber>>, RefCell<BTreeMap<u64, SlabKind>>);
 
 impl Index {
     fn set(&self, address: u64, number: BlockNumber) -> bool {
@@ -56,23 +56,23 @@ impl BlockIndex for Index {
         self.set(address, BlockNumber::new(Tier::Large, number))
     }
     fn clear_large(&self, address: u64, number: u32) {
-        // The block of a page has no entry.
+        // The block that is a slab has no entry.
         let gone = self.0.borrow_mut().remove(&address);
         assert_eq!(gone, Some(BlockNumber::new(Tier::Large, number)));
     }
-    fn add_page(&self, address: u64, kind: PageKind) -> bool {
+    fn add_slab(&self, address: u64, kind: SlabKind) -> bool {
         assert_eq!(self.1.borrow_mut().insert(address, kind), None);
         true
     }
-    fn remove_page(&self, address: u64) {
+    fn remove_slab(&self, address: u64) {
         assert!(self.1.borrow_mut().remove(&address).is_some());
     }
-    fn set_in_page(&self, address: u64, kind: PageKind, number: u32, _: usize) -> bool {
-        assert_eq!(self.1.borrow().get(&(address & !(PAGE as u64 - 1))), Some(&kind));
-        let tier = if kind == PageKind::Small { Tier::Small } else { Tier::Medium };
+    fn set_in_slab(&self, address: u64, kind: SlabKind, number: u32, _: usize) -> bool {
+        assert_eq!(self.1.borrow().get(&(address & !(SLAB as u64 - 1))), Some(&kind));
+        let tier = if kind == SlabKind::Small { Tier::Small } else { Tier::Medium };
         self.set(address, BlockNumber::new(tier, number))
     }
-    fn clear_in_page(&self, address: u64, _: PageKind) {
+    fn clear_in_slab(&self, address: u64, _: SlabKind) {
         assert!(self.0.borrow_mut().remove(&address).is_some());
     }
 }
@@ -107,22 +107,21 @@ struct Machine {
 }
 
 impl Machine {
-    fn new(seed: u64, base: Policy) -> Self {
+    fn new(seed: u64) -> Self {
         let mut chance = Chance(seed | 1);
         // More than a few have what is free elsewhere where it is.
         let streams = [1, 2, 3, 4, 6][chance.below(5) as usize];
         let capacity = [64, 256, 1024, 1 << 20][chance.below(4) as usize] << 20;
         let mut device = Device::new(streams, capacity);
         device.refuses = if chance.one_in(3) { 7 + chance.below(200) } else { 0 };
-        let most_mappings = if chance.one_in(3) { 20 } else { Policy::DEFAULT.most_mappings };
-        let churn = if chance.one_in(2) { 0 } else { Policy::DEFAULT.churn };
-        let room_of_heap = if chance.one_in(2) { 1 << 20 } else { Policy::DEFAULT.room_of_heap };
-        // Few sizes come again soon, and nothing here pays for leaves: heaps have windows all the same.
-        let (alike, leaves) = (u32::MAX, u64::MAX);
-        let base = Policy { most_mappings, churn, alike, leaves, room_of_heap, ..base };
-        let policy = Policy { moves: !chance.one_in(6), ..base };
-        // Half of them give memory soon rather than move it.
-        let policy = if chance.one_in(2) { Policy { patience: 40, credit: 1, ..policy } } else { policy };
+        let handle_bytes = [2, 4, 16][chance.below(3) as usize] << 20;
+        let hold = if chance.one_in(3) { Hold::Tight { over_peak: 1.02 } } else { Hold::Ample };
+        let reserve_bytes = if chance.one_in(2) { 16 << 20 } else { 0 };
+        // Half of them have moved too much soon, or leave memory of idle streams early.
+        let moves_us_per_s = if chance.one_in(2) { 40 } else { u64::MAX };
+        let idle_permille = if chance.one_in(2) { 0 } else { 1500 };
+        let moves = !chance.one_in(6);
+        let policy = Policy { handle_bytes, hold, reserve_bytes, moves_us_per_s, idle_permille, moves };
         let range = [1u64 << 30, 4 << 30, 1 << 40][chance.below(3) as usize];
         let largest = 1 + chance.below(200);
         let count = if chance.one_in(2) { 1 + chance.below(12) } else { 0 };
@@ -163,7 +162,7 @@ impl Machine {
             97 => self.unpin(),
             98 => {
                 let (stream, index) = (self.stream(), &self.index);
-                self.heaps.get_mut(&stream).unwrap().release_spare_pages(index);
+                self.heaps.get_mut(&stream).unwrap().coalesce(index);
             }
             _ => self.limit(),
         }
@@ -178,25 +177,17 @@ impl Machine {
 
     fn allocate(&mut self) {
         let (stream, size) = (self.stream(), self.size());
-        let mut heap = self.heaps.remove(&stream).unwrap();
-        let mut block = heap.allocate(size, 1, &self.index);
+        let mut block = self.heaps.get_mut(&stream).unwrap().allocate(size, 1, &self.index);
         if block.is_none() {
-            let load = Load { active: self.active, peak: self.peak };
-            let others = &mut Others(&mut self.heaps);
-            block = match self.source.grow(
-                stream,
-                &mut heap,
-                others,
-                Wanted { size, unused: 1, load },
-                &self.index,
-            ) {
+            let wanted = Wanted { size, unused: 1, load: Load { active: self.active, peak: self.peak } };
+            let heaps = &mut AllHeaps(&mut self.heaps, &self.index);
+            block = match self.source.grow(stream, heaps, wanted, &self.index) {
                 Ok(block) => Some(block),
                 Err(GrowError::OutOfMemory | GrowError::Backend("refused")) => None,
                 Err(error) => panic!("{error:?}"),
             };
             assert!(self.source.backend().held <= self.source.backend().capacity);
         }
-        self.heaps.insert(stream, heap);
         let Some(block) = block else { return };
         assert_eq!((block.size, block.address % 512), (size, 0));
         assert_eq!(self.heaps[&stream].block(block.number), Some(block));
@@ -244,9 +235,10 @@ impl Machine {
     }
 
     fn trim(&mut self) {
-        for (stream, heap) in &mut self.heaps {
+        for stream in 0..self.heaps.len() as u32 {
             let before = self.source.reserved();
-            match self.source.release_free(*stream, heap, 0) {
+            let heaps = &mut AllHeaps(&mut self.heaps, &self.index);
+            match self.source.release_free(stream, heaps, usize::MAX) {
                 Ok(bytes) => assert_eq!(self.source.reserved(), before - bytes),
                 Err(error) => assert_eq!(error, GrowError::Backend("refused")),
             }
@@ -262,21 +254,21 @@ impl Machine {
     }
 
     fn pin(&mut self) {
-        let mapped = self.source.ground.chunks().filter(|(_, chunk)| !chunk.maps.is_empty());
-        let chunks: Vec<u32> = mapped.map(|(number, _)| number).collect();
-        if !chunks.is_empty() && self.pinned.len() < 3 {
-            let chunk = chunks[self.chance.below(chunks.len() as u64) as usize];
-            let record = self.source.ground.chunk_mut(chunk).unwrap();
-            record.pins += 1;
-            self.pinned.push((chunk, record.generation));
+        let mapped = self.source.memory.handles().filter(|(_, handle)| handle.active.is_some());
+        let handles: Vec<u32> = mapped.map(|(number, _)| number).collect();
+        if !handles.is_empty() && self.pinned.len() < 3 {
+            let number = handles[self.chance.below(handles.len() as u64) as usize];
+            let handle = self.source.memory.handle_mut(number).unwrap();
+            handle.pins += 1;
+            self.pinned.push((number, handle.generation));
         }
     }
 
     fn unpin(&mut self) {
-        if let Some((chunk, generation)) = self.pinned.pop() {
-            let record = self.source.ground.chunk_mut(chunk).expect("a pinned handle is not given back");
-            assert_eq!(record.generation, generation, "a pinned handle moved");
-            record.pins -= 1;
+        if let Some((number, generation)) = self.pinned.pop() {
+            let handle = self.source.memory.handle_mut(number).expect("a pinned handle is not given back");
+            assert_eq!(handle.generation, generation, "a pinned handle moved");
+            handle.pins -= 1;
         }
     }
 
@@ -297,7 +289,7 @@ impl Machine {
         }
         self.check();
         for heap in self.heaps.values_mut() {
-            heap.release_spare_pages(&self.index);
+            heap.coalesce(&self.index);
         }
         // The first time points are made.
         self.trim();
@@ -312,9 +304,9 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is {value:?}")))
 }
 
-fn run(seed: u64, base: Policy) {
+fn run(seed: u64) {
     println!("CUDA_MEM_MACHINE_SEED={seed}");
-    let mut machine = Machine::new(seed, base);
+    let mut machine = Machine::new(seed);
     for operation in 0..RUN {
         machine.step();
         if operation % 16 == 0 {
@@ -324,23 +316,13 @@ fn run(seed: u64, base: Policy) {
     machine.end();
 }
 
-fn run_all(base: Policy) {
-    let operations = number("CUDA_MEM_MACHINE_OPERATIONS").unwrap_or(60_000);
-    if let Some(seed) = number("CUDA_MEM_MACHINE_SEED") {
-        return run(seed, base);
-    }
-    for seed in 1..=operations.div_ceil(RUN) {
-        run(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15), base);
-    }
-}
-
 #[test]
 fn random_work_loses_nothing_and_breaks_no_order() {
-    run_all(Policy::DEFAULT);
-}
-
-/// As where much is held: no block has a window of its own.
-#[test]
-fn random_work_where_much_is_held_loses_nothing_and_breaks_no_order() {
-    run_all(Policy { little: 0, ..Policy::DEFAULT });
+    let operations = number("CUDA_MEM_MACHINE_OPERATIONS").unwrap_or(60_000);
+    if let Some(seed) = number("CUDA_MEM_MACHINE_SEED") {
+        return run(seed);
+    }
+    for seed in 1..=operations.div_ceil(RUN) {
+        run(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    }
 }

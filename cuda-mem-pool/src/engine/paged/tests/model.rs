@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::engine::paged::{Backend, Heaps, StreamHeap};
+use crate::engine::paged::{Backend, BlockIndex, Heaps, StreamHeap};
 
 /// Moves forward with every operation of the trace; the device is `lag` of them behind.
 #[derive(Debug)]
@@ -56,6 +56,15 @@ impl Model {
         self.creates + self.maps + self.accesses + self.unmap_calls
     }
 
+    pub(super) fn map_one(&mut self, address: u64, bytes: usize, memory: u64) {
+        assert_eq!(self.memory.get(&memory), Some(&bytes));
+        assert!(address.is_multiple_of(2 << 20));
+        let before = self.mapped.range(..address + bytes as u64).next_back();
+        assert!(before.is_none_or(|(start, (bytes, _))| start + *bytes as u64 <= address), "mapped twice");
+        self.maps += 1;
+        self.mapped.insert(address, (bytes, memory));
+    }
+
     /// Handle and offset behind an address.
     pub(super) fn translate(&self, address: u64) -> (u64, u64, u64) {
         let (start, (bytes, memory)) = self.mapped.range(..=address).next_back().expect("nothing is mapped");
@@ -66,9 +75,9 @@ impl Model {
 
 impl Backend for Model {
     type Error = &'static str;
-    type Mark = u64;
+    type Point = u64;
 
-    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, &'static str> {
+    fn reserve(&mut self, bytes: u64, _: usize) -> Result<Option<u64>, &'static str> {
         let address = self.next_address;
         self.next_address += bytes + (1 << 30);
         Ok(Some(address))
@@ -86,27 +95,11 @@ impl Backend for Model {
         Ok(Some(self.next_memory))
     }
 
-    fn map(&mut self, address: u64, bytes: usize, memory: u64) -> Result<(), &'static str> {
-        assert_eq!(self.memory.get(&memory), Some(&bytes));
-        assert!(address.is_multiple_of(2 << 20));
-        let before = self.mapped.range(..address + bytes as u64).next_back();
-        assert!(before.is_none_or(|(start, (bytes, _))| start + *bytes as u64 <= address), "mapped twice");
-        self.maps += 1;
+    fn map(&mut self, address: u64, bytes: usize, row: &[u64]) -> (usize, Result<(), &'static str>) {
         self.accesses += 1;
-        self.mapped.insert(address, (bytes, memory));
-        Ok(())
-    }
-
-    fn map_row(&mut self, address: u64, row: &[(usize, u64)]) -> (usize, Result<(), &'static str>) {
-        let accesses = self.accesses + 1;
-        let mut end = address;
-        for (done, (bytes, memory)) in row.iter().enumerate() {
-            if let Err(error) = self.map(end, *bytes, *memory) {
-                return (done, Err(error));
-            }
-            end += *bytes as u64;
+        for (at, memory) in (address..).step_by(bytes).zip(row) {
+            self.map_one(at, bytes, *memory);
         }
-        self.accesses = accesses;
         (row.len(), Ok(()))
     }
 
@@ -129,30 +122,36 @@ impl Backend for Model {
         Ok(())
     }
 
-    fn mark(&mut self, _heap: u32) -> Result<Option<u64>, &'static str> {
+    fn point(&mut self, _heap: u32) -> Result<Option<u64>, &'static str> {
         self.marks += 1;
         Ok(Some(self.now + self.lag))
     }
 
-    fn is_done(&mut self, mark: &u64) -> Result<bool, &'static str> {
-        Ok(*mark <= self.now)
+    fn is_done(&mut self, point: &u64) -> Result<bool, &'static str> {
+        Ok(*point <= self.now)
     }
 
-    fn wait(&mut self, _waiter: u32, _of: u32, _mark: &u64) -> Result<bool, &'static str> {
+    fn wait(&mut self, _waiter: u32, _of: u32, _point: &u64) -> Result<bool, &'static str> {
         self.waits += 1;
         Ok(true)
     }
 }
 
-/// All heaps but the one at work.
-pub(super) struct Others<'h>(pub(super) &'h mut BTreeMap<u32, StreamHeap>);
+/// The heaps of all streams.
+pub(super) struct AllHeaps<'h, I: BlockIndex>(pub(super) &'h mut BTreeMap<u32, StreamHeap>, pub(super) &'h I);
 
-impl Heaps for Others<'_> {
-    fn others(&self) -> Vec<u32> {
-        self.0.keys().copied().collect()
+impl<I: BlockIndex> Heaps for AllHeaps<'_, I> {
+    fn others(&self, but: u32) -> Vec<u32> {
+        self.0.keys().copied().filter(|number| *number != but).collect()
     }
 
     fn with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
         self.0.get_mut(&heap).map(body)
+    }
+
+    fn with_coalesced<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
+        let heap = self.0.get_mut(&heap)?;
+        heap.coalesce(self.1);
+        Some(body(heap))
     }
 }
