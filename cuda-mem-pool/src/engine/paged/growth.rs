@@ -1,6 +1,6 @@
 //! Gets a device's memory for heaps in which nothing free fits.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::backend::Backend;
 use super::heap::{Block, StreamHeap};
@@ -201,6 +201,8 @@ impl<B: Backend> PageSource<B> {
     /// Sets the most that may be held, in bytes; what is held already stays. The handles that are made from now on suit the limit.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
+        let total = usize::try_from(self.total).unwrap_or(usize::MAX);
+        self.policy.handle_bytes = Policy::for_memory(limit.min(total)).handle_bytes;
     }
 
     /// Host memory that the records take, in bytes.
@@ -241,16 +243,37 @@ impl<B: Backend> PageSource<B> {
     ) -> Result<Block, GrowError<B::Error>> {
         self.round += 1;
         self.asked.insert(heap, self.round);
-        let mut headroom = self.headroom(wanted);
+        let headroom = self.headroom(wanted);
+        // Handles have one size, unless the limit changed while memory was held.
+        let unit = self.policy.handle_bytes;
+        let units: BTreeSet<usize> = self.memory.ranges_of(heap).map(|range| range.unit).chain([unit]).collect();
+        for unit in units.into_iter().rev() {
+            match self.grow_by(unit, heap, heaps, (wanted, headroom), index) {
+                Err(GrowError::OutOfMemory) => {}
+                grown => return grown,
+            }
+        }
+        Err(GrowError::OutOfMemory)
+    }
+
+    /// As [`PageSource::grow`], with handles of one size.
+    fn grow_by(
+        &mut self,
+        unit: usize,
+        heap: u32,
+        heaps: &mut impl Heaps,
+        (wanted, mut headroom): (Wanted, Headroom),
+        index: &impl BlockIndex,
+    ) -> Result<Block, GrowError<B::Error>> {
         let mut has_new_range = false;
         loop {
             let done = self.timelines.entry(heap).or_default().reached(self.round, &mut self.backend);
-            let planned = heaps.with(heap, |mine| self.plan(heap, mine, (wanted, headroom, done), index));
+            let planned = heaps.with(heap, |mine| self.plan(unit, heap, mine, (wanted, headroom, done), index));
             match planned.ok_or(GrowError::NoNumbers)? {
                 Planned::Block(block) => return Ok(block),
                 Planned::NoRange if has_new_range => return Err(GrowError::OutOfMemory),
                 Planned::NoRange => {
-                    self.add_range(heap, wanted.size)?;
+                    self.add_range(heap, wanted.size, unit)?;
                     has_new_range = true;
                 }
                 Planned::Fill(mut plan) => match self.fill(&mut plan, heaps, wanted, headroom) {
@@ -276,6 +299,7 @@ impl<B: Backend> PageSource<B> {
     /// A block that fits by now, or the window that lacks the fewest handles, with what is free in it and what it takes from the same heap.
     fn plan(
         &mut self,
+        unit: usize,
         heap: u32,
         mine: &mut StreamHeap,
         (wanted, headroom, done): (Wanted, Headroom, u64),
@@ -297,12 +321,11 @@ impl<B: Backend> PageSource<B> {
         } else {
             Need { size, alignment: super::sizes::GRANULE as u64 }
         };
-        let unit = self.policy.handle_bytes;
         let has_room = headroom.first >= need.size.next_multiple_of(unit) + unit;
         let needs_free = self.policy.moves && (!has_room || self.memory.has_stale());
         let free = if needs_free { self.wholly_free(heap, mine) } else { Vec::new() };
         let numbers: HashSet<u32> = free.iter().map(|free| free.handle).collect();
-        let found = Search::new(&self.memory, &mine.large, need, done, &numbers).find(heap);
+        let found = Search::new(&self.memory, &mine.large, need, done, &numbers).find(heap, unit);
         let Some(window) = found else { return Planned::NoRange };
         Planned::Fill(self.claim(heap, mine, window, free, headroom))
     }
@@ -328,8 +351,7 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// Reserves a range of addresses for a heap, long enough for a block.
-    fn add_range(&mut self, heap: u32, size: usize) -> Result<(), GrowError<B::Error>> {
-        let unit = self.policy.handle_bytes;
+    fn add_range(&mut self, heap: u32, size: usize, unit: usize) -> Result<(), GrowError<B::Error>> {
         let needed = (size as u64).saturating_mul(2).next_multiple_of(unit as u64).saturating_add(unit as u64);
         let wanted = self.total.saturating_mul(RANGE_FACTOR).next_multiple_of(unit as u64).max(needed);
         // Where there are not as many addresses in a row, those that are needed do.

@@ -300,6 +300,12 @@ impl Memory {
         Some(self.unmapped.swap_remove(at))
     }
 
+    /// How many handles of `unit` bytes are mapped nowhere.
+    pub(super) fn unmapped(&self, unit: usize) -> usize {
+        let fits = |number: &&u32| self.handles.get(**number).is_some_and(|handle| handle.bytes == unit);
+        self.unmapped.iter().filter(fits).count()
+    }
+
     /// Takes any handle that is mapped nowhere.
     pub(super) fn take_any_unmapped(&mut self) -> Option<u32> {
         self.unmapped.pop()

@@ -112,25 +112,35 @@ impl<B: Backend> PageSource<B> {
         wanted: Wanted,
         headroom: Headroom,
     ) -> Result<bool, GrowError<B::Error>> {
-        let lacks = plan.window.lacks();
+        let (lacks, unit) = (plan.window.lacks(), plan.window.unit);
+        if !self.policy.moves {
+            return self.make_all(plan, lacks, headroom);
+        }
         // Idle streams that hold much more than anybody ever had in use leave it to others.
-        let held = self.memory.bytes().saturating_add(plan.new * plan.window.unit);
+        let held = self.memory.bytes().saturating_add(plan.new * unit);
         let peak = wanted.load.peak.max(wanted.load.active.saturating_add(wanted.size));
         let is_too_much = held > (peak / 1000).saturating_mul(self.policy.idle_permille).saturating_add(IDLE_BYTES);
-        if plan.new > 0 && self.policy.moves && is_too_much {
+        if plan.new > 0 && is_too_much {
             self.take_from_others(plan, heaps, lacks, true);
         }
-        while plan.moved.len() + plan.made.len() < lacks && plan.made.len() < plan.new {
+        let new = plan.new.min(lacks.saturating_sub(plan.moved.len()));
+        self.take_from_others(plan, heaps, lacks - new, false);
+        self.make_all(plan, lacks, headroom)
+    }
+
+    /// Makes the handles that a window still lacks, if there can be as many, and maps all.
+    fn make_all(
+        &mut self,
+        plan: &mut Plan,
+        lacks: usize,
+        headroom: Headroom,
+    ) -> Result<bool, GrowError<B::Error>> {
+        let missing = lacks.saturating_sub(plan.moved.len());
+        if missing > headroom.last / plan.window.unit + self.memory.unmapped(plan.window.unit) {
+            return Ok(false);
+        }
+        while plan.made.len() < missing {
             if !self.make(plan)? {
-                return Ok(false);
-            }
-        }
-        if self.policy.moves {
-            self.take_from_others(plan, heaps, lacks, false);
-        }
-        let reserve = headroom.last / plan.window.unit;
-        while plan.moved.len() + plan.made.len() < lacks {
-            if plan.made.len() >= reserve || !self.make(plan)? {
                 return Ok(false);
             }
         }
@@ -156,13 +166,13 @@ impl<B: Backend> PageSource<B> {
         Ok(true)
     }
 
-    /// Takes wholly free handles of other heaps, those of the heap that asked for nothing for longest first. Those whose work is done if
-    /// `quiet`; else the stream waits on the device for the others.
+    /// Takes wholly free handles of other heaps until there are `lacks` that move, those of the heap that asked for nothing for longest first.
+    /// Only handles whose work is done if `quiet`; else the stream waits on the device for the work with the others.
     fn take_from_others(&mut self, plan: &mut Plan, heaps: &mut impl Heaps, lacks: usize, quiet: bool) {
         let mut others = heaps.others(plan.heap);
         others.sort_by_key(|other| self.asked.get(other).copied().unwrap_or(0));
         for other in others {
-            let missing = lacks.saturating_sub(plan.moved.len() + plan.made.len());
+            let missing = lacks.saturating_sub(plan.moved.len());
             if missing == 0 {
                 return;
             }

@@ -19,7 +19,7 @@ pub enum Hold {
 /// The [module](super) has an example.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
-    /// The size of every new handle, a power of two of at least 2 MiB. The driver's time goes with the number of handles, and what a
+    /// The size of every new handle, a multiple of 2 MiB. The driver's time goes with the number of handles, and what a
     /// block leaves of a handle cannot be moved.
     pub handle_bytes: usize,
     /// What is left to others on the device: libraries, lazily loaded modules, graphs, neighbours. It is used when nothing else helps.
@@ -35,26 +35,20 @@ pub struct Policy {
     pub idle_permille: usize,
 }
 
-/// A limit is made of about so many handles.
-const HANDLES: usize = 2048;
-const SMALLEST_HANDLE: usize = SLAB;
-const LARGEST_HANDLE: usize = 16 << 20;
+/// A small memory is made of about so many handles.
+const HANDLES: usize = 640;
+const LARGEST_HANDLE: usize = 20 << 20;
 
 impl Policy {
     /// For an allocator that may hold so many bytes: the device's memory, or the limit where that is less.
     ///
-    /// Handles are 2 MiB up to 4 GiB, 16 MiB from 16 GiB on. So what cannot be moved because a block is in it is about the same part of
-    /// the memory everywhere.
+    /// Handles have about a 640th of the memory, 20 MiB from 12 GiB on. Smaller ones would take more calls to fill a device, larger ones
+    /// leave more that cannot be moved because a block is in it.
     #[must_use]
     pub const fn for_memory(bytes: usize) -> Self {
-        let wanted = (bytes / HANDLES).next_power_of_two();
-        let handle_bytes = if wanted < SMALLEST_HANDLE {
-            SMALLEST_HANDLE
-        } else if wanted > LARGEST_HANDLE {
-            LARGEST_HANDLE
-        } else {
-            wanted
-        };
+        let wanted = (bytes / HANDLES).next_multiple_of(SLAB);
+        let handle_bytes = if wanted < LARGEST_HANDLE { wanted } else { LARGEST_HANDLE };
+        let handle_bytes = if handle_bytes < SLAB { SLAB } else { handle_bytes };
         Self {
             handle_bytes,
             reserve_bytes: 0,

@@ -114,11 +114,11 @@ impl<'s> Search<'s> {
         Self { memory, spans, need, done, free, returns: !free.is_empty(), best: None }
     }
 
-    /// The window of the heap that lacks the fewest handles, the lowest of those.
-    pub(super) fn find(mut self, heap: u32) -> Option<Window> {
+    /// The window of the heap that lacks the fewest handles of `unit` bytes, the lowest of those.
+    pub(super) fn find(mut self, heap: u32, unit: usize) -> Option<Window> {
         loop {
             let mut found: Option<(&Range, Best)> = None;
-            for range in self.memory.ranges_of(heap) {
+            for range in self.memory.ranges_of(heap).filter(|range| range.unit == unit) {
                 self.best = None;
                 self.walk(range);
                 let is_better = |best: &Best| found.is_none_or(|(_, known)| best.lacks < known.lacks);
