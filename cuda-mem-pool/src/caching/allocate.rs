@@ -9,7 +9,7 @@ use crate::engine::paged::{BlockNumber, GrowError, Load, MEDIUM, Policy, StreamH
 use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::Ordering;
-use crate::statistics::{ActiveBytes, PoolSize, ShardGuard};
+use crate::statistics::{PoolSize, ShardGuard};
 
 /// What was asked for.
 #[derive(Debug, Clone, Copy)]
@@ -194,13 +194,13 @@ impl Shared {
         &self,
         slot: &StreamSlot,
         request: Request,
-        active: Option<ActiveBytes>,
+        active: Option<u64>,
     ) -> Result<Option<u64>> {
         if let Some(address) = self.take_of_kept(slot, request) {
             return Ok(Some(address));
         }
-        // Before others wait for what is taken next: this may wait for those who count.
-        let ActiveBytes { now, peak } = active.unwrap_or_else(|| self.ledger.glance_at_active_bytes());
+        let now = active.unwrap_or_else(|| self.counter.active_bytes());
+        let peak = self.counter.peak_active_bytes();
         let bytes = |count: u64| usize::try_from(count).unwrap_or(0);
         // The page source knows nothing of private blocks.
         let others = self.private.active();

@@ -12,7 +12,6 @@ use crate::engine::segments::MOST;
 use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{Ordering, lock};
-use crate::statistics::ActiveBytes;
 
 /// One step, for a request of a stream: whether it may have helped.
 type Step = fn(&Shared, &StreamSlot, Request) -> Result<bool>;
@@ -143,14 +142,14 @@ impl Shared {
     /// does not work beside it any more.
     ///
     /// What is active afterwards, if that had to be looked at: it is a sum over all heaps, and whoever grows needs it next.
-    pub(super) fn catch_up(&self, slot: &StreamSlot) -> Option<ActiveBytes> {
+    pub(super) fn catch_up(&self, slot: &StreamSlot) -> Option<u64> {
         if self.pending.is_empty() {
             return None;
         }
-        let ActiveBytes { now, peak } = self.ledger.glance_at_active_bytes();
+        let now = self.counter.active_bytes();
         let room = usize::try_from(now).unwrap_or(usize::MAX) / Policy::WAITS_ON;
         let back = self.hold_up_all(self.pending.take_behind(slot.number, room, &self.observer));
-        Some(ActiveBytes { now: now.saturating_sub(back as u64), peak })
+        Some(now.saturating_sub(back as u64))
     }
 
     /// Has the streams of these blocks wait for what other streams do with them; how many bytes those had that could.

@@ -26,7 +26,7 @@ use crate::engine::paged::{Heaps, PAGE, PageSource, Policy, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, OverCalls, lock, lock_over_calls};
-use crate::statistics::{DeviceStatistics, PeakLedger, ShardGuard, Stat};
+use crate::statistics::{DeviceStatistics, PeakCounter, ShardGuard, Stat};
 
 /// How much of the address space is reserved at once, in multiples of the device's memory: windows leave room behind them, and
 /// old mappings stay until their addresses are needed.
@@ -47,7 +47,7 @@ pub(super) struct Shared {
     pub(super) pending: Pending,
     pub(super) private: Private,
     pub(super) rounding: Rounding,
-    pub(super) ledger: PeakLedger,
+    pub(super) counter: PeakCounter,
     pub(super) counts: Arc<Mutex<DeviceStatistics>>,
     /// The bytes of handles that small blocks needed.
     pub(super) small_bytes: Arc<AtomicU64>,
@@ -111,8 +111,8 @@ impl Shared {
         let vmm = Vmm::new(context, Arc::clone(&slots), told)?;
         let source = PageSource::new(vmm, policy, range);
         let limit = limit(options.memory_fraction, total)?;
-        let ledger = PeakLedger::new(options.statistics);
-        let private = Private::new(context, ledger.shard(), options.segments);
+        let counter = PeakCounter::default();
+        let private = Private::new(context, counter.shard(), options.segments);
         let shared = Self {
             // 0 names none.
             id: by_heap::next_id() + 1,
@@ -127,7 +127,7 @@ impl Shared {
             pending: Pending::default(),
             private,
             rounding: Rounding::new(&options.segments),
-            ledger,
+            counter,
             counts,
             small_bytes,
             small: Mutex::default(),
@@ -191,7 +191,7 @@ impl Shared {
                 (slot, Some(last))
             }
             None => {
-                let slot = StreamSlot::new(numbers.made, stream, self.ledger.shard());
+                let slot = StreamSlot::new(numbers.made, stream, self.counter.shard());
                 let slot = self.slots.add(slot).ok_or(Error::TooManyStreams { most: super::slot::MOST })?;
                 numbers.made += 1;
                 (slot, None)

@@ -1,6 +1,6 @@
 //! All figures of a device's allocator, under PyTorch's keys.
 
-use super::ledger::LiveStatistics;
+use super::figures::LiveStatistics;
 use super::stat::{PoolStat, Stat};
 
 /// The statistics of a device's caching allocator, as `torch.cuda.memory_stats()` names them.
@@ -55,7 +55,7 @@ pub struct DeviceStatistics {
 }
 
 impl DeviceStatistics {
-    /// Puts in what a [`PeakLedger`](super::PeakLedger) keeps.
+    /// Replaces what allocators count of their blocks.
     #[must_use]
     pub fn with_live(mut self, live: &LiveStatistics) -> Self {
         self.allocation = live.allocation;

@@ -28,8 +28,8 @@ impl Shared {
         request: Request,
         pool: MempoolId,
     ) -> Result<OutOfMemoryReport> {
-        self.count_all_left();
-        let live = self.ledger.read();
+        self.count_all_frees();
+        let live = self.counter.read();
         let bytes = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
         let (in_blocks, active) =
             (bytes(live.allocated_bytes.all.current), bytes(live.active_bytes.all.current));

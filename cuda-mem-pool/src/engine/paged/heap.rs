@@ -267,6 +267,19 @@ impl StreamHeap {
         large.saturating_add(self.small.used_bytes()).saturating_add(self.medium.used_bytes())
     }
 
+    /// The bytes of the pages that small blocks lie in.
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.small.all_pages().saturating_add(self.medium.all_pages()).saturating_mul(PAGE)
+    }
+
+    /// The bytes that are free outside of pages.
+    pub(crate) fn free_beside_pages(&self) -> usize {
+        let in_ranges = self.small.pages().saturating_add(self.medium.pages()).saturating_mul(PAGE);
+        let nested = self.nest.used_bytes().saturating_add(self.page_bytes().saturating_sub(in_ranges));
+        let free = self.large.free_bytes().saturating_add(self.large.kept_bytes());
+        free.saturating_add(self.nest.held_bytes().saturating_sub(nested))
+    }
+
     /// Whether nobody has any of it.
     pub(crate) fn is_idle(&self) -> bool {
         // The pages are counted last, which takes a look at each.

@@ -160,6 +160,11 @@ impl Pages {
         self.numbers.values().filter(|number| **number & NESTED == 0).count()
     }
 
+    /// How many pages there are.
+    pub(super) fn all_pages(&self) -> usize {
+        self.numbers.len()
+    }
+
     pub(super) fn has(&self, page: u64) -> bool {
         self.numbers.contains_key(&page)
     }
