@@ -11,7 +11,6 @@ impl Shared {
         let bytes_of_small = self.bytes_of_small();
         let (oversize_blocks, oversize_segments) = self.oversize();
         self.count_all_frees();
-        let live = self.counter.read();
         let max_split_size = self.private.max_split_size();
         let mut counts = lock(&self.counts);
         counts.inactive_split.set(small.0, large.0);
@@ -22,7 +21,9 @@ impl Shared {
         // Some of it may have gone back since.
         of_small.set(bytes_of_small.min(counts.reserved_bytes.large_pool.current));
         let reserved_bytes = cut_off(counts.reserved_bytes, *of_small);
-        DeviceStatistics { max_split_size, reserved_bytes, ..counts.with_live(&live) }
+        let mut statistics = DeviceStatistics { max_split_size, reserved_bytes, ..*counts };
+        self.counter.read(&mut statistics);
+        statistics
     }
 
     pub(super) fn reset_peak_statistics(&self) {

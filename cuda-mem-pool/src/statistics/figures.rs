@@ -1,24 +1,8 @@
-//! The figures of a [`PeakCounter`](super::PeakCounter): as plain numbers, as atomics, and as they are reported.
+//! The figures of a [`PeakCounter`](super::PeakCounter): as plain numbers, as atomics, and under PyTorch's names.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::stat::{PoolSize, PoolStat, Stat};
-
-/// What allocators count of their blocks, under PyTorch's names. It is a part of [`DeviceStatistics`](super::DeviceStatistics),
-/// which has an example.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LiveStatistics {
-    /// Blocks that somebody has.
-    pub allocation: PoolStat,
-    /// Their bytes.
-    pub allocated_bytes: PoolStat,
-    /// Blocks that somebody has or that a stream still uses.
-    pub active: PoolStat,
-    /// Their bytes.
-    pub active_bytes: PoolStat,
-    /// Their bytes, as they were asked for.
-    pub requested_bytes: PoolStat,
-}
 
 /// Blocks, their bytes, active blocks, their bytes, requested bytes.
 pub(super) type Row = [i64; 5];
@@ -134,21 +118,16 @@ impl AtomicFigures {
     }
 }
 
-impl LiveStatistics {
-    pub(super) fn new(now: Figures, peak: Figures, allocated: Figures, freed: Figures) -> Self {
-        let figure = |figure: usize| {
-            let stat = |side: usize| {
-                let of = |figures: Figures| u64::try_from(figures.0[side][figure]).unwrap_or(0);
-                Stat { current: of(now), peak: of(peak), allocated: of(allocated), freed: of(freed) }
-            };
-            PoolStat { all: stat(0), small_pool: stat(1), large_pool: stat(2) }
-        };
-        Self {
-            allocation: figure(0),
-            allocated_bytes: figure(1),
-            active: figure(2),
-            active_bytes: figure(3),
-            requested_bytes: figure(4),
-        }
-    }
+/// The figures of both pools and of each, in the order of a [`Row`].
+pub(super) fn pool_stats(now: Figures, peak: Figures, allocated: Figures, freed: Figures) -> [PoolStat; 5] {
+    std::array::from_fn(|figure| {
+        let of = |figures: Figures, side: usize| u64::try_from(figures.0[side][figure]).unwrap_or(0);
+        let [all, small_pool, large_pool] = std::array::from_fn(|side| Stat {
+            current: of(now, side),
+            peak: of(peak, side),
+            allocated: of(allocated, side),
+            freed: of(freed, side),
+        });
+        PoolStat { all, small_pool, large_pool }
+    })
 }

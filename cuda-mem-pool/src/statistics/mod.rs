@@ -10,7 +10,6 @@ mod shard;
 mod stat;
 
 pub use device::DeviceStatistics;
-pub use figures::LiveStatistics;
 pub(crate) use peak::PeakCounter;
 pub(crate) use shard::{Shard, ShardGuard};
 pub use stat::{PoolSize, PoolStat, Stat};

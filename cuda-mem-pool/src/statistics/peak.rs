@@ -16,7 +16,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
-use super::figures::{AtomicFigures, Figures, LiveStatistics, Row, UNLIMITED};
+use super::device::DeviceStatistics;
+use super::figures::{AtomicFigures, Figures, Row, UNLIMITED, pool_stats};
 use super::shard::{Cells, Shard};
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock_soon, try_lock};
 
@@ -79,15 +80,21 @@ impl PeakCounter {
         Shard::new(Arc::clone(&self.0), cells)
     }
 
-    /// All figures. They are exact if no call is under way; calls that are may each be in some of them and not in others. Takes no
-    /// shard's lock.
-    pub(crate) fn read(&self) -> LiveStatistics {
+    /// Sets the figures of blocks. They are exact if no call is under way; calls that are may each be in some of them and not in
+    /// others. Takes no shard's lock.
+    pub(crate) fn read(&self, statistics: &mut DeviceStatistics) {
         let list = lock_soon(&self.0.list);
         let (now, allocated) = list.sums();
         let peak = self.0.peak().max(now);
         let (base_allocated, base_freed) = list.base;
         let freed = allocated.minus(now).minus(base_freed);
-        LiveStatistics::new(now, peak, allocated.minus(base_allocated), freed)
+        [
+            statistics.allocation,
+            statistics.allocated_bytes,
+            statistics.active,
+            statistics.active_bytes,
+            statistics.requested_bytes,
+        ] = pool_stats(now, peak, allocated.minus(base_allocated), freed);
     }
 
     /// Active bytes, as [`PeakCounter::read`] has them.
@@ -257,7 +264,10 @@ impl PeakCounter {
         self.0.rest_all(&mut tier);
         tier.is_concurrent = true;
     }
+}
 
+#[cfg(all(test, not(loom)))]
+impl PeakCounter {
     pub(crate) fn is_concurrent(&self) -> bool {
         lock_soon(&self.0.tier).is_concurrent
     }

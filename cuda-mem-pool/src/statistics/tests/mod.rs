@@ -4,3 +4,11 @@ mod models;
 mod sequential;
 #[cfg(not(loom))]
 mod threads;
+
+use super::{DeviceStatistics, PeakCounter};
+
+fn read(counter: &PeakCounter) -> DeviceStatistics {
+    let mut statistics = DeviceStatistics::default();
+    counter.read(&mut statistics);
+    statistics
+}

@@ -4,12 +4,13 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 
+use super::read;
 use crate::statistics::*;
 
 const SMALL: PoolSize = PoolSize::Small;
 
 fn bytes(counter: &PeakCounter) -> Stat {
-    counter.read().requested_bytes.all
+    read(counter).requested_bytes.all
 }
 
 /// The shard is a lock: for its own figures and, paused or not, for what else is behind it.
@@ -34,7 +35,7 @@ fn who_has_a_shard_sees_what_the_last_one_did() {
             work(&shared);
             thread.join().unwrap();
             assert_eq!(shared.1.load(Ordering::Relaxed), 2);
-            assert_eq!(counter.read().allocation.all, Stat { current: 2, peak: 2, allocated: 2, freed: 0 });
+            assert_eq!(read(&counter).allocation.all, Stat { current: 2, peak: 2, allocated: 2, freed: 0 });
         });
     }
 }

@@ -1,5 +1,6 @@
 //! Against a plain count.
 
+use super::read;
 use crate::statistics::*;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -58,7 +59,7 @@ impl Block {
 /// As PyTorch counts: each figure by itself, at each step.
 #[derive(Debug, Default)]
 struct Model {
-    counted: LiveStatistics,
+    counted: DeviceStatistics,
     live: Vec<Block>,
     pending: Vec<Block>,
 }
@@ -90,7 +91,7 @@ impl Model {
     }
 
     fn each(&mut self, change: fn(&mut PoolStat)) {
-        let LiveStatistics { allocation, allocated_bytes, active, active_bytes, requested_bytes } =
+        let DeviceStatistics { allocation, allocated_bytes, active, active_bytes, requested_bytes, .. } =
             &mut self.counted;
         [allocation, allocated_bytes, active, active_bytes, requested_bytes].into_iter().for_each(change);
     }
@@ -101,7 +102,7 @@ fn take(blocks: &mut Vec<Block>, index: Index) -> Option<Block> {
 }
 
 /// What the model is told, the counter is told too. Gives the figures of both at each `Read` and at the end.
-fn run(counter: &PeakCounter, steps: Vec<Step>, mut check: impl FnMut(LiveStatistics, LiveStatistics)) {
+fn run(counter: &PeakCounter, steps: Vec<Step>, mut check: impl FnMut(DeviceStatistics, DeviceStatistics)) {
     let mut shards: Vec<_> = (0..SHARDS).map(|_| counter.shard()).collect();
     let mut model = Model::default();
     for step in steps {
@@ -154,7 +155,7 @@ fn run(counter: &PeakCounter, steps: Vec<Step>, mut check: impl FnMut(LiveStatis
                 model.give_back(block);
                 model.end(block);
             }
-            Step::Read => check(counter.read(), model.counted),
+            Step::Read => check(read(counter), model.counted),
             Step::ResetPeak => {
                 counter.reset_peak();
                 model.each(PoolStat::reset_peak);
@@ -166,11 +167,11 @@ fn run(counter: &PeakCounter, steps: Vec<Step>, mut check: impl FnMut(LiveStatis
         }
         assert_eq!(counter.active_bytes(), model.counted.active_bytes.all.current);
     }
-    check(counter.read(), model.counted);
+    check(read(counter), model.counted);
 }
 
-fn figures(live: LiveStatistics) -> impl Iterator<Item = Stat> {
-    let LiveStatistics { allocation, allocated_bytes, active, active_bytes, requested_bytes } = live;
+fn figures(live: DeviceStatistics) -> impl Iterator<Item = Stat> {
+    let DeviceStatistics { allocation, allocated_bytes, active, active_bytes, requested_bytes, .. } = live;
     [allocation, allocated_bytes, active, active_bytes, requested_bytes]
         .into_iter()
         .flat_map(|figure| [figure.all, figure.small_pool, figure.large_pool])
@@ -221,7 +222,7 @@ fn the_most_that_ever_was_active_outlives_resets() {
     counter.reset_peak();
     shard.hold().allocate(LARGE, 1 << 20, 1 << 20);
     assert_eq!(counter.peak_active_bytes(), 4 << 20);
-    assert_eq!(counter.read().active_bytes.all.peak, 1 << 20);
+    assert_eq!(read(&counter).active_bytes.all.peak, 1 << 20);
     shard.hold().allocate(LARGE, 5 << 20, 5 << 20);
     assert_eq!(counter.peak_active_bytes(), 6 << 20);
 }
@@ -240,7 +241,7 @@ fn one_that_goes_on_alone_has_exact_peaks_again() {
     assert!(!counter.is_concurrent());
     one.hold().allocate(LARGE, 9 << 20, 9 << 20);
     one.hold().free(LARGE, 9 << 20, 9 << 20);
-    assert_eq!(counter.read().active_bytes.all.peak, 17 << 20);
+    assert_eq!(read(&counter).active_bytes.all.peak, 17 << 20);
     // While somebody counts in another shard it stays as it is.
     counter.be_concurrent();
     let mut guard = other.hold();
@@ -263,5 +264,5 @@ fn the_next_heap_takes_a_shard_over() {
         counter.shard().hold().allocate(SMALL, 512, 500);
     }
     assert_eq!(counter.shards(), 1);
-    assert_eq!(counter.read().requested_bytes.small_pool.current, 50_000);
+    assert_eq!(read(&counter).requested_bytes.small_pool.current, 50_000);
 }
