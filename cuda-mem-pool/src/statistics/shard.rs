@@ -3,6 +3,7 @@
 //! Whether the shard is active is a bit in the lock's word. Taking an active shard is one compare-exchange, giving it back one store,
 //! and counting in between plain loads and stores behind one comparison with limits.
 
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 // The model checker sees no more of the figures than who touches them: else it would look at little else.
@@ -33,7 +34,7 @@ pub(crate) struct Shard {
 #[derive(Debug)]
 pub(crate) struct ShardGuard<'s> {
     shard: &'s Shard,
-    is_counting: bool,
+    is_counting: Cell<bool>,
     /// The lock is given back by the thread that has taken it.
     _here: PhantomData<*const ()>,
 }
@@ -49,7 +50,7 @@ impl Shard {
         let lock = &self.cells.lock;
         // Acquire: what the last holder did is done.
         match lock.compare_exchange(ACTIVE, ACTIVE | HELD, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Some(ShardGuard { shard: self, is_counting: true, _here: PhantomData }),
+            Ok(_) => Some(ShardGuard { shard: self, is_counting: Cell::new(true), _here: PhantomData }),
             Err(now) => self.try_hold_at(now),
         }
     }
@@ -60,7 +61,7 @@ impl Shard {
             let lock = &self.cells.lock;
             match lock.compare_exchange_weak(now, now | HELD, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {
-                    let is_counting = now & ACTIVE != 0;
+                    let is_counting = Cell::new(now & ACTIVE != 0);
                     return Some(ShardGuard { shard: self, is_counting, _here: PhantomData });
                 }
                 Err(other) => now = other,
@@ -94,42 +95,42 @@ impl Drop for Shard {
 impl ShardGuard<'_> {
     /// Counts a block of `bytes`, of which `requested` were asked for.
     #[inline]
-    pub(crate) fn allocate(&mut self, pool: PoolSize, bytes: usize, requested: usize) {
+    pub(crate) fn allocate(&self, pool: PoolSize, bytes: usize, requested: usize) {
         let counter = &*self.shard.counter;
         self.cells().allocate(counter, pool, bytes as i64, requested as i64, true);
     }
 
     /// As [`ShardGuard::allocate`], unless a peak would rise; whether it is counted.
     #[inline]
-    pub(crate) fn allocate_below_peak(&mut self, pool: PoolSize, bytes: usize, requested: usize) -> bool {
+    pub(crate) fn allocate_below_peak(&self, pool: PoolSize, bytes: usize, requested: usize) -> bool {
         let counter = &*self.shard.counter;
         self.cells().allocate(counter, pool, bytes as i64, requested as i64, false)
     }
 
     /// A block is given back that no stream uses. It may have been counted in another shard; so for the two below.
     #[inline]
-    pub(crate) fn free(&mut self, pool: PoolSize, bytes: usize, requested: usize) {
+    pub(crate) fn free(&self, pool: PoolSize, bytes: usize, requested: usize) {
         let shard = self.shard;
         self.cells().free(shard, pool, bytes as i64, requested as i64);
     }
 
     /// A block is given back that a stream still uses: it stays active.
-    pub(crate) fn request_free(&mut self, pool: PoolSize, bytes: usize) {
+    pub(crate) fn request_free(&self, pool: PoolSize, bytes: usize) {
         let counter = &*self.shard.counter;
         let bytes = bytes as i64;
         self.cells().change(counter, pool, [-1, bytes.wrapping_neg(), 0], [1, bytes]);
     }
 
     /// No stream uses such a block any more.
-    pub(crate) fn complete_free(&mut self, pool: PoolSize, bytes: usize, requested: usize) {
+    pub(crate) fn complete_free(&self, pool: PoolSize, bytes: usize, requested: usize) {
         let counter = &*self.shard.counter;
         let pending = [-1, (bytes as i64).wrapping_neg()];
         self.cells().change(counter, pool, [0, 0, (requested as i64).wrapping_neg()], pending);
     }
 
     /// Has the shard still, and may wait until it counts again. For those who call the driver meanwhile; nobody should.
-    pub(crate) fn disarm(&mut self) {
-        if std::mem::take(&mut self.is_counting) {
+    pub(crate) fn disarm(&self) {
+        if self.is_counting.take() {
             // Release: what was counted is seen by whoever takes the activity.
             self.shard.cells.lock.fetch_or(PAUSED, Ordering::Release);
         }
@@ -137,8 +138,8 @@ impl ShardGuard<'_> {
 
     /// The counters, once they may be written.
     #[inline]
-    fn cells(&mut self) -> &Cells {
-        if !self.is_counting {
+    fn cells(&self) -> &Cells {
+        if !self.is_counting.get() {
             self.begin_counting();
         }
         &self.shard.cells
@@ -146,14 +147,14 @@ impl ShardGuard<'_> {
 
     #[cold]
     #[inline(never)]
-    fn begin_counting(&mut self) {
+    fn begin_counting(&self) {
         let Shard { counter, cells } = self.shard;
         // Nobody else changes the word of a shard whose holder has not paused.
         if cells.lock.fetch_and(!PAUSED, Ordering::Acquire) & ACTIVE == 0 {
             counter.activate(cells);
             cells.lock.store(ACTIVE | HELD, Ordering::Relaxed);
         }
-        self.is_counting = true;
+        self.is_counting.set(true);
     }
 }
 

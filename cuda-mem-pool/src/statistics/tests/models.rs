@@ -21,7 +21,7 @@ fn who_has_a_shard_sees_what_the_last_one_did() {
             let counter = PeakCounter::default();
             let shared = Arc::new((counter.shard(), AtomicU64::new(0)));
             let work = move |(shard, behind): &(Shard, AtomicU64)| {
-                let mut guard = shard.hold();
+                let guard = shard.hold();
                 guard.allocate(SMALL, 1, 1);
                 if pauses {
                     guard.disarm();
@@ -102,7 +102,7 @@ fn one_that_pauses_leaves_its_activity_to_others() {
         let counter = PeakCounter::default();
         let (mine, other) = (counter.shard(), counter.shard());
         let thread = thread::spawn(move || {
-            let mut guard = other.hold();
+            let guard = other.hold();
             guard.allocate(SMALL, 2, 2);
             guard.disarm();
             guard.free(SMALL, 2, 2);

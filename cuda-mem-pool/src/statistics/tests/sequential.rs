@@ -143,7 +143,7 @@ fn run(counter: &PeakCounter, steps: Vec<Step>, mut check: impl FnMut(DeviceStat
             Step::Replace(shard) => shards[shard] = counter.shard(),
             Step::Pause(shard) => {
                 let block = Block { pool: SMALL, requested: 7 };
-                let mut guard = shards[shard].hold();
+                let guard = shards[shard].hold();
                 guard.allocate(SMALL, block.bytes(), block.requested);
                 guard.disarm();
                 // Another becomes active meanwhile.
@@ -203,7 +203,7 @@ proptest! {
 fn one_at_a_time_has_a_shard() {
     let counter = PeakCounter::default();
     let shard = counter.shard();
-    let mut guard = shard.hold();
+    let guard = shard.hold();
     assert!(shard.try_hold().is_none());
     guard.allocate(SMALL, 512, 1);
     guard.disarm();
@@ -244,7 +244,7 @@ fn one_that_goes_on_alone_has_exact_peaks_again() {
     assert_eq!(read(&counter).active_bytes.all.peak, 17 << 20);
     // While somebody counts in another shard it stays as it is.
     counter.be_concurrent();
-    let mut guard = other.hold();
+    let guard = other.hold();
     guard.free(LARGE, 8 << 20, 8 << 20);
     for _ in 0..100 {
         one.hold().allocate(LARGE, 4 << 20, 4 << 20);

@@ -105,7 +105,7 @@ fn reading_waits_for_nobody_who_has_a_shard() {
     let shard = counter.shard();
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let mut guard = shard.hold();
+        let guard = shard.hold();
         guard.allocate(LARGE, 2 << 20, 2 << 20);
         let reader = scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) {
