@@ -249,6 +249,9 @@ impl From<PinnedCacheError> for Error {
             PinnedCacheError::OutOfHostMemory { requested, in_use, source, .. } => {
                 Self::OutOfMemory { requested, used: in_use, limit: 0, source: Some(source) }
             }
+            PinnedCacheError::LimitReached { requested, held, limit, .. } => {
+                Self::OutOfMemory { requested, used: held, limit, source: None }
+            }
             PinnedCacheError::TooLarge { requested, .. } => Self::TooLarge { bytes: requested },
             pools => Self::PinnedCache(pools),
         }

@@ -47,7 +47,7 @@ pub use engine::{paged, segments};
 pub use error::{Error, Result};
 pub use ipc::{AllocationHandleSource, IpcAllocationHandle};
 pub use mempool_id::MempoolId;
-pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator, PinnedCachingResource};
+pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator, PinnedCachingResource, PinnedVec};
 pub use resource::{
     Accessibility, Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, DeviceReachable, Home,
     HostDeviceAccessible, HostReachable, MemoryResource, RawResource,

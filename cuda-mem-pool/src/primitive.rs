@@ -107,38 +107,16 @@ pub(crate) fn yield_now() {
     std::thread::yield_now();
 }
 
-/// A moment in a wait for somebody who does nothing long: at first without the system, which has the thread come back late.
+/// A moment in a wait for somebody who does nothing long: at first without the system, which has the thread come back late. After
+/// that it sleeps, for a holder that does not run because those who wait for it do.
 pub(crate) fn wait_a_moment(tries: &mut u32) {
     const SPINS: u32 = if cfg!(all(loom, test)) { 0 } else { 64 };
-    if *tries < SPINS {
-        *tries += 1;
-        std::hint::spin_loop();
-    } else {
-        yield_now();
+    const YIELDS: u32 = if cfg!(all(loom, test)) { u32::MAX } else { 256 };
+    const SLEEP: std::time::Duration = std::time::Duration::from_micros(50);
+    match *tries {
+        tries if tries < SPINS => std::hint::spin_loop(),
+        tries if tries < YIELDS => yield_now(),
+        _ => std::thread::sleep(SLEEP),
     }
-}
-
-/// What a thread has an address of its own for.
-#[cfg(not(all(loom, test)))]
-#[repr(align(32))]
-struct Place(#[expect(dead_code, reason = "its address counts")] u8);
-
-/// A number that no other living thread has: not 0, and a multiple of 32.
-#[inline]
-pub(crate) fn thread_token() -> usize {
-    #[cfg(all(loom, test))]
-    {
-        loom::thread_local! {
-            static TOKEN: usize = NEXT.fetch_add(32, Ordering::Relaxed);
-        }
-        static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(32);
-        TOKEN.with(|token| *token)
-    }
-    #[cfg(not(all(loom, test)))]
-    {
-        thread_local! {
-            static HERE: Place = const { Place(0) };
-        }
-        HERE.with(|here| std::ptr::from_ref(here).addr())
-    }
+    *tries = tries.saturating_add(1);
 }

@@ -17,7 +17,7 @@ pub(crate) fn measure(machine: &Machine, request: &Request) -> Outcome {
     let mut blocks = sizes.iter().map(|bytes| allocator.allocate(*bytes)).collect::<Result<Vec<_>, _>>()?;
     let ready = started.elapsed().as_secs_f64();
     let mut figures = Reading::now()?.since(before, requested as u64);
-    let held = allocator.stats().allocated_bytes.current as f64 / requested as f64;
+    let held = allocator.statistics().allocated_bytes.current as f64 / requested as f64;
     figures.extend([("ready", ready), ("held", held)]);
     // Marked at both ends, all of them before the first is looked at: no block may lie on another.
     let mark = |index: usize| u32::try_from(index).unwrap_or(u32::MAX).to_ne_bytes();

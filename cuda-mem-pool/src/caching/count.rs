@@ -1,8 +1,8 @@
-//! How a block that is handed out is counted.
+//! Counts the blocks that are handed out.
 //!
-//! What other threads freed may have been left to a heap, and counts when that is taken next. A peak that rose meanwhile would be higher
-//! than what there was at any moment. So before one may rise all that was left is taken in; below the peaks nothing depends on it. What was
-//! left to a heap whose holder may wait for this thread, because it gets memory or raises a peak too, counts behind that.
+//! Frees that other threads left in a heap's rings are counted when that heap is drained. A peak that rose before would be higher than
+//! what there was at any moment. So all rings are drained first; below the peaks nothing depends on it. A heap that somebody has right
+//! now is left out: its holder's call is under way.
 
 use super::allocate::{Request, pool_of};
 use super::shared::Shared;
@@ -39,30 +39,35 @@ impl Shared {
             self.drain(slot, heap, guard);
         }
         let Request { requested, size } = request;
-        self.count_with_all_left(guard, pool_of(size), size, requested);
+        self.count_behind_all_frees(guard, pool_of(size), size, requested);
     }
 
     /// Counts a block of a private pool.
     pub(super) fn count_in(&self, shard: &Shard, pool: PoolSize, size: usize, requested: usize) {
         let mut guard = shard.hold();
         if !guard.allocate_below_peak(pool, size, requested) {
-            self.count_with_all_left(&mut guard, pool, size, requested);
+            self.count_behind_all_frees(&mut guard, pool, size, requested);
         }
     }
 
-    fn count_with_all_left(&self, guard: &mut ShardGuard<'_>, pool: PoolSize, size: usize, requested: usize) {
-        if self.slots.iter().any(|slot| slot.remote.has_any()) {
-            // Whoever has those heaps may wait for this one's count.
-            guard.disarm();
-            self.count_all_left();
+    fn count_behind_all_frees(
+        &self,
+        guard: &mut ShardGuard<'_>,
+        pool: PoolSize,
+        size: usize,
+        requested: usize,
+    ) {
+        for slot in self.slots.iter().filter(|slot| slot.remote.has_any()) {
+            // Counted here: the other shard would have to become active for it.
+            slot.heap.try_with(|heap, _| self.drain(slot, heap, guard));
         }
         guard.allocate(pool, size, requested);
     }
 
-    /// Counts what was left to heaps: before a peak rises or starts anew, and before somebody is told what there is.
-    pub(super) fn count_all_left(&self) {
+    /// Counts what was left in all rings: before peaks start anew, and before figures are read.
+    pub(super) fn count_all_frees(&self) {
         for slot in self.slots.iter().filter(|slot| slot.remote.has_any()) {
-            slot.heap.with_unless_disarmed(|heap, guard| self.drain(slot, heap, guard));
+            slot.heap.try_with(|heap, guard| self.drain(slot, heap, guard));
         }
     }
 }

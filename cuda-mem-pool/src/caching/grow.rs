@@ -47,13 +47,12 @@ impl Shared {
 
     /// One attempt: None if there is no memory for it.
     fn try_grow(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
-        let active = self.ledger.glance_at_active_bytes();
         let bytes = |count: u64| usize::try_from(count).unwrap_or(0);
         // The page source knows nothing of private blocks.
         let others = self.private.active();
         let load = Load {
-            active: bytes(active.now).saturating_sub(others),
-            peak: bytes(active.peak).saturating_sub(others),
+            active: bytes(self.counter.active_bytes()).saturating_sub(others),
+            peak: bytes(self.counter.peak_active_bytes()).saturating_sub(others),
         };
         let mut source = self.source()?;
         // However what is not in use lies: others on the device would miss what is made for it meanwhile.

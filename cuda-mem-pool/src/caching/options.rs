@@ -1,7 +1,6 @@
 //! How a caching allocator is made.
 
 use crate::segments::Options;
-use crate::statistics::Peaks;
 
 /// How a [`CachingAllocator`](super::CachingAllocator) is made. The defaults are what the figures in `docs/allocator.md` were
 /// measured with.
@@ -9,11 +8,10 @@ use crate::statistics::Peaks;
 /// ```
 /// use cuda_mem_core::Driver;
 /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-/// use cuda_mem_pool::statistics::Peaks;
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
-/// let options = CachingOptions::default().with_statistics(Peaks::Sharded);
+/// let options = CachingOptions::default().with_memory_fraction(0.5);
 /// let allocator = CachingAllocator::new(&context, &options)?;
 /// assert_eq!(allocator.statistics().allocation.all.current, 0);
 /// # Ok::<(), cuda_mem_pool::Error>(())
@@ -21,10 +19,6 @@ use crate::statistics::Peaks;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct CachingOptions {
-    /// How peaks are kept: exactly, or for many threads at once without any of them waiting. What a thread frees while another one has
-    /// the heap counts later, but before a peak rises: only where the heap gets memory just then, or raises a peak itself at the same
-    /// moment, an exact one may have such a block in it.
-    pub statistics: Peaks,
     /// Whether free pages may be mapped elsewhere rather than new memory be made.
     pub moves: bool,
     /// The share of the device's memory that may be held, from 0 to 1; 1 is no limit.
@@ -35,17 +29,11 @@ pub struct CachingOptions {
 
 impl Default for CachingOptions {
     fn default() -> Self {
-        Self { statistics: Peaks::Exact, moves: true, memory_fraction: 1.0, segments: Options::default() }
+        Self { moves: true, memory_fraction: 1.0, segments: Options::default() }
     }
 }
 
 impl CachingOptions {
-    /// Sets [`statistics`](Self::statistics).
-    #[must_use]
-    pub fn with_statistics(self, statistics: Peaks) -> Self {
-        Self { statistics, ..self }
-    }
-
     /// Sets [`moves`](Self::moves).
     #[must_use]
     pub fn with_moves(self, moves: bool) -> Self {

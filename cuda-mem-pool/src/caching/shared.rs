@@ -26,7 +26,7 @@ use crate::engine::paged::{Heaps, PageSource, Policy, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, OverCalls, lock, lock_over_calls};
-use crate::statistics::{DeviceStatistics, PeakLedger, Stat};
+use crate::statistics::{DeviceStatistics, PeakCounter, Stat};
 
 pub(super) struct Shared {
     id: u64,
@@ -41,7 +41,7 @@ pub(super) struct Shared {
     pub(super) pending: Pending,
     pub(super) private: Private,
     pub(super) rounding: Rounding,
-    pub(super) ledger: PeakLedger,
+    pub(super) counter: PeakCounter,
     pub(super) counts: Arc<Mutex<DeviceStatistics>>,
     /// The bytes of handles that small blocks needed.
     pub(super) small_bytes: Arc<AtomicU64>,
@@ -106,8 +106,8 @@ impl Shared {
         let vmm = Vmm::new(context, Arc::clone(&slots), told)?;
         let mut source = PageSource::new(vmm, policy, total as u64);
         source.record_moves();
-        let ledger = PeakLedger::new(options.statistics);
-        let private = Private::new(context, ledger.shard(), options.segments);
+        let counter = PeakCounter::default();
+        let private = Private::new(context, counter.shard(), options.segments);
         let shared = Self {
             // 0 names none.
             id: by_heap::next_id() + 1,
@@ -121,7 +121,7 @@ impl Shared {
             pending: Pending::default(),
             private,
             rounding: Rounding::new(&options.segments),
-            ledger,
+            counter,
             counts,
             small_bytes,
             small: Mutex::default(),
@@ -185,7 +185,7 @@ impl Shared {
                 (slot, Some(last))
             }
             None => {
-                let slot = StreamSlot::new(numbers.made, stream, self.ledger.shard());
+                let slot = StreamSlot::new(numbers.made, stream, self.counter.shard());
                 let slot = self.slots.add(slot).ok_or(Error::TooManyStreams { most: super::slot::MOST })?;
                 numbers.made += 1;
                 (slot, None)

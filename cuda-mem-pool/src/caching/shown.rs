@@ -20,8 +20,8 @@ struct Known {
 
 impl Shared {
     pub(super) fn snapshot(&self) -> Snapshot {
-        self.count_all_left();
-        let active = self.ledger.read().active_bytes.all.current;
+        self.count_all_frees();
+        let active = self.counter.active_bytes();
         self.tell_moves();
         // While it is held no memory comes, goes or moves.
         let source = lock(&self.source);

@@ -19,7 +19,7 @@ use super::size_set::SizeSet;
 use super::thread_slots;
 use crate::engine::paged::StreamHeap;
 use crate::error::Result;
-use crate::primitive::{Arc, AtomicUsize, Ordering, UnsafeCell};
+use crate::primitive::{Arc, AtomicU64, AtomicUsize, Ordering, UnsafeCell};
 use crate::statistics::{Shard, ShardGuard};
 
 /// A heap, the stream that it serves, and the frees that other threads left for it.
@@ -33,6 +33,9 @@ pub(super) struct StreamSlot {
     pub(super) remote: RemoteFrees,
     /// The sizes of its blocks that wait for other streams.
     pub(super) waiting: SizeSet,
+    /// The bytes of its slabs, and those that are free beside them, as they were when somebody last looked.
+    pub(super) slabs: AtomicU64,
+    pub(super) free_beside_slabs: AtomicU64,
     /// The thread that allocates here, where frees of others are left for it. Read with each free, and hardly ever written.
     taker: Apart<AtomicUsize>,
 }
@@ -53,7 +56,16 @@ impl StreamSlot {
         let owner = Arc::new(Owner::new(stream.id().as_raw(), stream.clone()));
         let heap = HeapCell::new(shard, StreamHeap::new());
         let taker = Apart::new(AtomicUsize::new(NOBODY));
-        Self { number, owner, heap, remote: RemoteFrees::new(), waiting: SizeSet::default(), taker }
+        Self {
+            number,
+            owner,
+            heap,
+            remote: RemoteFrees::new(),
+            waiting: SizeSet::default(),
+            slabs: AtomicU64::new(0),
+            free_beside_slabs: AtomicU64::new(0),
+            taker,
+        }
     }
 
     /// The handle of its stream, or of the last one, as it was: [`shown_handle`].
@@ -117,15 +129,6 @@ impl HeapCell {
         body: impl FnOnce(&mut StreamHeap, &mut ShardGuard<'_>) -> R,
     ) -> Option<R> {
         let mut guard = self.shard.try_hold()?;
-        Some(self.lend(&mut guard, body))
-    }
-
-    /// Runs `body` on the heap, unless somebody has it who may wait for others.
-    pub(super) fn with_unless_disarmed<R>(
-        &self,
-        body: impl FnOnce(&mut StreamHeap, &mut ShardGuard<'_>) -> R,
-    ) -> Option<R> {
-        let mut guard = self.shard.hold_unless_disarmed()?;
         Some(self.lend(&mut guard, body))
     }
 

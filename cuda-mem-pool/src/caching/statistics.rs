@@ -10,7 +10,7 @@ impl Shared {
         let [small, large] = self.private.splits();
         let bytes_of_small = self.bytes_of_small();
         let (oversize_blocks, oversize_segments) = self.oversize();
-        let live = self.ledger.read();
+        self.count_all_frees();
         let max_split_size = self.private.max_split_size();
         let mut counts = lock(&self.counts);
         counts.inactive_split.set(small.0, large.0);
@@ -21,12 +21,14 @@ impl Shared {
         // Some of it may have gone back since.
         of_small.set(bytes_of_small.min(counts.reserved_bytes.large_pool.current));
         let reserved_bytes = cut_off(counts.reserved_bytes, *of_small);
-        DeviceStatistics { max_split_size, reserved_bytes, ..counts.with_live(&live) }
+        let mut statistics = DeviceStatistics { max_split_size, reserved_bytes, ..*counts };
+        self.counter.read(&mut statistics);
+        statistics
     }
 
     pub(super) fn reset_peak_statistics(&self) {
-        self.count_all_left();
-        self.ledger.reset_peak();
+        self.count_all_frees();
+        self.counter.reset_peak();
         let mut counts = lock(&self.counts);
         self.most_reserved.fetch_max(counts.reserved_bytes.all.peak, Ordering::Relaxed);
         counts.reset_peak();
@@ -40,8 +42,8 @@ impl Shared {
     }
 
     pub(super) fn reset_accumulated_statistics(&self) {
-        self.count_all_left();
-        self.ledger.reset_accumulated();
+        self.count_all_frees();
+        self.counter.reset_accumulated();
         lock(&self.counts).reset_accumulated();
         lock(&self.small).reset_accumulated();
     }
@@ -60,11 +62,19 @@ impl Shared {
         (blocks, segments)
     }
 
-    /// What small blocks have of the default pool.
+    /// What small blocks have of the default pool: their pages, and of what is free beside them as much as was made for them. Of a
+    /// heap that somebody has right now, what it had when it was last looked at.
     fn bytes_of_small(&self) -> u64 {
         let mut sums = OfSmall::default();
         for slot in self.slots.iter() {
-            self.pieces_of(slot).iter().for_each(|piece| sums.add(piece));
+            if let Some((pages, free)) =
+                slot.heap.try_with(|heap, _| (heap.slab_bytes(), heap.free_beside_slabs()))
+            {
+                slot.slabs.store(pages as u64, Ordering::Relaxed);
+                slot.free_beside_slabs.store(free as u64, Ordering::Relaxed);
+            }
+            sums.pages = sums.pages.saturating_add(slot.slabs.load(Ordering::Relaxed));
+            sums.free = sums.free.saturating_add(slot.free_beside_slabs.load(Ordering::Relaxed));
         }
         sums.pages.saturating_add(sums.beside(self))
     }

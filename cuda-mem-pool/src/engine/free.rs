@@ -7,7 +7,7 @@ use super::classes::{self, GROUPS, STEPS};
 use super::slab::{NONE, Slab};
 
 /// A record that free lists can hold.
-pub(super) trait Listed {
+pub(crate) trait Listed {
     fn size(&self) -> usize;
 
     fn links(&self) -> Links;
@@ -17,20 +17,20 @@ pub(super) trait Listed {
 
 /// The neighbours in the list of free blocks of this size.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Links {
+pub(crate) struct Links {
     before: u32,
-    pub(super) after: u32,
+    pub(crate) after: u32,
 }
 
 impl Links {
-    pub(super) const NONE: Self = Self { before: NONE, after: NONE };
+    pub(crate) const NONE: Self = Self { before: NONE, after: NONE };
 }
 
 /// How many blocks of one list are looked at. A list holds blocks that differ by 3 %, so more would gain little.
 const LOOKED_AT: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct FreeLists {
+pub(crate) struct FreeLists {
     /// Which groups have a list with blocks.
     groups: u64,
     /// Which lists of a group have blocks.
@@ -43,18 +43,18 @@ const _: () = assert!(GROUPS <= 64 && STEPS == 32);
 
 impl FreeLists {
     /// For blocks of up to `most` bytes.
-    pub(super) fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         let lists = classes::floor(most) + 1;
         Self { groups: 0, lists: [0; GROUPS], heads: vec![NONE; lists].into_boxed_slice() }
     }
 
     /// The host memory that the lists take beside themselves and the records.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.heads)
     }
 
     /// Enters a block, whose record says that it is free.
-    pub(super) fn insert<R: Listed>(&mut self, blocks: &mut Slab<R>, number: u32) {
+    pub(crate) fn insert<R: Listed>(&mut self, blocks: &mut Slab<R>, number: u32) {
         let Some(record) = blocks.get_mut(number) else { return };
         let class = classes::floor(record.size());
         let head = std::mem::replace(&mut self.heads[class], number);
@@ -67,7 +67,7 @@ impl FreeLists {
     }
 
     /// Takes a block out.
-    pub(super) fn remove<R: Listed>(&mut self, blocks: &mut Slab<R>, number: u32) {
+    pub(crate) fn remove<R: Listed>(&mut self, blocks: &mut Slab<R>, number: u32) {
         let Some(record) = blocks.get(number) else { return };
         let (size, Links { before, after }) = (record.size(), record.links());
         if let Some(after) = blocks.get_mut(after) {
@@ -89,7 +89,7 @@ impl FreeLists {
     }
 
     /// A free block of at least `size` bytes, the smallest of those that were looked at.
-    pub(super) fn find<R: Listed>(&self, blocks: &Slab<R>, size: usize) -> Option<u32> {
+    pub(crate) fn find<R: Listed>(&self, blocks: &Slab<R>, size: usize) -> Option<u32> {
         let class = classes::floor(size);
         // The blocks of this list may be smaller; those of every later one fit.
         let same = self.smallest_in(blocks, class, size);
@@ -97,7 +97,7 @@ impl FreeLists {
     }
 
     /// Free blocks of about `size` bytes and more, the smaller ones first.
-    pub(super) fn candidates<'l, R: Listed>(&'l self, blocks: &'l Slab<R>, size: usize) -> Candidates<'l, R> {
+    pub(crate) fn candidates<'l, R: Listed>(&'l self, blocks: &'l Slab<R>, size: usize) -> Candidates<'l, R> {
         let class = classes::floor(size);
         let next = self.heads.get(class).copied().unwrap_or(NONE);
         Candidates { lists: self, blocks, class, next }
@@ -135,7 +135,7 @@ impl FreeLists {
 
 /// See [`FreeLists::candidates`]. By hand, since a chain of adaptors takes twice as long for each block, and a careful
 /// placing goes through all of them.
-pub(super) struct Candidates<'l, R> {
+pub(crate) struct Candidates<'l, R> {
     lists: &'l FreeLists,
     blocks: &'l Slab<R>,
     class: usize,

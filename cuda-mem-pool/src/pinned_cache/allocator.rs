@@ -8,10 +8,9 @@ use cuda_mem_core::{Context, Error, StreamId, forked};
 use super::arena::Arena;
 use super::block::PinnedBlock;
 use super::error::PinnedCacheError;
-use super::miss;
 use super::options::{PinnedCacheOptions, Placement};
 use super::shared::Shared;
-use super::stats::{self, PinnedCacheStats};
+use super::statistics::PinnedCacheStatistics;
 use super::thread_cache;
 use crate::engine::classes;
 use crate::mempool_id::MempoolId;
@@ -33,7 +32,7 @@ use crate::mempool_id::MempoolId;
 /// drop(block);
 /// let again = allocator.allocate(1_010_000)?; // the same memory, without a driver call
 /// assert_eq!(again.as_slice()?[0], 1);
-/// assert_eq!(allocator.stats().active_requests.allocated, 2);
+/// assert_eq!(allocator.statistics().active_requests.allocated, 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -72,7 +71,7 @@ impl PinnedCachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`PinnedCacheError::OutOfHostMemory`], after everything that was free had been given back;
+    /// [`PinnedCacheError::OutOfHostMemory`] and [`PinnedCacheError::LimitReached`], after everything that was free had been given back;
     /// [`PinnedCacheError::TooLarge`]; [`Error::Driver`] and [`Error::Forked`] in [`PinnedCacheError::Core`].
     #[inline]
     pub fn allocate(&self, len: usize) -> Result<PinnedBlock, PinnedCacheError> {
@@ -81,7 +80,7 @@ impl PinnedCachingAllocator {
             && !forked()
             && !shared.pools().any_route()
             && let Some(size) = classes::block_size(len)
-            && let Some(block) = thread_cache::pop(shared, size)
+            && let Some(block) = thread_cache::pop(shared.id(), size)
         {
             return Ok(PinnedBlock::new(block, len));
         }
@@ -107,16 +106,12 @@ impl PinnedCachingAllocator {
         let arena = self.arena(placement);
         let shared = self.shared();
         if arena.is_home()
-            && let Some(block) = thread_cache::pop(shared, size)
+            && let Some(block) = thread_cache::pop(shared.id(), size)
         {
             return Ok(PinnedBlock::new(block, len));
         }
-        let block = miss::allocate(&arena, size, len)?;
-        shared.ledger().claim(block.capacity);
-        shared.counters().handed_out.add(block.capacity);
-        if arena.is_private() {
-            arena.active().add(block.capacity);
-        }
+        let block = shared.allocate(&arena, size, len)?;
+        arena.count_out(block.capacity);
         Ok(PinnedBlock::new(block, len))
     }
 
@@ -201,8 +196,8 @@ impl PinnedCachingAllocator {
         }
         let arenas = self.shared().pools().arenas_of(id)?;
         Ok(arenas.iter().fold((0, 0), |(count, bytes), arena| {
-            let active = arena.active().current();
-            (count + active.count, bytes + active.bytes)
+            let (blocks, in_use) = arena.in_use();
+            (count + blocks, bytes + in_use)
         }))
     }
 
@@ -231,23 +226,22 @@ impl PinnedCachingAllocator {
 
     /// What the allocator has and has done. Makes no driver call.
     #[must_use]
-    pub fn stats(&self) -> PinnedCacheStats {
-        if forked() { PinnedCacheStats::default() } else { stats::read(self.shared()) }
+    pub fn statistics(&self) -> PinnedCacheStatistics {
+        if forked() { PinnedCacheStatistics::default() } else { self.shared().figures().read() }
     }
 
     /// Has the peaks of the statistics start anew from what there is now.
-    pub fn reset_peak_stats(&self) {
+    pub fn reset_peak_statistics(&self) {
         if !forked() {
-            self.shared().ledger().reset_peak();
-            self.shared().counters().held.reset_peak();
+            self.shared().figures().reset_peak();
         }
     }
 
     /// Has the accumulated figures of the statistics start anew from zero: `allocated`, `freed`, the numbers of calls, and
     /// the times.
-    pub fn reset_accumulated_stats(&self) {
+    pub fn reset_accumulated_statistics(&self) {
         if !forked() {
-            self.shared().counters().reset_accumulated(stats::totals(self.shared()));
+            self.shared().figures().reset_accumulated();
         }
     }
 
@@ -264,7 +258,7 @@ impl PinnedCachingAllocator {
     }
 
     #[inline]
-    fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared
     }
 
@@ -289,6 +283,8 @@ impl Drop for Handle {
 
 impl fmt::Debug for PinnedCachingAllocator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PinnedCachingAllocator").field("stats", &self.stats()).finish_non_exhaustive()
+        f.debug_struct("PinnedCachingAllocator")
+            .field("statistics", &self.statistics())
+            .finish_non_exhaustive()
     }
 }

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use cuda_mem_core::Result;
-
-use super::body::FreeBlock;
+use super::block::FreeBlock;
+use super::heap::Heap;
 use super::segment::Segment;
 use super::shared::Shared;
-use crate::engine::stats::Gauge;
-use crate::engine::{Heap, classes};
+use super::thread_cache;
+use crate::engine::classes;
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
 
@@ -28,8 +27,8 @@ pub(super) struct Arena {
     closed: AtomicBool,
     /// Blocks that a graph may use whenever it runs: they stay until the pool is released.
     parked: Mutex<Vec<FreeBlock>>,
-    /// The blocks that somebody has, of a private pool.
-    active: Gauge,
+    /// How many blocks of a private pool somebody has, and their bytes.
+    in_use: Mutex<(u64, u64)>,
 }
 
 impl Arena {
@@ -43,7 +42,7 @@ impl Arena {
             large: Mutex::new(Heap::new()),
             closed: AtomicBool::new(false),
             parked: Mutex::default(),
-            active: Gauge::default(),
+            in_use: Mutex::default(),
         })
     }
 
@@ -70,9 +69,65 @@ impl Arena {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The blocks in use, of a private pool.
-    pub(super) fn active(&self) -> &Gauge {
-        &self.active
+    /// How many blocks of a private pool somebody has, and their bytes.
+    pub(super) fn in_use(&self) -> (u64, u64) {
+        *lock(&self.in_use)
+    }
+
+    /// Counts a block that is handed out past the thread caches.
+    pub(super) fn count_out(&self, bytes: usize) {
+        self.shared.figures().handed_out(bytes);
+        if self.is_private() {
+            let (blocks, sum) = &mut *lock(&self.in_use);
+            (*blocks, *sum) = (*blocks + 1, *sum + bytes as u64);
+        }
+    }
+
+    /// Counts a block that is taken back past the thread caches.
+    fn count_back(&self, bytes: usize) {
+        self.shared.figures().taken_back(bytes);
+        if self.is_private() {
+            let (blocks, sum) = &mut *lock(&self.in_use);
+            (*blocks, *sum) = (*blocks - 1, *sum - bytes as u64);
+        }
+    }
+
+    /// Takes back a block that no stream has used since it was handed out.
+    #[inline]
+    pub(super) fn free_unused(block: FreeBlock) {
+        let refused = match block.kept_by {
+            Some(allocator) => thread_cache::push(allocator, block),
+            None => Some(block),
+        };
+        if let Some(block) = refused {
+            Self::free_past_cache(block);
+        }
+    }
+
+    #[cold]
+    fn free_past_cache(block: FreeBlock) {
+        let arena = Arc::clone(block.arena());
+        let mut refused = Some(block);
+        if let Some(block) = refused.take_if(|block| block.kept_by.is_some()) {
+            let spilled = thread_cache::make_room(&arena.shared, block.capacity);
+            refused = match spilled.is_some() {
+                true => thread_cache::push(arena.shared.id(), block),
+                false => Some(block),
+            };
+            arena.shared.put_all(spilled.into_iter().flatten());
+        }
+        if let Some(block) = refused {
+            arena.count_back(block.capacity);
+            arena.shared.put_all([block]);
+        }
+    }
+
+    /// Takes back a block that streams may still use, or a graph.
+    pub(super) fn free_used(mut block: FreeBlock) {
+        let captured = std::mem::take(block.captured.get_mut());
+        let arena = Arc::clone(block.arena());
+        arena.count_back(block.capacity);
+        if captured { arena.park(block) } else { arena.shared.await_uses(block) }
     }
 
     /// A block of `size` bytes, which are rounded already, if one is free.
@@ -169,30 +224,5 @@ impl Arena {
     /// The heap for blocks of this size.
     fn heap(&self, size: usize) -> &Mutex<Heap<Arc<Segment>>> {
         if size >= classes::LARGE { &self.large } else { &self.small }
-    }
-
-    /// Pins the segment that a block of `size` bytes needs. Calls the driver.
-    pub(super) fn pin(self: &Arc<Self>, bytes: usize) -> Result<Segment> {
-        Segment::new(self, bytes)
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::pinned_cache::PinnedCacheOptions;
-    use cuda_mem_core::Driver;
-
-    /// The thread that pins ahead may be at it while the last handle goes, in a hook that it runs.
-    #[test]
-    fn what_is_pinned_ahead_for_a_closed_arena_goes_back() {
-        let driver = Driver::over(cuda_mem_sim::table()).unwrap();
-        let context = driver.device(0).unwrap().primary_context().unwrap();
-        let shared = Shared::new(&context, PinnedCacheOptions::default());
-        let arena = shared.arena(None);
-        let segment = arena.pin(2 << 20).unwrap();
-        shared.close();
-        arena.add_small(segment);
-        assert_eq!(shared.counters().held.current().count, 0);
     }
 }

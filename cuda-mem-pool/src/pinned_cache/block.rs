@@ -11,14 +11,18 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_mem_core::host::{HostElements, HostMemory};
-use cuda_mem_core::{Error, Result, Stream, StreamUse, forked};
+use cuda_mem_core::{Error, Result, Stream, StreamUse, Uses, forked};
 
-use super::body::{Body, FreeBlock};
-use super::free;
+use super::arena::Arena;
+use super::heap::{BlockId, Grant};
+use super::segment::Segment;
+use crate::engine::classes;
 
 /// A block of pinned memory out of a [`PinnedCachingAllocator`](super::PinnedCachingAllocator). Dropped, it goes back there.
 ///
@@ -124,6 +128,11 @@ impl PinnedBlock {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) })
     }
 
+    #[inline]
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the device's address of
     /// it. See [`DeviceBuffer::on`](cuda_mem_core::DeviceBuffer::on). Work that writes while a slice is held is its author's
     /// responsibility.
@@ -183,9 +192,9 @@ impl Drop for PinnedBlock {
         // SAFETY: taken once; the value is not used after its drop.
         let mut block = unsafe { ManuallyDrop::take(&mut self.block) };
         if block.uses.is_empty() && !*block.captured.get_mut() {
-            free::unused(block);
+            Arena::free_unused(block);
         } else {
-            free::used(block);
+            Arena::free_used(block);
         }
     }
 }
@@ -235,5 +244,66 @@ impl fmt::Debug for PinnedBlock {
             .field("len", &self.len)
             .field("capacity", &self.capacity())
             .finish_non_exhaustive()
+    }
+}
+
+/// A block that belongs to nobody, or to the [`PinnedBlock`](super::PinnedBlock) around it.
+///
+/// One pointer, because it is moved several times on the way between a thread cache and its user, and back.
+#[derive(Debug)]
+pub(super) struct FreeBlock(Box<Body>);
+
+#[derive(Debug)]
+pub(super) struct Body {
+    pub(super) segment: Arc<Segment>,
+    pub(super) id: BlockId,
+    pub(super) offset: usize,
+    pub(super) capacity: usize,
+    /// The size class that `capacity` is or is in.
+    pub(super) class: usize,
+    /// The allocator, if threads may keep the block: not those of private pools and other nodes.
+    pub(super) kept_by: Option<u64>,
+    /// The streams that use it since it was handed out.
+    pub(super) uses: Uses,
+    /// Whether a graph was told of it.
+    pub(super) captured: AtomicBool,
+}
+
+impl FreeBlock {
+    pub(super) fn new(grant: &Grant<'_, Arc<Segment>>, size: usize) -> Self {
+        let arena = grant.segment.arena();
+        Self(Box::new(Body {
+            segment: Arc::clone(grant.segment),
+            id: grant.block,
+            offset: grant.offset,
+            capacity: size,
+            class: classes::floor(size),
+            kept_by: arena.is_home().then(|| arena.shared().id()),
+            uses: Uses::new(),
+            captured: AtomicBool::new(false),
+        }))
+    }
+}
+
+impl Body {
+    #[inline]
+    pub(super) fn arena(&self) -> &Arc<Arena> {
+        self.segment.arena()
+    }
+}
+
+impl Deref for FreeBlock {
+    type Target = Body;
+
+    #[inline]
+    fn deref(&self) -> &Body {
+        &self.0
+    }
+}
+
+impl DerefMut for FreeBlock {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Body {
+        &mut self.0
     }
 }

@@ -37,6 +37,21 @@ pub enum PinnedCacheError {
         /// What the driver said.
         source: cuda_mem_core::Error,
     },
+    /// More than [`max_bytes`](super::PinnedCacheOptions::max_bytes) would be pinned, after everything that was cached had been
+    /// given back.
+    #[error(
+        "no pinned memory for {requested} bytes: with a segment of {segment} bytes, {held} bytes that are held would be more than max_bytes, {limit}; drop blocks, or set a higher limit"
+    )]
+    LimitReached {
+        /// The bytes that were asked for.
+        requested: usize,
+        /// The bytes of the segment that they needed.
+        segment: usize,
+        /// The bytes that the allocator holds.
+        held: u64,
+        /// The most that it may hold.
+        limit: u64,
+    },
     /// More bytes than any machine has.
     #[error("{requested} bytes are more than a block can have; the most is {most}")]
     TooLarge {

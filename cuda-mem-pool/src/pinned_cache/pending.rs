@@ -1,13 +1,12 @@
-//! Blocks that were freed while streams still use them.
+//! Keeps blocks that were freed while streams still use them, until they do not.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use cuda_mem_core::{StreamId, UsePoint};
+use cuda_mem_core::{Stream, StreamId, UsePoint, Uses};
 
-use super::body::FreeBlock;
-use super::queue::StreamQueue;
-use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
+use super::block::FreeBlock;
+use crate::primitive::{AtomicUsize, Mutex, Ordering, lock, try_lock};
 
 /// A block waits in the queue of each stream that used it; it is free when the last of them lets it go. One slow stream
 /// holds up its own queue alone.
@@ -40,9 +39,7 @@ impl Pending {
         ready.extend(unmarked.into_iter().filter_map(|block| self.mark(block)));
         let queues: Vec<Arc<Queue>> = lock(&self.queues).values().cloned().collect();
         for queue in &queues {
-            // After an error nothing is known: the next poll asks again.
-            let reached = |point: &UsePoint| point.is_reached().unwrap_or(false);
-            queue.poll(reached, |share| ready.extend(self.give_up(share)));
+            queue.poll(look, |share| ready.extend(self.give_up(share)));
         }
         lock(&self.queues).retain(|_, queue| !queue.is_empty());
         ready
@@ -91,5 +88,93 @@ impl Pending {
         let block = Arc::into_inner(share)?;
         self.waiting.fetch_sub(1, Ordering::Release);
         Some(block)
+    }
+}
+
+/// What a look at a point tells.
+#[derive(Debug)]
+pub(super) enum Look<P> {
+    Reached,
+    NotYet,
+    /// Nothing, and it never will; a later point stands for it.
+    Replaced(P),
+}
+
+fn look(point: &UsePoint) -> Look<UsePoint> {
+    match point.is_reached() {
+        Ok(true) => Look::Reached,
+        Ok(false) => Look::NotYet,
+        // A capture may have had the point that ended before it was noticed: it says nothing then, however often it is asked.
+        Err(_) => record(point.stream()).map_or(Look::NotYet, Look::Replaced),
+    }
+}
+
+/// A point behind all that a stream was given. None while that captures.
+fn record(stream: &Stream) -> Option<UsePoint> {
+    let mut uses = Uses::new();
+    uses.record_stream(stream).ok()?;
+    uses.points().ok()?.pop()
+}
+
+/// Values that become free one after the other, in the order of a stream's points. Whoever looks at the head asks the driver without
+/// the lock, so that others can still add; one looks at a time.
+#[derive(Debug)]
+pub(super) struct StreamQueue<P, V> {
+    entries: Mutex<VecDeque<(Arc<P>, V)>>,
+    looking: Mutex<()>,
+}
+
+impl<P, V> StreamQueue<P, V> {
+    pub(super) fn new() -> Self {
+        Self { entries: Mutex::new(VecDeque::new()), looking: Mutex::new(()) }
+    }
+
+    pub(super) fn push(&self, point: P, value: V) {
+        lock(&self.entries).push_back((Arc::new(point), value));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.entries).is_empty()
+    }
+
+    /// Hands what is ready to `done`, up to the first that is not. Does nothing while another thread does this.
+    pub(super) fn poll(&self, look: impl Fn(&P) -> Look<P>, mut done: impl FnMut(V)) {
+        let Some(_looking) = try_lock(&self.looking) else { return };
+        let mut replaced = 0;
+        while let Some((head, count)) = self.head() {
+            match look(&head) {
+                Look::Reached => match self.pop(&head) {
+                    Some(value) => done(value),
+                    None => return,
+                },
+                // Behind the others, whose points may be of use. Once each: of a driver that refuses all none is asked for ever.
+                Look::Replaced(point) if replaced < count => {
+                    replaced += 1;
+                    match self.pop(&head) {
+                        Some(value) => self.push(point, value),
+                        None => return,
+                    }
+                }
+                Look::Replaced(_) | Look::NotYet => return,
+            }
+        }
+    }
+
+    /// Everything, ready or not.
+    pub(super) fn take_all(&self) -> Vec<(Arc<P>, V)> {
+        std::mem::take(&mut *lock(&self.entries)).into()
+    }
+
+    /// The first point, and how many there are.
+    fn head(&self) -> Option<(Arc<P>, usize)> {
+        let entries = lock(&self.entries);
+        entries.front().map(|(point, _)| (Arc::clone(point), entries.len()))
+    }
+
+    /// The head, if it still is the one that was asked about: another thread may have taken everything.
+    fn pop(&self, head: &Arc<P>) -> Option<V> {
+        let mut entries = lock(&self.entries);
+        let same = entries.front().is_some_and(|(point, _)| Arc::ptr_eq(point, head));
+        if same { entries.pop_front().map(|(_, value)| value) } else { None }
     }
 }

@@ -9,17 +9,20 @@
 #![allow(unsafe_code, reason = "is a resource, whose type says who reaches its memory")]
 
 use std::alloc::Layout;
+use std::collections::HashMap;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use cuda_mem_core::sys::{CUdevice_attribute, CUdeviceptr};
 use cuda_mem_core::{MemorySource, Stream, forked};
 
 use super::allocator::PinnedCachingAllocator;
-use super::by_address::ByAddress;
+use super::block::PinnedBlock;
 use super::error::PinnedCacheError;
 use super::options::Placement;
 use crate::error::{Error, Result};
+use crate::primitive::{Mutex, lock};
 use crate::resource::{DEFAULT_ALIGNMENT, Home, HostDeviceAccessible, MemoryResource, RawResource};
 
 /// A [`PinnedCachingAllocator`] as a [`MemoryResource`]: adaptors go over it, and its memory can be freed by address.
@@ -54,7 +57,7 @@ use crate::resource::{DEFAULT_ALIGNMENT, Home, HostDeviceAccessible, MemoryResou
 /// let address = resource.allocate_raw(4096, None)?;
 /// // SAFETY: allocated above with this size, and not used.
 /// unsafe { resource.deallocate(address, 4096, None) }?;
-/// assert_eq!(allocator.stats().active_requests.current, 1);
+/// assert_eq!(allocator.statistics().active_requests.current, 1);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 #[derive(Clone)]
@@ -166,5 +169,46 @@ impl fmt::Debug for PinnedCachingResource {
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PinnedCachingResource").field("allocator", &self.allocator).finish_non_exhaustive()
+    }
+}
+
+const TABLES: usize = 16;
+
+/// The blocks that are out, by address. Each lock is held for one look into one table.
+///
+/// Dropped, it leaks what is in it: somebody may have the address yet.
+#[derive(Debug, Default)]
+pub(super) struct ByAddress {
+    tables: [Table; TABLES],
+}
+
+/// Apart from its neighbours, so that threads which are at others do not wait for its cache line.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Table(Mutex<HashMap<CUdeviceptr, ManuallyDrop<PinnedBlock>>>);
+
+impl ByAddress {
+    /// Keeps a block until it is taken out.
+    pub(super) fn enter(&self, address: CUdeviceptr, block: PinnedBlock) {
+        lock(&self.table(address).0).insert(address, ManuallyDrop::new(block));
+    }
+
+    /// Takes a block out that is said to have so many bytes.
+    pub(super) fn take_out(&self, address: CUdeviceptr, bytes: usize) -> cuda_mem_core::Result<PinnedBlock> {
+        let mut blocks = lock(&self.table(address).0);
+        let allocated = blocks.get(&address).ok_or(cuda_mem_core::Error::NotAllocated { address })?.len();
+        if allocated != bytes {
+            return Err(cuda_mem_core::Error::WrongSize { address, given: bytes, allocated });
+        }
+        blocks
+            .remove(&address)
+            .map(ManuallyDrop::into_inner)
+            .ok_or(cuda_mem_core::Error::NotAllocated { address })
+    }
+
+    fn table(&self, address: CUdeviceptr) -> &Table {
+        // Blocks lie at all kinds of distances: the product's upper bits depend on every bit of the address.
+        let mixed = address.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60;
+        &self.tables[mixed as usize % TABLES]
     }
 }

@@ -38,7 +38,7 @@ impl Segment {
         let memory = HostMapping::new(bytes, &options)?;
         let mut memory = Registered::with_options(shared.context(), memory, &RegisterOptions::new())?;
         let start = NonNull::new(memory.as_mut_ptr()).unwrap_or(NonNull::dangling());
-        shared.counters().pinned(bytes, began.elapsed());
+        shared.figures().pinned(bytes, began.elapsed());
         Ok(Self { memory: Some(memory), start, bytes, arena: Arc::clone(arena) })
     }
 
@@ -86,7 +86,7 @@ impl Segment {
     }
 
     fn count_out(&self, began: Instant) {
-        self.arena.shared().counters().unpinned(self.bytes, began.elapsed());
+        self.arena.shared().figures().unpinned(self.bytes, began.elapsed());
     }
 }
 

@@ -3,19 +3,21 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use cuda_mem_core::Context;
+use cuda_mem_core::{Context, Error};
 
 use super::arena::Arena;
-use super::body::FreeBlock;
-use super::counters::Counters;
-use super::grower::Grower;
-use super::ledger::Ledger;
+use super::block::FreeBlock;
+use super::error::PinnedCacheError;
+use super::heap;
 use super::options::PinnedCacheOptions;
 use super::pending::Pending;
 use super::pools::Pools;
-use super::thread_cache::{self, Blocks, ThreadCache};
-use crate::engine::stats::Amount;
-use crate::primitive::{AtomicBool, Ordering};
+use super::segment::Segment;
+use super::statistics::Figures;
+use super::thread_cache::{self, ThreadCache};
+use super::worker::Worker;
+use crate::engine::classes;
+use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -23,14 +25,17 @@ pub(super) struct Shared {
     id: u64,
     context: Context,
     options: PinnedCacheOptions,
-    counters: Counters,
+    figures: Figures,
     /// The default pool, by node.
     nodes: RwLock<HashMap<Option<u32>, Arc<Arena>>>,
     pools: Pools,
-    /// The blocks that somebody has, and the caches of all threads.
-    ledger: Ledger<Blocks>,
+    /// Those of all threads.
+    caches: Mutex<Vec<Arc<ThreadCache>>>,
     pending: Pending,
-    grower: Grower,
+    worker: Worker,
+    /// The blocks of collections.
+    #[cfg(feature = "allocator-api2")]
+    lent: super::resource::ByAddress,
     /// The last handle is gone: nobody asks for blocks any more.
     closed: AtomicBool,
 }
@@ -43,12 +48,14 @@ impl Shared {
             id: LAST.fetch_add(1, Ordering::Relaxed),
             context: context.clone(),
             options,
-            counters: Counters::default(),
+            figures: Figures::new(),
             nodes: RwLock::default(),
             pools: Pools::default(),
-            ledger: Ledger::new(),
+            caches: Mutex::default(),
             pending: Pending::default(),
-            grower: Grower::default(),
+            worker: Worker::default(),
+            #[cfg(feature = "allocator-api2")]
+            lent: Default::default(),
             closed: AtomicBool::new(false),
         })
     }
@@ -66,23 +73,18 @@ impl Shared {
         &self.options
     }
 
-    #[inline]
-    pub(super) fn counters(&self) -> &Counters {
-        &self.counters
+    pub(super) fn figures(&self) -> &Figures {
+        &self.figures
     }
 
-    #[inline]
-    pub(super) fn ledger(&self) -> &Ledger<Blocks> {
-        &self.ledger
+    #[cfg(feature = "allocator-api2")]
+    pub(super) fn lent(&self) -> &super::resource::ByAddress {
+        &self.lent
     }
 
     #[inline]
     pub(super) fn pools(&self) -> &Pools {
         &self.pools
-    }
-
-    pub(super) fn grower(&self) -> &Grower {
-        &self.grower
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -92,8 +94,8 @@ impl Shared {
     /// The most bytes that one more thread keeps. Under a bound it is half of what the one before may keep, so that all together
     /// keep less than the bound.
     pub(super) fn thread_cache_bytes(&self) -> usize {
-        let Some(most) = self.options.max_cached else { return self.options.thread_cache_bytes };
-        let threads = u32::try_from(self.ledger.accounts().len()).unwrap_or(u32::MAX);
+        let Some(most) = self.options.max_cached_bytes else { return self.options.thread_cache_bytes };
+        let threads = u32::try_from(lock(&self.caches).len()).unwrap_or(u32::MAX);
         let share = most.checked_shr(threads.saturating_add(1)).unwrap_or(0);
         self.options.thread_cache_bytes.min(share)
     }
@@ -108,18 +110,17 @@ impl Shared {
     }
 
     pub(super) fn add_cache(&self, cache: Arc<ThreadCache>) {
-        self.ledger.add_account(Arc::clone(&cache));
+        lock(&self.caches).push(Arc::clone(&cache));
         if self.is_closed() {
             // The last handle went just now, and may have missed it.
-            put(thread_cache::close(&cache, &self.ledger));
+            put(thread_cache::close(&cache));
         }
     }
 
     /// The thread of a cache ends.
     pub(super) fn end_cache(&self, cache: &Arc<ThreadCache>) {
-        put(thread_cache::close(cache, &self.ledger));
-        let handed_out = cache.wait().with(|blocks| blocks.handed_out());
-        self.ledger.remove_account(cache, || self.counters.handed_out.add_all(handed_out));
+        put(thread_cache::close(cache));
+        lock(&self.caches).retain(|known| !Arc::ptr_eq(known, cache));
     }
 
     /// Puts a block back into its arena once nothing uses it any more.
@@ -149,8 +150,8 @@ impl Shared {
 
     /// Takes the blocks that threads keep for themselves back.
     pub(super) fn flush_caches(&self) {
-        let caches = self.ledger.accounts();
-        put(caches.iter().flat_map(|cache| thread_cache::take_all(cache, &self.ledger)));
+        let caches = lock(&self.caches).clone();
+        put(caches.iter().flat_map(|cache| thread_cache::take_all(cache)));
     }
 
     /// Gives whole segments that are free back until no more than `bytes` bytes are cached. Calls the driver.
@@ -162,7 +163,7 @@ impl Shared {
 
     /// As [`Shared::trim_to`] with the limit that the options set, in the order of what it costs.
     fn trim_to_limit(&self) {
-        let Some(most) = self.options.max_cached else { return };
+        let Some(most) = self.options.max_cached_bytes else { return };
         if self.cached() > most {
             self.trim_arenas(most);
         }
@@ -205,10 +206,10 @@ impl Shared {
 
     /// The last handle is gone. What is free goes back now, what is in use when it is freed.
     pub(super) fn close(&self) {
-        self.grower.stop();
+        self.worker.stop();
         self.closed.store(true, Ordering::Release);
-        let caches = self.ledger.take_accounts();
-        put(caches.iter().flat_map(|cache| thread_cache::close(cache, &self.ledger)));
+        let caches = std::mem::take(&mut *lock(&self.caches));
+        put(caches.iter().flat_map(|cache| thread_cache::close(cache)));
         self.drain_pending();
         // The arenas refer to all of this: from now on only blocks keep it.
         let mut arenas = self.pools.take_all();
@@ -231,23 +232,107 @@ impl Shared {
         put([block]);
     }
 
-    /// The blocks that somebody has.
-    pub(super) fn active(&self) -> Amount {
-        self.ledger.current(|_| {})
-    }
-
     /// The bytes that are held and in nobody's hands.
     pub(super) fn cached(&self) -> usize {
-        let (held, active) = (self.counters.held.current().bytes, self.active().bytes);
-        usize::try_from(held.saturating_sub(active)).unwrap_or(usize::MAX)
+        self.figures.held().saturating_sub(self.figures.in_use())
+    }
+}
+
+/// Requests that no thread's cache could serve.
+impl Shared {
+    /// A block of `size` bytes, which `requested` were rounded to.
+    pub(super) fn allocate(
+        self: &Arc<Self>,
+        arena: &Arc<Arena>,
+        size: usize,
+        requested: usize,
+    ) -> Result<FreeBlock, PinnedCacheError> {
+        self.poll();
+        if self.options.poll_interval.is_some() {
+            self.worker.start(self);
+        }
+        if let Some(block) = arena.take(size) {
+            self.work_ahead(arena, size);
+            return Ok(block);
+        }
+        if size >= classes::LARGE {
+            // Pinning as much costs more than taking it from the threads that keep it.
+            self.flush_caches();
+            if let Some(block) = arena.take(size) {
+                return Ok(block);
+            }
+        }
+        let segment = match self.pin(arena, heap::segment_for(size, self.figures.held()), requested) {
+            Err(PinnedCacheError::OutOfHostMemory { .. } | PinnedCacheError::LimitReached { .. }) => {
+                self.trim_to(0);
+                if let Some(block) = arena.take(size) {
+                    return Ok(block);
+                }
+                // The second and last try: no more than is needed.
+                self.pin(arena, size.next_multiple_of(classes::PAGE), requested)?
+            }
+            pinned => pinned?,
+        };
+        let bytes = segment.bytes();
+        let block = arena.add_and_take(segment, size);
+        self.work_ahead(arena, size);
+        block.ok_or(PinnedCacheError::TooLarge { requested, most: bytes })
     }
 
-    /// The blocks that somebody has, and those handed out so far.
-    pub(super) fn active_and_handed_out(&self) -> (Amount, Amount) {
-        let mut handed_out = Amount::default();
-        let active = self.ledger.current(|blocks| handed_out = handed_out.plus(blocks.handed_out()));
-        (active, handed_out.plus(self.counters.handed_out.amount()))
+    /// Pins a segment for `requested` bytes. Calls the driver.
+    pub(super) fn pin(
+        &self,
+        arena: &Arc<Arena>,
+        segment: usize,
+        requested: usize,
+    ) -> Result<Segment, PinnedCacheError> {
+        let held = self.figures.held() as u64;
+        if !self.figures.claim(segment, self.options.max_bytes) {
+            let limit = self.options.max_bytes.unwrap_or(usize::MAX) as u64;
+            return Err(PinnedCacheError::LimitReached { requested, segment, held, limit });
+        }
+        Segment::new(arena, segment).map_err(|source| {
+            self.figures.unclaim(segment);
+            if is_shortage(&source) {
+                let in_use = self.figures.in_use() as u64;
+                PinnedCacheError::OutOfHostMemory { requested, segment, held, in_use, source }
+            } else {
+                source.into()
+            }
+        })
     }
+
+    /// Wakes the thread that works ahead, if there is something for it to do.
+    fn work_ahead(self: &Arc<Self>, arena: &Arc<Arena>, size: usize) {
+        let is_due = match size < classes::LARGE {
+            true => self.runs_short(arena),
+            false => self.options.grow_ahead && arena.has_surplus(),
+        };
+        if is_due {
+            self.worker.want(self);
+        }
+    }
+
+    /// Whether so little is free for small blocks that a segment should be pinned ahead, and may be.
+    pub(super) fn runs_short(&self, arena: &Arena) -> bool {
+        let held = self.figures.held();
+        let ahead = heap::segment_ahead(held);
+        let is_allowed =
+            self.options.max_cached_bytes.is_none_or(|most| self.cached().saturating_add(ahead) <= most);
+        self.options.grow_ahead && arena.is_home() && is_allowed && heap::runs_short(arena.small_free(), held)
+    }
+}
+
+/// Whether less memory in use could help. The driver has several codes for pages that it cannot pin.
+fn is_shortage(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Driver(_)
+            | Error::Io { .. }
+            | Error::NoPage { .. }
+            | Error::LockLimit { .. }
+            | Error::OutOfHostMemory { .. }
+    )
 }
 
 /// Puts blocks back into their arenas. Whether a segment has become wholly free.

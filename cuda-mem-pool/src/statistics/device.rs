@@ -1,6 +1,5 @@
 //! All figures of a device's allocator, under PyTorch's keys.
 
-use super::ledger::LiveStatistics;
 use super::stat::{PoolStat, Stat};
 
 /// The statistics of a device's caching allocator, as `torch.cuda.memory_stats()` names them.
@@ -55,17 +54,6 @@ pub struct DeviceStatistics {
 }
 
 impl DeviceStatistics {
-    /// Puts in what a [`PeakLedger`](super::PeakLedger) keeps.
-    #[must_use]
-    pub fn with_live(mut self, live: &LiveStatistics) -> Self {
-        self.allocation = live.allocation;
-        self.allocated_bytes = live.allocated_bytes;
-        self.active = live.active;
-        self.active_bytes = live.active_bytes;
-        self.requested_bytes = live.requested_bytes;
-        self
-    }
-
     /// Has the peaks start anew from what there is now.
     pub fn reset_peak(&mut self) {
         self.pool_stats_mut().into_iter().for_each(PoolStat::reset_peak);

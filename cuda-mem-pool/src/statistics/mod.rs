@@ -1,13 +1,20 @@
-//! Statistics of a device's allocator, with PyTorch's keys, and the counting that keeps their peaks exact.
+//! Statistics of a device's allocator, with PyTorch's keys, and the counter of their peaks.
 //!
-//! What changes with each block is counted by a [`PeakLedger`], in a shard a heap; what changes with a driver call is counted
+//! What changes with each block is counted by a [`PeakCounter`], in a shard of each heap; what changes with a driver call is counted
 //! where that is made, in a [`DeviceStatistics`] behind the lock that is held there anyway.
 
+mod cell;
 mod device;
-mod ledger;
+mod figures;
+mod peak;
+mod shard;
 mod stat;
 
+pub(crate) use cell::CountedCell;
 pub use device::DeviceStatistics;
-pub(crate) use ledger::ActiveBytes;
-pub use ledger::{LiveStatistics, PeakLedger, Peaks, Shard, ShardGuard};
+pub(crate) use peak::PeakCounter;
+pub(crate) use shard::{Shard, ShardGuard};
 pub use stat::{PoolSize, PoolStat, Stat};
+
+#[cfg(test)]
+mod tests;

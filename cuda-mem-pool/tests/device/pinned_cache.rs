@@ -14,7 +14,7 @@ use crate::common::{World, pattern};
 const MIB: usize = 1 << 20;
 
 fn without_thread() -> PinnedCacheOptions {
-    PinnedCacheOptions { grow_ahead: false, ..PinnedCacheOptions::default() }
+    PinnedCacheOptions::default().with_grow_ahead(false)
 }
 
 fn allocator(world: &World) -> PinnedCachingAllocator {
@@ -49,7 +49,7 @@ fn blocks_of_any_size_are_apart_aligned_and_copied_from_and_to() {
         .unwrap();
         assert_eq!(target, pattern(len, seed));
     }
-    assert_eq!(allocator.stats().active_requests.current, 0);
+    assert_eq!(allocator.statistics().active_requests.current, 0);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn what_one_thread_kept_serves_others_when_it_ends_or_when_much_is_needed() {
         scope.spawn(|| allocator.allocate(8 * MIB).unwrap().as_ptr().addr()).join().unwrap()
     });
     assert_eq!(address, large, "pinned anew beside a kept block");
-    assert_eq!(allocator.stats().num_host_alloc, 2);
+    assert_eq!(allocator.statistics().num_host_alloc, 2);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_block_that_a_stream_uses_is_handed_out_behind_it_and_holds_up_no_other() {
     gate.open();
     slow.synchronize().unwrap();
     assert_eq!(allocator.allocate(2 * MIB).unwrap().as_ptr().addr(), held_up);
-    assert_eq!(allocator.stats().allocations.current, 3);
+    assert_eq!(allocator.statistics().allocations.current, 3);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_block_of_two_streams_waits_for_both() {
         gate.open();
         slow.synchronize().unwrap();
         allocator.empty_cache();
-        assert_eq!(allocator.stats().allocated_bytes.current, 0);
+        assert_eq!(allocator.statistics().allocated_bytes.current, 0);
     }
 }
 
@@ -161,7 +161,7 @@ fn figures_are_exact_and_start_anew_when_told() {
     let three = allocator.allocate(1000).unwrap();
     three.record_stream(&world.stream).unwrap();
     drop(three);
-    let stats = allocator.stats();
+    let stats = allocator.statistics();
     let large = (3 * MIB) as u64;
     assert_eq!((stats.active_requests.current, stats.active_requests.peak), (1, 2));
     assert_eq!((stats.active_requests.allocated, stats.active_requests.freed), (3, 2));
@@ -178,15 +178,15 @@ fn figures_are_exact_and_start_anew_when_told() {
     assert_eq!(entries.len(), 28);
 
     drop(two);
-    allocator.reset_peak_stats();
-    allocator.reset_accumulated_stats();
-    let stats = allocator.stats();
+    allocator.reset_peak_statistics();
+    allocator.reset_accumulated_statistics();
+    let stats = allocator.statistics();
     assert_eq!((stats.active_requests.current, stats.active_requests.peak), (0, 0));
     assert_eq!((stats.active_requests.allocated, stats.active_requests.freed), (0, 0));
     assert_eq!((stats.num_host_alloc, stats.host_alloc_time.count), (0, 0));
     world.stream.synchronize().unwrap();
     allocator.empty_cache();
-    let stats = allocator.stats();
+    let stats = allocator.statistics();
     assert_eq!((stats.allocations.current, stats.allocated_bytes.current), (0, 0));
     assert_eq!((stats.allocations.allocated, stats.allocations.freed, stats.num_host_free), (0, 2, 2));
     assert_eq!(stats.host_free_time.count, 2);
@@ -198,14 +198,15 @@ fn the_cache_is_trimmed_and_bounded() {
     let allocator = allocator(&world);
     let blocks: Vec<_> = [1, 2, 4, 8].iter().map(|&mib| allocator.allocate(mib * MIB).unwrap()).collect();
     drop(blocks);
-    let held = |allocator: &PinnedCachingAllocator| allocator.stats().allocated_bytes.current as usize / MIB;
+    let held =
+        |allocator: &PinnedCachingAllocator| allocator.statistics().allocated_bytes.current as usize / MIB;
     assert_eq!(held(&allocator), 15);
     allocator.trim_to(8 * MIB);
     assert_eq!(held(&allocator), 7, "largest first");
     allocator.empty_cache();
     assert_eq!(held(&allocator), 0);
 
-    let options = PinnedCacheOptions { max_cached: Some(5 * MIB), ..without_thread() };
+    let options = without_thread().with_max_cached_bytes(5 * MIB);
     let bounded = PinnedCachingAllocator::with_options(&world.context, options);
     let blocks: Vec<_> = [1, 2, 4, 8].iter().map(|&mib| bounded.allocate(mib * MIB).unwrap()).collect();
     assert_eq!(held(&bounded), 15, "blocks in use are not bounded");
@@ -216,18 +217,18 @@ fn the_cache_is_trimmed_and_bounded() {
 #[test]
 fn a_bound_of_nothing_keeps_nothing() {
     let world = World::new();
-    let options = PinnedCacheOptions { max_cached: Some(0), ..PinnedCacheOptions::default() };
+    let options = PinnedCacheOptions::default().with_max_cached_bytes(0);
     let allocator = PinnedCachingAllocator::with_options(&world.context, options);
     for len in [10, 70_000, 2 * MIB] {
         drop(allocator.allocate(len).unwrap());
-        assert_eq!(allocator.stats().allocated_bytes.current, 0);
+        assert_eq!(allocator.statistics().allocated_bytes.current, 0);
     }
 }
 
 #[test]
 fn threads_together_keep_less_than_the_bound() {
     let world = World::new();
-    let options = PinnedCacheOptions { max_cached: Some(8 * MIB), ..without_thread() };
+    let options = without_thread().with_max_cached_bytes(8 * MIB);
     let allocator = PinnedCachingAllocator::with_options(&world.context, options);
     let all = Barrier::new(8);
     let held = thread::scope(|scope| {
@@ -237,7 +238,7 @@ fn threads_together_keep_less_than_the_bound() {
                 all.wait();
                 drop(blocks);
                 all.wait();
-                allocator.stats().allocated_bytes.current
+                allocator.statistics().allocated_bytes.current
             })
         });
         threads.map(|thread| thread.join().unwrap())

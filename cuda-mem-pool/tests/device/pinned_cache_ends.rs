@@ -12,7 +12,7 @@ use crate::common::World;
 const MIB: usize = 1 << 20;
 
 fn allocator(world: &World) -> PinnedCachingAllocator {
-    let options = PinnedCacheOptions { grow_ahead: false, ..PinnedCacheOptions::default() };
+    let options = PinnedCacheOptions::default().with_grow_ahead(false);
     PinnedCachingAllocator::with_options(&world.context, options)
 }
 
@@ -26,7 +26,7 @@ fn blocks_and_allocators_end_in_any_order_and_thread() {
     drop(kept);
     let clone = allocator.clone();
     drop(allocator);
-    assert_eq!(clone.stats().active_requests.current, 2);
+    assert_eq!(clone.statistics().active_requests.current, 2);
     large.record_stream(&world.stream).unwrap();
     drop(clone);
     block.as_mut_slice().unwrap().fill(1);
@@ -80,8 +80,8 @@ fn values_of_a_thread_may_use_it_when_the_thread_ends() {
         .join()
         .unwrap();
     }
-    assert_eq!(allocator.stats().active_requests.current, 0);
+    assert_eq!(allocator.statistics().active_requests.current, 0);
     world.stream.synchronize().unwrap();
     allocator.empty_cache();
-    assert_eq!(allocator.stats().allocated_bytes.current, 0, "a thread that ended keeps something");
+    assert_eq!(allocator.statistics().allocated_bytes.current, 0, "a thread that ended keeps something");
 }

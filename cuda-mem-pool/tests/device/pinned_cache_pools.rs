@@ -12,7 +12,7 @@ const POOL: MempoolId = MempoolId(0, 1);
 const OTHER: MempoolId = MempoolId(7, 0);
 
 fn allocator(world: &World) -> PinnedCachingAllocator {
-    let options = PinnedCacheOptions { grow_ahead: false, ..PinnedCacheOptions::default() };
+    let options = PinnedCacheOptions::default().with_grow_ahead(false);
     PinnedCachingAllocator::with_options(&world.context, options)
 }
 
@@ -48,7 +48,7 @@ fn pools_share_nothing() {
     allocator.release_pool(OTHER).unwrap();
     drop(two);
     allocator.empty_cache();
-    assert_eq!(allocator.stats().allocated_bytes.current, 0);
+    assert_eq!(allocator.statistics().allocated_bytes.current, 0);
 }
 
 #[test]
@@ -108,12 +108,12 @@ fn uses_of_a_pool_are_counted_and_its_memory_goes_with_the_last() {
     allocator.release_pool(POOL).unwrap();
     assert!(matches!(allocator.release_pool(POOL).unwrap_err(), PinnedCacheError::StillRouted { id: POOL }));
     allocator.end_allocate_to_pool(POOL).unwrap();
-    assert_eq!(allocator.stats().allocations.current, 2);
+    assert_eq!(allocator.statistics().allocations.current, 2);
     allocator.release_pool(POOL).unwrap();
-    assert_eq!(allocator.stats().allocations.current, 1, "all but what is in use goes back");
+    assert_eq!(allocator.statistics().allocations.current, 1, "all but what is in use goes back");
     block.as_mut_slice().unwrap().fill(1);
     drop(block);
-    assert_eq!(allocator.stats().allocations.current, 0);
+    assert_eq!(allocator.statistics().allocations.current, 0);
     let gone = allocator.release_pool(POOL).unwrap_err();
     assert_eq!(gone.to_string(), "there is no private pool (0, 1): it was never begun, or was released");
 }
@@ -147,7 +147,7 @@ fn a_graph_takes_blocks_of_a_private_pool_alone_and_keeps_them() {
     drop((others, common, graph));
     allocator.release_pool(POOL).unwrap();
     allocator.empty_cache();
-    assert_eq!(allocator.stats().allocated_bytes.current, 0);
+    assert_eq!(allocator.statistics().allocated_bytes.current, 0);
 }
 
 #[test]

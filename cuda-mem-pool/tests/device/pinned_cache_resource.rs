@@ -22,7 +22,7 @@ fn layout(bytes: usize) -> Layout {
 
 /// How many blocks the allocator has out, and their bytes.
 pub(crate) fn out(resource: &PinnedCachingResource) -> (u64, u64) {
-    let stats = resource.allocator().stats();
+    let stats = resource.allocator().statistics();
     (stats.active_requests.current, stats.active_bytes.current)
 }
 
@@ -116,7 +116,7 @@ fn by_address_with_and_without_a_stream() {
     let address = resource.allocate_raw(0, None).unwrap();
     // SAFETY: nothing is there.
     unsafe { resource.deallocate(address, 0, None) }.unwrap();
-    assert_eq!((address, resource.allocator().stats().active_requests.allocated), (0, 2));
+    assert_eq!((address, resource.allocator().statistics().active_requests.allocated), (0, 2));
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn memory_may_be_freed_by_its_address_in_another_thread() {
             }
         });
     });
-    let stats = resource.allocator().stats();
+    let stats = resource.allocator().statistics();
     assert_eq!((stats.active_requests.allocated, stats.active_requests.freed), (800, 800));
     assert_eq!(out(&resource), (0, 0));
 }
@@ -281,7 +281,7 @@ fn memory_may_be_freed_by_its_address_in_another_thread() {
 #[test]
 fn memory_keeps_the_resource_and_the_resource_the_allocator() {
     let world = World::new();
-    let options = PinnedCacheOptions { grow_ahead: false, ..PinnedCacheOptions::default() };
+    let options = PinnedCacheOptions::default().with_grow_ahead(false);
     let allocator = PinnedCachingAllocator::with_options(&world.context, options);
     let resource = PinnedCachingResource::new(allocator).unwrap();
     let (mut block, clone) = (resource.allocate(5000, None).unwrap(), resource.clone());

@@ -23,7 +23,7 @@ pub(crate) fn device(world: &World) -> DeviceMemoryResource {
 
 /// A pinned cache of its own, in which nothing works ahead.
 pub(crate) fn cached(world: &World) -> PinnedCachingResource {
-    let options = PinnedCacheOptions { grow_ahead: false, ..PinnedCacheOptions::default() };
+    let options = PinnedCacheOptions::default().with_grow_ahead(false);
     let allocator = PinnedCachingAllocator::with_options(&world.context, options);
     PinnedCachingResource::new(allocator).unwrap()
 }

@@ -11,7 +11,7 @@ use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, CallObserver, Dri
 use cuda_mem_pool::history::{Event, HistoryOptions, RecordContext, TraceTracker};
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::snapshot::{Action, TraceEntry};
-use cuda_mem_pool::statistics::{DeviceStatistics, PeakLedger, Peaks, PoolSize};
+use cuda_mem_pool::statistics::DeviceStatistics;
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
@@ -192,12 +192,11 @@ fn blocks_of_a_stream_that_nobody_has_serve_others() {
 }
 
 /// Each thread frees what the one before it has allocated, and ends with frees of others on the way.
-fn threads_free_for_each_other(streams: usize, peaks: Peaks) {
+fn threads_free_for_each_other(streams: usize) {
     const THREADS: usize = 16;
     const ROUNDS: usize = 150;
     on(Sim::builder().memory(4 << 30), |_, context| {
-        let options = CachingOptions::default().with_statistics(peaks);
-        let allocator = CachingAllocator::new(context, &options).unwrap();
+        let allocator = allocator(context);
         let streams: Vec<_> = (0..streams).map(|_| Stream::new(context).unwrap()).collect();
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel::<u64>()).unzip();
         thread::scope(|scope| {
@@ -228,56 +227,51 @@ fn threads_free_for_each_other(streams: usize, peaks: Peaks) {
 
 #[test]
 fn sixteen_threads_on_one_stream() {
-    threads_free_for_each_other(1, Peaks::Exact);
-    threads_free_for_each_other(1, Peaks::Sharded);
+    threads_free_for_each_other(1);
 }
 
 #[test]
 fn sixteen_threads_on_sixteen_streams() {
-    threads_free_for_each_other(16, Peaks::Exact);
-    threads_free_for_each_other(16, Peaks::Sharded);
+    threads_free_for_each_other(16);
 }
 
 /// What a thread frees that does not allocate there is left to whoever does, and is free all the same for whoever asks.
 #[test]
 fn what_is_left_to_the_thread_that_allocates_is_free() {
-    for peaks in [Peaks::Sharded, Peaks::Exact] {
-        on(Sim::builder().memory(400 << 20), |_, context| {
-            let options = CachingOptions::default().with_statistics(peaks);
-            let allocator = CachingAllocator::new(context, &options).unwrap();
-            let [a, b] = [(); 2].map(|()| Stream::new(context).unwrap());
-            let elsewhere = |blocks: Vec<u64>| {
-                let free = || {
-                    // SAFETY: each is allocated below, and not used.
-                    blocks.iter().for_each(|address| unsafe { allocator.free_by_address(*address) }.unwrap());
-                };
-                thread::scope(|scope| scope.spawn(free).join().unwrap());
+    on(Sim::builder().memory(400 << 20), |_, context| {
+        let allocator = allocator(context);
+        let [a, b] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let elsewhere = |blocks: Vec<u64>| {
+            let free = || {
+                // SAFETY: each is allocated below, and not used.
+                blocks.iter().for_each(|address| unsafe { allocator.free_by_address(*address) }.unwrap());
             };
-            let active = || allocator.statistics().active.all.current;
+            thread::scope(|scope| scope.spawn(free).join().unwrap());
+        };
+        let active = || allocator.statistics().active.all.current;
 
-            let large = allocator.allocate_by_address(150 * MIB, &a).unwrap();
-            let books = allocator.metadata_bytes();
-            elsewhere(vec![large]);
-            assert!(allocator.metadata_bytes() > books + 512, "a ring is made where the block is left");
-            // Another stream has it, for which nothing else is made.
-            let other = allocator.allocate_by_address(150 * MIB, &b).unwrap();
-            assert!(allocator.reserved_bytes() < 200 * MIB, "{}", allocator.reserved_bytes());
-            elsewhere(vec![other]);
-            assert_eq!(active(), 0);
+        let large = allocator.allocate_by_address(150 * MIB, &a).unwrap();
+        let books = allocator.metadata_bytes();
+        elsewhere(vec![large]);
+        assert!(allocator.metadata_bytes() > books + 512, "a ring is made where the block is left");
+        // Another stream has it, for which nothing else is made.
+        let other = allocator.allocate_by_address(150 * MIB, &b).unwrap();
+        assert!(allocator.reserved_bytes() < 200 * MIB, "{}", allocator.reserved_bytes());
+        elsewhere(vec![other]);
+        assert_eq!(active(), 0);
 
-            // More than can be left.
-            let many = (0..300).map(|_| allocator.allocate_by_address(4096, &a).unwrap()).collect::<Vec<_>>();
-            let first = many[0];
-            elsewhere(many);
-            assert_eq!(active(), 0);
-            // The next one of the size is one of them.
-            let again = allocator.allocate_by_address(4096, &a).unwrap();
-            assert!(again.abs_diff(first) < 2 * MIB as u64);
-            elsewhere(vec![again]);
-            allocator.empty_cache().unwrap();
-            assert_eq!((active(), allocator.reserved_bytes()), (0, 0));
-        });
-    }
+        // More than can be left.
+        let many = (0..300).map(|_| allocator.allocate_by_address(4096, &a).unwrap()).collect::<Vec<_>>();
+        let first = many[0];
+        elsewhere(many);
+        assert_eq!(active(), 0);
+        // The next one of the size is one of them.
+        let again = allocator.allocate_by_address(4096, &a).unwrap();
+        assert!(again.abs_diff(first) < 2 * MIB as u64);
+        elsewhere(vec![again]);
+        allocator.empty_cache().unwrap();
+        assert_eq!((active(), allocator.reserved_bytes()), (0, 0));
+    });
 }
 
 #[test]
@@ -394,34 +388,6 @@ fn in_a_forked_child(
     }
     history.stop();
     Ok(())
-}
-
-/// A thread that counted when the process was forked does not run in the child, where a shard ends all the same.
-#[test]
-fn a_forked_child_drops_shards_whoever_counted() {
-    let sim = Sim::builder().build();
-    // Forks are noticed from the first driver on.
-    let _driver = Driver::over(sim.table()).unwrap();
-    let ledger = PeakLedger::new(Peaks::Exact);
-    let (shard, other) = (ledger.shard(), ledger.shard());
-    let ((counts, is_counting), (go, go_on)) = (mpsc::channel(), mpsc::channel::<()>());
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            let mut guard = other.hold();
-            guard.allocate(PoolSize::Small, 512, 512);
-            counts.send(()).unwrap();
-            go_on.recv().unwrap_err();
-        });
-        is_counting.recv().unwrap();
-        let mut shard = Some(shard);
-        child::forked(|| {
-            drop(shard.take());
-            Ok(())
-        });
-        // Who counted goes on, so that the parent's shard can end too.
-        drop(go);
-    });
-    assert_eq!(ledger.read().allocation.all.current, 1);
 }
 
 /// Stops at a large new handle until it is told to go on.

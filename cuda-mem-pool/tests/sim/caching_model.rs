@@ -6,7 +6,6 @@ mod world;
 
 use cuda_mem_pool::caching::CachingOptions;
 use cuda_mem_pool::segments::Options;
-use cuda_mem_pool::statistics::Peaks;
 use cuda_mem_sim::Sim;
 use proptest::array::uniform16;
 use proptest::collection::vec;
@@ -73,16 +72,13 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn options() -> impl Strategy<Value = CachingOptions> {
-    let peaks = select(vec![Peaks::Exact, Peaks::Sharded]);
     let divisions = prop_oneof![2 => Just([0; 16]), 1 => uniform16(select(vec![0, 1, 2, 4, 64, 1 << 40]))];
     let fractions = select(vec![1.0, 1.0, 0.5]);
-    (peaks, prop::bool::weighted(0.8), fractions, divisions).prop_map(
-        |(peaks, moves, fraction, divisions)| {
-            let segments = Options::builder().roundup_power2_divisions(divisions).build().unwrap();
-            let options = CachingOptions::default().with_statistics(peaks).with_moves(moves);
-            options.with_memory_fraction(fraction).with_segments(segments)
-        },
-    )
+    (prop::bool::weighted(0.8), fractions, divisions).prop_map(|(moves, fraction, divisions)| {
+        let segments = Options::builder().roundup_power2_divisions(divisions).build().unwrap();
+        let options = CachingOptions::default().with_moves(moves);
+        options.with_memory_fraction(fraction).with_segments(segments)
+    })
 }
 
 proptest! {

@@ -99,6 +99,47 @@ fn what_was_left_is_not_among_the_figures_that_are_told() {
     });
 }
 
+/// A program goes to a peak, frees half, resets the peaks or does not, and goes on with other sizes: bytes that are held, and driver
+/// calls.
+fn held_after_a_peak(resets: bool) -> (usize, u64, String) {
+    let sim = Sim::builder().memory(4 << 30).build();
+    let context =
+        cuda_mem_core::Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    let allocator = allocator(&context);
+    let stream = Stream::new(&context).unwrap();
+    let mut live: Vec<_> =
+        (0..60).map(|_| allocator.allocate_by_address(20 * MIB, &stream).unwrap()).collect();
+    let mut kept = Vec::new();
+    for (number, block) in live.drain(..).enumerate() {
+        if number % 2 == 0 { free(&allocator, block) } else { kept.push(block) }
+    }
+    if resets {
+        allocator.reset_peak_statistics();
+    }
+    for round in 1..40usize {
+        let sizes = [9 + round % 7, 33 + round % 5, 18 + round % 3];
+        let blocks = sizes.map(|mib| allocator.allocate_by_address(mib * MIB, &stream).unwrap());
+        kept.extend(&blocks[..1]);
+        blocks[1..].iter().for_each(|block| free(&allocator, *block));
+        if round % 2 == 0 {
+            free(&allocator, kept.remove(round % kept.len()));
+        }
+    }
+    let held = (
+        allocator.reserved_bytes(),
+        allocator.statistics().num_device_alloc,
+        format!("{:?}", allocator.driver_calls()),
+    );
+    kept.into_iter().for_each(|block| free(&allocator, block));
+    held
+}
+
+/// Loggers reset the peaks at each step. That changed how much may be held above the peak, and with it what was moved.
+#[test]
+fn reset_peak_statistics_changes_nothing_of_what_is_held() {
+    assert_eq!(held_after_a_peak(true), held_after_a_peak(false));
+}
+
 /// What one of the threads does; the others wait.
 #[derive(Debug, Clone, Copy)]
 enum Step {

@@ -32,6 +32,7 @@ mod pinned_cache;
 mod pinned_cache_model;
 mod pinned_cache_resource;
 mod pinned_cache_soak;
+mod pinned_vec;
 mod pools_model;
 mod release_failures;
 #[path = "../../../cuda-mem-core/tests/sim/rig.rs"]

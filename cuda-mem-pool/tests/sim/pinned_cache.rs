@@ -16,7 +16,7 @@ use crate::rig::{expect_clean, log_of, on_simulator, text};
 const MIB: usize = 1 << 20;
 
 fn without_thread() -> PinnedCacheOptions {
-    PinnedCacheOptions { grow_ahead: false, ..PinnedCacheOptions::default() }
+    PinnedCacheOptions::default().with_grow_ahead(false)
 }
 
 fn allocator(context: &Context) -> PinnedCachingAllocator {
@@ -69,7 +69,7 @@ fn without_memory_everything_free_goes_back_before_it_is_an_error() {
         drop([allocator.allocate(10 * MIB).unwrap(), allocator.allocate(3000).unwrap()]);
         sim.fail_call("cuMemHostRegister", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         let block = allocator.allocate(12 * MIB).unwrap();
-        assert_eq!(allocator.stats().allocations.current, 1, "the cache was kept");
+        assert_eq!(allocator.statistics().allocations.current, 1, "the cache was kept");
         sim.fail_call("cuMemHostRegister", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         sim.fail_call("cuMemHostRegister", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         let refused = allocator.allocate(700_000).unwrap_err();
@@ -90,10 +90,10 @@ fn memory_for_small_blocks_is_pinned_ahead_of_requests() {
         // They fit into one segment, and leave less than half of another.
         let blocks: Vec<_> = (0..8).map(|_| allocator.allocate(200_000).unwrap()).collect();
         let began = Instant::now();
-        while allocator.stats().num_host_alloc < 2 && began.elapsed() < Duration::from_secs(60) {
+        while allocator.statistics().num_host_alloc < 2 && began.elapsed() < Duration::from_secs(60) {
             std::thread::yield_now();
         }
-        let stats = allocator.stats();
+        let stats = allocator.statistics();
         assert_eq!(stats.num_host_alloc, 2, "nobody pins ahead");
         assert!(stats.allocated_bytes.current >= stats.active_bytes.current + (2 * MIB) as u64);
         drop(blocks);
@@ -103,24 +103,22 @@ fn memory_for_small_blocks_is_pinned_ahead_of_requests() {
 #[test]
 fn a_thread_of_its_own_takes_blocks_back() {
     on_simulator(|_, context| {
-        let options = PinnedCacheOptions {
-            poll_interval: Some(Duration::from_millis(1)),
-            max_cached: Some(0),
-            ..PinnedCacheOptions::default()
-        };
+        let options = PinnedCacheOptions::default()
+            .with_poll_interval(Duration::from_millis(1))
+            .with_max_cached_bytes(0);
         let allocator = PinnedCachingAllocator::with_options(context, options);
         let stream = Stream::new(context).unwrap();
         let block = allocator.allocate(3 * MIB).unwrap();
         let gate = Gate::before(&stream);
         block.record_stream(&stream).unwrap();
         drop(block);
-        assert_eq!(allocator.stats().allocations.current, 1);
+        assert_eq!(allocator.statistics().allocations.current, 1);
         gate.open();
         let began = Instant::now();
-        while allocator.stats().allocations.current > 0 && began.elapsed() < Duration::from_secs(60) {
+        while allocator.statistics().allocations.current > 0 && began.elapsed() < Duration::from_secs(60) {
             std::thread::yield_now();
         }
-        assert_eq!(allocator.stats().allocations.current, 0, "nobody took it back");
+        assert_eq!(allocator.statistics().allocations.current, 0, "nobody took it back");
     });
 }
 
@@ -128,12 +126,12 @@ fn a_thread_of_its_own_takes_blocks_back() {
 /// Blocks that are each too large for the segments before: more than 256 MiB that fits nothing.
 fn leave_surplus(allocator: &PinnedCachingAllocator) -> u64 {
     (20..32).for_each(|size| drop(allocator.allocate(size * MIB).unwrap()));
-    allocator.stats().allocated_bytes.current
+    allocator.statistics().allocated_bytes.current
 }
 
 fn wait_until_less_is_held(allocator: &PinnedCachingAllocator, than: u64) {
     let began = Instant::now();
-    while allocator.stats().allocated_bytes.current >= than {
+    while allocator.statistics().allocated_bytes.current >= than {
         assert!(began.elapsed() < Duration::from_secs(60), "nothing goes back");
         std::thread::yield_now();
     }
@@ -150,7 +148,7 @@ fn what_fits_nothing_is_not_unpinned_while_a_stream_waits_for_a_fence() {
         let held = leave_surplus(&allocator);
         // Longer than the thread waits for streams that are only busy.
         std::thread::sleep(Duration::from_millis(2500));
-        let still = allocator.stats().allocated_bytes.current;
+        let still = allocator.statistics().allocated_bytes.current;
         line.poison();
         // It may have pinned ahead meanwhile.
         assert!(still >= held, "{still} of {held}");
@@ -262,7 +260,7 @@ fn a_process_may_end_with_everything_alive() {
         return child::expect_silent_success(&output);
     }
     let context = Driver::over(cuda_mem_sim::table()).unwrap().device(0).unwrap().primary_context().unwrap();
-    let options = PinnedCacheOptions { poll_interval: Some(Duration::from_millis(1)), ..Default::default() };
+    let options = PinnedCacheOptions::default().with_poll_interval(Duration::from_millis(1));
     let allocator = PinnedCachingAllocator::with_options(&context, options);
     let stream = Stream::new(&context).unwrap();
     let block = allocator.allocate(5000).unwrap();

@@ -153,7 +153,7 @@ impl Model {
     }
 
     fn check(&self) {
-        let stats = self.allocator.stats();
+        let stats = self.allocator.statistics();
         let bytes: u64 = self.live.iter().map(|live| live.block.capacity() as u64).sum();
         assert_eq!(
             (stats.active_requests.current, stats.active_bytes.current),
@@ -181,7 +181,7 @@ proptest! {
     fn the_allocator_is_its_model(steps in steps()) {
         let sim = Sim::builder().workers(2).build();
         let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
-        let options = PinnedCacheOptions { grow_ahead: false, ..PinnedCacheOptions::default() };
+        let options = PinnedCacheOptions::default().with_grow_ahead(false);
         let mut model = Model {
             allocator: PinnedCachingAllocator::with_options(&context, options),
             quick: Stream::new(&context).unwrap(),
@@ -201,7 +201,7 @@ proptest! {
         model.live.clear();
         (0..POOLS).for_each(|pool| model.step(&Step::Release(pool)));
         model.allocator.empty_cache();
-        prop_assert_eq!(model.allocator.stats().allocated_bytes.current, 0);
+        prop_assert_eq!(model.allocator.statistics().allocated_bytes.current, 0);
         drop(model);
         drop(context);
         expect_clean(&sim);

@@ -12,7 +12,7 @@ use crate::rig::{log_of, on_simulator, text};
 const MIB: usize = 1 << 20;
 
 fn resource(context: &Context) -> PinnedCachingResource {
-    let options = PinnedCacheOptions { grow_ahead: false, ..PinnedCacheOptions::default() };
+    let options = PinnedCacheOptions::default().with_grow_ahead(false);
     PinnedCachingResource::new(PinnedCachingAllocator::with_options(context, options)).unwrap()
 }
 
@@ -72,7 +72,7 @@ fn a_stream_of_another_driver_gets_and_frees_nothing() {
         let foreign = Stream::new(&foreign).unwrap();
         let is_foreign = |error: &Error| matches!(error, Error::Core(CoreError::ForeignContext { .. }));
         assert!(is_foreign(&resource.allocate(5000, &foreign).unwrap_err()));
-        assert_eq!(resource.allocator().stats().active_requests.current, 0);
+        assert_eq!(resource.allocator().statistics().active_requests.current, 0);
         let address = resource.allocate_raw(5000, None).unwrap();
         // SAFETY: refused, because of the stream.
         let refused = unsafe { resource.deallocate(address, 5000, &foreign) }.unwrap_err();
@@ -92,11 +92,11 @@ fn a_free_that_fails_leaves_the_memory_allocated() {
         // SAFETY: allocated above and not used.
         let refused = unsafe { resource.deallocate(address, 5000, None) };
         assert!(matches!(refused, Err(Error::Core(CoreError::Driver(_)))));
-        assert_eq!(resource.allocator().stats().active_requests.current, 1);
+        assert_eq!(resource.allocator().statistics().active_requests.current, 1);
         assert_ne!(resource.allocate(5000, None).unwrap().address(), address);
         // SAFETY: as above; the free before failed.
         unsafe { resource.deallocate(address, 5000, None) }.unwrap();
-        assert_eq!(resource.allocator().stats().active_requests.current, 0);
+        assert_eq!(resource.allocator().statistics().active_requests.current, 0);
     });
 }
 
@@ -150,6 +150,6 @@ fn a_forked_child_is_told_so_and_frees_nothing() {
         drop(std::mem::ManuallyDrop::into_inner(block));
         // SAFETY: allocated above and not used; the child's free was refused.
         unsafe { resource.deallocate(address, 5000, None) }.unwrap();
-        assert_eq!(resource.allocator().stats().active_requests.current, 0);
+        assert_eq!(resource.allocator().statistics().active_requests.current, 0);
     });
 }

@@ -122,7 +122,7 @@ fn work(
                 }
             }
             91 => {
-                let stats = allocator.stats();
+                let stats = allocator.statistics();
                 assert!(stats.active_requests.peak >= stats.active_requests.current);
             }
             _ => live.iter().for_each(Marked::check),
@@ -136,11 +136,8 @@ fn nothing_is_held_leaked_or_misused_after_a_soak() {
     let sim = Sim::builder().workers(4).build();
     let driver = Driver::over(sim.table()).unwrap();
     let context = driver.device(0).unwrap().primary_context().unwrap();
-    let options = PinnedCacheOptions {
-        max_cached: Some(64 << 20),
-        poll_interval: Some(Duration::from_millis(5)),
-        ..PinnedCacheOptions::default()
-    };
+    let options = PinnedCacheOptions::default().with_max_cached_bytes(64 << 20);
+    let options = options.with_poll_interval(Duration::from_millis(5));
     let allocator = PinnedCachingAllocator::with_options(&context, options);
     let stop = AtomicBool::new(false);
     // Held by whoever is in the middle of something.
@@ -181,13 +178,16 @@ fn nothing_is_held_leaked_or_misused_after_a_soak() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    println!("{faults} faults, {} blocks", allocator.stats().active_requests.allocated);
+    println!("{faults} faults, {} blocks", allocator.statistics().active_requests.allocated);
     sim.clear_faults();
-    assert_eq!(allocator.stats().active_requests.current, 0);
-    assert_eq!(allocator.stats().active_requests.allocated, allocator.stats().active_requests.freed);
+    assert_eq!(allocator.statistics().active_requests.current, 0);
+    assert_eq!(
+        allocator.statistics().active_requests.allocated,
+        allocator.statistics().active_requests.freed
+    );
     context.driver().reclaim();
     // What waits for streams is free now that they are gone.
-    while allocator.stats().allocated_bytes.current > 0 {
+    while allocator.statistics().allocated_bytes.current > 0 {
         allocator.empty_cache();
         thread::yield_now();
     }

@@ -3,7 +3,6 @@
 use cuda_mem_pool::Error;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::cuda_mem_core::{Context, Stream};
-use cuda_mem_pool::statistics::Peaks;
 
 use super::allocator::{Allocator, Told};
 
@@ -11,12 +10,8 @@ use super::allocator::{Allocator, Told};
 pub(crate) struct Caching(CachingAllocator);
 
 impl Caching {
-    pub(crate) fn new(context: &Context, sharded: bool) -> Result<Self, Error> {
-        let mut options = CachingOptions::default();
-        if sharded {
-            options = options.with_statistics(Peaks::Sharded);
-        }
-        Ok(Self(CachingAllocator::new(context, &options)?))
+    pub(crate) fn new(context: &Context) -> Result<Self, Error> {
+        Ok(Self(CachingAllocator::new(context, &CachingOptions::default())?))
     }
 }
 

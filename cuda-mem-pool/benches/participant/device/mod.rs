@@ -47,8 +47,7 @@ impl Device {
     /// Everybody begins with nothing.
     pub(crate) fn measure(&self, machine: &Machine, request: &Request) -> Outcome {
         match request.participant.as_str() {
-            "ours" => self.measure_of(&Caching::new(&machine.context, false)?, machine, request),
-            "ours-sharded" => self.measure_of(&Caching::new(&machine.context, true)?, machine, request),
+            "ours" => self.measure_of(&Caching::new(&machine.context)?, machine, request),
             "floor" => self.measure_of(&Floor, machine, request),
             "loop" => self.measure_of(&Nothing, machine, request),
             other => Err(format!("{other} allocates nothing on the device").into()),

@@ -9,6 +9,7 @@ use crate::caching::slot::StreamSlot;
 use crate::engine::paged::{SLAB, StreamHeap};
 use crate::error::Result;
 use crate::mempool_id::MempoolId;
+use crate::statistics::DeviceStatistics;
 
 /// The free memory of all heaps, as a request of one of them sees it.
 #[derive(Default)]
@@ -28,8 +29,9 @@ impl Shared {
         request: Request,
         pool: MempoolId,
     ) -> Result<OutOfMemoryReport> {
-        self.count_all_left();
-        let live = self.ledger.read();
+        self.count_all_frees();
+        let mut live = DeviceStatistics::default();
+        self.counter.read(&mut live);
         let bytes = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
         let (in_blocks, active) =
             (bytes(live.allocated_bytes.all.current), bytes(live.active_bytes.all.current));

@@ -47,7 +47,7 @@ pub(super) struct Private {
     routes: AtomicUsize,
     /// How many freed blocks wait for streams that still use them.
     waiting: AtomicUsize,
-    /// The bytes of all blocks that are not free, which the ledger has among the others'.
+    /// The bytes of all blocks that are not free, which the counter has among the others'.
     active: AtomicUsize,
     /// The bytes of all segments.
     reserved: AtomicUsize,

@@ -29,7 +29,7 @@ fn adaptors_agree_with_the_allocator() {
     assert_eq!(statistics.counters().bytes.current, i64::try_from(sum).unwrap());
     assert!(matches!(limited.allocate(65_536, None), Err(Error::OutOfMemory { limit: 100_000, .. })));
     drop(blocks);
-    let stats = base.allocator().stats();
+    let stats = base.allocator().statistics();
     assert_eq!((stats.active_requests.allocated, stats.active_requests.freed), (3, 3));
     assert_eq!(statistics.counters().allocations.total, 3);
     assert_eq!((limited.allocated_bytes(), out(&base)), (0, (0, 0)));

@@ -6,7 +6,6 @@ use std::thread;
 use cuda_mem_core::{Context, Driver, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::Options;
-use cuda_mem_pool::statistics::Peaks;
 use cuda_mem_pool::{Error, MemoryResource};
 use cuda_mem_sim::Sim;
 use proptest::sample::Index;
@@ -26,7 +25,6 @@ pub(super) struct World {
     capture: Option<(Capture, Stream)>,
     context: Context,
     allocator: CachingAllocator,
-    exact: bool,
     moves: bool,
     segments: Options,
     most: u64,
@@ -50,7 +48,6 @@ impl World {
             most: (context.device().total_memory().unwrap() as f64 * options.memory_fraction) as u64,
             context,
             allocator,
-            exact: options.statistics == Peaks::Exact,
             moves: options.moves,
             segments: options.segments,
             live: Vec::new(),
@@ -131,7 +128,7 @@ impl World {
         let live: u64 = self.live.iter().map(|live| live.size).sum();
         self.peak = self.peak.max(live);
         let all = statistics.allocated_bytes.all;
-        assert!(all.peak >= self.peak && (!self.exact || all.peak == self.peak), "{all:?}, {}", self.peak);
+        assert_eq!(all.peak, self.peak, "{all:?}");
         let blocks = statistics.allocation.all;
         assert_eq!(
             (blocks.allocated, blocks.freed),

@@ -9,14 +9,14 @@ use crate::common::scenarios::while_capturing;
 
 /// Without the thread that works ahead: a fault is to strike the same call in each run.
 fn cache(context: &Context) -> Result<PinnedCachingResource> {
-    let options = PinnedCacheOptions { grow_ahead: false, ..PinnedCacheOptions::default() };
+    let options = PinnedCacheOptions::default().with_grow_ahead(false);
     PinnedCachingResource::new(PinnedCachingAllocator::with_options(context, options))
 }
 
 /// Whatever failed: all that was handed out came back, if only when a capture had ended.
 fn expect_all_back(context: &Context, resource: &PinnedCachingResource) {
     while context.driver().reclaim() > 0 {}
-    assert_eq!(resource.allocator().stats().active_requests.current, 0);
+    assert_eq!(resource.allocator().statistics().active_requests.current, 0);
 }
 
 pub(super) fn owned(context: &Context) -> Result<()> {
@@ -42,7 +42,7 @@ pub(super) fn beside_a_capture(context: &Context) -> Result<()> {
         while_capturing(&stream, || {
             assert!(resource.allocate(LEN, &stream).is_err());
             drop(block);
-            assert_eq!(resource.allocator().stats().active_requests.current, 1);
+            assert_eq!(resource.allocator().statistics().active_requests.current, 1);
             result = (|| {
                 let allocator = resource.allocator();
                 allocator.begin_allocate_to_pool(pool, move |stream| stream == Some(captured))?;

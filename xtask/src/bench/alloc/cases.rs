@@ -27,31 +27,14 @@ pub(super) const LARGEST: [u64; 6] = [1, 4, 64, 256, 1024, 4096];
 /// Streams of RMM's multi-stream benchmark.
 pub(super) const STREAMS: [u64; 3] = [1, 2, 4];
 
-pub(super) const CHURNERS: &[&str] = &[
-    "ours",
-    "ours-sharded",
-    "floor",
-    "pytorch",
-    "cudaMallocAsync",
-    "rmm-pool",
-    "rmm-arena",
-    "rmm-cuda_async",
-];
+pub(super) const CHURNERS: &[&str] =
+    &["ours", "floor", "pytorch", "cudaMallocAsync", "rmm-pool", "rmm-arena", "rmm-cuda_async"];
 
-pub(super) const HITTERS: &[&str] = &[
-    "ours",
-    "ours-sharded",
-    "floor",
-    "loop",
-    "pytorch",
-    "cudaMallocAsync",
-    "rmm-pool",
-    "rmm-arena",
-    "rmm-cuda_async",
-];
+pub(super) const HITTERS: &[&str] =
+    &["ours", "floor", "loop", "pytorch", "cudaMallocAsync", "rmm-pool", "rmm-arena", "rmm-cuda_async"];
 
 pub(super) const REMOTE: &[&str] =
-    &["ours", "ours-sharded", "pytorch", "cudaMallocAsync", "rmm-pool", "rmm-arena", "rmm-cuda_async"];
+    &["ours", "pytorch", "cudaMallocAsync", "rmm-pool", "rmm-arena", "rmm-cuda_async"];
 
 pub(super) const RANDOMISERS: &[&str] =
     &["ours", "pytorch", "rmm-cuda_async", "rmm-pool", "rmm-arena", "rmm-binning", "rmm-cuda"];

@@ -7,7 +7,7 @@ use super::super::goal::{least, most};
 use super::cases::{
     HITS, LARGEST, PATTERNS, PRESSURE, Pattern, RANDOM, STREAMS, THREADS, churn, hit, random, remote, streams,
 };
-use super::{OURS, RMM, SHARDED, TORCH};
+use super::{OURS, RMM, TORCH};
 
 pub(super) fn verdicts(figures: &Figures) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
@@ -40,13 +40,13 @@ fn speed(figures: &Figures, pattern: Pattern) -> Vec<Verdict> {
     vec![
         Verdict::new(format!("{one}: of PyTorch's"), AtMost(0.125), "×", torch(&one, OURS)),
         Verdict::new(format!("{one}: of the fastest RMM's"), AtMost(1.0 / 3.0), "×", rmm(&one, OURS)),
-        Verdict::new(format!("{many}: of PyTorch's"), AtMost(0.01), "×", torch(&many, SHARDED)),
-        Verdict::new(format!("{many}: of the fastest RMM's"), AtMost(0.04), "×", rmm(&many, SHARDED)),
+        Verdict::new(format!("{many}: of PyTorch's"), AtMost(0.01), "×", torch(&many, OURS)),
+        Verdict::new(format!("{many}: of the fastest RMM's"), AtMost(0.04), "×", rmm(&many, OURS)),
         Verdict::new(
             format!("{many}: of one thread's"),
             AtMost(2.0),
             "×",
-            of(&many, SHARDED, figures.median(&one, SHARDED, "op")),
+            of(&many, OURS, figures.median(&one, OURS, "op")),
         ),
     ]
 }
@@ -66,28 +66,20 @@ fn hits(figures: &Figures) -> Vec<Verdict> {
 
 fn remote_frees(figures: &Figures) -> Vec<Verdict> {
     let cases = PATTERNS[..2].iter().map(|pattern| remote(*pattern)).collect::<Vec<_>>();
-    let worst = |who, metrics: &[&str]| {
-        let sum = |case| metrics.iter().map(|metric| figures.median(case, who, metric)).sum::<Option<f64>>();
+    let worst = |metrics: &[&str]| {
+        let sum = |case| metrics.iter().map(|metric| figures.median(case, OURS, metric)).sum::<Option<f64>>();
         most(cases.iter().map(|case| sum(case)))
     };
-    let verdicts = [(OURS, ""), (SHARDED, ", sharded statistics")].map(|(who, how)| {
-        [
-            Verdict::new(
-                format!("free on another thread{how}, worst sizes"),
-                AtMost(60.0),
-                "ns",
-                worst(who, &["remote_free"]),
-            ),
-            // What the free leaves to whoever allocates next is no gain: with a hit's time it is bounded too.
-            Verdict::new(
-                format!("free on another thread and the allocation that follows{how}"),
-                AtMost(100.0),
-                "ns",
-                worst(who, &["remote_free", "remote_alloc"]),
-            ),
-        ]
-    });
-    verdicts.into_iter().flatten().collect()
+    vec![
+        Verdict::new("free on another thread, worst sizes", AtMost(60.0), "ns", worst(&["remote_free"])),
+        // What the free leaves to whoever allocates next is no gain: with a hit's time it is bounded too.
+        Verdict::new(
+            "free on another thread and the allocation that follows",
+            AtMost(100.0),
+            "ns",
+            worst(&["remote_free", "remote_alloc"]),
+        ),
+    ]
 }
 
 /// Above these MiB of live memory, what is held beyond it tells of the allocator and not of a page.
@@ -96,14 +88,14 @@ const MUCH: f64 = 100.0;
 fn memory(figures: &Figures) -> Vec<Verdict> {
     let cases = || PATTERNS.into_iter().flat_map(|pattern| THREADS.map(|threads| churn(pattern, threads)));
     let much = |case: &String| figures.median(case, OURS, "live").is_some_and(|live| live > MUCH);
-    let both = |metric: &'static str, cases: &mut dyn Iterator<Item = String>| {
-        most(cases.flat_map(|case| [OURS, SHARDED].map(|who| figures.median(&case, who, metric))))
+    let worst = |metric: &'static str, cases: &mut dyn Iterator<Item = String>| {
+        most(cases.map(|case| figures.median(&case, OURS, metric)))
     };
     let mut with_much = cases().filter(|case| much(case));
-    let reserved = both("reserved", &mut with_much);
+    let reserved = worst("reserved", &mut with_much);
     let mut with_much = cases().filter(|case| much(case));
-    let metadata = both("metadata", &mut with_much);
-    let calls = both("driver_calls", &mut cases());
+    let metadata = worst("metadata", &mut with_much);
+    let calls = worst("driver_calls", &mut cases());
     vec![
         Verdict::new("churn: driver calls after warm-up", AtMost(0.0), "calls", calls),
         Verdict::new("churn, over 100 MiB live: reserved", AtMost(1.10), "× live", reserved),
@@ -184,11 +176,9 @@ mod tests {
             [(0, 1, 0.03, 64.0), (2, 1, 320.0, 1.05), (2, 16, 3165.0, 1.08)]
         {
             let case = churn(PATTERNS[pattern], threads);
-            for who in [OURS, SHARDED] {
-                figures.add(&case, who, "live", live);
-                figures.add(&case, who, "reserved", reserved);
-                figures.add(&case, who, "metadata", 0.0005);
-            }
+            figures.add(&case, OURS, "live", live);
+            figures.add(&case, OURS, "reserved", reserved);
+            figures.add(&case, OURS, "metadata", 0.0005);
         }
         let verdicts = memory(&figures);
         assert_eq!(verdicts[0].verdict, "not measured");

@@ -9,9 +9,6 @@ use super::suite::{Kind, Scale, Seat, Suite};
 
 const OURS: &str = "ours";
 
-/// Ours with statistics that many threads keep apart.
-const SHARDED: &str = "ours-sharded";
-
 const TORCH: &str = "pytorch";
 
 /// RMM's resources that one would choose for speed.
@@ -21,7 +18,7 @@ pub(crate) fn suite(scale: Scale) -> Suite {
     Suite {
         name: "alloc",
         programs: vec![
-            Seat { kind: Kind::Ours, participants: &["ours", "ours-sharded", "floor", "loop"] },
+            Seat { kind: Kind::Ours, participants: &["ours", "floor", "loop"] },
             Seat {
                 kind: Kind::Torch { source: "torch_device.cpp" },
                 participants: &["pytorch", "cudaMallocAsync"],

@@ -2,13 +2,12 @@
 
 use super::super::figures::Figures;
 use super::super::plot::{Line, Panel, Plot, Rise, Ticks};
+use super::OURS;
 use super::cases::{PATTERNS, Pattern, THREADS, churn};
-use super::{OURS, SHARDED};
 
 /// Who is drawn, with label and style.
-const LINES: [(&str, &str, &str); 7] = [
+const LINES: [(&str, &str, &str); 6] = [
     (OURS, "ours", "ours"),
-    (SHARDED, "ours, sharded", "ours"),
     ("floor", "floor", "limit"),
     ("pytorch", "PyTorch", "rival"),
     ("rmm-arena", "RMM arena", "peer"),

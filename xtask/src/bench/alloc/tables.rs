@@ -8,7 +8,7 @@ use super::cases::{
     THREADS, churn, hit, random, remote, streams,
 };
 use super::goals::fastest_rmm;
-use super::{OURS, SHARDED, TORCH};
+use super::{OURS, TORCH};
 use crate::table;
 
 /// What a row is called, and its case.
@@ -79,15 +79,13 @@ fn churns(figures: &Figures) -> String {
 }
 
 fn ratios(figures: &Figures) -> String {
-    let mut columns: Vec<Column<'_>> = Vec::new();
-    for who in [OURS, SHARDED] {
-        columns
-            .push((format!("PyTorch ÷ {who}"), Box::new(move |case| figures.ratio(case, "op", TORCH, who))));
-        columns.push((
-            format!("fastest RMM ÷ {who}"),
-            Box::new(move |case| Some(fastest_rmm(figures, case, "op")? / figures.median(case, who, "op")?)),
-        ));
-    }
+    let columns: Vec<Column<'_>> = vec![
+        (format!("PyTorch ÷ {OURS}"), Box::new(move |case| figures.ratio(case, "op", TORCH, OURS))),
+        (
+            format!("fastest RMM ÷ {OURS}"),
+            Box::new(move |case| Some(fastest_rmm(figures, case, "op")? / figures.median(case, OURS, "op")?)),
+        ),
+    ];
     grid(&["blocks", "threads"], churn_rows(), columns)
 }
 

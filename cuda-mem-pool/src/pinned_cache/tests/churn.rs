@@ -1,6 +1,6 @@
 //! What is held in the long run, when blocks come and go and what is alive is bounded.
 
-use super::model::{GIB, KIB, Machine, Numbers};
+use super::heap::{GIB, KIB, Machine, Numbers};
 
 const MIB: usize = 1 << 20;
 

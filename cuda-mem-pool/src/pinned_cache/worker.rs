@@ -6,8 +6,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::arena::Arena;
+use super::heap;
 use super::shared::Shared;
-use crate::engine::growth;
 use crate::primitive::{Condvar, Mutex, lock};
 
 /// How long it waits before it looks again whether no stream is busy.
@@ -18,13 +18,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The hand-shake with the thread.
 #[derive(Debug, Default)]
-pub(super) struct Grower {
+pub(super) struct Worker {
     signal: Arc<Signal>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
-struct Signal {
+pub(super) struct Signal {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -37,13 +37,13 @@ struct State {
 
 /// What the thread is to do.
 #[derive(Debug, PartialEq, Eq)]
-enum Task {
+pub(super) enum Task {
     Work,
     Poll,
     Stop,
 }
 
-impl Grower {
+impl Worker {
     /// Has the thread look whether memory should be pinned ahead or given back.
     pub(super) fn want(&self, shared: &Arc<Shared>) {
         self.signal.want();
@@ -74,21 +74,21 @@ impl Grower {
 }
 
 impl Signal {
-    fn want(&self) {
+    pub(super) fn want(&self) {
         lock(&self.state).wanted = true;
         self.changed.notify_one();
     }
 
-    fn stop(&self) {
+    pub(super) fn stop(&self) {
         lock(&self.state).stop = true;
         self.changed.notify_all();
     }
 
-    fn is_stopped(&self) -> bool {
+    pub(super) fn is_stopped(&self) -> bool {
         lock(&self.state).stop
     }
 
-    fn next(&self, poll_interval: Option<Duration>) -> Task {
+    pub(super) fn next(&self, poll_interval: Option<Duration>) -> Task {
         let mut state = lock(&self.state);
         loop {
             if state.stop {
@@ -122,7 +122,7 @@ fn run(signal: &Signal, shared: &Weak<Shared>) {
         let task = signal.next(pause);
         let Some(shared) = shared.upgrade() else { return };
         match task {
-            Task::Work => grow_ahead(&shared.arena(shared.options().numa_id)),
+            Task::Work => grow_ahead(&shared, &shared.arena(shared.options().numa_id)),
             Task::Poll => shared.poll(),
             Task::Stop => return,
         }
@@ -134,62 +134,13 @@ fn run(signal: &Signal, shared: &Weak<Shared>) {
     }
 }
 
-/// Whether so little is free for small blocks that a segment should be pinned ahead, and may be.
-pub(super) fn is_due(arena: &Arena) -> bool {
-    let shared = arena.shared();
-    let options = shared.options();
-    let held = usize::try_from(shared.counters().held.current().bytes).unwrap_or(usize::MAX);
-    let ahead = growth::segment_ahead(held);
-    let allowed = options.max_cached.is_none_or(|most| shared.cached().saturating_add(ahead) <= most);
-    options.grow_ahead && arena.is_home() && allowed && growth::runs_short(arena.small_free(), held)
-}
-
-fn grow_ahead(arena: &Arc<Arena>) {
-    if !is_due(arena) {
+/// Pins a segment for small blocks before a request needs it.
+fn grow_ahead(shared: &Shared, arena: &Arc<Arena>) {
+    if !shared.runs_short(arena) {
         return;
     }
-    let held = usize::try_from(arena.shared().counters().held.current().bytes).unwrap_or(usize::MAX);
     // A failure here is nobody's: a request that misses meets it again, and tells it.
-    if let Ok(segment) = arena.pin(growth::segment_ahead(held)) {
+    if let Ok(segment) = shared.pin(arena, heap::segment_ahead(shared.figures().held()), 0) {
         arena.add_small(segment);
-    }
-}
-
-#[cfg(all(loom, test))]
-mod models {
-    use super::*;
-    use loom::sync::Arc;
-
-    /// The thread sees each request and the end, in whatever moment they come, and never sleeps through one.
-    #[test]
-    fn no_request_is_slept_through() {
-        loom::model(|| {
-            let signal = Arc::new(Signal::default());
-            let grower = loom::thread::spawn({
-                let signal = Arc::clone(&signal);
-                move || assert_eq!(signal.next(None), Task::Work)
-            });
-            signal.want();
-            grower.join().unwrap();
-        });
-    }
-
-    #[test]
-    fn the_end_is_seen_beside_requests() {
-        loom::model(|| {
-            let signal = Arc::new(Signal::default());
-            let grower = loom::thread::spawn({
-                let signal = Arc::clone(&signal);
-                move || while signal.next(None) != Task::Stop {}
-            });
-            let other = loom::thread::spawn({
-                let signal = Arc::clone(&signal);
-                move || signal.want()
-            });
-            signal.stop();
-            assert!(signal.is_stopped());
-            other.join().unwrap();
-            grower.join().unwrap();
-        });
     }
 }

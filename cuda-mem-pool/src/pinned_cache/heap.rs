@@ -1,13 +1,32 @@
-//! Segments and the blocks they are cut into.
+//! Cuts segments into blocks, and tells how large the next segment is.
+//!
+//! Offsets and sizes only: no memory, no driver, no lock. When nothing free fits, [`Heap::allocate`] says so, and the owner adds a segment of
+//! the size that [`segment_for`] tells, at a moment when it holds no lock.
+//!
+//! A large block gets a segment of its own size, to the page. Small blocks share segments that grow with what is held, so
+//! that the unused end of the last one stays below one part in 128 of the whole.
 
-use super::classes::{self, GRANULE};
-use super::free::{FreeLists, Links, Listed};
-use super::growth;
-use super::slab::{NONE, Slab};
+use crate::engine::classes::{self, GRANULE, LARGE, PAGE};
+use crate::engine::free::{FreeLists, Links, Listed};
+use crate::engine::slab::{NONE, Slab};
+
+/// The smallest shared segment: one huge page.
+pub(super) const SMALLEST: usize = 2 << 20;
+/// The largest shared segment: a larger one would not be ready sooner, byte for byte.
+pub(super) const LARGEST: usize = 64 << 20;
+/// What part of the held bytes a new shared segment may be.
+const PART: usize = 128;
+/// What part of the bytes that were ever in use at once may be held beside them before more is pinned for a large block, but
+/// never less than [`SPARE`]. Sizes that seldom come again cut up what is free; beyond this, pieces that fit nothing go back.
+const SPARE_PART: usize = 4;
+/// Less than this is not worth a wait for the device.
+const SPARE: usize = 256 << 20;
+/// What part of the held bytes may lie ready for small blocks that nobody has asked for yet.
+const RESERVE_PART: usize = 256;
 
 /// Segments of one kind of memory, cut into blocks. `S` is what a segment's owner knows it by.
 #[derive(Debug)]
-pub(crate) struct Heap<S> {
+pub(super) struct Heap<S> {
     segments: Slab<Segment<S>>,
     blocks: Slab<Record>,
     free: FreeLists,
@@ -20,31 +39,31 @@ pub(crate) struct Heap<S> {
 
 /// A block that was handed out. Its number is used again, with another generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct BlockId {
+pub(super) struct BlockId {
     number: u32,
     generation: u32,
 }
 
 /// What an allocation gives.
 #[derive(Debug)]
-pub(crate) struct Grant<'h, S> {
-    pub(crate) block: BlockId,
-    pub(crate) segment: &'h S,
+pub(super) struct Grant<'h, S> {
+    pub(super) block: BlockId,
+    pub(super) segment: &'h S,
     /// Where in the segment the block starts, a multiple of [`GRANULE`].
-    pub(crate) offset: usize,
+    pub(super) offset: usize,
 }
 
 /// What a free did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Freed {
-    pub(crate) size: usize,
+pub(super) struct Freed {
+    pub(super) size: usize,
     /// Whether nothing of the segment is in use any more.
-    pub(crate) whole_segment: bool,
+    pub(super) whole_segment: bool,
 }
 
 /// A block was freed that is not one, any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct UnknownBlock;
+pub(super) struct UnknownBlock;
 
 #[derive(Debug)]
 struct Segment<S> {
@@ -68,7 +87,7 @@ struct Record {
 }
 
 impl<S> Heap<S> {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             segments: Slab::new(),
             blocks: Slab::new(),
@@ -80,13 +99,13 @@ impl<S> Heap<S> {
     }
 
     /// The bytes that are in no block.
-    pub(crate) fn free_bytes(&self) -> usize {
+    pub(super) fn free_bytes(&self) -> usize {
         self.free_bytes
     }
 
     /// A block of `size` bytes, a multiple of [`GRANULE`]; what is left of the free block that it comes from stays free. None
     /// if nothing free is large enough.
-    pub(crate) fn allocate(&mut self, size: usize) -> Option<Grant<'_, S>> {
+    pub(super) fn allocate(&mut self, size: usize) -> Option<Grant<'_, S>> {
         debug_assert!(size > 0 && size.is_multiple_of(GRANULE));
         let number = self.free.find(&self.blocks, size)?;
         self.free.remove(&mut self.blocks, number);
@@ -102,7 +121,7 @@ impl<S> Heap<S> {
     }
 
     /// Adds a free segment of `bytes` bytes, a multiple of [`GRANULE`]. The memory comes back if there are no more numbers.
-    pub(crate) fn add_segment(&mut self, bytes: usize, memory: S) -> Result<(), S> {
+    pub(super) fn add_segment(&mut self, bytes: usize, memory: S) -> Result<(), S> {
         debug_assert!(bytes > 0 && bytes.is_multiple_of(GRANULE));
         let segment = match self.segments.insert(Segment { memory, bytes, first: NONE }) {
             Ok(segment) => segment,
@@ -121,7 +140,7 @@ impl<S> Heap<S> {
     }
 
     /// Takes a block back and joins it with its free neighbours.
-    pub(crate) fn free(&mut self, block: BlockId) -> Result<Freed, UnknownBlock> {
+    pub(super) fn free(&mut self, block: BlockId) -> Result<Freed, UnknownBlock> {
         let known = self.blocks.generation(block.number) == Some(block.generation);
         let record = self.blocks.get_mut(block.number).filter(|record| known && !record.is_free);
         let record = record.ok_or(UnknownBlock)?;
@@ -145,7 +164,7 @@ impl<S> Heap<S> {
     }
 
     /// Takes segments out that are wholly free, largest first, until `enough` says so. It is told the bytes taken so far.
-    pub(crate) fn take_free(&mut self, mut enough: impl FnMut(usize) -> bool) -> Vec<(usize, S)> {
+    pub(super) fn take_free(&mut self, mut enough: impl FnMut(usize) -> bool) -> Vec<(usize, S)> {
         let mut free: Vec<(usize, u32)> = self
             .segments
             .iter()
@@ -172,19 +191,19 @@ impl<S> Heap<S> {
 
     /// Takes wholly free segments out, largest first, as long as far more is held than was ever in use at once. None from a
     /// heap whose free blocks are mostly found again.
-    pub(crate) fn take_surplus(&mut self) -> Vec<(usize, S)> {
+    pub(super) fn take_surplus(&mut self) -> Vec<(usize, S)> {
         let surplus = self.surplus();
         self.take_free(|taken| taken >= surplus)
     }
 
     /// How much more is held than should be for what was ever in use at once.
-    pub(crate) fn surplus(&self) -> usize {
-        growth::surplus(self.bytes, self.most_used)
+    pub(super) fn surplus(&self) -> usize {
+        surplus(self.bytes, self.most_used)
     }
 
     /// Offset, size and freedom of every block of every segment, in order.
     #[cfg(test)]
-    pub(crate) fn layout(&self) -> Vec<Vec<(usize, usize, bool)>> {
+    pub(super) fn layout(&self) -> Vec<Vec<(usize, usize, bool)>> {
         let mut layout = Vec::new();
         for (_, segment) in self.segments.iter() {
             let mut blocks = Vec::new();
@@ -255,4 +274,34 @@ impl Listed for Record {
     fn links_mut(&mut self) -> &mut Links {
         &mut self.links
     }
+}
+
+/// The bytes of a segment for a block of `block` bytes, which is rounded already, when `held` bytes are held.
+pub(super) fn segment_for(block: usize, held: usize) -> usize {
+    if block >= LARGE {
+        return block.next_multiple_of(PAGE);
+    }
+    let shared = shared_segment(held);
+    // As many such blocks as fit without a rest: a program's blocks are often all alike.
+    let blocks = (shared / block).max(1);
+    (blocks * block).next_multiple_of(PAGE)
+}
+
+/// The bytes of a segment that is made ahead of requests.
+pub(super) fn segment_ahead(held: usize) -> usize {
+    (held / RESERVE_PART).clamp(SMALLEST, LARGEST).next_multiple_of(PAGE)
+}
+
+/// Whether so few bytes are free for small blocks that a segment should be made ahead.
+pub(super) fn runs_short(free: usize, held: usize) -> bool {
+    free < segment_ahead(held) / 2
+}
+
+/// The bytes to give back of `held`, when at most `most_used` were in use at once.
+pub(super) fn surplus(held: usize, most_used: usize) -> usize {
+    held.saturating_sub(most_used.saturating_add((most_used / SPARE_PART).max(SPARE)))
+}
+
+fn shared_segment(held: usize) -> usize {
+    (held / PART).clamp(SMALLEST, LARGEST)
 }

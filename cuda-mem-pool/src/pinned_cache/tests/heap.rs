@@ -2,9 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::classes::{self, GRANULE, LARGE};
-use super::growth;
-use super::heap::{BlockId, Heap, UnknownBlock};
+use crate::engine::classes::{self, GRANULE, LARGE};
+use crate::pinned_cache::heap::{self, BlockId, Heap, UnknownBlock};
 
 /// Two heaps, as an arena has them, that grow as the allocator grows them, and every block in use.
 pub(super) struct Machine {
@@ -49,7 +48,7 @@ impl Machine {
     pub(super) fn allocate(&mut self, len: usize) -> Block {
         let size = classes::block_size(len).unwrap();
         let block = self.try_take(size).unwrap_or_else(|| {
-            let bytes = growth::segment_for(size, self.held);
+            let bytes = heap::segment_for(size, self.held);
             let number = self.segments.len();
             self.segments.push(bytes);
             self.held += bytes;

@@ -1,0 +1,225 @@
+//! Counts blocks and segments, under the names that PyTorch gives the figures of its host allocator.
+
+use std::time::Duration;
+
+use crate::primitive::{Mutex, lock};
+use crate::statistics::{DeviceStatistics, PeakCounter, PoolSize, Shard, Stat};
+
+/// What an allocator has and has done. All pools and nodes together; bytes are those of whole blocks and segments.
+///
+/// `current` is exact whenever no call is under way. So is `peak` as long as calls of different threads do not overlap; where they do, that
+/// of blocks is too low by at most 1 MiB or 0.1 % for each of the threads, and never too high.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::PinnedCachingAllocator;
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let allocator = PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);
+/// let kept = allocator.allocate(3000)?;
+/// drop(allocator.allocate(10_000_000)?);
+/// let statistics = allocator.statistics();
+/// assert_eq!((statistics.active_requests.current, statistics.active_requests.peak), (1, 2));
+/// assert_eq!(statistics.active_bytes.current, kept.capacity() as u64);
+/// assert_eq!(statistics.host_alloc_time.count, statistics.num_host_alloc);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
+pub struct PinnedCacheStatistics {
+    /// Pieces of memory that the driver holds pinned: segments. In PyTorch, where a piece is a block, its blocks in use and
+    /// free.
+    pub allocations: Stat,
+    /// Their bytes.
+    pub allocated_bytes: Stat,
+    /// Blocks that somebody has. A block that is dropped counts no longer, also while streams still use it.
+    pub active_requests: Stat,
+    /// Their bytes, each rounded up as [`PinnedBlock::capacity`](super::PinnedBlock::capacity) says.
+    pub active_bytes: Stat,
+    /// Calls that pinned memory, since the accumulated figures were last reset.
+    pub num_host_alloc: u64,
+    /// Calls that gave it back.
+    pub num_host_free: u64,
+    /// How long the former took.
+    pub host_alloc_time: DurationStat,
+    /// How long the latter took.
+    pub host_free_time: DurationStat,
+}
+
+/// How long a kind of driver call took, in microseconds. [`PinnedCacheStatistics`] has an example.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DurationStat {
+    /// All calls together.
+    pub total: u64,
+    /// The longest.
+    pub max: u64,
+    /// The shortest; 0 without calls.
+    pub min: u64,
+    /// How many there were.
+    pub count: u64,
+}
+
+impl DurationStat {
+    /// The mean in microseconds; 0 without calls.
+    #[must_use]
+    pub fn avg(&self) -> f64 {
+        if self.count == 0 { 0.0 } else { self.total as f64 / self.count as f64 }
+    }
+
+    fn add(&mut self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.min = if self.count == 0 { micros } else { self.min.min(micros) };
+        self.max = self.max.max(micros);
+        self.total = self.total.saturating_add(micros);
+        self.count += 1;
+    }
+}
+
+impl PinnedCacheStatistics {
+    /// All figures under the keys of `torch.cuda.host_memory_stats()`; times are in microseconds, their mean rounded down.
+    #[must_use]
+    pub fn entries(&self) -> Vec<(String, u64)> {
+        let stats = [
+            ("allocations", self.allocations),
+            ("allocated_bytes", self.allocated_bytes),
+            ("active_requests", self.active_requests),
+            ("active_bytes", self.active_bytes),
+        ];
+        let times = [("host_alloc_time", self.host_alloc_time), ("host_free_time", self.host_free_time)];
+        let mut entries = Vec::new();
+        for (name, stat) in stats {
+            let figures = [
+                ("current", stat.current),
+                ("peak", stat.peak),
+                ("allocated", stat.allocated),
+                ("freed", stat.freed),
+            ];
+            entries.extend(figures.map(|(figure, value)| (format!("{name}.{figure}"), value)));
+        }
+        entries.push(("num_host_alloc".to_owned(), self.num_host_alloc));
+        entries.push(("num_host_free".to_owned(), self.num_host_free));
+        for (name, time) in times {
+            let avg = time.total.checked_div(time.count).unwrap_or(0);
+            let figures = [
+                ("total", time.total),
+                ("max", time.max),
+                ("min", time.min),
+                ("count", time.count),
+                ("avg", avg),
+            ];
+            entries.extend(figures.map(|(figure, value)| (format!("{name}.{figure}"), value)));
+        }
+        entries
+    }
+}
+
+/// The pool that all blocks count in: there are not two kinds.
+pub(super) const POOL: PoolSize = PoolSize::Small;
+
+/// The figures of one allocator.
+#[derive(Debug)]
+pub(super) struct Figures {
+    blocks: PeakCounter,
+    /// For blocks that go past the thread caches.
+    past_caches: Shard,
+    segments: Mutex<Segments>,
+}
+
+#[derive(Debug, Default)]
+struct Segments {
+    statistics: PinnedCacheStatistics,
+    /// The bytes that are pinned or about to be.
+    claimed: usize,
+}
+
+impl Figures {
+    pub(super) fn new() -> Self {
+        let blocks = PeakCounter::default();
+        Self { past_caches: blocks.shard(), blocks, segments: Mutex::default() }
+    }
+
+    /// A shard for a thread's cache.
+    pub(super) fn shard(&self) -> Shard {
+        self.blocks.shard()
+    }
+
+    /// A block is handed out that comes from no thread's cache.
+    pub(super) fn handed_out(&self, bytes: usize) {
+        self.past_caches.hold().allocate(POOL, bytes, bytes);
+    }
+
+    /// A block is taken back that goes to no thread's cache.
+    pub(super) fn taken_back(&self, bytes: usize) {
+        self.past_caches.hold().free(POOL, bytes, bytes);
+    }
+
+    /// Claims bytes that are about to be pinned, unless more than `most` would be; whether it did.
+    pub(super) fn claim(&self, bytes: usize, most: Option<usize>) -> bool {
+        let mut segments = lock(&self.segments);
+        let claimed = segments.claimed.saturating_add(bytes);
+        let fits = most.is_none_or(|most| claimed <= most);
+        if fits {
+            segments.claimed = claimed;
+        }
+        fits
+    }
+
+    /// Claimed bytes are not pinned.
+    pub(super) fn unclaim(&self, bytes: usize) {
+        lock(&self.segments).claimed -= bytes;
+    }
+
+    pub(super) fn pinned(&self, bytes: usize, took: Duration) {
+        let statistics = &mut lock(&self.segments).statistics;
+        statistics.allocations.increase(1);
+        statistics.allocated_bytes.increase(bytes as u64);
+        statistics.num_host_alloc += 1;
+        statistics.host_alloc_time.add(took);
+    }
+
+    pub(super) fn unpinned(&self, bytes: usize, took: Duration) {
+        let mut segments = lock(&self.segments);
+        segments.claimed -= bytes;
+        let statistics = &mut segments.statistics;
+        statistics.allocations.decrease(1);
+        statistics.allocated_bytes.decrease(bytes as u64);
+        statistics.num_host_free += 1;
+        statistics.host_free_time.add(took);
+    }
+
+    /// The bytes that are pinned.
+    pub(super) fn held(&self) -> usize {
+        usize::try_from(lock(&self.segments).statistics.allocated_bytes.current).unwrap_or(usize::MAX)
+    }
+
+    /// The bytes of the blocks that somebody has.
+    pub(super) fn in_use(&self) -> usize {
+        usize::try_from(self.blocks.active_bytes()).unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn read(&self) -> PinnedCacheStatistics {
+        let mut blocks = DeviceStatistics::default();
+        self.blocks.read(&mut blocks);
+        PinnedCacheStatistics {
+            active_requests: blocks.allocation.all,
+            active_bytes: blocks.allocated_bytes.all,
+            ..lock(&self.segments).statistics
+        }
+    }
+
+    pub(super) fn reset_peak(&self) {
+        self.blocks.reset_peak();
+        let statistics = &mut lock(&self.segments).statistics;
+        statistics.allocations.reset_peak();
+        statistics.allocated_bytes.reset_peak();
+    }
+
+    pub(super) fn reset_accumulated(&self) {
+        self.blocks.reset_accumulated();
+        let statistics = &mut lock(&self.segments).statistics;
+        let PinnedCacheStatistics { mut allocations, mut allocated_bytes, .. } = *statistics;
+        allocations.reset_accumulated();
+        allocated_bytes.reset_accumulated();
+        *statistics = PinnedCacheStatistics { allocations, allocated_bytes, ..Default::default() };
+    }
+}

@@ -1,0 +1,428 @@
+//! A heap's part of a [`PeakCounter`](super::PeakCounter): its lock, and counters that only the lock's holder writes.
+//!
+//! Whether the shard is active is a bit in the lock's word. Taking an active shard is one compare-exchange, giving it back one store,
+//! and counting in between plain loads and stores behind one comparison with limits.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+// The model checker sees no more of the figures than who touches them: else it would look at little else.
+use std::sync::atomic::{AtomicBool, AtomicI64};
+
+use cuda_mem_core::forked;
+
+use super::figures::{AtomicFigures, Figures, Row, UNLIMITED};
+use super::peak::Inner;
+use super::stat::PoolSize;
+use crate::primitive::{AtomicUsize, Exclusive, Ordering, wait_a_moment};
+
+/// Somebody has the shard.
+const HELD: usize = 1;
+/// Its holder may count.
+const ACTIVE: usize = 2;
+/// Its holder has said that it does not count: the activity may be taken from it.
+const PAUSED: usize = 4;
+
+/// A lock, and what its holders count. What was counted stays when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    counter: Arc<Inner>,
+    cells: Arc<Cells>,
+}
+
+/// The calling thread has the shard. Until it is dropped the thread waits for nothing: no lock, no driver call, no program's code.
+#[derive(Debug)]
+pub(crate) struct ShardGuard<'s> {
+    shard: &'s Shard,
+    is_counting: Cell<bool>,
+    /// The lock is given back by the thread that has taken it.
+    _here: PhantomData<*const ()>,
+}
+
+impl Shard {
+    pub(super) fn new(counter: Arc<Inner>, cells: Arc<Cells>) -> Self {
+        Self { counter, cells }
+    }
+
+    /// Takes the shard, unless somebody has it.
+    #[inline]
+    pub(crate) fn try_hold(&self) -> Option<ShardGuard<'_>> {
+        let lock = &self.cells.lock;
+        // Acquire: what the last holder did is done.
+        match lock.compare_exchange(ACTIVE, ACTIVE | HELD, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Some(ShardGuard { shard: self, is_counting: Cell::new(true), _here: PhantomData }),
+            Err(now) => self.try_hold_at(now),
+        }
+    }
+
+    #[inline(never)]
+    fn try_hold_at(&self, mut now: usize) -> Option<ShardGuard<'_>> {
+        while now & HELD == 0 {
+            let lock = &self.cells.lock;
+            match lock.compare_exchange_weak(now, now | HELD, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => {
+                    let is_counting = Cell::new(now & ACTIVE != 0);
+                    return Some(ShardGuard { shard: self, is_counting, _here: PhantomData });
+                }
+                Err(other) => now = other,
+            }
+        }
+        None
+    }
+
+    /// Takes the shard as soon as nobody has it.
+    #[inline]
+    pub(crate) fn hold(&self) -> ShardGuard<'_> {
+        let mut tries = 0;
+        loop {
+            match self.try_hold() {
+                Some(guard) => return guard,
+                None => wait_a_moment(&mut tries),
+            }
+        }
+    }
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        // In a forked child all of it is the parent's, and whoever has the lock below may not run there.
+        if !forked() {
+            self.counter.give_back(&self.cells);
+        }
+    }
+}
+
+impl ShardGuard<'_> {
+    /// Counts a block of `bytes`, of which `requested` were asked for.
+    #[inline]
+    pub(crate) fn allocate(&self, pool: PoolSize, bytes: usize, requested: usize) {
+        let counter = &*self.shard.counter;
+        self.cells().allocate(counter, pool, bytes as i64, requested as i64, true);
+    }
+
+    /// As [`ShardGuard::allocate`], unless a peak would rise; whether it is counted.
+    #[inline]
+    pub(crate) fn allocate_below_peak(&self, pool: PoolSize, bytes: usize, requested: usize) -> bool {
+        let counter = &*self.shard.counter;
+        self.cells().allocate(counter, pool, bytes as i64, requested as i64, false)
+    }
+
+    /// A block is given back that no stream uses. It may have been counted in another shard; so for the two below.
+    #[inline]
+    pub(crate) fn free(&self, pool: PoolSize, bytes: usize, requested: usize) {
+        let shard = self.shard;
+        self.cells().free(shard, pool, bytes as i64, requested as i64);
+    }
+
+    /// A block is given back that a stream still uses: it stays active.
+    pub(crate) fn request_free(&self, pool: PoolSize, bytes: usize) {
+        let counter = &*self.shard.counter;
+        let bytes = bytes as i64;
+        self.cells().change(counter, pool, [-1, bytes.wrapping_neg(), 0], [1, bytes]);
+    }
+
+    /// No stream uses such a block any more.
+    pub(crate) fn complete_free(&self, pool: PoolSize, bytes: usize, requested: usize) {
+        let counter = &*self.shard.counter;
+        let pending = [-1, (bytes as i64).wrapping_neg()];
+        self.cells().change(counter, pool, [0, 0, (requested as i64).wrapping_neg()], pending);
+    }
+
+    /// Has the shard still, and may wait until it counts again. For those who call the driver meanwhile; nobody should.
+    pub(crate) fn disarm(&self) {
+        if self.is_counting.take() {
+            // Release: what was counted is seen by whoever takes the activity.
+            self.shard.cells.lock.fetch_or(PAUSED, Ordering::Release);
+        }
+    }
+
+    /// The counters, once they may be written.
+    #[inline]
+    fn cells(&self) -> &Cells {
+        if !self.is_counting.get() {
+            self.begin_counting();
+        }
+        &self.shard.cells
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_counting(&self) {
+        let Shard { counter, cells } = self.shard;
+        // Nobody else changes the word of a shard whose holder has not paused.
+        if cells.lock.fetch_and(!PAUSED, Ordering::Acquire) & ACTIVE == 0 {
+            counter.activate(cells);
+            cells.lock.store(ACTIVE | HELD, Ordering::Relaxed);
+        }
+        self.is_counting.set(true);
+    }
+}
+
+impl Drop for ShardGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let lock = &self.shard.cells.lock;
+        let now = lock.load(Ordering::Relaxed);
+        // Release: what the holder did is done for whoever has the shard, or its activity, next.
+        if now & PAUSED == 0 {
+            lock.store(now & ACTIVE, Ordering::Release);
+        } else {
+            // Somebody may be taking the activity right now.
+            lock.fetch_and(!(HELD | PAUSED), Ordering::Release);
+        }
+    }
+}
+
+/// A shard's counters. They have their cache lines to themselves.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Cells {
+    lock: AtomicUsize,
+    touched: Exclusive,
+    /// It counts in the concurrent tier, or did so last.
+    publishes: AtomicBool,
+    /// Up to these numbers of blocks, bytes and requested bytes of both pools nothing has to be looked at.
+    limits: [AtomicI64; 3],
+    pools: [Pool; 2],
+    /// Alone: the most of each figure that no peak is below, up to the last look.
+    most: AtomicFigures,
+    /// What the counter's sums have of this shard.
+    published: AtomicFigures,
+    /// How many times it has published since another one did.
+    times: AtomicI64,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    /// Blocks that somebody has, their bytes, and the requested bytes of all that are active.
+    now: [AtomicI64; 3],
+    limits: [AtomicI64; 3],
+    /// Down to these numbers nothing has to be looked at.
+    floors: [AtomicI64; 3],
+    /// As `now`, but all that ever were.
+    allocated: [AtomicI64; 3],
+    /// Blocks that are active and nobody has, and their bytes.
+    pending: [AtomicI64; 2],
+}
+
+impl Cells {
+    /// Whether it is counted: unless a peak would rise that must not.
+    #[inline(always)]
+    fn allocate(&self, counter: &Inner, pool: PoolSize, bytes: i64, requested: i64, may_rise: bool) -> bool {
+        self.touched.touch();
+        let (this, other) = self.pool_and_other(pool);
+        let block = [1, bytes, requested];
+        let now = sum(&this.now, block);
+        let is_beyond = any_below(&this.limits, now) | any_below(&self.limits, sum(&other.now, now));
+        if is_beyond && !self.pass(counter, Figures::of_block(pool, bytes, requested), may_rise) {
+            return false;
+        }
+        store(&this.now, now);
+        store(&this.allocated, sum(&this.allocated, block));
+        true
+    }
+
+    /// A limit is passed: whether it may be.
+    #[cold]
+    #[inline(never)]
+    fn pass(&self, counter: &Inner, block: Figures, may_rise: bool) -> bool {
+        if !self.publishes() {
+            if may_rise {
+                // The most is looked at before something is taken away, once for all that was added in a row.
+                self.pools.iter().for_each(|pool| store(&pool.floors, [UNLIMITED; 3]));
+            }
+            return may_rise;
+        }
+        let after = self.now().plus(block);
+        if !may_rise && counter.would_rise(self, after.behind(counter.quantum())) {
+            return false;
+        }
+        counter.is_alone(self);
+        self.publish(counter, after);
+        true
+    }
+
+    #[inline]
+    fn free(&self, shard: &Shard, pool: PoolSize, bytes: i64, requested: i64) {
+        self.touched.touch();
+        let this = self.pool_and_other(pool).0;
+        let now = sum(&this.now, [-1, bytes.wrapping_neg(), requested.wrapping_neg()]);
+        if any_above(&this.floors, now) {
+            self.sink(shard, Figures::of_block(pool, bytes, requested));
+        }
+        store(&this.now, now);
+    }
+
+    /// A floor is passed.
+    #[cold]
+    #[inline(never)]
+    fn sink(&self, shard: &Shard, block: Figures) {
+        let Shard { counter, cells } = shard;
+        if !self.publishes() {
+            self.set_most(self.most());
+        } else if !(counter.is_alone(self) && counter.try_alone(cells)) {
+            self.publish(counter, self.now().minus(block));
+        }
+    }
+
+    /// Changes figures of a pool by these, and what is pending.
+    fn change(&self, counter: &Inner, pool: PoolSize, by: [i64; 3], pending: [i64; 2]) {
+        self.touched.touch();
+        let most = self.most();
+        let this = self.pool_and_other(pool).0;
+        store(&this.now, sum(&this.now, by));
+        store(&this.pending, sum(&this.pending, pending));
+        match self.publishes() {
+            true => self.publish(counter, self.now()),
+            false => self.set_most(most),
+        }
+    }
+
+    /// Counts on in the concurrent tier. For whoever may write the cells; so for all below.
+    pub(super) fn begin_publishing(&self, counter: &Inner) {
+        self.publishes.store(true, Ordering::Relaxed);
+        self.publish(counter, self.now());
+    }
+
+    /// Counts on alone: no peak rises up to `most`.
+    pub(super) fn begin_alone(&self, most: Figures) {
+        self.publishes.store(false, Ordering::Relaxed);
+        self.set_most(most);
+    }
+
+    fn publish(&self, counter: &Inner, now: Figures) {
+        let quantum = counter.quantum();
+        let published = now.behind(quantum);
+        counter.publish(self, published);
+        self.set_limits(now, published.plus(quantum).minus(now), now.minus(published));
+    }
+
+    fn set_most(&self, most: Figures) {
+        self.most.store(most);
+        let now = self.now();
+        self.set_limits(now, most.minus(now), Figures([[UNLIMITED; 5]; 3]));
+    }
+
+    /// Figures may rise by `up` and fall by `down`.
+    fn set_limits(&self, now: Figures, up: Figures, down: Figures) {
+        let [all, limits @ ..] = now.moved_by(up);
+        let [_, floors @ ..] = now.moved_by(down.negative());
+        store(&self.limits, all);
+        for (pool, (limit, floor)) in self.pools.iter().zip(limits.into_iter().zip(floors)) {
+            store(&pool.limits, limit);
+            store(&pool.floors, floor);
+        }
+    }
+
+    /// Takes the activity away once nobody counts; whether that had to be waited for.
+    pub(super) fn deactivate(&self) -> bool {
+        let mut tries = 0;
+        if self.try_deactivate() {
+            return false;
+        }
+        while !self.try_deactivate() {
+            wait_a_moment(&mut tries);
+        }
+        true
+    }
+
+    /// As [`Cells::deactivate`], unless somebody counts.
+    pub(super) fn try_deactivate(&self) -> bool {
+        let mut now = self.lock.load(Ordering::Relaxed);
+        while now & (HELD | PAUSED) != HELD {
+            // Acquire: what was counted is seen.
+            match self.lock.compare_exchange_weak(now, now & !ACTIVE, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(other) => now = other,
+            }
+        }
+        false
+    }
+
+    fn publishes(&self) -> bool {
+        self.publishes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn published(&self) -> Figures {
+        self.published.load()
+    }
+
+    pub(super) fn set_published(&self, figures: Figures) {
+        self.published.store(figures);
+    }
+
+    /// One time more, or the first; how many.
+    pub(super) fn count_published(&self, is_first: bool) -> i64 {
+        let times = if is_first { 0 } else { self.times.load(Ordering::Relaxed) + 1 };
+        self.times.store(times, Ordering::Relaxed);
+        times
+    }
+
+    /// The most that it had alone.
+    pub(super) fn most(&self) -> Figures {
+        self.most.load().max(self.now())
+    }
+
+    /// What there is. It may be negative: blocks may be given back in another shard.
+    pub(super) fn now(&self) -> Figures {
+        let [small, large] = self.pools.each_ref().map(|pool| {
+            let ([blocks, bytes, requested], [pending, pending_bytes]) =
+                (load(&pool.now), load(&pool.pending));
+            [blocks, bytes, blocks.wrapping_add(pending), bytes.wrapping_add(pending_bytes), requested]
+        });
+        Figures::of(small, large)
+    }
+
+    /// All that was ever allocated. A block is active as soon as it is.
+    pub(super) fn allocated(&self) -> Figures {
+        let [small, large]: [Row; 2] = self.pools.each_ref().map(|pool| {
+            let [blocks, bytes, requested] = load(&pool.allocated);
+            [blocks, bytes, blocks, bytes, requested]
+        });
+        Figures::of(small, large)
+    }
+
+    #[inline]
+    fn pool_and_other(&self, pool: PoolSize) -> (&Pool, &Pool) {
+        let [small, large] = &self.pools;
+        match pool {
+            PoolSize::Small => (small, large),
+            PoolSize::Large => (large, small),
+        }
+    }
+}
+
+#[inline]
+fn load<const N: usize>(cells: &[AtomicI64; N]) -> [i64; N] {
+    cells.each_ref().map(|cell| cell.load(Ordering::Relaxed))
+}
+
+#[inline]
+fn store<const N: usize>(cells: &[AtomicI64; N], values: [i64; N]) {
+    for (cell, value) in cells.iter().zip(values) {
+        cell.store(value, Ordering::Relaxed);
+    }
+}
+
+#[inline]
+fn sum<const N: usize>(cells: &[AtomicI64; N], mut values: [i64; N]) -> [i64; N] {
+    for (value, cell) in values.iter_mut().zip(cells) {
+        *value = value.wrapping_add(cell.load(Ordering::Relaxed));
+    }
+    values
+}
+
+/// Whether a limit is below its value: one test of three signs.
+#[inline]
+fn any_below(limits: &[AtomicI64; 3], values: [i64; 3]) -> bool {
+    let [one, two, three] = load(limits);
+    let room = one.wrapping_sub(values[0]) | two.wrapping_sub(values[1]) | three.wrapping_sub(values[2]);
+    room < 0
+}
+
+#[inline]
+fn any_above(floors: &[AtomicI64; 3], values: [i64; 3]) -> bool {
+    let [one, two, three] = load(floors);
+    let room = values[0].wrapping_sub(one) | values[1].wrapping_sub(two) | values[2].wrapping_sub(three);
+    room < 0
+}
