@@ -40,8 +40,8 @@ pub use adaptor::{
 };
 pub use cuda_mem_core;
 pub use driver_pool::{
-    Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Effect, ManagedMemoryResource,
-    ManagedMemoryResourceOptions, PinnedMemoryResource, PinnedMemoryResourceOptions,
+    Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, ManagedMemoryResource,
+    ManagedMemoryResourceOptions, PinnedMemoryResource, PinnedMemoryResourceOptions, ThresholdEffect,
 };
 pub use engine::{paged, segments};
 pub use error::{Error, Result};
@@ -49,7 +49,7 @@ pub use ipc::{AllocationHandleSource, IpcAllocationHandle};
 pub use mempool_id::MempoolId;
 pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator, PinnedCachingResource};
 pub use resource::{
-    Accessibility, Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, DeviceReachable, Home,
-    HostDeviceAccessible, HostReachable, MemoryResource, RawResource,
+    Accessibility, Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, DeviceReachable, HostDeviceAccessible,
+    HostReachable, MemoryResource, RawResource, ResourceContext,
 };
 pub use uuid::Uuid;

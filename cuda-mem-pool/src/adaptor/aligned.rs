@@ -17,7 +17,7 @@ use cuda_mem_core::{MemorySource, Stream};
 
 use super::adaptor;
 use crate::error::{Error, Result};
-use crate::resource::{DEFAULT_ALIGNMENT, Home, MemoryResource, RawResource};
+use crate::resource::{DEFAULT_ALIGNMENT, MemoryResource, RawResource, ResourceContext};
 
 /// Aligns large allocations to more than the 256 bytes that CUDA promises, and any allocation that asks for it
 /// ([`allocate_aligned`](MemoryResource::allocate_aligned)).

@@ -15,7 +15,7 @@ use cuda_mem_core::{MemorySource, Stream};
 
 use super::adaptor;
 use crate::error::{Error, Result};
-use crate::resource::{Home, MemoryResource, RawResource};
+use crate::resource::{MemoryResource, RawResource, ResourceContext};
 
 type Callback = dyn Fn(usize, &Error) -> bool + Send + Sync;
 

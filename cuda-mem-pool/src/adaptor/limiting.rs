@@ -16,7 +16,7 @@ use cuda_mem_core::{MemorySource, Stream};
 
 use super::adaptor;
 use crate::error::{Error, Result};
-use crate::resource::{Home, MemoryResource, RawResource};
+use crate::resource::{MemoryResource, RawResource, ResourceContext};
 
 /// Gives no more than a number of bytes at a time, whatever its upstream has.
 ///

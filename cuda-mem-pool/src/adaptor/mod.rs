@@ -37,8 +37,8 @@ macro_rules! adaptor {
                 Arc::clone(&self.inner) as Arc<dyn RawResource>
             }
 
-            fn home(&self) -> &Home {
-                self.upstream.home()
+            fn resource_context(&self) -> &ResourceContext {
+                self.upstream.resource_context()
             }
         }
 

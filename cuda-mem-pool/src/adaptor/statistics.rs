@@ -15,7 +15,7 @@ use cuda_mem_core::{MemorySource, Stream};
 
 use super::adaptor;
 use crate::error::Result;
-use crate::resource::{Home, MemoryResource, RawResource};
+use crate::resource::{MemoryResource, RawResource, ResourceContext};
 
 /// A quantity over time, within a scope. It starts at 0 when the scope does. [`StatisticsAdaptor`] has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use cuda_mem_core::{MemorySource, Stream, StreamId};
 
 use super::adaptor;
 use crate::error::Result;
-use crate::resource::{Home, MemoryResource, RawResource};
+use crate::resource::{MemoryResource, RawResource, ResourceContext};
 
 /// Remembers each allocation until it is freed: its size, its stream and, on request, the calls that led to it.
 ///

@@ -9,19 +9,19 @@ use crate::error::{Error, Result};
 ///
 /// ```
 /// use cuda_mem_core::Driver;
-/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Effect};
+/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, ThresholdEffect};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let private = DeviceMemoryResourceOptions::default();
 /// let shared = private.with_ipc_enabled(true);
-/// assert_eq!(DeviceMemoryResource::new(&context, &private)?.trim_to(0)?, Effect::Applied);
-/// assert_eq!(DeviceMemoryResource::new(&context, &shared)?.trim_to(0)?, Effect::MayBeIgnored);
+/// assert_eq!(DeviceMemoryResource::new(&context, &private)?.trim_to(0)?, ThresholdEffect::Applied);
+/// assert_eq!(DeviceMemoryResource::new(&context, &shared)?.trim_to(0)?, ThresholdEffect::MayBeIgnored);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "on an IPC-enabled pool it may be ignored"]
-pub enum Effect {
+pub enum ThresholdEffect {
     /// They have.
     Applied,
     /// NVIDIA documents that a pool which other processes may be given ignores them and keeps its memory until it is destroyed.
@@ -37,13 +37,13 @@ pub enum Effect {
 ///
 /// ```
 /// use cuda_mem_core::Driver;
-/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Effect};
+/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, ThresholdEffect};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let resource = DeviceMemoryResource::new(&context, &DeviceMemoryResourceOptions::default())?;
 /// assert_eq!(resource.attributes().release_threshold()?, u64::MAX);
-/// assert_eq!(resource.attributes().set_release_threshold(1 << 30)?, Effect::Applied);
+/// assert_eq!(resource.attributes().set_release_threshold(1 << 30)?, ThresholdEffect::Applied);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy)]
@@ -137,7 +137,7 @@ impl<'r> Attributes<'r> {
     /// # Errors
     ///
     /// [`Error::Mapped`] for another process's pool, or the driver's.
-    pub fn set_release_threshold(&self, bytes: u64) -> Result<Effect> {
+    pub fn set_release_threshold(&self, bytes: u64) -> Result<ThresholdEffect> {
         self.pool.owners(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes))?;
         Ok(self.pool.effect())
     }
@@ -181,7 +181,7 @@ impl DriverPool {
     }
 
     /// What trimming and thresholds do to this pool.
-    pub(super) fn effect(&self) -> Effect {
-        if self.is_ipc_enabled() { Effect::MayBeIgnored } else { Effect::Applied }
+    pub(super) fn effect(&self) -> ThresholdEffect {
+        if self.is_ipc_enabled() { ThresholdEffect::MayBeIgnored } else { ThresholdEffect::Applied }
     }
 }

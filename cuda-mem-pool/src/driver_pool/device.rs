@@ -18,7 +18,7 @@ use super::pool::DriverPool;
 use super::share::{ipc_members, pool_members, registered, same_handle};
 use crate::error::{Error, Result};
 use crate::ipc::AllocationHandleSource;
-use crate::resource::{DeviceAccessible, Home, MemoryResource, RawResource};
+use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
 /// How a [`DeviceMemoryResource`] of its own is made.
 ///
@@ -154,7 +154,7 @@ impl DeviceMemoryResource {
     /// The device that the memory lies on.
     #[must_use]
     pub fn device(&self) -> Device {
-        self.home().context().device()
+        self.resource_context().context().device()
     }
 
     /// The driver's number of that device.
@@ -234,8 +234,8 @@ unsafe impl MemoryResource for DeviceMemoryResource {
         Arc::clone(&self.inner.pool) as Arc<dyn RawResource>
     }
 
-    fn home(&self) -> &Home {
-        self.inner.pool.home()
+    fn resource_context(&self) -> &ResourceContext {
+        self.inner.pool.resource_context()
     }
 }
 

@@ -19,7 +19,7 @@ use super::pinned::refused;
 use super::pool::DriverPool;
 use super::share::{pool_members, same_handle};
 use crate::error::{Error, Result};
-use crate::resource::{Home, HostDeviceAccessible, MemoryResource, RawResource};
+use crate::resource::{HostDeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
 /// The first driver with pools of managed memory.
 const MANAGED_POOLS: i32 = 13000;
@@ -175,8 +175,8 @@ unsafe impl MemoryResource for ManagedMemoryResource {
         Arc::clone(&self.inner.pool) as Arc<dyn RawResource>
     }
 
-    fn home(&self) -> &Home {
-        self.inner.pool.home()
+    fn resource_context(&self) -> &ResourceContext {
+        self.inner.pool.resource_context()
     }
 }
 

@@ -8,7 +8,7 @@ mod pinned;
 mod pool;
 mod share;
 
-pub use attributes::{Attributes, Effect};
+pub use attributes::{Attributes, ThresholdEffect};
 pub use device::{DeviceMemoryResource, DeviceMemoryResourceOptions};
 pub use managed::{ManagedMemoryResource, ManagedMemoryResourceOptions};
 pub use pinned::{PinnedMemoryResource, PinnedMemoryResourceOptions};

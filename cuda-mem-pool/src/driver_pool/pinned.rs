@@ -19,7 +19,7 @@ use super::pool::DriverPool;
 use super::share::{ipc_members, pool_members, registered, same_handle};
 use crate::error::{Error, Result};
 use crate::ipc::AllocationHandleSource;
-use crate::resource::{Home, HostDeviceAccessible, MemoryResource, RawResource};
+use crate::resource::{HostDeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
 /// The first driver with pools of host memory that is on no node in particular, and with a current pool a location.
 const HOST_POOLS: i32 = 13000;
@@ -317,8 +317,8 @@ unsafe impl MemoryResource for PinnedMemoryResource {
         Arc::clone(&self.inner.pool) as Arc<dyn RawResource>
     }
 
-    fn home(&self) -> &Home {
-        self.inner.pool.home()
+    fn resource_context(&self) -> &ResourceContext {
+        self.inner.pool.resource_context()
     }
 }
 

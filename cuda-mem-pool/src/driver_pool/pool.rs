@@ -19,13 +19,13 @@ use uuid::Uuid;
 
 use crate::error::{Error, Result};
 use crate::ipc::{AllocationHandleSource, IpcAllocationHandle};
-use crate::resource::{DEFAULT_ALIGNMENT, Home, RawResource};
+use crate::resource::{DEFAULT_ALIGNMENT, RawResource, ResourceContext};
 
 /// A driver pool in the hands of a resource. It is destroyed, if it is owned, when the last handle and the last allocation
 /// are gone.
 pub(crate) struct DriverPool {
     pool: MemoryPool,
-    home: Home,
+    home: ResourceContext,
     max_size: usize,
     role: Role,
 }
@@ -54,7 +54,7 @@ impl DriverPool {
         } else {
             Role::Private
         };
-        let this = Self { pool, home: Home::new(context), max_size: properties.max_size, role };
+        let this = Self { pool, home: ResourceContext::new(context), max_size: properties.max_size, role };
         if let (AllocationType::Pinned, MemoryLocation::Device(_)) =
             (properties.allocation_type, properties.location)
         {
@@ -65,7 +65,7 @@ impl DriverPool {
 
     /// A pool of somebody else.
     pub(crate) fn borrowed(context: &Context, pool: MemoryPool) -> Self {
-        Self { pool, home: Home::new(context), max_size: 0, role: Role::Private }
+        Self { pool, home: ResourceContext::new(context), max_size: 0, role: Role::Private }
     }
 
     /// A pool of another process, whose memory lies on `owner`, or on no device.
@@ -77,7 +77,8 @@ impl DriverPool {
         let descriptor = source.duplicate()?;
         let pool = MemoryPool::import(context.driver(), descriptor.as_fd())?;
         let uuid = source.uuid().map_or_else(OnceLock::new, OnceLock::from);
-        let this = Self { pool, home: Home::new(context), max_size: 0, role: Role::Mapped { uuid } };
+        let this =
+            Self { pool, home: ResourceContext::new(context), max_size: 0, role: Role::Mapped { uuid } };
         if let Some(owner) = owner {
             this.let_in_alone(owner)?;
         }
@@ -100,7 +101,7 @@ impl DriverPool {
         &self.pool
     }
 
-    pub(crate) fn home(&self) -> &Home {
+    pub(crate) fn resource_context(&self) -> &ResourceContext {
         &self.home
     }
 

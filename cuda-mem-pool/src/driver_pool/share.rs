@@ -11,7 +11,7 @@ macro_rules! pool_members {
 
         /// Gives memory back to the system until no more than `bytes_to_keep` bytes are held, or all that is left is in use.
         /// What was freed but not synchronised with counts as in use. IPC-enabled pools may ignore it
-        /// ([`Effect`](crate::Effect)).
+        /// ([`ThresholdEffect`](crate::ThresholdEffect)).
         ///
         /// Wraps [`cuMemPoolTrimTo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
         ///
@@ -22,7 +22,7 @@ macro_rules! pool_members {
         /// # Errors
         ///
         /// [`Error::Mapped`](crate::Error::Mapped) for another process's pool, or the driver's.
-        pub fn trim_to(&self, bytes_to_keep: usize) -> $crate::Result<$crate::Effect> {
+        pub fn trim_to(&self, bytes_to_keep: usize) -> $crate::Result<$crate::ThresholdEffect> {
             self.inner.pool.owners(self.inner.pool.pool().trim_to(bytes_to_keep))?;
             Ok(self.inner.pool.effect())
         }

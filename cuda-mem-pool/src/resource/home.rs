@@ -17,11 +17,11 @@ use crate::error::{Error, Result};
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let resource = DeviceMemoryResource::new(&driver.device(0)?.primary_context()?, None)?;
 /// let block = resource.allocate(4096, None)?;
-/// assert_eq!(block.stream(), resource.home().stream()?);
+/// assert_eq!(block.stream(), resource.resource_context().stream()?);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Home {
+pub struct ResourceContext {
     context: Context,
     /// Made when it is first needed.
     stream: OnceLock<Stream>,
@@ -29,7 +29,7 @@ pub struct Home {
     streams: Mutex<HashMap<CUdeviceptr, Stream>>,
 }
 
-impl Home {
+impl ResourceContext {
     /// For a resource that works in `context`.
     #[must_use]
     pub fn new(context: &Context) -> Self {

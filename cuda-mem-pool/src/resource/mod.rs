@@ -7,7 +7,7 @@ mod raw;
 
 pub use access::{Accessibility, DeviceAccessible, DeviceReachable, HostDeviceAccessible, HostReachable};
 pub use allocation::Allocation;
-pub use home::Home;
+pub use home::ResourceContext;
 pub use raw::{MemoryResource, RawResource};
 
 /// What memory is aligned to unless more is asked for, in bytes: what CUDA promises of all its allocations.

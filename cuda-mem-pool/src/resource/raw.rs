@@ -12,7 +12,7 @@ use std::sync::Arc;
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{DeviceBuffer, MemorySource, Stream, forked};
 
-use super::{Accessibility, Allocation, DEFAULT_ALIGNMENT, Home};
+use super::{Accessibility, Allocation, DEFAULT_ALIGNMENT, ResourceContext};
 use crate::error::{Error, Result};
 
 /// What gives memory by address, size, alignment and stream, and takes it back ([`MemorySource`]). Object-safe: adaptors hold
@@ -98,7 +98,7 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     fn raw(&self) -> Arc<dyn RawResource>;
 
     /// Where it works when it is told no stream.
-    fn home(&self) -> &Home;
+    fn resource_context(&self) -> &ResourceContext;
 
     /// Memory of `bytes` bytes, aligned to 256, with whatever bytes are there. Dropped, it goes back behind everything that
     /// used it.
@@ -139,7 +139,7 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
         let layout = layout(bytes, alignment)?;
         let stream = match stream.into() {
             Some(stream) => stream,
-            None => self.home().stream()?,
+            None => self.resource_context().stream()?,
         };
         let raw = self.raw();
         let address = raw.allocate(layout, stream)?;
@@ -162,11 +162,11 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
         let layout = layout(bytes, DEFAULT_ALIGNMENT)?;
         let stream = match stream.into() {
             Some(stream) => stream,
-            None => self.home().stream()?,
+            None => self.resource_context().stream()?,
         };
         let address = self.raw().allocate(layout, stream)?;
         if address != 0 {
-            self.home().remember(address, stream);
+            self.resource_context().remember(address, stream);
         }
         Ok(address)
     }
@@ -200,11 +200,11 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
             return Err(cuda_mem_core::Error::Forked.into());
         }
         let layout = layout(bytes, DEFAULT_ALIGNMENT)?;
-        let home = self.home().recall(address)?;
+        let home = self.resource_context().recall(address)?;
         // SAFETY: the caller's promise; taken out of what is remembered, so given back once.
         let freed = unsafe { self.raw().deallocate(address, layout, stream.into().unwrap_or(&home)) };
         if freed.is_err() {
-            self.home().remember(address, &home);
+            self.resource_context().remember(address, &home);
         }
         Ok(freed?)
     }

@@ -2,7 +2,9 @@
 
 use std::os::fd::AsFd;
 
-use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Effect, Error, MemoryResource};
+use cuda_mem_pool::{
+    DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource, ThresholdEffect,
+};
 
 use crate::common::{World, pattern};
 use crate::support::device;
@@ -46,7 +48,7 @@ fn what_is_freed_stays_until_it_is_trimmed() {
     drop(resource.allocate(4 << 20, &world.stream).unwrap());
     world.context.synchronize().unwrap();
     assert!(resource.attributes().reserved_mem_current().unwrap() >= 4 << 20);
-    assert_eq!(resource.trim_to(0).unwrap(), Effect::Applied);
+    assert_eq!(resource.trim_to(0).unwrap(), ThresholdEffect::Applied);
     assert_eq!(resource.attributes().reserved_mem_current().unwrap(), 0);
 }
 
@@ -87,5 +89,5 @@ fn an_ipc_pool_is_exported_once_and_imported() {
     assert!(matches!(mapped.allocate(64, None), Err(Error::Mapped)));
     assert_eq!(mapped.register(handle.uuid()).unwrap(), mapped);
     assert_eq!(DeviceMemoryResource::from_registry(handle.uuid()).unwrap(), mapped);
-    assert_eq!(shared.trim_to(0).unwrap(), Effect::MayBeIgnored);
+    assert_eq!(shared.trim_to(0).unwrap(), ThresholdEffect::MayBeIgnored);
 }

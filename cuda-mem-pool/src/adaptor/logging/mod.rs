@@ -22,7 +22,7 @@ use cuda_mem_core::{MemorySource, Stream};
 use self::journal::Journal;
 use super::adaptor;
 use crate::error::Result;
-use crate::resource::{Home, MemoryResource, RawResource};
+use crate::resource::{MemoryResource, RawResource, ResourceContext};
 
 /// Writes a row for each allocation and each free, in the format of RMM, whose tools replay such logs.
 ///

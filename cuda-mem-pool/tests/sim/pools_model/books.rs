@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cuda_mem_pool::Effect;
+use cuda_mem_pool::ThresholdEffect;
 
 use super::kinds::{Config, Kind, Resource};
 
@@ -50,8 +50,8 @@ impl Pool {
         assert!(self.used <= self.most());
     }
 
-    pub(super) fn effect(&self) -> Effect {
-        if self.config.shared { Effect::MayBeIgnored } else { Effect::Applied }
+    pub(super) fn effect(&self) -> ThresholdEffect {
+        if self.config.shared { ThresholdEffect::MayBeIgnored } else { ThresholdEffect::Applied }
     }
 
     pub(super) fn set_threshold(&mut self, resource: &Resource, bytes: u64) {
