@@ -28,7 +28,6 @@ mod ipc;
 mod mempool_id;
 pub mod pinned_cache;
 mod primitive;
-mod quietly;
 mod resource;
 pub mod snapshot;
 pub mod statistics;
