@@ -14,7 +14,7 @@ pub use aligned::AlignedAdaptor;
 pub use failure_callback::FailureCallbackAdaptor;
 pub use limiting::LimitingAdaptor;
 pub use logging::LoggingAdaptor;
-pub(crate) use logging::thread_number;
+
 pub use statistics::{Counter, Statistics, StatisticsAdaptor};
 pub use tracking::{OutstandingAllocation, TrackingAdaptor};
 

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use cuda_mem_core::{catch_panic, forked};
 
-use super::out_of_memory::OutOfMemoryReport;
 use super::segment::BackingChange;
-use crate::error::{Error, Result};
+use crate::error::{Error, OutOfMemoryReport, Result};
 use crate::primitive::{Mutex, Ordering, lock};
 
 /// Names a callback of an allocator; no two in a process have the same.

@@ -8,9 +8,8 @@ use std::time::Instant;
 use super::event::{Action, Event};
 use super::header::Header;
 use super::writer::TraceWriter;
-use crate::adaptor::thread_number;
 use crate::history::TraceTracker;
-use crate::primitive::{Mutex, lock};
+use crate::primitive::{Mutex, lock, thread_number};
 use crate::snapshot;
 
 /// Writes what an allocator does as a trace: addresses become ids, streams small numbers.

@@ -22,6 +22,7 @@ use cuda_mem_core::{MemorySource, Stream};
 use self::journal::Journal;
 use super::adaptor;
 use crate::error::Result;
+use crate::primitive::thread_number;
 use crate::resource::{MemoryResource, RawResource, ResourceContext};
 
 /// Writes a row for each allocation and each free, in the format of RMM, whose tools replay such logs.
@@ -115,12 +116,6 @@ fn row(action: &str, address: CUdeviceptr, layout: Layout, stream: &Stream) -> S
         layout.size(),
         stream.as_raw().addr(),
     )
-}
-
-/// The system's number of the calling thread.
-pub(crate) fn thread_number() -> libc::pid_t {
-    // SAFETY: takes nothing and always succeeds.
-    unsafe { libc::gettid() }
 }
 
 // SAFETY: the memory is the upstream's, handed through.
