@@ -24,7 +24,6 @@ mod driver_pool;
 mod engine;
 mod error;
 pub mod history;
-mod ipc;
 mod mempool_id;
 pub mod pinned_cache;
 mod primitive;
@@ -39,12 +38,12 @@ pub use adaptor::{
 };
 pub use cuda_mem_core;
 pub use driver_pool::{
-    Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, ManagedMemoryResource,
-    ManagedMemoryResourceOptions, PinnedMemoryResource, PinnedMemoryResourceOptions, ThresholdEffect,
+    AllocationHandleSource, Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions,
+    IpcAllocationHandle, ManagedMemoryResource, ManagedMemoryResourceOptions, PinnedMemoryResource,
+    PinnedMemoryResourceOptions, ThresholdEffect,
 };
 pub use engine::{paged, segments};
 pub use error::{Error, Result};
-pub use ipc::{AllocationHandleSource, IpcAllocationHandle};
 pub use mempool_id::MempoolId;
 pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator, PinnedCachingResource};
 pub use resource::{

@@ -2,6 +2,8 @@
 
 use std::os::fd::AsFd;
 
+use cuda_mem_core::raw_pool::MemoryPool;
+use cuda_mem_core::sys::CUmemPool_attribute;
 use cuda_mem_pool::{
     DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource, ThresholdEffect,
 };
@@ -10,11 +12,13 @@ use crate::common::{World, pattern};
 use crate::support::device;
 
 #[test]
-fn without_options_it_is_the_devices_pool_with_its_threshold_raised() {
+fn without_options_it_is_the_devices_pool_and_keeps_its_threshold() {
     let world = World::new();
+    let pool = MemoryPool::current_of_device(world.context.device()).unwrap();
+    let before = pool.number(CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).unwrap();
     let resource = DeviceMemoryResource::new(&world.context, None).unwrap();
     assert!(!resource.is_handle_owned());
-    assert!(resource.attributes().release_threshold().unwrap() > 0);
+    assert_eq!(resource.attributes().release_threshold().unwrap(), before);
     assert_eq!(resource.device_id(), world.context.device().as_raw());
     assert!(resource.is_device_accessible() && !resource.is_host_accessible());
     let bytes = pattern(5000, 1);
