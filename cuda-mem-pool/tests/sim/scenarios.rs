@@ -286,7 +286,7 @@ fn adaptors_over(resource: impl MemoryResource) -> Result<()> {
     // Whatever failed: what is out of the books is out of the driver's, and nothing is out.
     assert_eq!(tracking.outstanding_report(), "nothing is allocated\n");
     assert_eq!(limiting.allocated_bytes(), 0);
-    let counters = statistics.counters();
+    let counters = statistics.statistics();
     assert_eq!((counters.bytes.current, counters.allocations.current), (0, 0));
     result
 }
