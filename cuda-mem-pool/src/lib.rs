@@ -14,7 +14,22 @@
 //! # Ok::<(), cuda_mem_pool::Error>(())
 //! ```
 //!
-//! The layer below is [`cuda_mem_core`], re-exported so that this crate serves as a project's only dependency.
+//! The layer below is [`cuda_mem_core`], re-exported so that this crate serves as a project's only dependency; what holds
+//! everywhere there holds here. Calls may be made while streams capture graphs, except where `# Capture` says otherwise.
+//!
+//! # Layers
+//!
+//! Modules import downwards only:
+//!
+//! ```text
+//! caching, pinned_cache        the caching allocators of device and of pinned memory
+//! driver_pool, adaptor, trace  resources over the driver's pools, resources over resources, recorded allocations
+//! history                      the ring of what happened lately, and its trackers
+//! snapshot                     what an allocator has, in PyTorch's schema
+//! statistics, engine           figures and their peaks; blocks, pages and segments as pure bookkeeping
+//! resource                     the traits of resources, and what they give
+//! error, mempool_id, primitive
+//! ```
 
 #![deny(unsafe_code)]
 

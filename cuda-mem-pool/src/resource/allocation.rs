@@ -77,10 +77,6 @@ impl<A: Accessibility> Allocation<A> {
     /// Says that work which reads or writes the memory is about to be put into `stream`. See [`DeviceBuffer::on`]. Work that
     /// writes while a slice is borrowed is its author's responsibility.
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -89,10 +85,6 @@ impl<A: Accessibility> Allocation<A> {
     }
 
     /// As [`Allocation::on`], for work that only reads: readers on several streams do not wait for each other.
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -162,10 +154,6 @@ impl<A: HostReachable> Allocation<A> {
     }
 
     /// The bytes, to change, once every use that is known of has ended.
-    ///
-    /// # Capture
-    ///
-    /// As [`Allocation::as_slice`].
     ///
     /// # Errors
     ///

@@ -1,8 +1,11 @@
+#[cfg(not(loom))]
+mod recorder;
+
 use std::io::{self, BufReader, Read};
 
 use proptest::prelude::*;
 
-use super::lines::LONGEST;
+use super::format::LONGEST;
 use super::{Action, Event, Header, MAX_SIZE, Trace, TraceErrorKind, TraceReader, TraceWriter};
 
 const PLAIN: &str = "op,id,size,stream\n";
