@@ -62,7 +62,7 @@ pub use error::{Error, Result};
 pub use mempool_id::MempoolId;
 pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator, PinnedCachingResource};
 pub use resource::{
-    Accessibility, Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, DeviceReachable, HostDeviceAccessible,
-    HostReachable, MemoryResource, RawResource, ResourceContext,
+    Accessibility, Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, HostDeviceAccessible, HostReachable,
+    MemoryResource, RawResource, ResourceContext,
 };
 pub use uuid::Uuid;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cuda_mem_core::forked;
-pub use options::{FramesProvider, HistoryOptions, RecordContext, backtrace};
+pub use options::{HistoryOptions, RecordContext, backtrace};
 pub use tracker::{TraceTracker, TrackerId};
 
 use self::tracker::Trackers;

@@ -26,8 +26,8 @@ pub struct HistoryOptions {
     pub skip_actions: Vec<Action>,
     /// For which entries and blocks the calling stack is recorded.
     pub context: RecordContext,
-    /// What tells the calling stack.
-    pub frames: Option<FramesProvider>,
+    /// What tells the calling stack, innermost call first; see [`with_frames`](Self::with_frames).
+    pub frames: Option<Arc<dyn Fn() -> Frames + Send + Sync>>,
     /// Whether earlier entries are forgotten.
     pub clear_history: bool,
 }
@@ -105,9 +105,6 @@ impl fmt::Debug for HistoryOptions {
             .finish()
     }
 }
-
-/// Tells the calling stack, innermost call first.
-pub type FramesProvider = Arc<dyn Fn() -> Frames + Send + Sync>;
 
 /// The calling stack of Rust code, as far as the program has symbols. It takes microseconds to milliseconds.
 ///

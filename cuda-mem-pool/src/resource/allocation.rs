@@ -211,7 +211,6 @@ impl<A: Accessibility> fmt::Debug for Allocation<A> {
             .field("address", &format_args!("{:#x}", self.address()))
             .field("len", &self.len())
             .field("host", &A::HOST)
-            .field("device", &A::DEVICE)
             .finish_non_exhaustive()
     }
 }

@@ -283,7 +283,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Who reaches the memory that a resource gives.
+/// Says who reaches the memory that a resource gives: devices always, and the host or not.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -300,21 +300,16 @@ mod sealed {
 /// let context = driver.device(0)?.primary_context()?;
 /// let pinned = PinnedMemoryResource::new(&context, None)?;
 /// assert_eq!(filled(&pinned, &Stream::new(&context)?)?, 7);
-/// assert!(<PinnedMemoryResource as MemoryResource>::Access::DEVICE);
+/// assert!(<PinnedMemoryResource as MemoryResource>::Access::HOST);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 pub trait Accessibility: sealed::Sealed + Send + Sync + 'static {
     /// Whether the host does.
     const HOST: bool;
-    /// Whether devices do.
-    const DEVICE: bool;
 }
 
 /// Memory that the host reaches. [`Accessibility`] has an example.
 pub trait HostReachable: Accessibility {}
-
-/// Memory that devices reach. [`Accessibility`] has an example.
-pub trait DeviceReachable: Accessibility {}
 
 /// Devices alone reach the memory. [`Accessibility`] has an example.
 #[derive(Debug, Clone, Copy)]
@@ -327,14 +322,10 @@ pub enum HostDeviceAccessible {}
 impl sealed::Sealed for DeviceAccessible {}
 impl Accessibility for DeviceAccessible {
     const HOST: bool = false;
-    const DEVICE: bool = true;
 }
-impl DeviceReachable for DeviceAccessible {}
 
 impl sealed::Sealed for HostDeviceAccessible {}
 impl Accessibility for HostDeviceAccessible {
     const HOST: bool = true;
-    const DEVICE: bool = true;
 }
-impl DeviceReachable for HostDeviceAccessible {}
 impl HostReachable for HostDeviceAccessible {}

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use super::{Action, AllocatorSettings, Annotation, BlockInfo, Frames, SegmentInfo, Snapshot, TraceEntry};
+use super::{Action, AllocatorSettings, BlockInfo, Frames, SegmentInfo, Snapshot, TraceEntry};
 use crate::statistics::PoolSize;
 
 impl Snapshot {
@@ -30,7 +30,7 @@ impl Snapshot {
         p.word("allocator_settings")?;
         p.settings(&self.allocator_settings)?;
         p.word("external_annotations")?;
-        p.list(&self.external_annotations, |p, annotation| p.annotation(annotation))?;
+        p.list(&[(); 0], |_, ()| Ok(()))?;
         p.end_dict()?;
         pickler.finish()
     }
@@ -108,21 +108,22 @@ impl<W: Write> Pickler<W> {
         })
     }
 
+    /// Writes all keys of PyTorch's dictionary; those that nothing here sets have its defaults.
     fn settings(&mut self, settings: &AllocatorSettings) -> io::Result<()> {
         self.dict()?;
         self.word("PYTORCH_CUDA_ALLOC_CONF")?;
-        self.text(&settings.conf)?;
+        self.text("")?;
         self.word("max_split_size")?;
         match settings.max_split_size {
             Some(size) => self.uint(size)?,
-            None => self.int(-1)?,
+            None => self.number(b"J", &(-1i32).to_le_bytes())?,
         }
         self.word("garbage_collection_threshold")?;
         self.float(settings.garbage_collection_threshold)?;
         self.bool_entry("expandable_segments", settings.expandable_segments)?;
-        self.uint_entry("pinned_num_register_threads", settings.pinned_num_register_threads)?;
-        self.bool_entry("release_lock_on_cudamalloc", settings.release_lock_on_cudamalloc)?;
-        self.bool_entry("pinned_use_cuda_host_register", settings.pinned_use_cuda_host_register)?;
+        self.uint_entry("pinned_num_register_threads", 0)?;
+        self.bool_entry("release_lock_on_cudamalloc", false)?;
+        self.bool_entry("pinned_use_cuda_host_register", false)?;
         self.bool_entry("graph_capture_record_stream_reuse", settings.graph_capture_record_stream_reuse)?;
         self.word("roundup_power2_divisions")?;
         self.dict()?;
@@ -131,17 +132,6 @@ impl<W: Write> Pickler<W> {
             self.uint(*divisions)?;
         }
         self.end_dict()?;
-        self.end_dict()
-    }
-
-    fn annotation(&mut self, annotation: &Annotation) -> io::Result<()> {
-        self.dict()?;
-        self.word("name")?;
-        self.text(&annotation.name)?;
-        self.word("stage")?;
-        self.word(annotation.stage.name())?;
-        self.uint_entry("device", annotation.device.into())?;
-        self.uint_entry("time_us", annotation.time_us)?;
         self.end_dict()
     }
 
@@ -193,14 +183,6 @@ impl<W: Write> Pickler<W> {
             (.., Ok(value)) => self.number(b"\x8a\x08", &value.to_le_bytes()),
             // A byte more, or it would be less than 0.
             _ => self.number(b"\x8a\x09", &u128::from(value).to_le_bytes()[..9]),
-        }
-    }
-
-    fn int(&mut self, value: i64) -> io::Result<()> {
-        match (u64::try_from(value), i32::try_from(value)) {
-            (Ok(value), _) => self.uint(value),
-            (_, Ok(value)) => self.number(b"J", &value.to_le_bytes()),
-            _ => self.number(b"\x8a\x08", &value.to_le_bytes()),
         }
     }
 

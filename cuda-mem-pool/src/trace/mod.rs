@@ -18,9 +18,8 @@
 //!
 //! Blocks that are never freed were live when the recording ended.
 //!
-//! [`TraceReader`] reads events one by one and checks each line; [`Trace::read`] reads all of them and checks too that they
-//! make sense together. [`TraceWriter`] writes them, [`TraceRecorder`] while they happen. All of it is plain text; whoever has
-//! compressed files unpacks them.
+//! [`Trace::read`] reads a trace and checks each line, and that the events make sense together. [`TraceWriter`] writes events,
+//! [`TraceRecorder`] writes them while they happen. All of it is plain text: unpack compressed files before.
 //!
 //! ```
 //! use cuda_mem_pool::trace::{Action, Trace};
@@ -39,5 +38,5 @@ mod tests;
 mod writer;
 
 pub use format::{Action, Event, Header, MAX_EVENTS, MAX_SIZE, TraceError, TraceErrorKind};
-pub use reader::{Trace, TraceReader};
+pub use reader::Trace;
 pub use writer::{TraceRecorder, TraceWriter};

@@ -9,32 +9,19 @@ use super::format::{
 };
 
 /// Reads the events of a trace, each checked by itself. It keeps one line, however long the trace is.
-///
-/// ```
-/// use cuda_mem_pool::trace::{Action, TraceReader};
-///
-/// let text = "op,id,size,stream\na,0,1000,7\nf,0,,7\n";
-/// let events = TraceReader::new(text.as_bytes())?.collect::<Result<Vec<_>, _>>()?;
-/// assert_eq!(events[1].action, Action::Free);
-/// # Ok::<(), cuda_mem_pool::trace::TraceError>(())
-/// ```
 #[derive(Debug)]
-pub struct TraceReader<R> {
+pub(super) struct Events<R> {
     lines: Lines<R>,
-    header: Header,
+    pub(super) header: Header,
     /// How many columns each event has.
     columns: usize,
     /// An error ends the events.
     failed: bool,
 }
 
-impl<R: BufRead> TraceReader<R> {
-    /// Reads what stands before the events.
-    ///
-    /// # Errors
-    ///
-    /// [`TraceErrorKind`] for a first line that is no pairs, for other columns, and for what cannot be read.
-    pub fn new(source: R) -> Result<Self, TraceError> {
+impl<R: BufRead> Events<R> {
+    /// Reads the header and the names of the columns.
+    pub(super) fn new(source: R) -> Result<Self, TraceError> {
         let mut lines = Lines::new(source);
         let mut names = lines.next()?.unwrap_or_default();
         let mut header = Header::default();
@@ -50,21 +37,9 @@ impl<R: BufRead> TraceReader<R> {
         }
         Ok(Self { lines, header, columns, failed: false })
     }
-
-    /// What the first line tells of the run.
-    #[must_use]
-    pub fn header(&self) -> &Header {
-        &self.header
-    }
-
-    /// The line of the event that was read last, from 1.
-    #[must_use]
-    pub fn line(&self) -> u64 {
-        self.lines.number()
-    }
 }
 
-impl<R: BufRead> Iterator for TraceReader<R> {
+impl<R: BufRead> Iterator for Events<R> {
     type Item = Result<Event, TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -158,7 +133,7 @@ impl Trace {
     ///
     /// [`TraceError`] with the first line that is wrong.
     pub fn read(source: impl BufRead) -> Result<Self, TraceError> {
-        let mut reader = TraceReader::new(source)?;
+        let mut reader = Events::new(source)?;
         let mut events = Vec::new();
         let mut blocks = Blocks::default();
         while let Some(event) = reader.next() {
@@ -167,10 +142,10 @@ impl Trace {
                 MAX_EVENTS.. => Err(TraceErrorKind::TooMany),
                 _ => blocks.follow(&event),
             };
-            checked.map_err(|kind| TraceError::new(reader.line(), kind))?;
+            checked.map_err(|kind| TraceError::new(reader.lines.number(), kind))?;
             events.push(event);
         }
-        Ok(Self { header: reader.header().clone(), events })
+        Ok(Self { header: reader.header, events })
     }
 
     /// What the first line tells of the run.

@@ -42,7 +42,6 @@ impl Private {
             expandable_segments: true,
             graph_capture_record_stream_reuse: self.captures.reused(),
             roundup_power2_divisions: options.roundup_power2_divisions().to_vec(),
-            ..AllocatorSettings::default()
         }
     }
 
