@@ -9,8 +9,8 @@ use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Device, DriverError};
 use uuid::Uuid;
 
-pub(crate) use self::oom::choose_advice;
 pub use self::oom::{Advice, CachePool, CachedMemory, OutOfMemoryReport};
+pub(crate) use self::oom::{Bytes, choose_advice};
 use crate::mempool_id::MempoolId;
 
 /// The result of whatever can fail here.

@@ -31,8 +31,10 @@ use crate::mempool_id::MempoolId;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct OutOfMemoryReport {
     /// The device.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_number::device"))]
     pub device: Device,
     /// What was asked for.
     pub requested: usize,
@@ -57,6 +59,7 @@ pub struct OutOfMemoryReport {
     pub largest: usize,
     /// The processes that have a context on the device, this one among them, as far as NVIDIA's management library is there and
     /// knows.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_number::processes"))]
     pub processes: Option<Vec<ProcessMemory>>,
     /// What would help, chosen from the figures.
     pub advice: Vec<Advice>,
@@ -65,6 +68,7 @@ pub struct OutOfMemoryReport {
 /// What a pool has free. [`OutOfMemoryReport`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct CachedMemory {
     /// Which pool.
     pub pool: CachePool,
@@ -77,9 +81,10 @@ pub struct CachedMemory {
 /// Whose free memory it is. [`OutOfMemoryReport`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum CachePool {
     /// The part of the default pool that a stream has.
-    Stream(StreamId),
+    Stream(#[cfg_attr(feature = "serde", serde(serialize_with = "as_number::stream"))] StreamId),
     /// A private pool.
     Private(MempoolId),
 }
@@ -96,6 +101,7 @@ impl OutOfMemoryReport {
 /// [`OutOfMemoryReport`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Advice {
     /// The device does not have as much memory in all.
     LargerThanDevice {
@@ -192,44 +198,47 @@ impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::LargerThanDevice { total } => {
-                write!(f, "ask for less: the device has {} in all", Bytes(total))
+                write!(f, "ask for less: the device has {} in all", bytes_of(total))
             }
             Self::RaiseMemoryFraction { limit } => {
-                write!(f, "set a larger memory fraction: it allows {}, and the device has more", Bytes(limit))
+                write!(
+                    f,
+                    "set a larger memory fraction: it allows {}, and the device has more",
+                    bytes_of(limit)
+                )
             }
             Self::EndOthers { bytes } => {
-                write!(f, "have others on the device hold less than {}", Bytes(bytes))
+                write!(f, "have others on the device hold less than {}", bytes_of(bytes))
             }
             Self::AwaitStreams { bytes } => write!(
                 f,
                 "wait for the streams that still use {} of freed blocks, or record fewer streams on blocks",
-                Bytes(bytes)
+                bytes_of(bytes)
             ),
             Self::ReleasePools { bytes } => {
-                write!(f, "release private pools or their graphs, which have {} free", Bytes(bytes))
+                write!(f, "release private pools or their graphs, which have {} free", bytes_of(bytes))
             }
             Self::AllowMoves => f.write_str("allow moves, so that free memory becomes one piece"),
             Self::Unpin { bytes } => {
-                write!(f, "end some of the pins that keep {} where they are", Bytes(bytes))
+                write!(f, "end some of the pins that keep {} where they are", bytes_of(bytes))
             }
             Self::FreeNeighbours { bytes } => write!(
                 f,
                 "free blocks next to the {} that are free in pieces, or allocate large blocks first",
-                Bytes(bytes)
+                bytes_of(bytes)
             ),
             Self::AskElsewhere { largest } => write!(
                 f,
                 "ask again, outside of the private pool if it was for one: a block of {} would have fitted",
-                Bytes(largest)
+                bytes_of(largest)
             ),
-            Self::FreeMore { bytes } => write!(f, "free {} more, or ask for that much less", Bytes(bytes)),
+            Self::FreeMore { bytes } => write!(f, "free {} more, or ask for that much less", bytes_of(bytes)),
         }
     }
 }
 
 /// Bytes in the unit that suits them.
-#[derive(Clone, Copy)]
-struct Bytes(usize);
+pub(crate) struct Bytes(pub(crate) u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -241,28 +250,32 @@ impl fmt::Display for Bytes {
     }
 }
 
+fn bytes_of(bytes: usize) -> Bytes {
+    Bytes(bytes as u64)
+}
+
 impl fmt::Display for OutOfMemoryReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let device = self.device.as_raw();
-        write!(f, "out of memory on CUDA device {device}: {} were asked for", Bytes(self.requested))?;
+        write!(f, "out of memory on CUDA device {device}: {} were asked for", bytes_of(self.requested))?;
         match self.free {
-            Some(free) => write!(f, "; the device has {} free of {}.", Bytes(free), Bytes(self.total))?,
-            None => write!(f, "; the device has {} and does not say what is free.", Bytes(self.total))?,
+            Some(free) => write!(f, "; the device has {} free of {}.", bytes_of(free), bytes_of(self.total))?,
+            None => write!(f, "; the device has {} and does not say what is free.", bytes_of(self.total))?,
         }
-        write!(f, " This allocator holds {}", Bytes(self.reserved))?;
+        write!(f, " This allocator holds {}", bytes_of(self.reserved))?;
         if let Some(limit) = self.limit {
-            write!(f, " and may hold {}", Bytes(limit))?;
+            write!(f, " and may hold {}", bytes_of(limit))?;
         }
-        write!(f, ": {} in blocks in use, {} in freed blocks", Bytes(self.live), Bytes(self.pending))?;
-        write!(f, " that streams still use, {} free", Bytes(self.cached_bytes()))?;
+        write!(f, ": {} in blocks in use, {} in freed blocks", bytes_of(self.live), bytes_of(self.pending))?;
+        write!(f, " that streams still use, {} free", bytes_of(self.cached_bytes()))?;
         for (at, cached) in self.cached.iter().enumerate() {
             write!(f, "{}{cached}", if at == 0 { " (" } else { "; " })?;
         }
         f.write_str(if self.cached.is_empty() { "." } else { ")." })?;
         if self.pinned > 0 {
-            write!(f, " Pins keep {} where they are.", Bytes(self.pinned))?;
+            write!(f, " Pins keep {} where they are.", bytes_of(self.pinned))?;
         }
-        write!(f, " The largest block that would have fitted has {}.", Bytes(self.largest))?;
+        write!(f, " The largest block that would have fitted has {}.", bytes_of(self.largest))?;
         self.write_processes(f)?;
         for (at, advice) in self.advice.iter().enumerate() {
             write!(f, "{}{advice}", if at == 0 { " What would help: " } else { "; " })?;
@@ -283,7 +296,7 @@ impl OutOfMemoryReport {
                 f.write_str(" (this one)")?;
             }
             match process.bytes.and_then(|bytes| usize::try_from(bytes).ok()) {
-                Some(bytes) => write!(f, " with {}", Bytes(bytes))?,
+                Some(bytes) => write!(f, " with {}", bytes_of(bytes))?,
                 None => f.write_str(" with memory of unknown size")?,
             }
         }
@@ -297,6 +310,58 @@ impl fmt::Display for CachedMemory {
             CachePool::Stream(stream) => write!(f, "stream {}", stream.as_raw())?,
             CachePool::Private(id) => write!(f, "private pool {id}")?,
         }
-        write!(f, ": {}, the longest piece {}", Bytes(self.bytes), Bytes(self.largest))
+        write!(f, ": {}, the longest piece {}", bytes_of(self.bytes), bytes_of(self.largest))
+    }
+}
+
+/// How the types of the layer below are serialised.
+#[cfg(feature = "serde")]
+mod as_number {
+    use serde::{Serialize, Serializer};
+
+    use super::{Device, ProcessMemory, StreamId};
+
+    pub(super) fn device<S: Serializer>(device: &Device, serializer: S) -> Result<S::Ok, S::Error> {
+        device.as_raw().serialize(serializer)
+    }
+
+    pub(super) fn stream<S: Serializer>(stream: &StreamId, serializer: S) -> Result<S::Ok, S::Error> {
+        stream.as_raw().serialize(serializer)
+    }
+
+    /// Pairs of a process and its bytes.
+    pub(super) fn processes<S: Serializer>(
+        processes: &Option<Vec<ProcessMemory>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let pairs =
+            |list: &Vec<ProcessMemory>| list.iter().map(|one| (one.pid, one.bytes)).collect::<Vec<_>>();
+        processes.as_ref().map(pairs).serialize(serializer)
+    }
+}
+
+#[cfg(all(test, feature = "serde", not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use cuda_mem_core::{Driver, Stream};
+
+    use crate::caching::{CachingAllocator, CachingOptions};
+    use crate::{Error, MemoryResource};
+
+    #[test]
+    fn a_report_is_serialised_with_numbers() {
+        let driver = Driver::over(cuda_mem_sim::table()).unwrap();
+        let context = driver.device(0).unwrap().primary_context().unwrap();
+        let stream = Stream::new(&context).unwrap();
+        let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
+        drop(allocator.allocate(3 << 20, &stream).unwrap());
+        let Err(Error::DeviceOutOfMemory(report)) = allocator.allocate(1 << 45, &stream) else {
+            unreachable!()
+        };
+        let value = serde_json::to_value(&*report).unwrap();
+        assert_eq!((&value["device"], &value["requested"]), (&0.into(), &(1u64 << 45).into()));
+        assert_eq!(value["cached"][0]["pool"]["Stream"], stream.id().as_raw());
+        assert_eq!(value["cached"][0]["bytes"], report.cached[0].bytes);
+        assert_eq!(value["advice"][0]["LargerThanDevice"]["total"], report.total);
     }
 }

@@ -330,7 +330,8 @@ impl<B: Backend> PageSource<B> {
     /// Reserves a range of addresses for a heap, long enough for a block.
     fn add_range(&mut self, heap: u32, size: usize) -> Result<(), GrowError<B::Error>> {
         let unit = self.policy.handle_bytes;
-        let needed = (size as u64).saturating_mul(2).next_multiple_of(unit as u64).saturating_add(unit as u64);
+        let needed =
+            (size as u64).saturating_mul(2).next_multiple_of(unit as u64).saturating_add(unit as u64);
         let wanted = self.total.saturating_mul(RANGE_FACTOR).next_multiple_of(unit as u64).max(needed);
         // Where there are not as many addresses in a row, those that are needed do.
         for bytes in [wanted, needed] {
@@ -384,7 +385,9 @@ impl<B: Backend> PageSource<B> {
     pub(super) fn wholly_free(&self, heap: u32, mine: &StreamHeap) -> Vec<Free> {
         let mut found = Vec::new();
         for span in mine.large.free_from(SLAB) {
-            let Some(range) = self.memory.range_at(span.address).filter(|range| range.heap == heap) else { continue };
+            let Some(range) = self.memory.range_at(span.address).filter(|range| range.heap == heap) else {
+                continue;
+            };
             let first = range.slot_of(span.address + range.unit as u64 - 1);
             let last = span.end().saturating_sub(range.unit as u64);
             for address in (first..=last).step_by(range.unit) {

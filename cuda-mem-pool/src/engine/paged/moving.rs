@@ -101,7 +101,17 @@ impl<B: Backend> PageSource<B> {
         for (span, address, bytes) in taken {
             mine.large.withdraw(span, address, bytes);
         }
-        Plan { heap, window, new, moved: free, returns, made: Vec::new(), filled: Vec::new(), freed_at, came: false }
+        Plan {
+            heap,
+            window,
+            new,
+            moved: free,
+            returns,
+            made: Vec::new(),
+            filled: Vec::new(),
+            freed_at,
+            came: false,
+        }
     }
 
     /// Gets the handles that a window lacks and maps them. False if there are not enough.
@@ -116,7 +126,8 @@ impl<B: Backend> PageSource<B> {
         // Idle streams that hold much more than anybody ever had in use leave it to others.
         let held = self.memory.bytes().saturating_add(plan.new * plan.window.unit);
         let peak = wanted.load.peak.max(wanted.load.active.saturating_add(wanted.size));
-        let is_too_much = held > (peak / 1000).saturating_mul(self.policy.idle_permille).saturating_add(IDLE_BYTES);
+        let is_too_much =
+            held > (peak / 1000).saturating_mul(self.policy.idle_permille).saturating_add(IDLE_BYTES);
         if plan.new > 0 && self.policy.moves && is_too_much {
             self.take_from_others(plan, heaps, lacks, true);
         }
@@ -221,7 +232,8 @@ impl<B: Backend> PageSource<B> {
                 plan.came = true;
             }
         }
-        let empty: Vec<u64> = fills.iter().filter(|fill| fill.returns.is_none()).map(|fill| fill.address).collect();
+        let empty: Vec<u64> =
+            fills.iter().filter(|fill| fill.returns.is_none()).map(|fill| fill.address).collect();
         let mut outcome = Ok(());
         for row in empty.chunk_by(|one, next| one + unit as u64 == *next) {
             let Some(first) = row.first().copied() else { continue };
@@ -254,7 +266,12 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// Clears slots in a row and maps handles there, with one call that lets the device in. How many, and why not all.
-    fn map_row(&mut self, first: u64, unit: usize, row: &[Source]) -> (usize, Result<(), GrowError<B::Error>>) {
+    fn map_row(
+        &mut self,
+        first: u64,
+        unit: usize,
+        row: &[Source],
+    ) -> (usize, Result<(), GrowError<B::Error>>) {
         if let Err(error) = self.clear(first, unit, row.len()) {
             return (0, Err(error));
         }
@@ -346,10 +363,11 @@ impl<B: Backend> PageSource<B> {
         let stale: Vec<_> = self.memory.stale().take(too_many).collect();
         for (address, bytes, heap, left_at) in stale {
             let timeline = self.timelines.entry(heap).or_default();
-            if timeline.is_done(left_at, self.round, &mut self.backend) && self.backend.unmap(address, bytes).is_ok() {
+            if timeline.is_done(left_at, self.round, &mut self.backend)
+                && self.backend.unmap(address, bytes).is_ok()
+            {
                 self.memory.unmap(address);
             }
         }
     }
 }
-
