@@ -26,5 +26,4 @@ struct Everybody;
 
 impl cuda_mem_pool::Accessibility for Everybody {
     const HOST: bool = true;
-    const DEVICE: bool = true;
 }
