@@ -79,7 +79,7 @@ impl Deferred {
         // Without the lock: a release that fails runs the program's hook, which may drop owners of its own.
         let (mut still, mut ended) = (Vec::new(), 0);
         for mut owned in taken {
-            match quietly(|| driver.attempt(|| owned.release())) {
+            match catch_panic(|| driver.attempt(|| owned.release())) {
                 Some(Err(
                     Error::Capturing { .. } | Error::WrongThread | Error::Disowned | Error::Timeout(_),
                 )) => {
@@ -88,7 +88,7 @@ impl Deferred {
                 }
                 Some(Err(error)) => driver.give_up(owned, &error),
                 Some(Ok(())) | None => {
-                    quietly(|| drop(owned));
+                    catch_panic(|| drop(owned));
                 }
             }
             ended += 1;
@@ -102,9 +102,10 @@ impl Deferred {
     }
 }
 
-/// Calls what may drop owners of somebody else's, found wherever their time has come: a panic of theirs would be that of whoever
-/// happens to be there. None if there was one.
-pub(crate) fn quietly<R>(body: impl FnOnce() -> R) -> Option<R> {
+/// Calls code of the program, whose panic must not unwind through the caller: owners found on the way, hooks, callbacks. `None` if it
+/// panicked; the panic hook has reported it.
+#[doc(hidden)]
+pub fn catch_panic<R>(body: impl FnOnce() -> R) -> Option<R> {
     // The payload's own drop might panic again.
     catch_unwind(AssertUnwindSafe(body)).map_err(ManuallyDrop::new).ok()
 }

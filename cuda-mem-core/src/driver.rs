@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use cuda_mem_sys::{CUcontext, CUresult, Table};
 
 use crate::constants::Constants;
-use crate::deferred::{Deferred, quietly};
+use crate::deferred::{Deferred, catch_panic};
 use crate::device::Device;
 use crate::error::{DriverError, Error, Result, call};
 use crate::fork;
@@ -282,7 +282,7 @@ impl Driver {
     pub(crate) fn tell_release_failure(self, error: &Error) {
         let hook = self.state.on_release_failure.read().unwrap_or_else(PoisonError::into_inner).clone();
         // Of a panic nobody is left to be told: the hook's documentation forbids it.
-        quietly(|| {
+        catch_panic(|| {
             #[cfg(feature = "tracing")]
             tracing::warn!(%error, "a release failed");
             if let Some(hook) = hook {

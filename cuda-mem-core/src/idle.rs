@@ -19,7 +19,7 @@ use std::sync::{
 use std::thread;
 use std::time::Duration;
 
-use crate::deferred::{Release, quietly};
+use crate::deferred::{Release, catch_panic};
 use crate::driver::{self, Driver};
 use crate::error::Error;
 use crate::fork;
@@ -189,7 +189,7 @@ impl WhenIdle {
         // Alone no longer: a hook of the program's may have streams wait for words, and so may a drop.
         let ended = done.len().saturating_add(refused.len());
         for owned in done {
-            quietly(|| drop(owned));
+            catch_panic(|| drop(owned));
         }
         refused.into_iter().for_each(|(owned, error)| driver.give_up(owned, &error));
         self.count.fetch_sub(ended, Ordering::SeqCst).saturating_sub(ended)

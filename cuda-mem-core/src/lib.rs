@@ -60,6 +60,8 @@ pub mod vmm;
 pub use buffer::{DeviceBuffer, DeviceRange, ManagedBuffer, StreamUse};
 pub use context::{Context, MemoryInfo};
 pub use cuda_mem_sys as sys;
+#[doc(hidden)]
+pub use deferred::catch_panic;
 pub use device::Device;
 pub use driver::Driver;
 pub use element::DeviceCopy;

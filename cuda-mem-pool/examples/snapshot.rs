@@ -64,9 +64,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     recording.finish()?;
     let statistics = allocator.statistics();
     allocator.snapshot().write_pickle(BufWriter::new(File::create(path)?))?;
-    for (key, value) in statistics.entries() {
+    let peaks = [statistics.allocated_bytes, statistics.active_bytes, statistics.reserved_bytes]
+        .map(|figure| figure.all.peak);
+    for (key, value) in
+        ["allocated_bytes.peak", "active_bytes.peak", "reserved_bytes.peak"].into_iter().zip(peaks)
+    {
         println!("{key}={value}");
     }
+    println!("allocation.allocated={}", statistics.allocation.all.allocated);
+    println!("num_ooms={}", statistics.num_ooms);
     drop((weights, bias, next));
     Ok(())
 }

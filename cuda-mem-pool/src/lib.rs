@@ -14,7 +14,22 @@
 //! # Ok::<(), cuda_mem_pool::Error>(())
 //! ```
 //!
-//! The layer below is [`cuda_mem_core`], re-exported so that this crate serves as a project's only dependency.
+//! The layer below is [`cuda_mem_core`], re-exported so that this crate serves as a project's only dependency; what holds
+//! everywhere there holds here. Calls may be made while streams capture graphs, except where `# Capture` says otherwise.
+//!
+//! # Layers
+//!
+//! Modules import downwards only:
+//!
+//! ```text
+//! caching, pinned_cache        the caching allocators of device and of pinned memory
+//! driver_pool, adaptor, trace  resources over the driver's pools, resources over resources, recorded allocations
+//! history                      the ring of what happened lately, and its trackers
+//! snapshot                     what an allocator has, in PyTorch's schema
+//! statistics, engine           figures and their peaks; blocks, pages and segments as pure bookkeeping
+//! resource                     the traits of resources, and what they give
+//! error, mempool_id, primitive
+//! ```
 
 #![deny(unsafe_code)]
 
@@ -24,11 +39,9 @@ mod driver_pool;
 mod engine;
 mod error;
 pub mod history;
-mod ipc;
 mod mempool_id;
 pub mod pinned_cache;
 mod primitive;
-mod quietly;
 mod resource;
 pub mod snapshot;
 pub mod statistics;
@@ -40,16 +53,16 @@ pub use adaptor::{
 };
 pub use cuda_mem_core;
 pub use driver_pool::{
-    Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Effect, ManagedMemoryResource,
-    ManagedMemoryResourceOptions, PinnedMemoryResource, PinnedMemoryResourceOptions,
+    AllocationHandleSource, Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions,
+    IpcAllocationHandle, ManagedMemoryResource, ManagedMemoryResourceOptions, PinnedMemoryResource,
+    PinnedMemoryResourceOptions, ThresholdEffect,
 };
 pub use engine::{paged, segments};
 pub use error::{Error, Result};
-pub use ipc::{AllocationHandleSource, IpcAllocationHandle};
 pub use mempool_id::MempoolId;
 pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator, PinnedCachingResource, PinnedVec};
 pub use resource::{
-    Accessibility, Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, DeviceReachable, Home,
-    HostDeviceAccessible, HostReachable, MemoryResource, RawResource,
+    Accessibility, Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, HostDeviceAccessible, HostReachable,
+    MemoryResource, RawResource, ResourceContext,
 };
 pub use uuid::Uuid;

@@ -1,11 +1,18 @@
-//! What threads share, from the standard library or, in the models that run with `--cfg loom`, from the model checker.
+//! Swaps what threads share: the standard library's locks and atomics, or the model checker's under `--cfg loom`.
+//!
+//! # Safety
+//!
+//! [`Exclusive`] has nothing in it, so any number of threads may have it at once: the model checker objects when two touch it at
+//! the same time, which is its purpose. The kernel's number of a thread is asked without arguments.
 
-mod exclusive;
+#![allow(
+    unsafe_code,
+    reason = "shares the model checker's cell, and asks the kernel for the thread's number"
+)]
 
 use std::ops::{Deref, DerefMut};
 
 use cuda_mem_core::LateReports;
-pub(crate) use exclusive::Exclusive;
 
 #[cfg(all(loom, test))]
 pub(crate) use loom::{
@@ -22,7 +29,7 @@ pub(crate) use std::sync::{
     atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
-/// The standard library's, with the model checker's way in.
+/// The standard library's cell, with the model checker's method.
 #[cfg(not(all(loom, test)))]
 #[derive(Debug)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -39,12 +46,28 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Locks, also after a panic elsewhere: what is behind the locks here is right after each statement.
+/// Marks what one thread at a time may touch. The model checker reports two at once; elsewhere it is nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Exclusive(#[cfg(all(loom, test))] UnsafeCell<()>);
+
+impl Exclusive {
+    #[inline]
+    pub(crate) fn touch(&self) {
+        #[cfg(all(loom, test))]
+        self.0.with_mut(|_| ());
+    }
+}
+
+// SAFETY: nothing is in it.
+#[cfg(all(loom, test))]
+unsafe impl Sync for Exclusive {}
+
+/// Locks, also after a panic elsewhere: each statement under these locks leaves their values consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// As [`lock`], unless somebody has it.
+/// Locks as [`lock`], unless another thread has the lock.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -53,18 +76,18 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// As [`lock`], for those who call the driver meanwhile, or drop what does: what the driver refuses to take back the program's hook hears of
-/// when the lock is gone, which it may wait for.
+/// Locks as [`lock`], for code that calls the driver under the lock or drops owners there. The program's hook hears of failed
+/// releases after the unlock, since it may wait for the lock.
 pub(crate) fn lock_over_calls<T>(mutex: &Mutex<T>) -> OverCalls<'_, T> {
     let reports = LateReports::new();
     OverCalls { guard: lock(mutex), _reports: reports }
 }
 
-/// What [`lock_over_calls`] has locked.
+/// The guard of [`lock_over_calls`].
 #[derive(Debug)]
 pub(crate) struct OverCalls<'m, T> {
     guard: MutexGuard<'m, T>,
-    /// Behind the lock, so that it goes later.
+    /// Declared behind the lock, so dropped after it.
     _reports: LateReports,
 }
 
@@ -82,11 +105,11 @@ impl<T> DerefMut for OverCalls<'_, T> {
     }
 }
 
-/// As [`lock`], of something that nobody has for long: who sleeps meanwhile comes back late, and more so the one behind it.
+/// Locks as [`lock`], spinning first: for locks that are held for moments, where a sleep costs more than the wait.
 pub(crate) fn lock_soon<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(not(all(loom, test)))]
     {
-        // Most are through within the first few; the rest are for a holder that does not run.
+        // The first few tries are enough for most; the rest are for a holder that is not running.
         const TRIES: u32 = 200;
         let mut tries = 0;
         for _ in 0..TRIES {
@@ -99,7 +122,7 @@ pub(crate) fn lock_soon<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     lock(mutex)
 }
 
-/// Lets another thread go on.
+/// Lets another thread run.
 pub(crate) fn yield_now() {
     #[cfg(all(loom, test))]
     loom::thread::yield_now();
@@ -119,4 +142,10 @@ pub(crate) fn wait_a_moment(tries: &mut u32) {
         _ => std::thread::sleep(SLEEP),
     }
     *tries = tries.saturating_add(1);
+}
+
+/// The kernel's number of the calling thread.
+pub(crate) fn thread_number() -> libc::pid_t {
+    // SAFETY: takes nothing and always succeeds.
+    unsafe { libc::gettid() }
 }

@@ -3,20 +3,13 @@
 //! No adaptor holds a lock while its upstream works: an allocation may release what waited for the end of a capture, which
 //! comes back through the same adaptors.
 
-mod aligned;
-mod failure_callback;
-mod limiting;
 mod logging;
-mod statistics;
-mod tracking;
+mod observe;
+mod policy;
 
-pub use aligned::AlignedAdaptor;
-pub use failure_callback::FailureCallbackAdaptor;
-pub use limiting::LimitingAdaptor;
 pub use logging::LoggingAdaptor;
-pub(crate) use logging::thread_number;
-pub use statistics::{Counter, Statistics, StatisticsAdaptor};
-pub use tracking::{OutstandingAllocation, TrackingAdaptor};
+pub use observe::{Counter, OutstandingAllocation, Statistics, StatisticsAdaptor, TrackingAdaptor};
+pub use policy::{AlignedAdaptor, FailureCallbackAdaptor, LimitingAdaptor};
 
 /// Writes what every adaptor has, for a handle with the fields `upstream` and `inner`, an `Arc` of its `RawResource`.
 macro_rules! adaptor {
@@ -37,8 +30,8 @@ macro_rules! adaptor {
                 Arc::clone(&self.inner) as Arc<dyn RawResource>
             }
 
-            fn home(&self) -> &Home {
-                self.upstream.home()
+            fn resource_context(&self) -> &ResourceContext {
+                self.upstream.resource_context()
             }
         }
 

@@ -19,7 +19,7 @@ use super::options::CachingOptions;
 use super::shared::{Shared, limit, refuse_forked};
 use crate::error::{Error, Result};
 use crate::primitive::{Ordering, lock};
-use crate::resource::{DeviceAccessible, Home, MemoryResource, RawResource};
+use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
 /// Device memory that is kept when it is freed, and moved to where it is needed.
 ///
@@ -52,7 +52,7 @@ pub struct CachingAllocator {
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) shared: Shared,
-    home: Home,
+    home: ResourceContext,
 }
 
 impl CachingAllocator {
@@ -80,7 +80,7 @@ impl CachingAllocator {
 
     fn with(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
         let shared = Shared::new(context, options, observer)?;
-        Ok(Self { inner: Arc::new(Inner { shared, home: Home::new(context) }) })
+        Ok(Self { inner: Arc::new(Inner { shared, home: ResourceContext::new(context) }) })
     }
 
     #[inline]
@@ -258,7 +258,7 @@ unsafe impl MemoryResource for CachingAllocator {
         Arc::clone(&self.inner) as Arc<dyn RawResource>
     }
 
-    fn home(&self) -> &Home {
+    fn resource_context(&self) -> &ResourceContext {
         &self.inner.home
     }
 }

@@ -4,13 +4,11 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
-use cuda_mem_core::forked;
+use cuda_mem_core::{catch_panic, forked};
 
-use super::out_of_memory::OutOfMemoryReport;
 use super::segment::BackingChange;
-use crate::error::{Error, Result};
+use crate::error::{Error, OutOfMemoryReport, Result};
 use crate::primitive::{Mutex, Ordering, lock};
-use crate::quietly::quietly;
 
 /// Names a callback of an allocator; no two in a process have the same.
 /// [`CachingAllocator::attach_oom_reclaimer`](super::CachingAllocator::attach_oom_reclaimer) has an example.
@@ -115,7 +113,7 @@ impl List<Watcher> {
         let _inside = Inside::new(&WATCHING);
         let watchers = self.all();
         for (_, watcher) in watchers.iter() {
-            let _ = quietly(|| watcher(change));
+            let _ = catch_panic(|| watcher(change));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_core::StreamId;
 
-use crate::quietly::quietly;
+use cuda_mem_core::catch_panic;
 
 /// A call of the driver that an allocator made. Addresses and memory are the driver's, lengths in bytes.
 /// [`CallObserver`] has an example.
@@ -140,7 +140,7 @@ impl Observer {
         let each = took / u32::try_from(told.len()).unwrap_or(u32::MAX).max(1);
         for call in &told {
             // The books are yet to be told of what the driver has done.
-            let _ = quietly(|| observer.called(call, each));
+            let _ = catch_panic(|| observer.called(call, each));
         }
         Ok(result)
     }

@@ -41,12 +41,7 @@ impl Shared {
         segments.extend(self.private_segments(device, &known.stacks));
         // The next one shows it: what a program did last is the last entry of this one.
         self.tell_snapshot(active);
-        Snapshot {
-            segments,
-            device_traces,
-            allocator_settings: self.private.settings(),
-            external_annotations: Vec::new(),
-        }
+        Snapshot { segments, device_traces, allocator_settings: self.private.settings() }
     }
 
     /// What a stream has, in the order of the addresses, when all frees are taken in.

@@ -1,8 +1,9 @@
-//! Device memory from a pool of the driver.
+//! Device memory and managed memory from pools of the driver.
 //!
 //! # Safety
 //!
-//! Says that devices reach the memory; pools of a device have no other.
+//! Says who reaches the memory. Pools of a device have memory that its devices reach. Managed memory is readable and writable by
+//! the host whenever no device uses it; devices that do not allow it meanwhile too are refused.
 
 #![allow(unsafe_code, reason = "is a resource, whose type says who reaches its memory")]
 
@@ -10,15 +11,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
-use cuda_mem_core::sys::CUmemPool_attribute;
+use cuda_mem_core::sys::CUdevice_attribute;
 use cuda_mem_core::{Context, Device};
 
-use super::pinned::refused;
+use super::pinned::{expect_numa_id, explain_numa, refused};
 use super::pool::DriverPool;
-use super::share::{ipc_members, pool_members, registered, same_handle};
+use super::sharing::{AllocationHandleSource, ipc_members, pool_members, registered, same_handle};
 use crate::error::{Error, Result};
-use crate::ipc::AllocationHandleSource;
-use crate::resource::{DeviceAccessible, Home, MemoryResource, RawResource};
+use crate::resource::{DeviceAccessible, HostDeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
 /// How a [`DeviceMemoryResource`] of its own is made.
 ///
@@ -79,22 +79,20 @@ pub struct DeviceMemoryResource {
     inner: Arc<DeviceInner>,
 }
 
-pub(crate) struct DeviceInner {
+pub(super) struct DeviceInner {
     pool: Arc<DriverPool>,
 }
 
 impl DeviceMemoryResource {
-    /// With options, a pool of its own on the device of `context`, which keeps what is freed; without,
-    /// the device's current pool, or its default one if none was made current. That one stays its owner's; if its release
-    /// threshold is 0, as it is unless somebody set it, it is raised, so that freed memory does not go back to the system at
-    /// each synchronisation.
+    /// With options, makes a pool of its own on the device of `context`, which keeps what is freed. Without, uses the device's
+    /// current pool, or its default one if none was made current, and changes nothing about it.
+    ///
+    /// The release threshold of a default pool is 0 bytes unless somebody set it: freed memory goes back to the system at each
+    /// synchronisation, and the next allocation is slow. To keep it, for the whole process, call
+    /// [`set_release_threshold`](crate::Attributes::set_release_threshold).
     ///
     /// Wraps [`cuMemPoolCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html) or
     /// [`cuDeviceGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -105,10 +103,6 @@ impl DeviceMemoryResource {
     ) -> Result<Self> {
         let Some(options) = options.into() else {
             let pool = MemoryPool::current_of_device(context.device())?;
-            let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-            if pool.number(threshold)? == 0 {
-                pool.set_number(threshold, u64::MAX)?;
-            }
             return Ok(Self::over(DriverPool::borrowed(context, pool)));
         };
         let properties = PoolProperties {
@@ -128,10 +122,6 @@ impl DeviceMemoryResource {
     /// memory does not travel with a pool: the device of `context` is let in.
     ///
     /// Wraps [`cuMemPoolImportFromShareableHandle` and `cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -154,7 +144,7 @@ impl DeviceMemoryResource {
     /// The device that the memory lies on.
     #[must_use]
     pub fn device(&self) -> Device {
-        self.home().context().device()
+        self.resource_context().context().device()
     }
 
     /// The driver's number of that device.
@@ -179,10 +169,6 @@ impl DeviceMemoryResource {
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// The driver's.
@@ -199,10 +185,6 @@ impl DeviceMemoryResource {
     /// Work of a device that goes out must be over: it would fault.
     ///
     /// Wraps [`cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -234,19 +216,181 @@ unsafe impl MemoryResource for DeviceMemoryResource {
         Arc::clone(&self.inner.pool) as Arc<dyn RawResource>
     }
 
-    fn home(&self) -> &Home {
-        self.inner.pool.home()
+    fn resource_context(&self) -> &ResourceContext {
+        self.inner.pool.resource_context()
     }
 }
 
 same_handle!(DeviceMemoryResource);
-registered!(DeviceMemoryResource, DeviceInner, Device);
+registered!(DeviceMemoryResource, DeviceInner);
 
 impl fmt::Debug for DeviceMemoryResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceMemoryResource")
             .field("device", &self.device())
             .field("pool", &self.inner.pool)
+            .finish()
+    }
+}
+
+/// The first driver with pools of managed memory.
+const MANAGED_POOLS: i32 = 13000;
+
+/// How a [`ManagedMemoryResource`] of its own is made.
+///
+/// ```
+/// use cuda_mem_core::{Driver, raw_pool::MemoryLocation};
+/// use cuda_mem_pool::{ManagedMemoryResource, ManagedMemoryResourceOptions};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let options = ManagedMemoryResourceOptions::default().with_preferred_location(MemoryLocation::Device(0));
+/// assert_eq!(ManagedMemoryResource::new(&context, &options)?.device_id(), 0);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ManagedMemoryResourceOptions {
+    /// Where the memory is kept as long as nothing draws it elsewhere: a device, the host, or a node of it.
+    pub preferred_location: Option<MemoryLocation>,
+}
+
+impl ManagedMemoryResourceOptions {
+    /// Sets [`preferred_location`](Self::preferred_location).
+    #[must_use]
+    pub fn with_preferred_location(self, location: impl Into<Option<MemoryLocation>>) -> Self {
+        Self { preferred_location: location.into() }
+    }
+}
+
+/// Managed memory from a stream-ordered pool of the driver: it moves to where it is used.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::{ManagedMemoryResource, ManagedMemoryResourceOptions, MemoryResource};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let resource = ManagedMemoryResource::new(&context, &ManagedMemoryResourceOptions::default())?;
+/// let mut block = resource.allocate(4096, &stream)?;
+/// block.as_mut_slice()?.fill(1);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct ManagedMemoryResource {
+    inner: Arc<ManagedInner>,
+}
+
+struct ManagedInner {
+    pool: Arc<DriverPool>,
+    preferred_location: Option<MemoryLocation>,
+}
+
+impl ManagedMemoryResource {
+    /// With options, makes a pool of its own, which keeps what is freed. Without, uses the current pool of managed memory, or the
+    /// default one if none was made current, and changes nothing about it: see [`DeviceMemoryResource::new`] for its threshold.
+    ///
+    /// Wraps [`cuMemPoolCreate` and `cuMemGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NeedsDriver`] before CUDA 13.0; [`Error::Unsupported`] if a device cannot use managed memory while the host
+    /// does; [`Error::NegativeNumaId`], [`Error::NoSuchNumaNode`], [`Error::NoSuchPool`], and the driver's.
+    pub fn new<'o>(
+        context: &Context,
+        options: impl Into<Option<&'o ManagedMemoryResourceOptions>>,
+    ) -> Result<Self> {
+        let driver = context.driver();
+        let has = driver.version();
+        if has < MANAGED_POOLS {
+            let (what, instead) = ("a pool of managed memory", "use ManagedBuffer");
+            return Err(Error::NeedsDriver { what, needs: MANAGED_POOLS, has, instead });
+        }
+        for device in driver.devices()? {
+            if !device.supports(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)? {
+                return Err(Error::Unsupported {
+                    device,
+                    what: "managed memory that the host uses meanwhile",
+                });
+            }
+        }
+        let Some(options) = options.into() else {
+            let pool = MemoryPool::current(driver, MemoryLocation::None, AllocationType::Managed)?;
+            return Ok(Self::over(DriverPool::borrowed(context, pool), None));
+        };
+        if let Some(MemoryLocation::HostNuma(node)) = options.preferred_location {
+            expect_numa_id(node)?;
+        }
+        let properties = PoolProperties {
+            allocation_type: AllocationType::Managed,
+            location: options.preferred_location.unwrap_or(MemoryLocation::None),
+            shareable: false,
+            // The driver takes no limit for managed memory.
+            max_size: 0,
+        };
+        let pool =
+            DriverPool::create(context, &properties).map_err(|error| match options.preferred_location {
+                Some(MemoryLocation::HostNuma(node)) => explain_numa(driver, node, error),
+                _ => refused("of managed memory in this place", error),
+            })?;
+        Ok(Self::over(pool, options.preferred_location))
+    }
+
+    fn over(pool: DriverPool, preferred_location: Option<MemoryLocation>) -> Self {
+        Self { inner: Arc::new(ManagedInner { pool: Arc::new(pool), preferred_location }) }
+    }
+
+    /// Where the memory is kept as long as nothing draws it elsewhere; none if nowhere in particular.
+    #[must_use]
+    pub fn preferred_location(&self) -> Option<MemoryLocation> {
+        self.inner.preferred_location
+    }
+
+    /// The number of the device that is the preferred location; -1 if none is.
+    #[must_use]
+    pub fn device_id(&self) -> i32 {
+        match self.inner.preferred_location {
+            Some(MemoryLocation::Device(ordinal)) => ordinal,
+            _ => -1,
+        }
+    }
+
+    /// Always true.
+    #[must_use]
+    pub fn is_device_accessible(&self) -> bool {
+        true
+    }
+
+    /// Always true.
+    #[must_use]
+    pub fn is_host_accessible(&self) -> bool {
+        true
+    }
+
+    pool_members!();
+}
+
+// SAFETY: the pool is one of managed memory, on devices that all allow the host to use it meanwhile.
+unsafe impl MemoryResource for ManagedMemoryResource {
+    type Access = HostDeviceAccessible;
+
+    fn raw(&self) -> Arc<dyn RawResource> {
+        Arc::clone(&self.inner.pool) as Arc<dyn RawResource>
+    }
+
+    fn resource_context(&self) -> &ResourceContext {
+        self.inner.pool.resource_context()
+    }
+}
+
+same_handle!(ManagedMemoryResource);
+
+impl fmt::Debug for ManagedMemoryResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManagedMemoryResource")
+            .field("pool", &self.inner.pool)
+            .field("preferred_location", &self.inner.preferred_location)
             .finish()
     }
 }

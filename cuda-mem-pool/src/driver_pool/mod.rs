@@ -1,17 +1,13 @@
 //! Resources over the driver's own pools, with the vocabulary of cuda.core.
 
-mod attributes;
 mod device;
-mod managed;
-mod numa;
 mod pinned;
 mod pool;
-mod share;
+mod sharing;
 
-pub use attributes::{Attributes, Effect};
-pub use device::{DeviceMemoryResource, DeviceMemoryResourceOptions};
-pub use managed::{ManagedMemoryResource, ManagedMemoryResourceOptions};
+pub use device::{
+    DeviceMemoryResource, DeviceMemoryResourceOptions, ManagedMemoryResource, ManagedMemoryResourceOptions,
+};
 pub use pinned::{PinnedMemoryResource, PinnedMemoryResourceOptions};
-
-pub(crate) use device::DeviceInner;
-pub(crate) use pinned::PinnedInner;
+pub use pool::{Attributes, ThresholdEffect};
+pub use sharing::{AllocationHandleSource, IpcAllocationHandle};

@@ -11,18 +11,19 @@ use std::fmt;
 use std::sync::Arc;
 
 use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
-use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::sys::{CUdevice_attribute, CUresult};
 use cuda_mem_core::{Context, Device, Driver};
 
-use super::numa;
 use super::pool::DriverPool;
-use super::share::{ipc_members, pool_members, registered, same_handle};
+use super::sharing::{AllocationHandleSource, ipc_members, pool_members, registered, same_handle};
 use crate::error::{Error, Result};
-use crate::ipc::AllocationHandleSource;
-use crate::resource::{Home, HostDeviceAccessible, MemoryResource, RawResource};
+use crate::resource::{HostDeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
 /// The first driver with pools of host memory that is on no node in particular, and with a current pool a location.
 const HOST_POOLS: i32 = 13000;
+
+/// More nodes than machines with GPUs have.
+const NODES: i32 = 64;
 
 /// How a [`PinnedMemoryResource`] of its own is made.
 ///
@@ -73,15 +74,11 @@ impl PinnedMemoryResourceOptions {
     /// Wraps [`cuDeviceGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html) with
     /// `CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID`.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::NoNumaNode`] if the device does not tell.
     pub fn near(self, device: Device) -> Result<Self> {
-        Ok(self.with_numa_id(numa::node_of(device)?))
+        Ok(self.with_numa_id(node_of(device)?))
     }
 }
 
@@ -109,7 +106,7 @@ pub struct PinnedMemoryResource {
     inner: Arc<PinnedInner>,
 }
 
-pub(crate) struct PinnedInner {
+pub(super) struct PinnedInner {
     pool: Arc<DriverPool>,
     /// -1 for placement by the system.
     numa_id: i32,
@@ -123,10 +120,6 @@ impl PinnedMemoryResource {
     /// to.
     ///
     /// Wraps [`cuMemPoolCreate`, `cuMemGetMemPool` and `cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -146,10 +139,6 @@ impl PinnedMemoryResource {
     /// the primary context of device 0.
     ///
     /// Adds [`cuDevicePrimaryCtxRetain`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PRIMARY__CTX.html) to it.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -182,10 +171,10 @@ impl PinnedMemoryResource {
     fn create(context: &Context, options: &PinnedMemoryResourceOptions) -> Result<Self> {
         let numa_id = match options.numa_id {
             Some(numa_id) => {
-                numa::expect_number(numa_id)?;
+                expect_numa_id(numa_id)?;
                 Some(numa_id)
             }
-            None if options.ipc_enabled => Some(numa::node_of(context.device())?),
+            None if options.ipc_enabled => Some(node_of(context.device())?),
             None => None,
         };
         if numa_id.is_none() {
@@ -202,7 +191,7 @@ impl PinnedMemoryResource {
             max_size: options.max_size,
         };
         let pool = DriverPool::create(context, &properties).map_err(|error| match numa_id {
-            Some(numa_id) => numa::explain(context.driver(), numa_id, error),
+            Some(numa_id) => explain_numa(context.driver(), numa_id, error),
             None => refused("of host memory", error),
         })?;
         Self::over(pool, numa_id.unwrap_or(-1))
@@ -214,10 +203,6 @@ impl PinnedMemoryResource {
     /// A bare descriptor stays the caller's, who closes it; it is duplicated for the time it is needed.
     ///
     /// Wraps [`cuMemPoolImportFromShareableHandle` and `cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -250,10 +235,6 @@ impl PinnedMemoryResource {
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// The driver's.
@@ -271,15 +252,11 @@ impl PinnedMemoryResource {
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// The driver's.
     pub fn accessible_by(&self) -> Result<Vec<Device>> {
-        self.inner.pool.accessible_by()
+        Ok(self.inner.pool.accessible_by()?)
     }
 
     pool_members!();
@@ -309,6 +286,59 @@ pub(super) fn refused(place: &'static str, error: cuda_mem_core::Error) -> Error
     }
 }
 
+/// The host node next to a device.
+fn node_of(device: Device) -> Result<i32> {
+    match device.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID) {
+        Ok(node) if node >= 0 => Ok(node),
+        // Drivers that do not know the attribute, and systems without nodes.
+        Ok(_) => Err(Error::NoNumaNode { device }),
+        Err(error) if error.code() == Some(CUresult::CUDA_ERROR_INVALID_VALUE) => {
+            Err(Error::NoNumaNode { device })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Refuses numbers that cannot be a node's.
+pub(super) fn expect_numa_id(numa_id: i32) -> Result<()> {
+    if numa_id < 0 { Err(Error::NegativeNumaId { numa_id }) } else { Ok(()) }
+}
+
+/// Why the driver makes no pool on a node, after it said that the value is invalid.
+#[cold]
+pub(super) fn explain_numa(driver: Driver, numa_id: i32, error: cuda_mem_core::Error) -> Error {
+    let cuda_mem_core::Error::Driver(source) = error else { return error.into() };
+    if source.code() != CUresult::CUDA_ERROR_INVALID_VALUE {
+        return cuda_mem_core::Error::from(source).into();
+    }
+    let nodes = nodes(driver);
+    if nodes.is_empty() {
+        return Error::NoSuchPool {
+            place: "on NUMA nodes of the host (CUDA 12.6 and newer have them)",
+            source,
+        };
+    }
+    if nodes.contains(&numa_id) {
+        return cuda_mem_core::Error::from(source).into();
+    }
+    Error::NoSuchNumaNode { numa_id, nodes }
+}
+
+/// The nodes that the driver makes pools on. Asked of the driver and not of the system: a container, or a driver, may know
+/// fewer.
+fn nodes(driver: Driver) -> Vec<i32> {
+    let takes = |node: &i32| {
+        let properties = PoolProperties {
+            allocation_type: AllocationType::Pinned,
+            location: MemoryLocation::HostNuma(*node),
+            shareable: false,
+            max_size: 0,
+        };
+        MemoryPool::create(driver, &properties).is_ok()
+    };
+    (0..NODES).filter(takes).collect()
+}
+
 // SAFETY: the pool is one of host memory, and its devices are let in.
 unsafe impl MemoryResource for PinnedMemoryResource {
     type Access = HostDeviceAccessible;
@@ -317,13 +347,13 @@ unsafe impl MemoryResource for PinnedMemoryResource {
         Arc::clone(&self.inner.pool) as Arc<dyn RawResource>
     }
 
-    fn home(&self) -> &Home {
-        self.inner.pool.home()
+    fn resource_context(&self) -> &ResourceContext {
+        self.inner.pool.resource_context()
     }
 }
 
 same_handle!(PinnedMemoryResource);
-registered!(PinnedMemoryResource, PinnedInner, Pinned);
+registered!(PinnedMemoryResource, PinnedInner);
 
 impl fmt::Debug for PinnedMemoryResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,4 +1,5 @@
-//! What the resources over driver pools have in common.
+//! Owns a pool of the driver for a resource: allocates from it, says who reaches it and what it is to other processes, and reads its
+//! attributes.
 //!
 //! # Safety
 //!
@@ -13,19 +14,19 @@ use std::os::fd::AsFd;
 use std::sync::OnceLock;
 
 use cuda_mem_core::raw_pool::{self, AllocationType, MemoryLocation, MemoryPool, PoolProperties};
-use cuda_mem_core::sys::{CUdeviceptr, CUmemPool_attribute, CUresult};
-use cuda_mem_core::{Context, Device, Driver, MemorySource, Stream};
+use cuda_mem_core::sys::{CUdeviceptr, CUmemPool_attribute as Name, CUresult};
+use cuda_mem_core::{Context, Device, Driver, MemorySource, Result as CoreResult, Stream};
 use uuid::Uuid;
 
+use super::sharing::{AllocationHandleSource, IpcAllocationHandle};
 use crate::error::{Error, Result};
-use crate::ipc::{AllocationHandleSource, IpcAllocationHandle};
-use crate::resource::{DEFAULT_ALIGNMENT, Home, RawResource};
+use crate::resource::{DEFAULT_ALIGNMENT, RawResource, ResourceContext};
 
 /// A driver pool in the hands of a resource. It is destroyed, if it is owned, when the last handle and the last allocation
 /// are gone.
 pub(crate) struct DriverPool {
     pool: MemoryPool,
-    home: Home,
+    home: ResourceContext,
     max_size: usize,
     role: Role,
 }
@@ -42,30 +43,27 @@ enum Role {
 
 impl DriverPool {
     /// A new pool, which keeps what is freed until it is trimmed.
-    pub(crate) fn create(
-        context: &Context,
-        properties: &PoolProperties,
-    ) -> Result<Self, cuda_mem_core::Error> {
+    pub(crate) fn create(context: &Context, properties: &PoolProperties) -> CoreResult<Self> {
         let pool = MemoryPool::create(context.driver(), properties)?;
         // On a shareable pool too: NVIDIA documents that it ignores the threshold, but drivers of CUDA 13.0 do not.
-        pool.set_number(CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
+        pool.set_number(Name::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
         let role = if properties.shareable {
             Role::Shared { uuid: Uuid::new_v4(), handle: OnceLock::new() }
         } else {
             Role::Private
         };
-        let this = Self { pool, home: Home::new(context), max_size: properties.max_size, role };
+        let this = Self { pool, home: ResourceContext::new(context), max_size: properties.max_size, role };
         if let (AllocationType::Pinned, MemoryLocation::Device(_)) =
             (properties.allocation_type, properties.location)
         {
-            this.let_in_alone(context.device())?;
+            this.restrict_to(context.device())?;
         }
         Ok(this)
     }
 
     /// A pool of somebody else.
     pub(crate) fn borrowed(context: &Context, pool: MemoryPool) -> Self {
-        Self { pool, home: Home::new(context), max_size: 0, role: Role::Private }
+        Self { pool, home: ResourceContext::new(context), max_size: 0, role: Role::Private }
     }
 
     /// A pool of another process, whose memory lies on `owner`, or on no device.
@@ -77,22 +75,19 @@ impl DriverPool {
         let descriptor = source.duplicate()?;
         let pool = MemoryPool::import(context.driver(), descriptor.as_fd())?;
         let uuid = source.uuid().map_or_else(OnceLock::new, OnceLock::from);
-        let this = Self { pool, home: Home::new(context), max_size: 0, role: Role::Mapped { uuid } };
+        let this =
+            Self { pool, home: ResourceContext::new(context), max_size: 0, role: Role::Mapped { uuid } };
         if let Some(owner) = owner {
-            this.let_in_alone(owner)?;
+            this.restrict_to(owner)?;
         }
         Ok(this)
     }
 
-    /// Lets no other device than the memory's own reach a new pool, which may have the handle of a destroyed one and, on some
-    /// drivers, whom that let in. Not when a pool ends: work of others, which its memory's release waits for, may still run then.
-    fn let_in_alone(&self, owner: Device) -> Result<(), cuda_mem_core::Error> {
-        let mut others = Vec::new();
-        for device in self.driver().devices()? {
-            if device != owner && self.pool.is_accessible_from(device)? {
-                others.push(device);
-            }
-        }
+    /// Lets no other device than the memory's own reach a new pool: it may have the handle of a destroyed one and, on some drivers,
+    /// that one's access. Not when a pool ends, for its memory's release may still wait for other devices' work.
+    fn restrict_to(&self, owner: Device) -> CoreResult<()> {
+        let mut others = self.accessible_by()?;
+        others.retain(|device| *device != owner);
         self.pool.set_access(&others, false)
     }
 
@@ -100,7 +95,7 @@ impl DriverPool {
         &self.pool
     }
 
-    pub(crate) fn home(&self) -> &Home {
+    pub(crate) fn resource_context(&self) -> &ResourceContext {
         &self.home
     }
 
@@ -146,19 +141,16 @@ impl DriverPool {
         Ok(handle.get_or_init(|| exported))
     }
 
-    /// Lets every device of the driver reach the memory that can, and does not yet.
-    pub(crate) fn grant_all(&self) -> Result<(), cuda_mem_core::Error> {
-        let mut missing = Vec::new();
-        for device in self.driver().devices()? {
-            if !self.pool.is_accessible_from(device)? {
-                missing.push(device);
-            }
-        }
+    /// Lets every device of the driver reach the memory that does not yet.
+    pub(crate) fn grant_all(&self) -> CoreResult<()> {
+        let mut missing = self.driver().devices()?;
+        let granted = self.accessible_by()?;
+        missing.retain(|device| !granted.contains(device));
         self.pool.set_access(&missing, true)
     }
 
     /// The devices that reach the memory.
-    pub(crate) fn accessible_by(&self) -> Result<Vec<Device>> {
+    pub(crate) fn accessible_by(&self) -> CoreResult<Vec<Device>> {
         let mut devices = Vec::new();
         for device in self.driver().devices()? {
             if self.pool.is_accessible_from(device)? {
@@ -168,12 +160,27 @@ impl DriverPool {
         Ok(devices)
     }
 
+    /// The result of what only the process may ask that a pool belongs to: the driver calls it an invalid value elsewhere.
+    pub(crate) fn owners<T>(&self, result: CoreResult<T>) -> Result<T> {
+        match result {
+            Err(error) if self.is_mapped() && error.code() == Some(CUresult::CUDA_ERROR_INVALID_VALUE) => {
+                Err(Error::Mapped)
+            }
+            result => Ok(result?),
+        }
+    }
+
+    /// What trimming and thresholds do to this pool.
+    pub(crate) fn effect(&self) -> ThresholdEffect {
+        if self.is_ipc_enabled() { ThresholdEffect::MayBeIgnored } else { ThresholdEffect::Applied }
+    }
+
     #[cold]
     fn explain(&self, error: cuda_mem_core::Error, requested: usize) -> Error {
         match error {
             cuda_mem_core::Error::Capturing { .. } => Error::Capturing,
             error if error.code() == Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => {
-                let used = self.pool.number(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+                let used = self.pool.number(Name::CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
                 let (used, limit) = (used.unwrap_or(0), self.max_size as u64);
                 Error::OutOfMemory { requested, used, limit, source: Some(error) }
             }
@@ -184,12 +191,7 @@ impl DriverPool {
 
 // SAFETY: memory of a driver pool belongs to its receiver until it is freed.
 unsafe impl MemorySource for DriverPool {
-    unsafe fn deallocate(
-        &self,
-        address: CUdeviceptr,
-        _layout: Layout,
-        stream: &Stream,
-    ) -> cuda_mem_core::Result<()> {
+    unsafe fn deallocate(&self, address: CUdeviceptr, _layout: Layout, stream: &Stream) -> CoreResult<()> {
         // SAFETY: the caller's promise; what came from here came from a pool.
         unsafe { raw_pool::free(address, stream) }
     }
@@ -216,5 +218,121 @@ impl fmt::Debug for DriverPool {
             .field("ipc_enabled", &self.is_ipc_enabled())
             .field("mapped", &self.is_mapped())
             .finish_non_exhaustive()
+    }
+}
+
+/// Whether trimming and thresholds have an effect.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, ThresholdEffect};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let private = DeviceMemoryResourceOptions::default();
+/// let shared = private.with_ipc_enabled(true);
+/// assert_eq!(DeviceMemoryResource::new(&context, &private)?.trim_to(0)?, ThresholdEffect::Applied);
+/// assert_eq!(DeviceMemoryResource::new(&context, &shared)?.trim_to(0)?, ThresholdEffect::MayBeIgnored);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "on an IPC-enabled pool it may be ignored"]
+pub enum ThresholdEffect {
+    /// They have.
+    Applied,
+    /// NVIDIA documents that a pool which other processes may be given ignores them and keeps its memory until it is destroyed.
+    /// Drivers of CUDA 13.0 were seen to act on them all the same; do not count on either.
+    MayBeIgnored,
+}
+
+/// The attributes of a pool. Each call asks the driver; sizes are in bytes.
+///
+/// Wraps [`cuMemPoolGetAttribute` and `cuMemPoolSetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+/// May be used while streams capture. The attributes of a mapping of another process's pool are that process's:
+/// [`Error::Mapped`](crate::Error::Mapped). Every other error is the driver's.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, ThresholdEffect};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let resource = DeviceMemoryResource::new(&context, &DeviceMemoryResourceOptions::default())?;
+/// assert_eq!(resource.attributes().release_threshold()?, u64::MAX);
+/// assert_eq!(resource.attributes().set_release_threshold(1 << 30)?, ThresholdEffect::Applied);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Attributes<'r> {
+    pool: &'r DriverPool,
+}
+
+macro_rules! flags {
+    ($($(#[$doc:meta])* $get:ident, $set:ident, $name:ident;)*) => {$(
+        $(#[$doc])*
+        pub fn $get(&self) -> Result<bool> {
+            self.pool.owners(self.pool.pool().flag(Name::$name))
+        }
+
+        #[doc = concat!("Sets [`", stringify!($get), "`](Attributes::", stringify!($get), ").")]
+        pub fn $set(&self, value: bool) -> Result<()> {
+            self.pool.owners(self.pool.pool().set_flag(Name::$name, value))
+        }
+    )*};
+}
+
+macro_rules! sizes {
+    ($($(#[$doc:meta])* $get:ident, $name:ident;)*) => {$(
+        $(#[$doc])*
+        pub fn $get(&self) -> Result<u64> {
+            self.pool.owners(self.pool.pool().number(Name::$name))
+        }
+    )*};
+}
+
+impl<'r> Attributes<'r> {
+    pub(crate) fn new(pool: &'r DriverPool) -> Self {
+        Self { pool }
+    }
+
+    flags! {
+        /// Whether memory freed on one stream is reused on another that waits for an event recorded after the free.
+        reuse_follow_event_dependencies, set_reuse_follow_event_dependencies,
+            CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES;
+        /// Whether memory is reused on another stream if its free happens to be done already.
+        reuse_allow_opportunistic, set_reuse_allow_opportunistic, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC;
+        /// Whether the driver may make a stream wait for another so that memory can be reused.
+        reuse_allow_internal_dependencies, set_reuse_allow_internal_dependencies,
+            CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
+    }
+
+    sizes! {
+        /// How much unused memory stays with the pool when a stream, an event or a context is synchronised with; what is above
+        /// goes back to the system. Pools that are made here keep everything (`u64::MAX`).
+        release_threshold, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        /// What the pool holds.
+        reserved_mem_current, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+        /// The most that it held since [`Attributes::reset_reserved_mem_high`].
+        reserved_mem_high, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
+        /// What is allocated.
+        used_mem_current, CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
+        /// The most that was allocated since [`Attributes::reset_used_mem_high`].
+        used_mem_high, CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+    }
+
+    /// Sets [`release_threshold`](Attributes::release_threshold). IPC-enabled pools may ignore it.
+    pub fn set_release_threshold(&self, bytes: u64) -> Result<ThresholdEffect> {
+        self.pool.owners(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes))?;
+        Ok(self.pool.effect())
+    }
+
+    /// Sets [`reserved_mem_high`](Attributes::reserved_mem_high) to what is held now.
+    pub fn reset_reserved_mem_high(&self) -> Result<()> {
+        self.pool.owners(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0))
+    }
+
+    /// Sets [`used_mem_high`](Attributes::used_mem_high) to what is allocated now.
+    pub fn reset_used_mem_high(&self) -> Result<()> {
+        self.pool.owners(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0))
     }
 }

@@ -1,25 +1,22 @@
 //! What happened lately, as PyTorch records it: a ring of the last entries, and trackers that are told of each.
 
-mod frames;
 mod options;
-mod ring;
 mod tracker;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cuda_mem_core::forked;
-pub use frames::{FramesProvider, backtrace};
-pub use options::{HistoryOptions, RecordContext};
+pub use options::{HistoryOptions, RecordContext, backtrace};
 pub use tracker::{TraceTracker, TrackerId};
 
-use self::ring::Ring;
 use self::tracker::Trackers;
 use crate::mempool_id::MempoolId;
 use crate::primitive::{Mutex, lock};
@@ -298,5 +295,38 @@ fn now_us() -> u64 {
 impl fmt::Debug for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("History").field("recording", &self.is_recording()).finish_non_exhaustive()
+    }
+}
+
+/// Keeps the newest entries, at least one.
+#[derive(Debug, Default)]
+struct Ring {
+    entries: VecDeque<TraceEntry>,
+    max_entries: usize,
+}
+
+impl Ring {
+    fn set_max_entries(&mut self, max_entries: usize) {
+        self.max_entries = max_entries;
+        self.drop_oldest(max_entries.max(1));
+        self.entries.shrink_to_fit();
+    }
+
+    fn push(&mut self, entry: TraceEntry) {
+        self.drop_oldest(self.max_entries.max(1) - 1);
+        self.entries.push_back(entry);
+    }
+
+    fn clear(&mut self) {
+        self.entries = VecDeque::new();
+    }
+
+    fn entries(&self) -> Vec<TraceEntry> {
+        self.entries.iter().cloned().collect()
+    }
+
+    fn drop_oldest(&mut self, down_to: usize) {
+        let surplus = self.entries.len().saturating_sub(down_to);
+        self.entries.drain(..surplus);
     }
 }

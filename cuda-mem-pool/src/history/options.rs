@@ -1,10 +1,10 @@
-//! What a history records.
+//! What a history records, and how it comes by stacks of calls.
 
+use std::backtrace::Backtrace;
 use std::fmt;
 use std::sync::Arc;
 
-use super::frames::FramesProvider;
-use crate::snapshot::Action;
+use crate::snapshot::{Action, Frame, Frames};
 
 /// Which entries are recorded, and how many. As PyTorch's `_record_memory_history`, without stacks by default.
 ///
@@ -26,8 +26,8 @@ pub struct HistoryOptions {
     pub skip_actions: Vec<Action>,
     /// For which entries and blocks the calling stack is recorded.
     pub context: RecordContext,
-    /// What tells the calling stack.
-    pub frames: Option<FramesProvider>,
+    /// What tells the calling stack, innermost call first; see [`with_frames`](Self::with_frames).
+    pub frames: Option<Arc<dyn Fn() -> Frames + Send + Sync>>,
     /// Whether earlier entries are forgotten.
     pub clear_history: bool,
 }
@@ -66,7 +66,7 @@ impl HistoryOptions {
     pub fn with_frames(
         mut self,
         context: RecordContext,
-        frames: impl Fn() -> crate::snapshot::Frames + Send + Sync + 'static,
+        frames: impl Fn() -> Frames + Send + Sync + 'static,
     ) -> Self {
         self.context = context;
         self.frames = Some(Arc::new(frames));
@@ -104,4 +104,33 @@ impl fmt::Debug for HistoryOptions {
             .field("clear_history", &self.clear_history)
             .finish()
     }
+}
+
+/// The calling stack of Rust code, as far as the program has symbols. It takes microseconds to milliseconds.
+///
+/// ```
+/// let frames = cuda_mem_pool::history::backtrace();
+/// assert!(frames.iter().any(|frame| frame.name.contains("main")));
+/// ```
+#[must_use]
+pub fn backtrace() -> Frames {
+    parse(&Backtrace::force_capture().to_string())
+}
+
+/// The standard library tells of frames by text only: `N: NAME`, and on the next line `at FILE:LINE:COLUMN`. Where it should
+/// change, names and lines are missing.
+pub(super) fn parse(text: &str) -> Frames {
+    let mut frames: Vec<Frame> = Vec::new();
+    for line in text.lines().map(str::trim_start) {
+        if let Some(place) = line.strip_prefix("at ") {
+            let mut parts = place.rsplitn(3, ':').skip(1);
+            let (line, filename) = (parts.next().and_then(|line| line.parse().ok()), parts.next());
+            if let (Some(frame), Some(line), Some(filename)) = (frames.last_mut(), line, filename) {
+                (frame.filename, frame.line) = (filename.into(), line);
+            }
+        } else if let Some((_, name)) = line.split_once(": ") {
+            frames.push(Frame { filename: "".into(), line: 0, name: name.into() });
+        }
+    }
+    frames.into()
 }

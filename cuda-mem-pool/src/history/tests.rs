@@ -198,3 +198,19 @@ fn stacks_are_recorded_up_to_the_level_that_was_asked_for() {
     history.start(&HistoryOptions { context: RecordContext::All, ..HistoryOptions::default() });
     assert_eq!(history.frames(RecordContext::State), None, "nobody tells");
 }
+
+#[test]
+fn frames_have_names_and_mostly_places() {
+    let text =
+        "   0: a::b<c>\n             at /x/y.rs:12:34\n   1: main\n   2: d\n             at ./z:1.rs:5:6\n";
+    let frame =
+        |filename: &str, line, name: &str| Frame { filename: filename.into(), line, name: name.into() };
+    let expected = [frame("/x/y.rs", 12, "a::b<c>"), frame("", 0, "main"), frame("./z:1.rs", 5, "d")];
+    assert_eq!(*options::parse(text), expected);
+}
+
+#[test]
+fn a_backtrace_has_its_caller() {
+    let frames = backtrace();
+    assert!(frames.iter().any(|frame| frame.name.contains("a_backtrace_has_its_caller")), "{frames:?}");
+}

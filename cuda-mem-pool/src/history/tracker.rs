@@ -4,10 +4,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cuda_mem_core::forked;
+use cuda_mem_core::{catch_panic, forked};
 
 use crate::primitive::{Mutex, MutexGuard, lock};
-use crate::quietly::quietly;
 use crate::snapshot::TraceEntry;
 
 /// Is told of each entry of a [`History`](super::History), in the order of the entries, by the thread that did what the entry
@@ -117,7 +116,7 @@ impl Trackers {
 
     /// Runs what is the program's. None if it panicked, which is counted.
     pub(super) fn run<R>(&self, body: impl FnOnce() -> R) -> Option<R> {
-        let result = quietly(body);
+        let result = catch_panic(body);
         if result.is_none() {
             self.panics.fetch_add(1, Ordering::Relaxed);
         }

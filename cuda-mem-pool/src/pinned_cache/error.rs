@@ -1,5 +1,6 @@
 //! Errors of the pinned cache.
 
+use crate::error::{Error, PoolError};
 use crate::mempool_id::MempoolId;
 
 /// Why the pinned cache refused.
@@ -88,4 +89,24 @@ pub enum PinnedCacheError {
         /// The pool.
         id: MempoolId,
     },
+}
+
+impl From<PinnedCacheError> for Error {
+    fn from(error: PinnedCacheError) -> Self {
+        match error {
+            PinnedCacheError::Core(cuda_mem_core::Error::Capturing { .. }) => Self::Capturing,
+            PinnedCacheError::Core(error) => Self::Core(error),
+            PinnedCacheError::OutOfHostMemory { requested, in_use, source, .. } => {
+                Self::OutOfMemory { requested, used: in_use, limit: 0, source: Some(source) }
+            }
+            PinnedCacheError::LimitReached { requested, held, limit, .. } => {
+                Self::OutOfMemory { requested, used: held, limit, source: None }
+            }
+            PinnedCacheError::TooLarge { requested, .. } => Self::TooLarge { bytes: requested },
+            PinnedCacheError::AlreadyRouted { id } => Self::Pool(PoolError::AlreadyRouted { id }),
+            PinnedCacheError::NotRouted { id } => Self::Pool(PoolError::NotRouted { id }),
+            PinnedCacheError::StillRouted { id } => Self::Pool(PoolError::StillRouted { id }),
+            PinnedCacheError::UnknownPool { id } => Self::Pool(PoolError::Unknown { id }),
+        }
+    }
 }

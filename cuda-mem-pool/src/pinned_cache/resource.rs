@@ -23,7 +23,7 @@ use super::error::PinnedCacheError;
 use super::options::Placement;
 use crate::error::{Error, Result};
 use crate::primitive::{Mutex, lock};
-use crate::resource::{DEFAULT_ALIGNMENT, Home, HostDeviceAccessible, MemoryResource, RawResource};
+use crate::resource::{DEFAULT_ALIGNMENT, HostDeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
 /// A [`PinnedCachingAllocator`] as a [`MemoryResource`]: adaptors go over it, and its memory can be freed by address.
 ///
@@ -67,7 +67,7 @@ pub struct PinnedCachingResource {
 
 struct Inner {
     allocator: PinnedCachingAllocator,
-    home: Home,
+    home: ResourceContext,
     blocks: ByAddress,
 }
 
@@ -85,7 +85,7 @@ impl PinnedCachingResource {
                 return Err(Error::Unsupported { device, what: "pinned memory at the host's address" });
             }
         }
-        let home = Home::new(allocator.context());
+        let home = ResourceContext::new(allocator.context());
         Ok(Self { inner: Arc::new(Inner { allocator, home, blocks: ByAddress::default() }) })
     }
 
@@ -104,7 +104,7 @@ unsafe impl MemoryResource for PinnedCachingResource {
         Arc::clone(&self.inner) as Arc<dyn RawResource>
     }
 
-    fn home(&self) -> &Home {
+    fn resource_context(&self) -> &ResourceContext {
         &self.inner.home
     }
 }

@@ -77,10 +77,6 @@ impl<A: Accessibility> Allocation<A> {
     /// Says that work which reads or writes the memory is about to be put into `stream`. See [`DeviceBuffer::on`]. Work that
     /// writes while a slice is borrowed is its author's responsibility.
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -89,10 +85,6 @@ impl<A: Accessibility> Allocation<A> {
     }
 
     /// As [`Allocation::on`], for work that only reads: readers on several streams do not wait for each other.
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -163,10 +155,6 @@ impl<A: HostReachable> Allocation<A> {
 
     /// The bytes, to change, once every use that is known of has ended.
     ///
-    /// # Capture
-    ///
-    /// As [`Allocation::as_slice`].
-    ///
     /// # Errors
     ///
     /// As [`Allocation::as_slice`].
@@ -223,7 +211,6 @@ impl<A: Accessibility> fmt::Debug for Allocation<A> {
             .field("address", &format_args!("{:#x}", self.address()))
             .field("len", &self.len())
             .field("host", &A::HOST)
-            .field("device", &A::DEVICE)
             .finish_non_exhaustive()
     }
 }

@@ -1,14 +1,331 @@
-//! Memory resources: what gives memory, and what is given.
+//! Memory resources: what gives memory by address and by owner, who reaches it, and where it is ordered.
+//!
+//! # Safety
+//!
+//! Declares the unsafe traits of resources, and hands what comes from them to owners that give it back once.
 
-mod access;
+#![allow(unsafe_code, reason = "declares unsafe traits and wraps what they give in owners")]
+
 mod allocation;
-mod home;
-mod raw;
 
-pub use access::{Accessibility, DeviceAccessible, DeviceReachable, HostDeviceAccessible, HostReachable};
-pub use allocation::Allocation;
-pub use home::Home;
-pub use raw::{MemoryResource, RawResource};
+use std::alloc::Layout;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_core::{Context, DeviceBuffer, MemorySource, Stream, forked};
+
+pub use self::allocation::Allocation;
+use crate::error::{Error, Result};
 
 /// What memory is aligned to unless more is asked for, in bytes: what CUDA promises of all its allocations.
 pub const DEFAULT_ALIGNMENT: usize = 256;
+
+/// What gives memory by address, size, alignment and stream, and takes it back ([`MemorySource`]). Object-safe: adaptors hold
+/// others as `Arc<dyn RawResource>`.
+///
+/// ```
+/// use std::{alloc::Layout, sync::Arc};
+///
+/// use cuda_mem_core::{Driver, MemorySource, Stream};
+/// use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, RawResource, Result};
+///
+/// /// Hands through what is small.
+/// #[derive(Debug)]
+/// struct Small(Arc<dyn RawResource>);
+///
+/// // SAFETY: the memory is the upstream's, handed through.
+/// unsafe impl MemorySource for Small {
+///     unsafe fn deallocate(&self, address: u64, layout: Layout, stream: &Stream) -> cuda_mem_core::Result<()> {
+///         // SAFETY: the caller's promise.
+///         unsafe { self.0.deallocate(address, layout, stream) }
+///     }
+/// }
+///
+/// // SAFETY: as above.
+/// unsafe impl RawResource for Small {
+///     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<u64> {
+///         if layout.size() > 1 << 20 {
+///             return Err(Error::TooLarge { bytes: layout.size() });
+///         }
+///         self.0.allocate(layout, stream)
+///     }
+/// }
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let small = Small(DeviceMemoryResource::new(&context, None)?.raw());
+/// let refused = small.allocate(Layout::new::<[u8; 2 << 20]>(), &Stream::new(&context)?);
+/// assert!(matches!(refused, Err(Error::TooLarge { bytes: 0x20_0000 })));
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+///
+/// # Safety
+///
+/// [`allocate`](RawResource::allocate) gives memory of the layout that nobody else has, until
+/// [`deallocate`](MemorySource::deallocate) takes it back, to be used by work that is ordered behind the allocation on its stream.
+pub unsafe trait RawResource: MemorySource {
+    /// Memory of this layout, ordered on `stream`. A size of 0 gives address 0, which is never given back.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if the stream captures.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`], [`Error::Alignment`], [`Error::Capturing`] and those of the resource.
+    fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr>;
+}
+
+/// A source of memory whose type says who reaches what it gives. Clones are handles to the same one.
+///
+/// # Safety
+///
+/// All memory that [`raw`](MemoryResource::raw) gives is reachable by whom [`Access`](MemoryResource::Access) says: an
+/// [`Allocation`] makes slices of what the host reaches.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::{DeviceMemoryResource, MemoryResource};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let resource = DeviceMemoryResource::new(&context, None)?;
+/// let block = resource.allocate(1 << 20, &stream)?;
+/// assert_eq!(block.len(), 1 << 20);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
+    /// Who reaches the memory.
+    type Access: Accessibility;
+
+    /// What gives the memory.
+    fn raw(&self) -> Arc<dyn RawResource>;
+
+    /// Where it works when it is told no stream.
+    fn resource_context(&self) -> &ResourceContext;
+
+    /// Memory of `bytes` bytes, aligned to 256, with whatever bytes are there. Dropped, it goes back behind everything that
+    /// used it.
+    ///
+    /// Ordered on `stream`, or on an internal stream of the resource if none is given; uses on other streams wait for it.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] if the stream captures.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`], and those of the resource.
+    fn allocate<'s>(
+        &self,
+        bytes: usize,
+        stream: impl Into<Option<&'s Stream>>,
+    ) -> Result<Allocation<Self::Access>> {
+        self.allocate_aligned(bytes, DEFAULT_ALIGNMENT, stream)
+    }
+
+    /// As [`MemoryResource::allocate`], with an alignment: a power of two.
+    ///
+    /// # Errors
+    ///
+    /// As there; [`Error::InvalidAlignment`] if it is no power of two, [`Error::Alignment`] if it is more than the resource has,
+    /// which an [`AlignedAdaptor`](crate::AlignedAdaptor) over it helps.
+    fn allocate_aligned<'s>(
+        &self,
+        bytes: usize,
+        alignment: usize,
+        stream: impl Into<Option<&'s Stream>>,
+    ) -> Result<Allocation<Self::Access>> {
+        let layout = layout(bytes, alignment)?;
+        let stream = match stream.into() {
+            Some(stream) => stream,
+            None => self.resource_context().stream()?,
+        };
+        let raw = self.raw();
+        let address = raw.allocate(layout, stream)?;
+        // SAFETY: memory that was just allocated on this stream from this source, with this layout; bytes need no alignment.
+        let buffer = unsafe { DeviceBuffer::from_source(stream, address, layout, raw) }?;
+        Ok(Allocation::new(buffer))
+    }
+
+    /// As [`MemoryResource::allocate`], by address: for callers that keep nothing else, such as C interfaces. The memory is
+    /// leaked unless [`MemoryResource::deallocate`] gets it.
+    ///
+    /// # Errors
+    ///
+    /// As [`MemoryResource::allocate`].
+    fn allocate_raw<'s>(&self, bytes: usize, stream: impl Into<Option<&'s Stream>>) -> Result<CUdeviceptr> {
+        let layout = layout(bytes, DEFAULT_ALIGNMENT)?;
+        let stream = match stream.into() {
+            Some(stream) => stream,
+            None => self.resource_context().stream()?,
+        };
+        let address = self.raw().allocate(layout, stream)?;
+        if address != 0 {
+            self.resource_context().remember(address, stream);
+        }
+        Ok(address)
+    }
+
+    /// Takes memory back that [`MemoryResource::allocate_raw`] gave, ordered on `stream`, or on the stream of the allocation if
+    /// none is given. Nothing is done for address 0.
+    ///
+    /// # Capture
+    ///
+    /// [`cuda_mem_core::Error::Capturing`] if that stream captures.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`] for memory that is not out; `Forked` in [`Error::Core`]; those of the resource. The memory is still allocated then.
+    ///
+    /// # Safety
+    ///
+    /// The memory was allocated with this size and is not used any more: its allocation and all work with it are ordered before
+    /// this point of the stream.
+    unsafe fn deallocate<'s>(
+        &self,
+        address: CUdeviceptr,
+        bytes: usize,
+        stream: impl Into<Option<&'s Stream>>,
+    ) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        if forked() {
+            // Before the lock, which a thread of the parent may have held.
+            return Err(cuda_mem_core::Error::Forked.into());
+        }
+        let layout = layout(bytes, DEFAULT_ALIGNMENT)?;
+        let home = self.resource_context().recall(address)?;
+        // SAFETY: the caller's promise; taken out of what is remembered, so given back once.
+        let freed = unsafe { self.raw().deallocate(address, layout, stream.into().unwrap_or(&home)) };
+        if freed.is_err() {
+            self.resource_context().remember(address, &home);
+        }
+        Ok(freed?)
+    }
+}
+
+fn layout(bytes: usize, alignment: usize) -> Result<Layout> {
+    if !alignment.is_power_of_two() {
+        return Err(Error::InvalidAlignment { asked: alignment, least: 1 });
+    }
+    Layout::from_size_align(bytes, alignment).map_err(|_| Error::TooLarge { bytes })
+}
+
+/// A resource's context, its internal stream, and the streams of what was allocated by address.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::{DeviceMemoryResource, MemoryResource};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let resource = DeviceMemoryResource::new(&driver.device(0)?.primary_context()?, None)?;
+/// let block = resource.allocate(4096, None)?;
+/// assert_eq!(block.stream(), resource.resource_context().stream()?);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct ResourceContext {
+    context: Context,
+    /// Made when it is first needed.
+    stream: OnceLock<Stream>,
+    /// The stream of each allocation whose receiver keeps nothing but its address.
+    streams: Mutex<HashMap<CUdeviceptr, Stream>>,
+}
+
+impl ResourceContext {
+    /// For a resource that works in `context`.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self { context: context.clone(), stream: OnceLock::new(), streams: Mutex::default() }
+    }
+
+    /// The context.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The internal stream, on which allocations are ordered that name none. It is made at the first call, by [`Stream::new`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Stream::new`], at the first call.
+    pub fn stream(&self) -> Result<&Stream> {
+        if let Some(stream) = self.stream.get() {
+            return Ok(stream);
+        }
+        let stream = Stream::new(&self.context)?;
+        // Of two threads that come first at once, one stream is dropped again.
+        Ok(self.stream.get_or_init(|| stream))
+    }
+
+    /// Remembers the stream of an allocation.
+    pub(crate) fn remember(&self, address: CUdeviceptr, stream: &Stream) {
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let replaced = streams.insert(address, stream.clone());
+        drop(streams);
+        // Outside the lock: the last handle to a stream may go here.
+        drop(replaced);
+    }
+
+    /// Takes out the stream of an allocation.
+    pub(crate) fn recall(&self, address: CUdeviceptr) -> Result<Stream> {
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.remove(&address).ok_or(Error::UnknownAddress { address })
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Says who reaches the memory that a resource gives: devices always, and the host or not.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::{Accessibility, HostReachable, MemoryResource, PinnedMemoryResource, Result};
+///
+/// // Device memory does not compile here.
+/// fn filled<R: MemoryResource<Access: HostReachable>>(resource: &R, stream: &Stream) -> Result<u8> {
+///     let mut block = resource.allocate(4096, stream)?;
+///     block.as_mut_slice()?.fill(7);
+///     Ok(block.as_slice()?[4095])
+/// }
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let pinned = PinnedMemoryResource::new(&context, None)?;
+/// assert_eq!(filled(&pinned, &Stream::new(&context)?)?, 7);
+/// assert!(<PinnedMemoryResource as MemoryResource>::Access::HOST);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+pub trait Accessibility: sealed::Sealed + Send + Sync + 'static {
+    /// Whether the host does.
+    const HOST: bool;
+}
+
+/// Memory that the host reaches. [`Accessibility`] has an example.
+pub trait HostReachable: Accessibility {}
+
+/// Devices alone reach the memory. [`Accessibility`] has an example.
+#[derive(Debug, Clone, Copy)]
+pub enum DeviceAccessible {}
+
+/// Host and devices reach the memory. [`Accessibility`] has an example.
+#[derive(Debug, Clone, Copy)]
+pub enum HostDeviceAccessible {}
+
+impl sealed::Sealed for DeviceAccessible {}
+impl Accessibility for DeviceAccessible {
+    const HOST: bool = false;
+}
+
+impl sealed::Sealed for HostDeviceAccessible {}
+impl Accessibility for HostDeviceAccessible {
+    const HOST: bool = true;
+}
+impl HostReachable for HostDeviceAccessible {}

@@ -4,17 +4,13 @@
 //! `python -m torch.cuda._memory_viz` and <https://pytorch.org/memory_viz> open it.
 
 mod pickle;
-mod segment;
-mod settings;
-mod trace;
-mod write;
-
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use segment::{BlockInfo, BlockState, SegmentInfo};
-pub use settings::{AllocatorSettings, Annotation, AnnotationStage};
-pub use trace::{Action, Frame, Frames, TraceEntry, UnknownAction};
+use std::sync::Arc;
+
+use crate::mempool_id::MempoolId;
+use crate::statistics::PoolSize;
 
 /// All that PyTorch's `_snapshot()` tells of an allocator.
 ///
@@ -41,6 +37,230 @@ pub struct Snapshot {
     pub device_traces: Vec<Vec<TraceEntry>>,
     /// How the allocator is set up.
     pub allocator_settings: AllocatorSettings,
-    /// What the program has marked.
-    pub external_annotations: Vec<Annotation>,
+}
+
+/// A segment: memory that lies in one piece. Of a segment that grows by pages, each part without a gap is one.
+///
+/// [`Snapshot`] has an example.
+#[derive(Debug, Clone)]
+pub struct SegmentInfo {
+    /// The device's number.
+    pub device: u32,
+    /// Where it begins.
+    pub address: u64,
+    /// Bytes.
+    pub total_size: u64,
+    /// Bytes of blocks that somebody has.
+    pub allocated_size: u64,
+    /// Bytes of blocks that somebody has or a stream still uses.
+    pub active_size: u64,
+    /// As `active_size`, in bytes that were asked for.
+    pub requested_size: u64,
+    /// The stream it is for, by its handle; 0 is the default one.
+    pub stream: u64,
+    /// Which blocks are cut from it.
+    pub segment_type: PoolSize,
+    /// The pool it belongs to; [`MempoolId::NONE`] is the default one.
+    pub segment_pool_id: MempoolId,
+    /// How many segments of its private pool, on its device, came before it; none in the default pool, whose ranges grow and change.
+    pub serial: Option<u64>,
+    /// Whether its memory is mapped page by page.
+    pub is_expandable: bool,
+    /// Who asked, when the segment was made; none in the default pool, whose ranges grow and change.
+    pub frames: Option<Frames>,
+    /// All of it, in the order of the addresses and without a gap.
+    pub blocks: Vec<BlockInfo>,
+}
+
+impl SegmentInfo {
+    /// A segment of the default stream and pool that consists of `blocks`. Its sizes are theirs.
+    #[must_use]
+    pub fn of(device: u32, segment_type: PoolSize, blocks: Vec<BlockInfo>) -> Self {
+        let sum = |of: fn(&BlockInfo) -> u64| blocks.iter().map(of).fold(0, u64::saturating_add);
+        Self {
+            device,
+            address: blocks.first().map_or(0, |block| block.address),
+            total_size: sum(|block| block.size),
+            allocated_size: sum(
+                |block| if block.state == BlockState::ActiveAllocated { block.size } else { 0 },
+            ),
+            active_size: sum(|block| if block.state == BlockState::Inactive { 0 } else { block.size }),
+            requested_size: sum(
+                |block| if block.state == BlockState::Inactive { 0 } else { block.requested_size },
+            ),
+            stream: 0,
+            segment_type,
+            segment_pool_id: MempoolId::NONE,
+            serial: None,
+            is_expandable: false,
+            frames: None,
+            blocks,
+        }
+    }
+}
+
+/// A block, in use or free. [`Snapshot`] has an example.
+#[derive(Debug, Clone, Default)]
+pub struct BlockInfo {
+    /// Where it begins.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes that were asked for; 0 of a block that is free.
+    pub requested_size: u64,
+    /// Who has it.
+    pub state: BlockState,
+    /// Who asked for it.
+    pub frames: Option<Frames>,
+}
+
+/// Who has a block. [`Snapshot`] has an example.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum BlockState {
+    /// Somebody.
+    ActiveAllocated,
+    /// It was given back, and a stream still uses it.
+    ActivePendingFree,
+    /// It is free.
+    #[default]
+    Inactive,
+}
+
+impl BlockState {
+    /// As PyTorch calls it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ActiveAllocated => "active_allocated",
+            Self::ActivePendingFree => "active_pending_free",
+            Self::Inactive => "inactive",
+        }
+    }
+}
+
+/// Something that happened. `History` has an example.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceEntry {
+    /// What.
+    pub action: Action,
+    /// Where it begins; of [`Action::Oom`] how many bytes of the device were free, of [`Action::Snapshot`] 0.
+    pub address: u64,
+    /// Bytes: what was asked for of a block, the whole of a segment, what was asked for rounded up of [`Action::Oom`], what was
+    /// active of [`Action::Snapshot`].
+    pub size: u64,
+    /// The stream, by its handle; 0 is the default one.
+    pub stream: u64,
+    /// The private pool that it is of; [`MempoolId::NONE`] of the default one. Files in PyTorch's format do not have it.
+    pub pool: MempoolId,
+    /// When, in microseconds since 1970.
+    pub time_us: u64,
+    /// Who asked.
+    pub frames: Option<Frames>,
+    /// What PyTorch was compiling; without, `N/A`.
+    pub compile_context: Option<Arc<str>>,
+    /// What the program says of it.
+    pub user_metadata: Option<Arc<str>>,
+}
+
+/// A stack, innermost call first. Entries and blocks of one call share it.
+pub type Frames = Arc<[Frame]>;
+
+/// A call.
+///
+/// ```
+/// use cuda_mem_pool::snapshot::Frame;
+///
+/// let frame = Frame { filename: "train.py".into(), line: 42, name: "forward".into() };
+/// assert_eq!(frame.line, 42);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// The source file; empty if it is not known.
+    pub filename: Arc<str>,
+    /// The line in it; 0 if it is not known.
+    pub line: u32,
+    /// The function.
+    pub name: Arc<str>,
+}
+
+/// What happened, as PyTorch tells it.
+///
+/// ```
+/// use cuda_mem_pool::snapshot::Action;
+///
+/// assert_eq!(Action::SegmentMap.name(), "segment_map");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// A block was handed out.
+    Alloc,
+    /// A block was given back. Streams may still use it.
+    FreeRequested,
+    /// No stream uses a block any more.
+    FreeCompleted,
+    /// The driver gave a segment.
+    SegmentAlloc,
+    /// A segment went back to the driver.
+    SegmentFree,
+    /// Memory was mapped at an address.
+    SegmentMap,
+    /// Memory was unmapped from an address.
+    SegmentUnmap,
+    /// Somebody took a snapshot.
+    Snapshot,
+    /// There was not enough memory.
+    Oom,
+}
+
+impl Action {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Alloc,
+        Self::FreeRequested,
+        Self::FreeCompleted,
+        Self::SegmentAlloc,
+        Self::SegmentFree,
+        Self::SegmentMap,
+        Self::SegmentUnmap,
+        Self::Snapshot,
+        Self::Oom,
+    ];
+
+    /// As PyTorch calls it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alloc => "alloc",
+            Self::FreeRequested => "free_requested",
+            Self::FreeCompleted => "free_completed",
+            Self::SegmentAlloc => "segment_alloc",
+            Self::SegmentFree => "segment_free",
+            Self::SegmentMap => "segment_map",
+            Self::SegmentUnmap => "segment_unmap",
+            Self::Snapshot => "snapshot",
+            Self::Oom => "oom",
+        }
+    }
+}
+
+/// How an allocator is set up, under PyTorch's names.
+///
+/// ```
+/// use cuda_mem_pool::snapshot::AllocatorSettings;
+///
+/// let settings = AllocatorSettings { expandable_segments: true, ..AllocatorSettings::default() };
+/// assert_eq!(settings.max_split_size, None);
+/// ```
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct AllocatorSettings {
+    /// Blocks larger than this are not cut up, in bytes.
+    pub max_split_size: Option<u64>,
+    /// The share of the device's memory above which cached memory is given back; 0 is never.
+    pub garbage_collection_threshold: f64,
+    /// Whether segments grow by pages.
+    pub expandable_segments: bool,
+    /// Whether blocks that other streams used are used again within a capture.
+    pub graph_capture_record_stream_reuse: bool,
+    /// Into how many steps sizes between two powers of two are rounded, from 1 MiB on; 0 for none.
+    pub roundup_power2_divisions: Vec<u64>,
 }

@@ -1,11 +1,150 @@
-//! Python's pickle format, as far as snapshots need it.
+//! Writes snapshots as Python pickles.
 //!
-//! Protocol 2, and of it the opcodes that the web viewer knows, which reads pickles by itself: numbers of up to 64 bits,
-//! text, lists, dictionaries and pairs. Whatever is written is written at once; dictionary keys and other words that come again
-//! are referred to by their number in the reader's memo.
+//! Protocol 2, and of it the opcodes that the web viewer knows, which reads pickles by itself: numbers of up to 64 bits, text,
+//! lists, dictionaries and pairs. Each value is written at once; words and lists that come again are referred to by their number in
+//! the reader's memo.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
+
+use super::{Action, AllocatorSettings, BlockInfo, Frames, SegmentInfo, Snapshot, TraceEntry};
+use crate::statistics::PoolSize;
+
+impl Snapshot {
+    /// Writes the snapshot as a pickle of dictionaries, lists and plain values, in many small pieces: a file is best behind a
+    /// [`BufWriter`](io::BufWriter). Beside the snapshot it takes memory for each stack of calls, 65,536 of them at most.
+    ///
+    /// # Errors
+    ///
+    /// The writer's; [`InvalidInput`](io::ErrorKind::InvalidInput) for a text of 4 GiB or more.
+    pub fn write_pickle(&self, writer: impl Write) -> io::Result<()> {
+        let mut segments: Vec<&SegmentInfo> = self.segments.iter().collect();
+        segments.sort_by_key(|segment| segment.address);
+        let mut pickler = Pickler::new(writer)?;
+        let p = &mut pickler;
+        p.dict()?;
+        p.word("segments")?;
+        p.list(segments, |p, segment| p.segment(segment))?;
+        p.word("device_traces")?;
+        p.list(&self.device_traces, |p, trace| p.list(trace, |p, entry| p.trace_entry(entry)))?;
+        p.word("allocator_settings")?;
+        p.settings(&self.allocator_settings)?;
+        p.word("external_annotations")?;
+        p.list(&[(); 0], |_, ()| Ok(()))?;
+        p.end_dict()?;
+        pickler.finish()
+    }
+}
+
+impl<W: Write> Pickler<W> {
+    fn segment(&mut self, segment: &SegmentInfo) -> io::Result<()> {
+        self.dict()?;
+        self.uint_entry("device", segment.device.into())?;
+        self.uint_entry("address", segment.address)?;
+        self.uint_entry("total_size", segment.total_size)?;
+        self.uint_entry("allocated_size", segment.allocated_size)?;
+        self.uint_entry("active_size", segment.active_size)?;
+        self.uint_entry("requested_size", segment.requested_size)?;
+        self.uint_entry("stream", segment.stream)?;
+        self.word("segment_type")?;
+        self.word(match segment.segment_type {
+            PoolSize::Small => "small",
+            PoolSize::Large => "large",
+        })?;
+        self.word("segment_pool_id")?;
+        self.pair(segment.segment_pool_id.0, segment.segment_pool_id.1)?;
+        self.bool_entry("is_expandable", segment.is_expandable)?;
+        self.frames(segment.frames.as_ref())?;
+        self.word("blocks")?;
+        self.list(&segment.blocks, Self::block)?;
+        self.end_dict()
+    }
+
+    fn block(&mut self, block: &BlockInfo) -> io::Result<()> {
+        self.dict()?;
+        self.uint_entry("address", block.address)?;
+        self.uint_entry("size", block.size)?;
+        self.uint_entry("requested_size", block.requested_size)?;
+        self.word("state")?;
+        self.word(block.state.name())?;
+        self.frames(block.frames.as_ref())?;
+        self.end_dict()
+    }
+
+    fn trace_entry(&mut self, entry: &TraceEntry) -> io::Result<()> {
+        self.dict()?;
+        self.word("action")?;
+        self.word(entry.action.name())?;
+        self.uint_entry(if entry.action == Action::Oom { "device_free" } else { "addr" }, entry.address)?;
+        self.uint_entry("size", entry.size)?;
+        self.uint_entry("stream", entry.stream)?;
+        self.uint_entry("time_us", entry.time_us)?;
+        self.word("compile_context")?;
+        match &entry.compile_context {
+            Some(context) => self.text(context)?,
+            None => self.word("N/A")?,
+        }
+        self.word("user_metadata")?;
+        match &entry.user_metadata {
+            Some(metadata) => self.text(metadata)?,
+            None => self.word("")?,
+        }
+        if entry.frames.is_some() {
+            self.frames(entry.frames.as_ref())?;
+        }
+        self.end_dict()
+    }
+
+    fn frames(&mut self, frames: Option<&Frames>) -> io::Result<()> {
+        self.word("frames")?;
+        self.shared_list(frames.map_or(&[], |frames| frames), |p, frame| {
+            p.dict()?;
+            p.word("filename")?;
+            p.text(&frame.filename)?;
+            p.uint_entry("line", frame.line.into())?;
+            p.word("name")?;
+            p.text(&frame.name)?;
+            p.end_dict()
+        })
+    }
+
+    /// Writes all keys of PyTorch's dictionary; those that nothing here sets have its defaults.
+    fn settings(&mut self, settings: &AllocatorSettings) -> io::Result<()> {
+        self.dict()?;
+        self.word("PYTORCH_CUDA_ALLOC_CONF")?;
+        self.text("")?;
+        self.word("max_split_size")?;
+        match settings.max_split_size {
+            Some(size) => self.uint(size)?,
+            None => self.number(b"J", &(-1i32).to_le_bytes())?,
+        }
+        self.word("garbage_collection_threshold")?;
+        self.float(settings.garbage_collection_threshold)?;
+        self.bool_entry("expandable_segments", settings.expandable_segments)?;
+        self.uint_entry("pinned_num_register_threads", 0)?;
+        self.bool_entry("release_lock_on_cudamalloc", false)?;
+        self.bool_entry("pinned_use_cuda_host_register", false)?;
+        self.bool_entry("graph_capture_record_stream_reuse", settings.graph_capture_record_stream_reuse)?;
+        self.word("roundup_power2_divisions")?;
+        self.dict()?;
+        for (power, divisions) in (0..u64::BITS).zip(&settings.roundup_power2_divisions) {
+            self.text(&(1u64 << power).to_string())?;
+            self.uint(*divisions)?;
+        }
+        self.end_dict()?;
+        self.end_dict()
+    }
+
+    fn uint_entry(&mut self, key: &'static str, value: u64) -> io::Result<()> {
+        self.word(key)?;
+        self.uint(value)
+    }
+
+    fn bool_entry(&mut self, key: &'static str, value: bool) -> io::Result<()> {
+        self.word(key)?;
+        self.bool(value)
+    }
+}
 
 /// Items that are put into a list with one opcode. The viewer passes them as arguments of one call.
 const BATCH: usize = 1000;
@@ -17,7 +156,7 @@ const WORDS: usize = 256;
 const LISTS: u32 = 1 << 16;
 
 /// Writes values one after the other, each complete.
-pub(super) struct Pickler<W> {
+struct Pickler<W> {
     writer: W,
     words: HashMap<&'static str, u8>,
     /// Lists by the address of what they were made of.
@@ -25,18 +164,18 @@ pub(super) struct Pickler<W> {
 }
 
 impl<W: Write> Pickler<W> {
-    pub(super) fn new(mut writer: W) -> io::Result<Self> {
+    fn new(mut writer: W) -> io::Result<Self> {
         writer.write_all(b"\x80\x02")?;
         Ok(Self { writer, words: HashMap::new(), lists: HashMap::new() })
     }
 
     /// The value that was written is the whole.
-    pub(super) fn finish(mut self) -> io::Result<()> {
+    fn finish(mut self) -> io::Result<()> {
         self.writer.write_all(b".")?;
         self.writer.flush()
     }
 
-    pub(super) fn uint(&mut self, value: u64) -> io::Result<()> {
+    fn uint(&mut self, value: u64) -> io::Result<()> {
         match (u8::try_from(value), u16::try_from(value), i32::try_from(value), i64::try_from(value)) {
             (Ok(value), ..) => self.writer.write_all(&[b'K', value]),
             (_, Ok(value), ..) => self.number(b"M", &value.to_le_bytes()),
@@ -47,23 +186,15 @@ impl<W: Write> Pickler<W> {
         }
     }
 
-    pub(super) fn int(&mut self, value: i64) -> io::Result<()> {
-        match (u64::try_from(value), i32::try_from(value)) {
-            (Ok(value), _) => self.uint(value),
-            (_, Ok(value)) => self.number(b"J", &value.to_le_bytes()),
-            _ => self.number(b"\x8a\x08", &value.to_le_bytes()),
-        }
-    }
-
-    pub(super) fn float(&mut self, value: f64) -> io::Result<()> {
+    fn float(&mut self, value: f64) -> io::Result<()> {
         self.number(b"G", &value.to_be_bytes())
     }
 
-    pub(super) fn bool(&mut self, value: bool) -> io::Result<()> {
+    fn bool(&mut self, value: bool) -> io::Result<()> {
         self.writer.write_all(if value { b"\x88" } else { b"\x89" })
     }
 
-    pub(super) fn text(&mut self, text: &str) -> io::Result<()> {
+    fn text(&mut self, text: &str) -> io::Result<()> {
         let length = u32::try_from(text.len()).map_err(|_| {
             io::Error::new(io::ErrorKind::InvalidInput, "a text of 4 GiB or more does not fit a snapshot")
         })?;
@@ -72,7 +203,7 @@ impl<W: Write> Pickler<W> {
     }
 
     /// A text that comes again and again.
-    pub(super) fn word(&mut self, word: &'static str) -> io::Result<()> {
+    fn word(&mut self, word: &'static str) -> io::Result<()> {
         if let Some(number) = self.words.get(word) {
             return self.writer.write_all(&[b'h', *number]);
         }
@@ -85,13 +216,13 @@ impl<W: Write> Pickler<W> {
         Ok(())
     }
 
-    pub(super) fn pair(&mut self, first: u64, second: u64) -> io::Result<()> {
+    fn pair(&mut self, first: u64, second: u64) -> io::Result<()> {
         self.uint(first)?;
         self.uint(second)?;
         self.writer.write_all(b"\x86")
     }
 
-    pub(super) fn list<T>(
+    fn list<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
         mut item: impl FnMut(&mut Self, T) -> io::Result<()>,
@@ -116,7 +247,7 @@ impl<W: Write> Pickler<W> {
     }
 
     /// A list that is the same one each time, as long as `items` stay where they are.
-    pub(super) fn shared_list<T>(
+    fn shared_list<T>(
         &mut self,
         items: &[T],
         item: impl FnMut(&mut Self, &T) -> io::Result<()>,
@@ -142,12 +273,12 @@ impl<W: Write> Pickler<W> {
     }
 
     /// A dictionary, which is then filled: a [`Pickler::word`] and a value, again and again.
-    pub(super) fn dict(&mut self) -> io::Result<()> {
+    fn dict(&mut self) -> io::Result<()> {
         self.writer.write_all(b"}(")
     }
 
     /// The dictionary has all its entries. They are few: keys are words of ours.
-    pub(super) fn end_dict(&mut self) -> io::Result<()> {
+    fn end_dict(&mut self) -> io::Result<()> {
         self.writer.write_all(b"u")
     }
 

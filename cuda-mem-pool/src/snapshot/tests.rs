@@ -72,32 +72,18 @@ fn expression(snapshot: &Snapshot) -> String {
     let settings = &snapshot.allocator_settings;
     let divisions = settings.roundup_power2_divisions.iter().enumerate();
     let divisions: Vec<_> = divisions.map(|(power, value)| format!("'{}': {value}", 1u64 << power)).collect();
-    let annotations = snapshot.external_annotations.iter().map(|annotation| {
-        format!(
-            "{{'name': {}, 'stage': '{}', 'device': {}, 'time_us': {}}}",
-            text(&annotation.name),
-            if annotation.stage == AnnotationStage::Start { "START" } else { "END" },
-            annotation.device,
-            annotation.time_us
-        )
-    });
     format!(
-        "{{'segments': {}, 'device_traces': {}, 'allocator_settings': {{'PYTORCH_CUDA_ALLOC_CONF': {}, 'max_split_size': {}, \
-         'garbage_collection_threshold': float('{:e}'), 'expandable_segments': {}, 'pinned_num_register_threads': {}, \
-         'release_lock_on_cudamalloc': {}, 'pinned_use_cuda_host_register': {}, 'graph_capture_record_stream_reuse': {}, \
-         'roundup_power2_divisions': {{{}}}}}, 'external_annotations': {}}}",
+        "{{'segments': {}, 'device_traces': {}, 'allocator_settings': {{'PYTORCH_CUDA_ALLOC_CONF': '', 'max_split_size': {}, \
+         'garbage_collection_threshold': float('{:e}'), 'expandable_segments': {}, 'pinned_num_register_threads': 0, \
+         'release_lock_on_cudamalloc': False, 'pinned_use_cuda_host_register': False, 'graph_capture_record_stream_reuse': {}, \
+         'roundup_power2_divisions': {{{}}}}}, 'external_annotations': []}}",
         list(segments.into_iter().map(segment_expression)),
         list(traces),
-        text(&settings.conf),
         settings.max_split_size.map_or("-1".to_owned(), |size| size.to_string()),
         settings.garbage_collection_threshold,
         truth(settings.expandable_segments),
-        settings.pinned_num_register_threads,
-        truth(settings.release_lock_on_cudamalloc),
-        truth(settings.pinned_use_cuda_host_register),
         truth(settings.graph_capture_record_stream_reuse),
         divisions.join(", "),
-        list(annotations),
     )
 }
 
@@ -236,38 +222,29 @@ fn entry() -> impl Strategy<Value = TraceEntry> {
 }
 
 fn settings() -> impl Strategy<Value = AllocatorSettings> {
-    let flags = prop::array::uniform4(any::<bool>());
+    let flags = prop::array::uniform2(any::<bool>());
     let divisions = prop::collection::vec(number(), 0..17);
-    (".{0,20}", prop::option::of(number()), 0.0..1.0f64, number(), flags, divisions).prop_map(
-        |(conf, max_split_size, threshold, threads, flags, roundup_power2_divisions)| AllocatorSettings {
-            conf,
+    (prop::option::of(number()), 0.0..1.0f64, flags, divisions).prop_map(
+        |(max_split_size, threshold, flags, roundup_power2_divisions)| AllocatorSettings {
             max_split_size,
             garbage_collection_threshold: threshold,
             expandable_segments: flags[0],
-            pinned_num_register_threads: threads,
-            release_lock_on_cudamalloc: flags[1],
-            pinned_use_cuda_host_register: flags[2],
-            graph_capture_record_stream_reuse: flags[3],
+            graph_capture_record_stream_reuse: flags[1],
             roundup_power2_divisions,
         },
     )
 }
 
 fn snapshot() -> impl Strategy<Value = Snapshot> {
-    let stage = prop_oneof![Just(AnnotationStage::Start), Just(AnnotationStage::End)];
-    let annotation = (".{0,9}", stage, any::<u32>(), number())
-        .prop_map(|(name, stage, device, time_us)| Annotation { name, stage, device, time_us });
     (
         prop::collection::vec(segment(), 0..5),
         prop::collection::vec(prop::collection::vec(entry(), 0..6), 0..3),
         settings(),
-        prop::collection::vec(annotation, 0..3),
     )
-        .prop_map(|(segments, device_traces, allocator_settings, external_annotations)| Snapshot {
+        .prop_map(|(segments, device_traces, allocator_settings)| Snapshot {
             segments,
             device_traces,
             allocator_settings,
-            external_annotations,
         })
 }
 
@@ -333,13 +310,4 @@ fn a_segments_sizes_are_those_of_its_blocks() {
     let segment = SegmentInfo::of(1, PoolSize::Large, blocks);
     assert_eq!((segment.address, segment.total_size), (4096, 3584));
     assert_eq!((segment.allocated_size, segment.active_size, segment.requested_size), (512, 1536, 1500));
-}
-
-#[test]
-fn actions_have_names() {
-    for action in Action::ALL {
-        assert_eq!(action.name().parse(), Ok(action));
-    }
-    let error = "free".parse::<Action>().unwrap_err().to_string();
-    assert!(error.contains("\"free\"") && error.contains("free_requested, free_completed"), "{error}");
 }

@@ -1,6 +1,9 @@
 //! All figures of a device's allocator, under PyTorch's keys.
 
+use std::fmt;
+
 use super::stat::{PoolStat, Stat};
+use crate::error::Bytes;
 
 /// The statistics of a device's caching allocator, as `torch.cuda.memory_stats()` names them.
 ///
@@ -11,11 +14,15 @@ use super::stat::{PoolStat, Stat};
 /// statistics.segment.increase(PoolSize::Small, 1);
 /// statistics.reserved_bytes.increase(PoolSize::Small, 2 << 20);
 /// statistics.num_device_alloc += 1;
-/// let entries = statistics.entries();
-/// assert!(entries.contains(&("reserved_bytes.all.current".to_owned(), 2 << 20)));
-/// assert!(entries.is_sorted());
+/// println!("{statistics}"); // a table
+/// # let table = statistics.to_string();
+/// assert!(table.contains("reserved_bytes                 2.00 MiB     2.00 MiB     2.00 MiB      0 bytes"));
 /// ```
+///
+/// With the feature `serde` it is serialised as `torch.cuda.memory_stats_as_nested_dict()` is, with a `max_split_size` of null
+/// where there is none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DeviceStatistics {
     /// Blocks that somebody has: handed out and not given back.
     pub allocation: PoolStat,
@@ -71,33 +78,6 @@ impl DeviceStatistics {
         self.num_device_free = 0;
     }
 
-    /// All figures under PyTorch's keys, sorted by key. A `max_split_size` without a limit is -1, as there; a figure that does
-    /// not fit is the largest that does.
-    #[must_use]
-    pub fn entries(&self) -> Vec<(String, i64)> {
-        let mut entries = Vec::new();
-        for (name, stat) in self.pool_stats() {
-            for (pool, stat) in
-                [("all", stat.all), ("small_pool", stat.small_pool), ("large_pool", stat.large_pool)]
-            {
-                push_stat(&mut entries, &format!("{name}.{pool}"), stat);
-            }
-        }
-        push_stat(&mut entries, "oversize_allocations", self.oversize_allocations);
-        push_stat(&mut entries, "oversize_segments", self.oversize_segments);
-        let counts = [
-            ("num_alloc_retries", self.num_alloc_retries),
-            ("num_ooms", self.num_ooms),
-            ("num_sync_all_streams", self.num_sync_all_streams),
-            ("num_device_alloc", self.num_device_alloc),
-            ("num_device_free", self.num_device_free),
-        ];
-        entries.extend(counts.map(|(name, count)| (name.to_owned(), signed(count))));
-        entries.push(("max_split_size".to_owned(), self.max_split_size.map_or(-1, signed)));
-        entries.sort_unstable();
-        entries
-    }
-
     fn pool_stats(&self) -> [(&'static str, PoolStat); 9] {
         [
             ("allocation", self.allocation),
@@ -131,54 +111,103 @@ impl DeviceStatistics {
     }
 }
 
-fn push_stat(entries: &mut Vec<(String, i64)>, name: &str, stat: Stat) {
-    let figures = [
-        ("current", stat.current),
-        ("peak", stat.peak),
-        ("allocated", stat.allocated),
-        ("freed", stat.freed),
-    ];
-    entries.extend(figures.map(|(figure, value)| (format!("{name}.{figure}"), signed(value))));
+/// A table with a row for each figure under its key. Bytes have units; of figures of zero bytes or counts the two kinds of pools
+/// are left out.
+impl fmt::Display for DeviceStatistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let titles = ["current", "peak", "allocated", "freed"];
+        write!(f, "{:<26}", "")?;
+        titles.into_iter().try_for_each(|title| write!(f, " {title:>12}"))?;
+        for (name, stat) in self.pool_stats() {
+            let in_bytes = name.ends_with("_bytes");
+            write_row(f, name, stat.all, in_bytes)?;
+            if stat.all != Stat::default() {
+                write_row(f, "  small_pool", stat.small_pool, in_bytes)?;
+                write_row(f, "  large_pool", stat.large_pool, in_bytes)?;
+            }
+        }
+        write_row(f, "oversize_allocations", self.oversize_allocations, false)?;
+        write_row(f, "oversize_segments", self.oversize_segments, false)?;
+        let counts = [
+            ("num_alloc_retries", self.num_alloc_retries),
+            ("num_ooms", self.num_ooms),
+            ("num_sync_all_streams", self.num_sync_all_streams),
+            ("num_device_alloc", self.num_device_alloc),
+            ("num_device_free", self.num_device_free),
+        ];
+        counts.into_iter().try_for_each(|(name, count)| write!(f, "\n{name:<26} {count:>12}"))?;
+        match self.max_split_size {
+            Some(bytes) => write!(f, "\n{:<26} {:>12}", "max_split_size", Bytes(bytes).to_string()),
+            None => write!(f, "\n{:<26} {:>12}", "max_split_size", "none"),
+        }
+    }
 }
 
-fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
+fn write_row(f: &mut fmt::Formatter<'_>, name: &str, stat: Stat, in_bytes: bool) -> fmt::Result {
+    write!(f, "\n{name:<26}")?;
+    for figure in [stat.current, stat.peak, stat.allocated, stat.freed] {
+        match in_bytes {
+            true => write!(f, " {:>12}", Bytes(figure).to_string())?,
+            false => write!(f, " {figure:>12}")?,
+        }
+    }
+    Ok(())
 }
 
 #[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
     use crate::statistics::PoolSize;
 
-    /// The keys of torch 2.11, in its order.
+    fn some() -> DeviceStatistics {
+        let mut statistics =
+            DeviceStatistics { num_ooms: 2, max_split_size: Some(20 << 20), ..Default::default() };
+        statistics.allocated_bytes.increase(PoolSize::Small, 3 << 9);
+        statistics.allocated_bytes.increase(PoolSize::Large, 5 << 30);
+        statistics.allocated_bytes.decrease(PoolSize::Large, 5 << 30);
+        statistics.segment.increase(PoolSize::Large, 7);
+        statistics
+    }
+
+    #[test]
+    fn a_table_is_aligned_and_bytes_have_units() {
+        let table = some().to_string();
+        let rows: Vec<&str> = table.lines().collect();
+        for row in [
+            "allocated_bytes                1.50 KiB     5.00 GiB     5.00 GiB     5.00 GiB",
+            "  small_pool                   1.50 KiB     1.50 KiB     1.50 KiB      0 bytes",
+            "  large_pool                    0 bytes     5.00 GiB     5.00 GiB     5.00 GiB",
+            "segment                               7            7            7            0",
+            "active_bytes                    0 bytes      0 bytes      0 bytes      0 bytes",
+            "num_ooms                              2",
+            "max_split_size                20.00 MiB",
+        ] {
+            assert!(rows.contains(&row), "{row}\n{table}");
+        }
+        let columns = 26 + 4 * 13;
+        assert!(rows[..rows.len() - 6].iter().all(|row| row.len() == columns), "{table}");
+        assert_eq!(rows.len(), 1 + 9 + 2 * 2 + 2 + 6, "{table}");
+    }
+
+    /// The keys of torch 2.11.
+    #[cfg(feature = "serde")]
     #[test]
     fn keys_are_those_of_pytorch() {
-        let entries = DeviceStatistics::default().entries();
-        let keys: Vec<&str> = entries.iter().map(|(key, _)| key.as_str()).collect();
-        assert!(keys.is_sorted());
-        assert_eq!(keys.len(), 9 * 3 * 4 + 2 * 4 + 6);
-        assert_eq!(
-            keys[..4],
-            ["active.all.allocated", "active.all.current", "active.all.freed", "active.all.peak"]
-        );
-        assert_eq!(keys[keys.len() - 1], "segment.small_pool.peak");
-        for key in [
-            "allocation.large_pool.current",
-            "allocated_bytes.all.current",
-            "inactive_split_bytes.small_pool.freed",
-            "max_split_size",
-            "num_alloc_retries",
-            "num_device_alloc",
-            "num_device_free",
-            "num_ooms",
-            "num_sync_all_streams",
-            "oversize_allocations.peak",
-            "oversize_segments.current",
-            "requested_bytes.all.allocated",
-            "reserved_bytes.all.peak",
-        ] {
-            assert!(keys.binary_search(&key).is_ok(), "{key}");
-        }
+        let value = serde_json::to_value(some()).unwrap();
+        assert_eq!(value["allocated_bytes"]["small_pool"]["current"], 3 << 9);
+        assert_eq!(value["allocated_bytes"]["all"]["peak"], (5u64 << 30) + (3 << 9));
+        assert_eq!(value["max_split_size"], 20 << 20);
+        let keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut expected = "active active_bytes allocated_bytes allocation inactive_split inactive_split_bytes max_split_size \
+                            num_alloc_retries num_device_alloc num_device_free num_ooms num_sync_all_streams \
+                            oversize_allocations oversize_segments requested_bytes reserved_bytes segment"
+            .split_ascii_whitespace()
+            .collect::<Vec<_>>();
+        expected.sort_unstable();
+        let mut keys = keys;
+        keys.sort_unstable();
+        assert_eq!(keys, expected);
     }
 
     #[test]
@@ -199,13 +228,5 @@ mod tests {
         assert_eq!(statistics.reserved_bytes.all, Stat { current: 6, peak: 6, allocated: 0, freed: 0 });
         assert_eq!(statistics.oversize_segments, Stat { current: 2, peak: 2, allocated: 0, freed: 0 });
         assert_eq!((statistics.num_ooms, statistics.max_split_size), (0, Some(7)));
-    }
-
-    #[test]
-    fn figures_that_do_not_fit_are_the_largest_that_do() {
-        let statistics = DeviceStatistics { num_ooms: u64::MAX, ..Default::default() };
-        let entries = statistics.entries();
-        assert!(entries.contains(&("num_ooms".to_owned(), i64::MAX)));
-        assert!(entries.contains(&("max_split_size".to_owned(), -1)));
     }
 }

@@ -1,4 +1,6 @@
-//! Figures that go up and down.
+//! Counts a figure that goes up and down: now, at most, and in all.
+
+use std::fmt;
 
 /// A figure that goes up and down.
 ///
@@ -9,11 +11,13 @@
 /// segments.increase(3);
 /// segments.decrease(2);
 /// assert_eq!(segments, Stat { current: 1, peak: 3, allocated: 3, freed: 2 });
+/// assert_eq!(segments.to_string(), "1 now, 3 at most, 3 allocated, 2 freed");
 /// segments.reset_peak();
 /// segments.reset_accumulated();
 /// assert_eq!(segments, Stat { current: 1, peak: 1, allocated: 0, freed: 0 });
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Stat {
     /// Now.
     pub current: u64,
@@ -56,6 +60,13 @@ impl Stat {
     }
 }
 
+impl fmt::Display for Stat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { current, peak, allocated, freed } = self;
+        write!(f, "{current} now, {peak} at most, {allocated} allocated, {freed} freed")
+    }
+}
+
 /// Which of the two kinds of pools a block or segment belongs to, as PyTorch has them. [`PoolStat`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PoolSize {
@@ -78,6 +89,7 @@ pub enum PoolSize {
 /// assert_eq!((reserved.small_pool.peak, reserved.all.peak), (2 << 20, 20 << 20));
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PoolStat {
     /// Both together.
     pub all: Stat,
@@ -133,5 +145,11 @@ impl PoolStat {
 
     fn each(&mut self, change: fn(&mut Stat)) {
         [&mut self.all, &mut self.small_pool, &mut self.large_pool].into_iter().for_each(change);
+    }
+}
+
+impl fmt::Display for PoolStat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; in small blocks {}; in large blocks {}", self.all, self.small_pool, self.large_pool)
     }
 }

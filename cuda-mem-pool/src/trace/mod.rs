@@ -18,9 +18,8 @@
 //!
 //! Blocks that are never freed were live when the recording ended.
 //!
-//! [`TraceReader`] reads events one by one and checks each line; [`Trace::read`] reads all of them and checks too that they
-//! make sense together. [`TraceWriter`] writes them, [`TraceRecorder`] while they happen. All of it is plain text; whoever has
-//! compressed files unpacks them.
+//! [`Trace::read`] reads a trace and checks each line, and that the events make sense together. [`TraceWriter`] writes events,
+//! [`TraceRecorder`] writes them while they happen. All of it is plain text: unpack compressed files before.
 //!
 //! ```
 //! use cuda_mem_pool::trace::{Action, Trace};
@@ -32,27 +31,12 @@
 //! # Ok::<(), cuda_mem_pool::trace::TraceError>(())
 //! ```
 
-mod error;
-mod event;
-mod header;
-mod lines;
+mod format;
 mod reader;
-mod recorder;
 #[cfg(test)]
 mod tests;
-mod whole;
 mod writer;
 
-pub use error::{TraceError, TraceErrorKind};
-pub use event::{Action, Event};
-pub use header::Header;
-pub use reader::TraceReader;
-pub use recorder::TraceRecorder;
-pub use whole::Trace;
-pub use writer::TraceWriter;
-
-/// The most bytes that an event may allocate: 2⁶⁰, more than any device has.
-pub const MAX_SIZE: u64 = 1 << 60;
-
-/// The most events that [`Trace::read`] takes, so that a small compressed file cannot fill the memory.
-pub const MAX_EVENTS: usize = 50_000_000;
+pub use format::{Action, Event, Header, MAX_EVENTS, MAX_SIZE, TraceError, TraceErrorKind};
+pub use reader::Trace;
+pub use writer::{TraceRecorder, TraceWriter};

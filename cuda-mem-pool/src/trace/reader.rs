@@ -1,43 +1,27 @@
-//! Reads a trace, event by event.
+//! Reads traces: lines of a source that nobody vouches for, event by event, or whole and checked.
 
-use std::io::BufRead;
+use std::collections::HashMap;
+use std::io::{self, BufRead};
+use std::sync::Arc;
 
-use super::MAX_SIZE;
-use super::error::{TraceError, TraceErrorKind};
-use super::event::{Action, Event};
-use super::header::Header;
-use super::lines::Lines;
-
-/// The names of all columns; the last two may be missing.
-pub(super) const COLUMNS: [&str; 6] = ["op", "id", "size", "stream", "time_us", "thread"];
+use super::format::{
+    Action, COLUMNS, Event, Header, LONGEST, MAX_EVENTS, MAX_SIZE, TraceError, TraceErrorKind,
+};
 
 /// Reads the events of a trace, each checked by itself. It keeps one line, however long the trace is.
-///
-/// ```
-/// use cuda_mem_pool::trace::{Action, TraceReader};
-///
-/// let text = "op,id,size,stream\na,0,1000,7\nf,0,,7\n";
-/// let events = TraceReader::new(text.as_bytes())?.collect::<Result<Vec<_>, _>>()?;
-/// assert_eq!(events[1].action, Action::Free);
-/// # Ok::<(), cuda_mem_pool::trace::TraceError>(())
-/// ```
 #[derive(Debug)]
-pub struct TraceReader<R> {
+pub(super) struct Events<R> {
     lines: Lines<R>,
-    header: Header,
+    pub(super) header: Header,
     /// How many columns each event has.
     columns: usize,
     /// An error ends the events.
     failed: bool,
 }
 
-impl<R: BufRead> TraceReader<R> {
-    /// Reads what stands before the events.
-    ///
-    /// # Errors
-    ///
-    /// [`TraceErrorKind`] for a first line that is no pairs, for other columns, and for what cannot be read.
-    pub fn new(source: R) -> Result<Self, TraceError> {
+impl<R: BufRead> Events<R> {
+    /// Reads the header and the names of the columns.
+    pub(super) fn new(source: R) -> Result<Self, TraceError> {
         let mut lines = Lines::new(source);
         let mut names = lines.next()?.unwrap_or_default();
         let mut header = Header::default();
@@ -53,21 +37,9 @@ impl<R: BufRead> TraceReader<R> {
         }
         Ok(Self { lines, header, columns, failed: false })
     }
-
-    /// What the first line tells of the run.
-    #[must_use]
-    pub fn header(&self) -> &Header {
-        &self.header
-    }
-
-    /// The line of the event that was read last, from 1.
-    #[must_use]
-    pub fn line(&self) -> u64 {
-        self.lines.number()
-    }
 }
 
-impl<R: BufRead> Iterator for TraceReader<R> {
+impl<R: BufRead> Iterator for Events<R> {
     type Item = Result<Event, TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -134,4 +106,150 @@ fn shown(text: &str) -> String {
         shown.push('…');
     }
     shown
+}
+
+/// A whole trace whose events make sense together: no id is allocated twice, only live blocks are freed, only freed ones
+/// complete, and each stays with its stream.
+///
+/// ```
+/// use cuda_mem_pool::trace::Trace;
+///
+/// let trace = Trace::read("op,id,size,stream\na,0,1000,7\nf,0,,7\n".as_bytes())?;
+/// assert_eq!(trace.events().len(), 2);
+/// let wrong = Trace::read("op,id,size,stream\nf,7,,0\n".as_bytes()).unwrap_err();
+/// assert_eq!(wrong.to_string(), "line 2: the block 7 is freed and is not live");
+/// # Ok::<(), cuda_mem_pool::trace::TraceError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trace {
+    header: Header,
+    events: Vec<Event>,
+}
+
+impl Trace {
+    /// Reads a trace.
+    ///
+    /// # Errors
+    ///
+    /// [`TraceError`] with the first line that is wrong.
+    pub fn read(source: impl BufRead) -> Result<Self, TraceError> {
+        let mut reader = Events::new(source)?;
+        let mut events = Vec::new();
+        let mut blocks = Blocks::default();
+        while let Some(event) = reader.next() {
+            let event = event?;
+            let checked = match events.len() {
+                MAX_EVENTS.. => Err(TraceErrorKind::TooMany),
+                _ => blocks.follow(&event),
+            };
+            checked.map_err(|kind| TraceError::new(reader.lines.number(), kind))?;
+            events.push(event);
+        }
+        Ok(Self { header: reader.header, events })
+    }
+
+    /// What the first line tells of the run.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The events, in their order.
+    #[must_use]
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+}
+
+/// What has become of each block so far.
+#[derive(Debug, Default)]
+struct Blocks {
+    by_id: HashMap<u64, (u64, State)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Live,
+    Freed,
+    Completed,
+}
+
+impl Blocks {
+    fn follow(&mut self, event: &Event) -> Result<(), TraceErrorKind> {
+        let id = event.id;
+        let (before, after, refusal) = match event.action {
+            Action::Allocate { .. } => {
+                return match self.by_id.insert(id, (event.stream, State::Live)) {
+                    None => Ok(()),
+                    Some(_) => Err(TraceErrorKind::AllocatedTwice { id }),
+                };
+            }
+            Action::Free => (State::Live, State::Freed, TraceErrorKind::NotLive { id }),
+            Action::Complete => (State::Freed, State::Completed, TraceErrorKind::NotPending { id }),
+        };
+        let Some((allocated_on, state)) = self.by_id.get_mut(&id).filter(|(_, state)| *state == before)
+        else {
+            return Err(refusal);
+        };
+        if *allocated_on != event.stream {
+            let (stream, allocated_on) = (event.stream, *allocated_on);
+            return Err(TraceErrorKind::OtherStream { id, stream, allocated_on });
+        }
+        *state = after;
+        Ok(())
+    }
+}
+
+/// Reads lines and counts them. No line makes it keep more than [`LONGEST`] bytes.
+#[derive(Debug)]
+pub(super) struct Lines<R> {
+    source: R,
+    line: Vec<u8>,
+    /// The number of the line read last, from 1.
+    number: u64,
+}
+
+impl<R: BufRead> Lines<R> {
+    pub(super) fn new(source: R) -> Self {
+        Self { source, line: Vec::new(), number: 0 }
+    }
+
+    /// The number of the line read last, from 1.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The next line without its end, or nothing at the end of the source.
+    pub(super) fn next(&mut self) -> Result<Option<&str>, TraceError> {
+        self.line.clear();
+        self.number += 1;
+        let number = self.number;
+        let error = |kind| TraceError::new(number, kind);
+        loop {
+            let buffer = match self.source.fill_buf() {
+                Ok(buffer) => buffer,
+                Err(interrupted) if interrupted.kind() == io::ErrorKind::Interrupted => continue,
+                Err(failed) => return Err(error(TraceErrorKind::Io(Arc::new(failed)))),
+            };
+            let end = buffer.iter().position(|byte| *byte == b'\n');
+            let is_over = buffer.is_empty();
+            let piece = &buffer[..end.unwrap_or(buffer.len())];
+            if self.line.len() + piece.len() > LONGEST {
+                return Err(error(TraceErrorKind::TooLong { most: LONGEST }));
+            }
+            self.line.extend_from_slice(piece);
+            let used = piece.len() + usize::from(end.is_some());
+            self.source.consume(used);
+            if is_over && self.line.is_empty() {
+                return Ok(None);
+            }
+            if is_over || end.is_some() {
+                break;
+            }
+        }
+        if self.line.last() == Some(&b'\r') {
+            self.line.pop();
+        }
+        std::str::from_utf8(&self.line).map(Some).map_err(|_| error(TraceErrorKind::NotText))
+    }
 }

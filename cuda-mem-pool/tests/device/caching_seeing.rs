@@ -593,9 +593,7 @@ fn what_is_too_large_to_be_cut_up_is_counted() {
     let mut blocks = Blocks::new(&allocator);
     let counts = || {
         let statistics = allocator.statistics();
-        let entries = statistics.entries();
-        let entry = |key: &str| entries.iter().find(|(name, _)| name == key).unwrap().1;
-        (entry("oversize_allocations.current"), entry("oversize_segments.current"))
+        (statistics.oversize_allocations.current, statistics.oversize_segments.current)
     };
     let of_default = blocks.allocate(32 << 20, &world.stream);
     blocks.allocate(31 << 20, &world.stream);

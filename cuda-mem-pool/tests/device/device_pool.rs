@@ -2,17 +2,23 @@
 
 use std::os::fd::AsFd;
 
-use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Effect, Error, MemoryResource};
+use cuda_mem_core::raw_pool::MemoryPool;
+use cuda_mem_core::sys::CUmemPool_attribute;
+use cuda_mem_pool::{
+    DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource, ThresholdEffect,
+};
 
 use crate::common::{World, pattern};
 use crate::support::device;
 
 #[test]
-fn without_options_it_is_the_devices_pool_with_its_threshold_raised() {
+fn without_options_it_is_the_devices_pool_and_keeps_its_threshold() {
     let world = World::new();
+    let pool = MemoryPool::current_of_device(world.context.device()).unwrap();
+    let before = pool.number(CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).unwrap();
     let resource = DeviceMemoryResource::new(&world.context, None).unwrap();
     assert!(!resource.is_handle_owned());
-    assert!(resource.attributes().release_threshold().unwrap() > 0);
+    assert_eq!(resource.attributes().release_threshold().unwrap(), before);
     assert_eq!(resource.device_id(), world.context.device().as_raw());
     assert!(resource.is_device_accessible() && !resource.is_host_accessible());
     let bytes = pattern(5000, 1);
@@ -46,7 +52,7 @@ fn what_is_freed_stays_until_it_is_trimmed() {
     drop(resource.allocate(4 << 20, &world.stream).unwrap());
     world.context.synchronize().unwrap();
     assert!(resource.attributes().reserved_mem_current().unwrap() >= 4 << 20);
-    assert_eq!(resource.trim_to(0).unwrap(), Effect::Applied);
+    assert_eq!(resource.trim_to(0).unwrap(), ThresholdEffect::Applied);
     assert_eq!(resource.attributes().reserved_mem_current().unwrap(), 0);
 }
 
@@ -87,5 +93,5 @@ fn an_ipc_pool_is_exported_once_and_imported() {
     assert!(matches!(mapped.allocate(64, None), Err(Error::Mapped)));
     assert_eq!(mapped.register(handle.uuid()).unwrap(), mapped);
     assert_eq!(DeviceMemoryResource::from_registry(handle.uuid()).unwrap(), mapped);
-    assert_eq!(shared.trim_to(0).unwrap(), Effect::MayBeIgnored);
+    assert_eq!(shared.trim_to(0).unwrap(), ThresholdEffect::MayBeIgnored);
 }

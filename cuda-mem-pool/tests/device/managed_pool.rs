@@ -1,7 +1,9 @@
 //! `ManagedMemoryResource`.
 
 use cuda_mem_core::raw_pool::MemoryLocation;
-use cuda_mem_pool::{Effect, Error, ManagedMemoryResource, ManagedMemoryResourceOptions, MemoryResource};
+use cuda_mem_pool::{
+    Error, ManagedMemoryResource, ManagedMemoryResourceOptions, MemoryResource, ThresholdEffect,
+};
 
 use crate::common::World;
 use crate::support::has_host_pools;
@@ -39,7 +41,7 @@ fn host_and_device_see_the_same_bytes_wherever_it_prefers_to_be() {
         assert!(block.as_slice().unwrap().iter().all(|byte| *byte == 2));
         drop(block);
         world.context.synchronize().unwrap();
-        assert_eq!(resource.trim_to(0).unwrap(), Effect::Applied);
+        assert_eq!(resource.trim_to(0).unwrap(), ThresholdEffect::Applied);
     }
 }
 

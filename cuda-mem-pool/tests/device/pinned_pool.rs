@@ -9,8 +9,8 @@ use cuda_mem_core::Error as CoreError;
 use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::CUmemPool_attribute;
 use cuda_mem_pool::{
-    AllocationHandleSource, DeviceMemoryResource, Effect, Error, MemoryResource, PinnedMemoryResource,
-    PinnedMemoryResourceOptions, Uuid,
+    AllocationHandleSource, DeviceMemoryResource, Error, MemoryResource, PinnedMemoryResource,
+    PinnedMemoryResourceOptions, ThresholdEffect, Uuid,
 };
 
 use crate::common::{World, child, pattern};
@@ -127,7 +127,7 @@ fn with_options_the_pool_is_its_own_and_keeps_what_is_freed() {
     drop(resource.allocate(8 << 20, &world.stream).unwrap());
     world.context.synchronize().unwrap();
     assert!(resource.attributes().reserved_mem_current().unwrap() >= 8 << 20);
-    assert_eq!(resource.trim_to(0).unwrap(), Effect::Applied);
+    assert_eq!(resource.trim_to(0).unwrap(), ThresholdEffect::Applied);
     assert_eq!(resource.attributes().reserved_mem_current().unwrap(), 0);
 }
 
@@ -245,7 +245,7 @@ fn attributes_are_read_and_set() {
         assert_eq!(attributes.reuse_allow_opportunistic().unwrap(), value);
         assert_eq!(attributes.reuse_allow_internal_dependencies().unwrap(), value);
     }
-    assert_eq!(attributes.set_release_threshold(1 << 20).unwrap(), Effect::Applied);
+    assert_eq!(attributes.set_release_threshold(1 << 20).unwrap(), ThresholdEffect::Applied);
     assert_eq!(attributes.release_threshold().unwrap(), 1 << 20);
     let block = resource.allocate(1 << 20, &world.stream).unwrap();
     assert!(attributes.used_mem_current().unwrap() >= 1 << 20);
@@ -272,7 +272,7 @@ trait Trimmed {
 
 impl Trimmed for PinnedMemoryResource {
     fn pool_is_trimmed(&self) {
-        assert_eq!(self.trim_to(0).unwrap(), Effect::Applied);
+        assert_eq!(self.trim_to(0).unwrap(), ThresholdEffect::Applied);
         assert_eq!(self.attributes().reserved_mem_current().unwrap(), 0);
     }
 }
@@ -288,8 +288,8 @@ fn a_handle_takes_an_ipc_pool() {
     assert_eq!(Some(handle.uuid()), shared.uuid());
     // Exported once, and kept.
     assert_eq!(handle.as_raw_fd(), shared.allocation_handle().unwrap().as_raw_fd());
-    assert_eq!(shared.trim_to(0).unwrap(), Effect::MayBeIgnored);
-    assert_eq!(shared.attributes().set_release_threshold(0).unwrap(), Effect::MayBeIgnored);
+    assert_eq!(shared.trim_to(0).unwrap(), ThresholdEffect::MayBeIgnored);
+    assert_eq!(shared.attributes().set_release_threshold(0).unwrap(), ThresholdEffect::MayBeIgnored);
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn attributes(attributes: Attributes<'_>) -> Result<()> {
 
 /// What every resource does: memory with and without a stream, by its owner and dropped, beyond what there is.
 fn serves(resource: &impl MemoryResource) -> Result<()> {
-    let stream = Stream::new(resource.home().context())?;
+    let stream = Stream::new(resource.resource_context().context())?;
     let mut block = resource.allocate(LEN, &stream)?;
     let without = resource.allocate(LEN, None)?;
     assert!(block.address() != without.address());
@@ -151,7 +151,7 @@ fn pinned_works(resource: &PinnedMemoryResource) -> Result<()> {
 
 /// Bytes that the host writes go to the device and back.
 fn goes_both_ways(resource: &impl MemoryResource<Access = HostDeviceAccessible>) -> Result<()> {
-    let context = resource.home().context();
+    let context = resource.resource_context().context();
     let stream = Stream::new(context)?;
     let bytes = pattern(LEN, 2);
     let mut source = resource.allocate(LEN, &stream)?;
@@ -286,7 +286,7 @@ fn adaptors_over(resource: impl MemoryResource) -> Result<()> {
     // Whatever failed: what is out of the books is out of the driver's, and nothing is out.
     assert_eq!(tracking.outstanding_report(), "nothing is allocated\n");
     assert_eq!(limiting.allocated_bytes(), 0);
-    let counters = statistics.counters();
+    let counters = statistics.statistics();
     assert_eq!((counters.bytes.current, counters.allocations.current), (0, 0));
     result
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cuda_mem_pool::{DeviceMemoryResource, Home, HostDeviceAccessible, MemoryResource, RawResource};
+use cuda_mem_pool::{DeviceMemoryResource, ResourceContext, HostDeviceAccessible, MemoryResource, RawResource};
 
 fn main() {}
 
@@ -17,8 +17,8 @@ impl MemoryResource for Liar {
         self.0.raw()
     }
 
-    fn home(&self) -> &Home {
-        self.0.home()
+    fn resource_context(&self) -> &ResourceContext {
+        self.0.resource_context()
     }
 }
 
@@ -26,5 +26,4 @@ struct Everybody;
 
 impl cuda_mem_pool::Accessibility for Everybody {
     const HOST: bool = true;
-    const DEVICE: bool = true;
 }

@@ -20,16 +20,12 @@ fn the_statistics_are_those_of_pytorch() {
     let large = allocator.malloc(3 * MIB, device, &world.stream).unwrap();
     free(&*allocator, small);
     let stats = allocator.device_stats(device).unwrap();
-    let entry = |key: &str| {
-        let entries = stats.entries();
-        entries.iter().find(|(name, _)| name == key).unwrap_or_else(|| panic!("no key {key}")).1
-    };
-    assert_eq!(entry("allocation.all.current"), 1);
-    assert_eq!(entry("allocation.small_pool.freed"), 1);
-    assert_eq!(entry("allocated_bytes.all.peak"), 3 * MIB as i64 + 1000);
-    assert_eq!(entry("requested_bytes.large_pool.current"), 3 * MIB as i64);
-    assert_eq!(entry("reserved_bytes.all.allocated"), 3 * MIB as i64 + 1000);
-    assert_eq!((entry("num_device_alloc"), entry("num_device_free")), (2, 1));
+    let (allocation, allocated) = (stats.allocation, stats.allocated_bytes);
+    assert_eq!((allocation.all.current, allocation.small_pool.freed), (1, 1));
+    assert_eq!(allocated.all.peak, 3 * MIB as u64 + 1000);
+    assert_eq!(stats.requested_bytes.large_pool.current, 3 * MIB as u64);
+    assert_eq!(stats.reserved_bytes.all.allocated, 3 * MIB as u64 + 1000);
+    assert_eq!((stats.num_device_alloc, stats.num_device_free), (2, 1));
     allocator.reset_peak_stats(device).unwrap();
     allocator.reset_accumulated_stats(device).unwrap();
     let stats = allocator.device_stats(device).unwrap();

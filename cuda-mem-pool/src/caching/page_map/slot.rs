@@ -1,6 +1,6 @@
 //! What is written about 2 MiB of addresses.
 
-use super::{GRANULE, SlabKind, RECORDS, SLOT, WINDOW};
+use super::{GRANULE, RECORDS, SLOT, SlabKind, WINDOW};
 use crate::primitive::{AtomicU32, Ordering};
 
 const HALF: u64 = SLOT / 2;

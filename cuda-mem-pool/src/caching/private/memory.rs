@@ -22,14 +22,14 @@ use super::share::BlockExport;
 use crate::engine::paged::SLAB;
 use crate::error::{Error, Result};
 use crate::primitive::{Mutex, lock, lock_over_calls};
-use crate::resource::{DEFAULT_ALIGNMENT, Home, RawResource};
+use crate::resource::{DEFAULT_ALIGNMENT, RawResource, ResourceContext};
 
 /// The memory of all segments.
 #[derive(Debug)]
 pub(super) struct Memory {
     device: Device,
     /// Where upstreams work: a stream that never captures.
-    home: Home,
+    home: ResourceContext,
     mapped: Mutex<Mapped>,
 }
 
@@ -49,7 +49,7 @@ enum Segment {
 
 impl Memory {
     pub(super) fn new(context: &Context) -> Self {
-        Self { device: context.device(), home: Home::new(context), mapped: Mutex::default() }
+        Self { device: context.device(), home: ResourceContext::new(context), mapped: Mutex::default() }
     }
 
     /// Memory of `bytes` bytes, whole pages without a source, with the claim to them; None if there is not as much. The claim is kept if there is memory that

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use super::allocate::pool_of;
 use super::{Private, State};
-use crate::caching::out_of_memory::{CachePool, CachedMemory};
 use crate::caching::shared::Shared;
 use crate::caching::slot::shown_handle;
 use crate::engine::paged::SLAB;
+use crate::error::{CachePool, CachedMemory};
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
 use crate::segments::{Block, BlockState as Doing, SegmentKind, SegmentView};
@@ -42,7 +42,6 @@ impl Private {
             expandable_segments: true,
             graph_capture_record_stream_reuse: self.captures.reused(),
             roundup_power2_divisions: options.roundup_power2_divisions().to_vec(),
-            ..AllocatorSettings::default()
         }
     }
 

@@ -406,7 +406,9 @@ impl<B: Backend> PageSource<B> {
     pub(super) fn wholly_free(&self, heap: u32, mine: &StreamHeap) -> Vec<Free> {
         let mut found = Vec::new();
         for span in mine.large.free_from(SLAB) {
-            let Some(range) = self.memory.range_at(span.address).filter(|range| range.heap == heap) else { continue };
+            let Some(range) = self.memory.range_at(span.address).filter(|range| range.heap == heap) else {
+                continue;
+            };
             let first = range.slot_of(span.address + range.unit as u64 - 1);
             let last = span.end().saturating_sub(range.unit as u64);
             for address in (first..=last).step_by(range.unit) {

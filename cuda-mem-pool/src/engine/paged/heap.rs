@@ -1,7 +1,7 @@
 //! The blocks of one stream.
 
 use super::index::{BlockIndex, SlabKind};
-use super::sizes::{Tier};
+use super::sizes::Tier;
 use super::slabs::Slabs;
 use super::spans::{Piece, Spans};
 
@@ -141,7 +141,13 @@ impl StreamHeap {
 
     /// Enters a large block, which was just taken, in the index.
     #[inline]
-    fn enter_large(&mut self, number: u32, address: u64, size: usize, index: &impl BlockIndex) -> Option<Block> {
+    fn enter_large(
+        &mut self,
+        number: u32,
+        address: u64,
+        size: usize,
+        index: &impl BlockIndex,
+    ) -> Option<Block> {
         if !index.set_large(address, number) {
             self.large.release(number, self.now);
             return None;
@@ -277,7 +283,8 @@ impl StreamHeap {
     pub(crate) fn pieces(&self) -> Vec<Piece> {
         let is_slab = |piece: &Piece| self.small.has(piece.address) || self.medium.has(piece.address);
         let large = self.large.pieces(false);
-        let mut pieces: Vec<Piece> = large.filter(|piece| piece.requested.is_none() || !is_slab(piece)).collect();
+        let mut pieces: Vec<Piece> =
+            large.filter(|piece| piece.requested.is_none() || !is_slab(piece)).collect();
         pieces.extend(self.small.pieces());
         pieces.extend(self.medium.pieces());
         pieces.sort_unstable_by_key(|piece| piece.address);

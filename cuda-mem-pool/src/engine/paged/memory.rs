@@ -77,13 +77,17 @@ pub(super) enum Content {
     Empty,
     Active(u32),
     /// A handle that was active here, and the count of the range's heap at which it was left.
-    Stale { handle: u32, left_at: u64 },
+    Stale {
+        handle: u32,
+        left_at: u64,
+    },
 }
 
 impl Range {
     pub(super) fn content(&self, address: u64) -> Content {
         let at = address.checked_sub(self.start).map(|offset| offset / self.unit as u64);
-        let slot = at.and_then(|at| self.slots.get(usize::try_from(at).ok()?)).copied().unwrap_or(Slot::EMPTY);
+        let slot =
+            at.and_then(|at| self.slots.get(usize::try_from(at).ok()?)).copied().unwrap_or(Slot::EMPTY);
         match slot {
             Slot { handle: NONE, .. } => Content::Empty,
             Slot { handle, left_at: ACTIVE } => Content::Active(handle),
@@ -103,9 +107,10 @@ impl Range {
 
     /// The slots that have a mapping, with their first addresses.
     fn mapped(&self) -> impl Iterator<Item = (u64, Content)> {
-        (self.start..).step_by(self.unit).zip(&self.slots).filter_map(|(address, slot)| {
-            (slot.handle != NONE).then(|| (address, self.content(address)))
-        })
+        (self.start..)
+            .step_by(self.unit)
+            .zip(&self.slots)
+            .filter_map(|(address, slot)| (slot.handle != NONE).then(|| (address, self.content(address))))
     }
 
     fn slot_mut(&mut self, address: u64) -> Option<&mut Slot> {
@@ -209,8 +214,16 @@ impl Memory {
     /// Enters a new handle. None if there are no more numbers.
     pub(super) fn add(&mut self, memory: u64, bytes: usize, heap: u32) -> Option<u32> {
         self.made += 1;
-        let handle =
-            Handle { id: self.made, memory, bytes, heap, active: None, stale: Vec::new(), pins: 0, generation: 0 };
+        let handle = Handle {
+            id: self.made,
+            memory,
+            bytes,
+            heap,
+            active: None,
+            stale: Vec::new(),
+            pins: 0,
+            generation: 0,
+        };
         let number = self.handles.insert(handle).ok()?;
         self.bytes = self.bytes.saturating_add(bytes);
         self.most_bytes = self.most_bytes.max(self.bytes);

@@ -101,7 +101,17 @@ impl<B: Backend> PageSource<B> {
         for (span, address, bytes) in taken {
             mine.large.withdraw(span, address, bytes);
         }
-        Plan { heap, window, new, moved: free, returns, made: Vec::new(), filled: Vec::new(), freed_at, came: false }
+        Plan {
+            heap,
+            window,
+            new,
+            moved: free,
+            returns,
+            made: Vec::new(),
+            filled: Vec::new(),
+            freed_at,
+            came: false,
+        }
     }
 
     /// Gets the handles that a window lacks and maps them. False if there are not enough.
@@ -231,7 +241,8 @@ impl<B: Backend> PageSource<B> {
                 plan.came = true;
             }
         }
-        let empty: Vec<u64> = fills.iter().filter(|fill| fill.returns.is_none()).map(|fill| fill.address).collect();
+        let empty: Vec<u64> =
+            fills.iter().filter(|fill| fill.returns.is_none()).map(|fill| fill.address).collect();
         let mut outcome = Ok(());
         for row in empty.chunk_by(|one, next| one + unit as u64 == *next) {
             let Some(first) = row.first().copied() else { continue };
@@ -264,7 +275,12 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// Clears slots in a row and maps handles there, with one call that lets the device in. How many, and why not all.
-    fn map_row(&mut self, first: u64, unit: usize, row: &[Source]) -> (usize, Result<(), GrowError<B::Error>>) {
+    fn map_row(
+        &mut self,
+        first: u64,
+        unit: usize,
+        row: &[Source],
+    ) -> (usize, Result<(), GrowError<B::Error>>) {
         if let Err(error) = self.clear(first, unit, row.len()) {
             return (0, Err(error));
         }
@@ -356,10 +372,11 @@ impl<B: Backend> PageSource<B> {
         let stale: Vec<_> = self.memory.stale().take(too_many).collect();
         for (address, bytes, heap, left_at) in stale {
             let timeline = self.timelines.entry(heap).or_default();
-            if timeline.is_done(left_at, self.round, &mut self.backend) && self.backend.unmap(address, bytes).is_ok() {
+            if timeline.is_done(left_at, self.round, &mut self.backend)
+                && self.backend.unmap(address, bytes).is_ok()
+            {
                 self.memory.unmap(address);
             }
         }
     }
 }
-

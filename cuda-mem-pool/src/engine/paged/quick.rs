@@ -54,7 +54,9 @@ impl QuickLists {
         match self.hash {
             Hash::Exact { .. } => size / GRANULE,
             // The highest bits of a product with the golden ratio depend on all bits of the size.
-            Hash::Mixed { bits } => ((size as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - bits)) as usize,
+            Hash::Mixed { bits } => {
+                ((size as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - bits)) as usize
+            }
         }
     }
 
@@ -144,7 +146,8 @@ mod tests {
     fn sizes_that_are_multiples_of_a_power_of_two_have_different_lists() {
         for step in [32 << 10, 512 << 10, 2 << 20] {
             let lists = QuickLists::new(None);
-            let used: std::collections::HashSet<usize> = (1..=64).map(|times| lists.list(times * step)).collect();
+            let used: std::collections::HashSet<usize> =
+                (1..=64).map(|times| lists.list(times * step)).collect();
             assert!(used.len() > 48, "64 multiples of {step} share {} lists", used.len());
         }
     }
@@ -152,7 +155,8 @@ mod tests {
     #[test]
     fn each_small_size_has_a_list_of_its_own() {
         let lists = QuickLists::new(Some(16 << 10));
-        let used: std::collections::HashSet<usize> = (1..=32).map(|times| lists.list(times * GRANULE)).collect();
+        let used: std::collections::HashSet<usize> =
+            (1..=32).map(|times| lists.list(times * GRANULE)).collect();
         assert_eq!(used.len(), 32);
     }
 }

@@ -169,10 +169,8 @@ impl Spans {
     /// Puts the first `size` bytes of a free span to use. Its number; what is left stays free.
     #[inline]
     pub(super) fn take(&mut self, number: u32, size: usize, unused: usize) -> Option<u64> {
-        let span = self
-            .records
-            .get_mut(number)
-            .filter(|span| span.state == State::Free && span.size >= size)?;
+        let span =
+            self.records.get_mut(number).filter(|span| span.state == State::Free && span.size >= size)?;
         let (address, held) = (span.address, span.size);
         self.free.remove(&mut self.records, number);
         if held > size
@@ -219,8 +217,7 @@ impl Spans {
         self.used_bytes = self.used_bytes.saturating_sub(size);
         let joined = self.join_neighbours(number, before, after);
         self.free.insert(&mut self.records, joined);
-        let whole =
-            self.records.get(joined).is_some_and(|span| span.before == NONE && span.after == NONE);
+        let whole = self.records.get(joined).is_some_and(|span| span.before == NONE && span.after == NONE);
         let whole_run = if whole { self.runs.get(run).map(|run| run.start) } else { None };
         Some(Released { size, unused, whole_run })
     }
@@ -242,8 +239,7 @@ impl Spans {
         if let Some(after) = self.by_start.get(&address.saturating_add(size as u64)).copied() {
             self.append(run, after);
         }
-        let (before, after) =
-            self.records.get(number).map_or((NONE, NONE), |span| (span.before, span.after));
+        let (before, after) = self.records.get(number).map_or((NONE, NONE), |span| (span.before, span.after));
         let joined = self.join_neighbours(number, before, after);
         self.free.insert(&mut self.records, joined);
         Some(joined)
@@ -261,16 +257,8 @@ impl Spans {
         let end = address.checked_add(size as u64)?;
         let run = self.runs.insert(Run { start: address, end, first: NONE, last: NONE }).ok()?;
         let links = Links::NONE;
-        let span = Span {
-            address,
-            size,
-            run,
-            state: State::Free,
-            before: NONE,
-            after: NONE,
-            links,
-            mark: freed_at,
-        };
+        let span =
+            Span { address, size, run, state: State::Free, before: NONE, after: NONE, links, mark: freed_at };
         let Ok(number) = self.records.insert(span) else {
             self.runs.remove(run);
             return None;
@@ -286,7 +274,9 @@ impl Spans {
     /// Takes a range away that lies in a free span of this number. False, and nothing is done, if it does not. What is left before it keeps
     /// the number.
     pub(super) fn withdraw(&mut self, number: u32, address: u64, size: usize) -> bool {
-        let Some(span) = self.records.get(number).filter(|span| span.state == State::Free) else { return false };
+        let Some(span) = self.records.get(number).filter(|span| span.state == State::Free) else {
+            return false;
+        };
         if address < span.address || address.saturating_add(size as u64) > span.end() {
             return false;
         }

@@ -38,7 +38,12 @@ impl<P> Timeline<P> {
     ///
     /// A point that cannot be asked says nothing, as one that a capture had and that ended before it was noticed: it is dropped, and a later
     /// one says as much.
-    pub(super) fn is_done<B: Backend<Point = P>>(&mut self, freed_at: u64, round: u64, backend: &mut B) -> bool {
+    pub(super) fn is_done<B: Backend<Point = P>>(
+        &mut self,
+        freed_at: u64,
+        round: u64,
+        backend: &mut B,
+    ) -> bool {
         while self.done < freed_at
             && self.asked != round
             && let Some((count, point)) = self.points.front()
@@ -79,7 +84,9 @@ impl<P> Timeline<P> {
         if self.points.back().is_none_or(|(count, _)| *count < freed_at) {
             self.make(heap, now, backend);
         }
-        let Some((count, point)) = self.points.iter().find(|(count, _)| *count >= freed_at) else { return false };
+        let Some((count, point)) = self.points.iter().find(|(count, _)| *count >= freed_at) else {
+            return false;
+        };
         let waits = backend.wait(waiter, heap, point).unwrap_or(false);
         if waits {
             self.waited = (*count, waiter, round);

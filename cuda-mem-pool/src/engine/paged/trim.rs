@@ -63,7 +63,8 @@ impl<B: Backend> PageSource<B> {
         let mut now = self.wholly_free(heap, mine);
         now.sort_unstable_by_key(|free| Reverse(free.address));
         now.retain(|free| {
-            let is_wanted = wanted.iter().any(|one| one.handle == free.handle && one.freed_at >= free.freed_at);
+            let is_wanted =
+                wanted.iter().any(|one| one.handle == free.handle && one.freed_at >= free.freed_at);
             is_wanted && mine.large.withdraw(free.span, free.address, free.bytes)
         });
         now

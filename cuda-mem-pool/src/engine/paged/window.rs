@@ -70,7 +70,10 @@ pub(super) struct Need {
 enum Piece {
     Free(Free),
     /// Slots without an active handle.
-    Gap { from: u64, to: u64 },
+    Gap {
+        from: u64,
+        to: u64,
+    },
 }
 
 impl Piece {
@@ -110,7 +113,13 @@ struct Best {
 }
 
 impl<'s> Search<'s> {
-    pub(super) fn new(memory: &'s Memory, spans: &'s Spans, need: Need, done: u64, free: &'s HashSet<u32>) -> Self {
+    pub(super) fn new(
+        memory: &'s Memory,
+        spans: &'s Spans,
+        need: Need,
+        done: u64,
+        free: &'s HashSet<u32>,
+    ) -> Self {
         Self { memory, spans, need, done, free, returns: !free.is_empty(), best: None }
     }
 
@@ -259,7 +268,8 @@ impl<'s> Search<'s> {
             if run.end <= start {
                 continue;
             }
-            let ends = [run.head, run.tail.filter(|tail| Some(tail.number) != run.head.map(|head| head.number))];
+            let ends =
+                [run.head, run.tail.filter(|tail| Some(tail.number) != run.head.map(|head| head.number))];
             frees.extend(ends.into_iter().flatten().filter(|free| free.address < end && free.end() > start));
         }
         frees

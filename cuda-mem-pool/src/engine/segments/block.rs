@@ -34,13 +34,15 @@ pub enum BlockState {
     Inactive,
 }
 
-impl fmt::Display for BlockState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl BlockState {
+    /// The state in PyTorch's words.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::ActiveAllocated => "active_allocated",
             Self::ActivePendingFree => "active_pending_free",
             Self::Inactive => "inactive",
-        })
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! A heap's layout, kept and brought back: graphs that follow one another replay with the blocks of their predecessors in place.
 
 use super::block::{Block, BlockId, BlockState};
-use super::error::SegmentError;
 use super::heap::SegmentHeap;
 use crate::engine::slab::NONE;
+use crate::error::SegmentError;
 
 /// The blocks of all segments at one moment.
 /// [`SegmentHeap::checkpoint`](super::SegmentHeap::checkpoint) has an example.

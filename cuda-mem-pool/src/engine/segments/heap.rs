@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use super::block::{Block, BlockId, BlockState, Record, SegmentKind};
 use super::block_pool::BlockPool;
-use super::error::SegmentError;
 use super::options::{MOST, Options, SMALL_SIZE};
 use super::rounding::MIN_BLOCK_SIZE;
 use super::segment::{Allocation, FreeSegment, Segment, SegmentRequest};
 use super::totals::Totals;
 use crate::engine::slab::{NONE, Slab};
+use crate::error::SegmentError;
 
 /// Segments of one pool, cut into blocks as PyTorch's allocator cuts them.
 ///
@@ -194,7 +194,7 @@ impl SegmentHeap {
         if was.state == accepted {
             Ok((was, block.number))
         } else {
-            Err(SegmentError::State { address, state: was.state, accepted })
+            Err(SegmentError::State { address, state: was.state.name(), accepted: accepted.name() })
         }
     }
 

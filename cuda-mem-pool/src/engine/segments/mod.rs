@@ -7,7 +7,6 @@
 mod block;
 mod block_pool;
 mod checkpoint;
-mod error;
 mod heap;
 mod largest;
 mod layout;
@@ -23,9 +22,9 @@ mod totals;
 #[cfg(test)]
 mod tests;
 
+pub use crate::error::{PoolError, SegmentError};
 pub use block::{Block, BlockId, BlockState, SegmentKind};
 pub use checkpoint::{Checkpoint, Restored};
-pub use error::{PoolError, SegmentError};
 pub use heap::SegmentHeap;
 pub use layout::SegmentView;
 pub(crate) use options::MOST;

@@ -1,7 +1,7 @@
 //! Which bytes a request gets, and which bytes the segment that is made for it.
 
-use super::error::SegmentError;
 use super::options::{MIN_LARGE_ALLOCATION, MOST, Options, ROUND_LARGE, SMALL_SEGMENT, SMALL_SIZE};
+use crate::error::SegmentError;
 
 /// Blocks start at multiples of this many bytes, and are multiples of it.
 pub const MIN_BLOCK_SIZE: u64 = 512;

@@ -1,9 +1,9 @@
 //! Where segments come from, and the order in which room is made for one.
 
 use super::block::BlockId;
-use super::error::SegmentError;
 use super::heap::SegmentHeap;
 use super::segment::{Allocation, FreeSegment, SegmentRequest};
+use crate::error::SegmentError;
 
 /// Memory for segments: the driver's, a pool's, or of whatever allocator is behind a private pool.
 /// [`SegmentHeap::allocate_from`](super::SegmentHeap::allocate_from) has an example.

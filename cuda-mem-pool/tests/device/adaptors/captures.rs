@@ -37,7 +37,7 @@ fn a_free_that_waits_for_a_capture_is_booked_once() {
     assert_eq!(world.driver.reclaim(), 1);
     assert_eq!(tracking.allocated_bytes(), 5000);
     assert_eq!(limiting.allocated_bytes(), 5000);
-    assert_eq!(statistics.counters().bytes.current, 5000);
+    assert_eq!(statistics.statistics().bytes.current, 5000);
     let actions = |log: &Shared| log.rows().into_iter().map(|row| row.action).collect::<Vec<_>>();
     assert_eq!(actions(&log), ["allocate", "allocate failure"]);
     capture.end().unwrap();
@@ -46,8 +46,8 @@ fn a_free_that_waits_for_a_capture_is_booked_once() {
     let other = resource.allocate(100, &world.stream).unwrap();
     assert_eq!(tracking.allocated_bytes(), 100);
     assert_eq!(limiting.allocated_bytes(), 100);
-    assert_eq!(statistics.counters().bytes.current, 100);
-    assert_eq!(statistics.counters().allocations.total, 2);
+    assert_eq!(statistics.statistics().bytes.current, 100);
+    assert_eq!(statistics.statistics().allocations.total, 2);
     assert_eq!(actions(&log), ["allocate", "allocate failure", "free", "allocate"]);
     drop(other);
     assert_eq!(actions(&log).len(), 5);

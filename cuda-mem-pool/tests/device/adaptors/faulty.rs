@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{MemorySource, Stream};
-use cuda_mem_pool::{DeviceMemoryResource, Error, Home, MemoryResource, RawResource, Result};
+use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, RawResource, ResourceContext, Result};
 
 use crate::common::World;
 use crate::support::device;
@@ -86,8 +86,8 @@ unsafe impl MemoryResource for Faulty {
         Arc::clone(&self.inner) as Arc<dyn RawResource>
     }
 
-    fn home(&self) -> &Home {
-        self.upstream.home()
+    fn resource_context(&self) -> &ResourceContext {
+        self.upstream.resource_context()
     }
 }
 

@@ -166,7 +166,7 @@ impl<'w> Program<'w> {
         assert_eq!(books.iter().map(|one| (one.address, one.bytes)).collect::<BTreeMap<_, _>>(), model);
         assert_eq!(tracking.allocated_bytes(), bytes);
         assert_eq!(tracking.upstream().allocated_bytes(), bytes);
-        assert_eq!(self.resource.counters(), counters(self.scopes.last().unwrap()));
+        assert_eq!(self.resource.statistics(), counters(self.scopes.last().unwrap()));
     }
 }
 

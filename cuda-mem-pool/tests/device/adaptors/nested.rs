@@ -31,7 +31,10 @@ fn two_over<R: MemoryResource>(world: &World, base: &R) {
         works(world, &LimitingAdaptor::new(resource.clone(), 1 << 30));
         let statistics = StatisticsAdaptor::new(resource.clone());
         works(world, &statistics);
-        assert_eq!((statistics.counters().bytes.current, statistics.counters().allocations.total), (0, 12));
+        assert_eq!(
+            (statistics.statistics().bytes.current, statistics.statistics().allocations.total),
+            (0, 12)
+        );
         let tracking = TrackingAdaptor::new(resource.clone(), false);
         works(world, &tracking);
         assert_eq!(tracking.allocated_bytes(), 0);

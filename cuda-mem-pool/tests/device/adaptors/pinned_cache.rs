@@ -26,12 +26,12 @@ fn adaptors_agree_with_the_allocator() {
     let sum = sizes.iter().sum::<usize>() as u64;
     assert_eq!(out(&base), (3, sum));
     assert_eq!((tracking.allocated_bytes(), limited.allocated_bytes()), (sum, sum));
-    assert_eq!(statistics.counters().bytes.current, i64::try_from(sum).unwrap());
+    assert_eq!(statistics.statistics().bytes.current, i64::try_from(sum).unwrap());
     assert!(matches!(limited.allocate(65_536, None), Err(Error::OutOfMemory { limit: 100_000, .. })));
     drop(blocks);
     let stats = base.allocator().statistics();
     assert_eq!((stats.active_requests.allocated, stats.active_requests.freed), (3, 3));
-    assert_eq!(statistics.counters().allocations.total, 3);
+    assert_eq!(statistics.statistics().allocations.total, 3);
     assert_eq!((limited.allocated_bytes(), out(&base)), (0, (0, 0)));
     let aligned = AlignedAdaptor::new(limited, 4096, 0).unwrap();
     assert_eq!(aligned.allocate(5000, None).unwrap().address() % 4096, 0);

@@ -15,7 +15,7 @@ fn statistics(bytes: [i64; 3], allocations: [i64; 3]) -> Statistics {
 fn it_begins_at_zero() {
     let world = World::new();
     let resource = StatisticsAdaptor::new(device(&world));
-    assert_eq!(resource.counters(), Statistics::default());
+    assert_eq!(resource.statistics(), Statistics::default());
     assert_eq!(resource.pop_counters(), None);
 }
 
@@ -26,7 +26,7 @@ fn all_freed_leaves_the_peak_and_the_total() {
     let blocks = (0..10).map(|_| resource.allocate(1000, &world.stream).unwrap()).collect::<Vec<_>>();
     drop(blocks);
     drop(resource.allocate(500, &world.stream).unwrap());
-    assert_eq!(resource.counters(), statistics([0, 10_000, 10_500], [0, 10, 11]));
+    assert_eq!(resource.statistics(), statistics([0, 10_000, 10_500], [0, 10, 11]));
 }
 
 #[test]
@@ -40,9 +40,9 @@ fn the_peak_is_of_what_was_out_at_a_time() {
             out.remove(0);
         }
     }
-    assert_eq!(resource.counters(), statistics([500, 500, 1000], [5, 5, 10]));
+    assert_eq!(resource.statistics(), statistics([500, 500, 1000], [5, 5, 10]));
     out.truncate(2);
-    assert_eq!(resource.counters(), statistics([200, 500, 1000], [2, 5, 10]));
+    assert_eq!(resource.statistics(), statistics([200, 500, 1000], [2, 5, 10]));
     drop(out);
 }
 
@@ -53,12 +53,12 @@ fn one_over_another_counts_its_own() {
     let outer = StatisticsAdaptor::new(inner.clone());
     let below = inner.allocate(10, &world.stream).unwrap();
     let above = outer.allocate(20, &world.stream).unwrap();
-    assert_eq!(outer.counters(), statistics([20, 20, 20], [1, 1, 1]));
-    assert_eq!(inner.counters(), statistics([30, 30, 30], [2, 2, 2]));
-    assert_eq!(outer.upstream().counters(), inner.counters());
+    assert_eq!(outer.statistics(), statistics([20, 20, 20], [1, 1, 1]));
+    assert_eq!(inner.statistics(), statistics([30, 30, 30], [2, 2, 2]));
+    assert_eq!(outer.upstream().statistics(), inner.statistics());
     drop(above);
-    assert_eq!(outer.counters(), statistics([0, 20, 20], [0, 1, 1]));
-    assert_eq!(inner.counters(), statistics([10, 30, 30], [1, 2, 2]));
+    assert_eq!(outer.statistics(), statistics([0, 20, 20], [0, 1, 1]));
+    assert_eq!(inner.statistics(), statistics([10, 30, 30], [1, 2, 2]));
     drop(below);
 }
 
@@ -68,20 +68,20 @@ fn a_scope_starts_at_zero_and_is_added_to_the_one_around_it() {
     let resource = StatisticsAdaptor::new(device(&world));
     let before = resource.allocate(100, &world.stream).unwrap();
     assert_eq!(resource.push_counters(), statistics([100, 100, 100], [1, 1, 1]));
-    assert_eq!(resource.counters(), Statistics::default());
+    assert_eq!(resource.statistics(), Statistics::default());
     let within = resource.allocate(30, &world.stream).unwrap();
     assert_eq!(resource.push_counters(), statistics([30, 30, 30], [1, 1, 1]));
     drop(resource.allocate(50, &world.stream).unwrap());
     drop(within);
     // What came from around it and is freed in it takes it below zero.
     assert_eq!(resource.pop_counters(), Some(statistics([-30, 50, 50], [-1, 1, 1])));
-    assert_eq!(resource.counters(), statistics([0, 80, 80], [0, 2, 2]));
+    assert_eq!(resource.statistics(), statistics([0, 80, 80], [0, 2, 2]));
     drop(resource.allocate(60, &world.stream).unwrap());
     drop(before);
     assert_eq!(resource.pop_counters(), Some(statistics([-100, 80, 140], [-1, 2, 3])));
-    assert_eq!(resource.counters(), statistics([0, 180, 240], [0, 3, 4]));
+    assert_eq!(resource.statistics(), statistics([0, 180, 240], [0, 3, 4]));
     assert_eq!(resource.pop_counters(), None);
-    assert_eq!(resource.counters(), statistics([0, 180, 240], [0, 3, 4]));
+    assert_eq!(resource.statistics(), statistics([0, 180, 240], [0, 3, 4]));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn an_inner_peak_below_the_outer_one_leaves_it() {
     resource.push_counters();
     drop(resource.allocate(10, &world.stream).unwrap());
     assert_eq!(resource.pop_counters(), Some(statistics([0, 10, 10], [0, 1, 1])));
-    assert_eq!(resource.counters(), statistics([0, 1000, 1010], [0, 1, 2]));
+    assert_eq!(resource.statistics(), statistics([0, 1000, 1010], [0, 1, 2]));
 }
 
 #[test]
@@ -102,13 +102,13 @@ fn what_failed_does_not_count() {
     let resource = StatisticsAdaptor::new(upstream.clone());
     upstream.refuse_allocations(1);
     assert!(resource.allocate(100, &world.stream).is_err());
-    assert_eq!(resource.counters(), Statistics::default());
+    assert_eq!(resource.statistics(), Statistics::default());
     assert!(resource.allocate(0, &world.stream).unwrap().is_empty());
-    assert_eq!(resource.counters(), Statistics::default());
+    assert_eq!(resource.statistics(), Statistics::default());
     let block = resource.allocate(100, &world.stream).unwrap();
     upstream.refuse_frees(1);
     let block = block.close().unwrap_err().owner;
-    assert_eq!(resource.counters(), statistics([100, 100, 100], [1, 1, 1]));
+    assert_eq!(resource.statistics(), statistics([100, 100, 100], [1, 1, 1]));
     block.close().unwrap();
-    assert_eq!(resource.counters(), statistics([0, 100, 100], [0, 1, 1]));
+    assert_eq!(resource.statistics(), statistics([0, 100, 100], [0, 1, 1]));
 }

@@ -48,7 +48,7 @@ fn the_limit_holds_whatever_races() {
         }
     });
     assert_eq!(resource.allocated_bytes(), 0);
-    let counters = counted.counters();
+    let counters = counted.statistics();
     assert_eq!(counters.bytes.current, 0);
     assert!(counters.bytes.peak <= i64::try_from(limit).unwrap(), "{counters:?}");
     assert!(counters.bytes.total > i64::try_from(limit).unwrap(), "{counters:?}");
@@ -78,7 +78,7 @@ fn books_balance_when_memory_is_freed_in_another_thread() {
     });
     assert!(tracking.outstanding_allocations().is_empty());
     assert_eq!(tracking.allocated_bytes(), 0);
-    let counters = statistics.counters();
+    let counters = statistics.statistics();
     assert_eq!((counters.bytes.current, counters.allocations.current), (0, 0));
     assert_eq!(usize::try_from(counters.allocations.total).unwrap(), THREADS * ROUNDS);
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use cuda_mem_pool::Effect;
+use cuda_mem_pool::ThresholdEffect;
 
-use super::kinds::{Config, Kind, Resource};
+use super::kinds::{Config, Resource};
 
 /// What the simulated driver rounds limits of pools up to.
 const SEGMENT: u64 = 32 << 20;
@@ -29,9 +29,8 @@ impl Pool {
 
     /// A resource of it was made.
     pub(super) fn opened(&mut self) {
-        // The driver's own pool of host memory is left alone, and pools for other processes may ignore it.
-        let Config { kind, owned, .. } = self.config;
-        if self.threshold == 0 && (owned || kind != Kind::Pinned) {
+        // The driver's own pools are left alone.
+        if self.threshold == 0 && self.config.owned {
             self.threshold = u64::MAX;
         }
     }
@@ -50,8 +49,8 @@ impl Pool {
         assert!(self.used <= self.most());
     }
 
-    pub(super) fn effect(&self) -> Effect {
-        if self.config.shared { Effect::MayBeIgnored } else { Effect::Applied }
+    pub(super) fn effect(&self) -> ThresholdEffect {
+        if self.config.shared { ThresholdEffect::MayBeIgnored } else { ThresholdEffect::Applied }
     }
 
     pub(super) fn set_threshold(&mut self, resource: &Resource, bytes: u64) {

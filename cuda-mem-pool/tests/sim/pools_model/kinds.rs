@@ -3,8 +3,9 @@
 use cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_core::{Context, Stream};
 use cuda_mem_pool::{
-    Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Effect, Error, ManagedMemoryResource,
+    Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Error, ManagedMemoryResource,
     ManagedMemoryResourceOptions, MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions, Result,
+    ThresholdEffect,
 };
 use proptest::sample::Index;
 
@@ -117,7 +118,7 @@ impl Resource {
         each!(self, resource => resource.attributes())
     }
 
-    pub(super) fn trim_to(&self, keep: usize) -> Result<Effect> {
+    pub(super) fn trim_to(&self, keep: usize) -> Result<ThresholdEffect> {
         each!(self, resource => resource.trim_to(keep))
     }
 
@@ -131,7 +132,7 @@ impl Resource {
 
     /// The stream of what is allocated without one.
     pub(super) fn own_stream(&self) -> Stream {
-        each!(self, resource => resource.home().stream()).unwrap().clone()
+        each!(self, resource => resource.resource_context().stream()).unwrap().clone()
     }
 
     pub(super) fn allocate(&self, bytes: usize, stream: Option<&Stream>) -> Result<Memory> {

@@ -97,7 +97,7 @@ impl Names {
         let name = handle.uuid();
         assert_eq!(resource.name(), Some(name));
         let source: AllocationHandleSource<'_> = if bare { handle.as_fd().into() } else { handle.into() };
-        let mapped = R::import(resource.home().context(), source).unwrap();
+        let mapped = R::import(resource.resource_context().context(), source).unwrap();
         assert_eq!(mapped.name(), (!bare).then_some(name));
         assert!(mapped.reaches_as_a_mapping());
         assert!(matches!(mapped.handle_to_share(), Err(Error::Mapped)));
@@ -145,7 +145,7 @@ impl World {
         let Some(Resource::Device(resource)) = self.resource(slot) else { return };
         // Work of those that go out must be over.
         self.synchronise();
-        let devices = resource.home().context().driver().devices().unwrap();
+        let devices = resource.resource_context().context().driver().devices().unwrap();
         let wanted = devices.into_iter().zip(wanted).filter(|(_, wanted)| *wanted);
         let wanted = wanted.map(|(device, _)| device).collect::<Vec<_>>();
         let others = wanted.iter().copied().filter(|device| *device != resource.device()).collect::<Vec<_>>();

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use super::device::Device;
 use super::model::AllHeaps;
 use crate::engine::paged::{
-    Block, BlockIndex, BlockNumber, GrowError, Hold, Load, PageSource, Policy, SLAB, SlabKind, StreamHeap, Tier,
-    Wanted, block_size,
+    Block, BlockIndex, BlockNumber, GrowError, Hold, Load, PageSource, Policy, SLAB, SlabKind, StreamHeap,
+    Tier, Wanted, block_size,
 };
 
 mod checks;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::thread;
 
-use crate::engine::segments::PoolError;
+use crate::error::PoolError;
 use crate::mempool_id::MempoolId;
 
 /// Says of an allocation for a stream, in the thread that makes it, whether it goes to a pool.

@@ -17,7 +17,9 @@ impl Machine {
                     Content::Stale { handle: other, .. } => {
                         assert!(other == number && handle.active != Some(*address));
                     }
-                    Content::Empty => panic!("handle {number} is mapped at {address:#x}, and the slot is empty"),
+                    Content::Empty => {
+                        panic!("handle {number} is mapped at {address:#x}, and the slot is empty")
+                    }
                 }
             }
             if let Some(active) = handle.active {
@@ -68,9 +70,10 @@ impl Machine {
             layout.iter().filter(|(_, _, free)| *free).for_each(|(address, ..)| _ = entered.remove(address));
             all += layout.iter().map(|(_, size, _)| size).sum::<usize>();
             assert!(layout.windows(2).all(|pair| pair[0].0 + pair[0].1 as u64 <= pair[1].0));
-            let used = layout.iter().filter(|(_, _, free)| !free).map(|(_, size, _)| size).sum();
+            let used = layout.iter().filter(|(_, _, free)| !free).map(|(_, size, _)| size).sum::<usize>();
             assert_eq!(heap.used_bytes(), used);
-            let live = self.live.iter().filter(|(of, _)| of == stream).map(|(_, block)| block.size).sum();
+            let live =
+                self.live.iter().filter(|(of, _)| of == stream).map(|(_, block)| block.size).sum::<usize>();
             assert_eq!(used, live);
         }
         // Handles that the driver did not take back.

@@ -35,12 +35,12 @@ fn our_snapshots_and_traces_show_what_the_statistics_say() {
     let of = |key: &str| statistics[key];
     for input in ["snapshot.pickle", "trace.csv"] {
         let figures = figures(&files, input);
-        assert_eq!(figures.peak_live, of("allocated_bytes.all.peak"), "{input}");
-        assert_eq!(figures.peak_active, of("active_bytes.all.peak"), "{input}");
-        assert_eq!(figures.allocations as u64, of("allocation.all.allocated"), "{input}");
+        assert_eq!(figures.peak_live, of("allocated_bytes.peak"), "{input}");
+        assert_eq!(figures.peak_active, of("active_bytes.peak"), "{input}");
+        assert_eq!(figures.allocations as u64, of("allocation.allocated"), "{input}");
     }
     let figures = figures(&files, "snapshot.pickle");
-    assert_eq!(figures.peak_reserved, Some(of("reserved_bytes.all.peak")));
+    assert_eq!(figures.peak_reserved, Some(of("reserved_bytes.peak")));
     assert_eq!(figures.out_of_memory as u64, of("num_ooms"));
     assert_eq!(figures.out_of_memory, 1);
 }

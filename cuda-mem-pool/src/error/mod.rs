@@ -1,4 +1,6 @@
-//! Errors: what was asked for, what is accepted, and what to do instead.
+//! Errors: name what was asked for, what is accepted, and what to do instead.
+
+mod oom;
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,10 +9,9 @@ use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Device, DriverError};
 use uuid::Uuid;
 
-use crate::caching::OutOfMemoryReport;
+pub use self::oom::{Advice, CachePool, CachedMemory, OutOfMemoryReport};
+pub(crate) use self::oom::{Bytes, choose_advice};
 use crate::mempool_id::MempoolId;
-use crate::pinned_cache::PinnedCacheError;
-use crate::segments::PoolError;
 
 /// The result of whatever can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -236,26 +237,6 @@ pub enum Error {
         /// The pool.
         id: MempoolId,
     },
-    /// The pinned cache refused something about its private pools.
-    #[error(transparent)]
-    PinnedCache(PinnedCacheError),
-}
-
-impl From<PinnedCacheError> for Error {
-    fn from(error: PinnedCacheError) -> Self {
-        match error {
-            PinnedCacheError::Core(cuda_mem_core::Error::Capturing { .. }) => Self::Capturing,
-            PinnedCacheError::Core(error) => Self::Core(error),
-            PinnedCacheError::OutOfHostMemory { requested, in_use, source, .. } => {
-                Self::OutOfMemory { requested, used: in_use, limit: 0, source: Some(source) }
-            }
-            PinnedCacheError::LimitReached { requested, held, limit, .. } => {
-                Self::OutOfMemory { requested, used: held, limit, source: None }
-            }
-            PinnedCacheError::TooLarge { requested, .. } => Self::TooLarge { bytes: requested },
-            pools => Self::PinnedCache(pools),
-        }
-    }
 }
 
 impl Error {
@@ -277,6 +258,128 @@ impl Error {
             _ => None,
         }
     }
+}
+
+/// Why private pools refused. Nothing was changed. [`PrivatePools`](crate::segments::PrivatePools) has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// The name that stands for no pool.
+    #[error(
+        "{} names no pool; take a name from MempoolId::for_user or MempoolId::for_graph",
+        MempoolId::NONE
+    )]
+    NoPool,
+    /// There is no such private pool.
+    #[error("there is no private pool {id}: it was never made, or was released and its memory given back")]
+    Unknown {
+        /// The pool.
+        id: MempoolId,
+    },
+    /// The pool's last use has ended.
+    #[error("the private pool {id} was released as often as it was taken; it can only give its memory back")]
+    Released {
+        /// The pool.
+        id: MempoolId,
+    },
+    /// A pool's memory comes from where it came from first.
+    #[error("the private pool {id} exists already; the source of its segments is named when it is made")]
+    SourceIsSet {
+        /// The pool.
+        id: MempoolId,
+    },
+    /// Allocations go to this private pool already.
+    #[error("allocations go to the private pool {id} already; end that with end_allocate_to_pool")]
+    AlreadyRouted {
+        /// The pool.
+        id: MempoolId,
+    },
+    /// No allocations go to this private pool.
+    #[error(
+        "no allocations go to the private pool {id}; begin_allocate_to_pool has not been called, or was ended"
+    )]
+    NotRouted {
+        /// The pool.
+        id: MempoolId,
+    },
+    /// The last use of a private pool cannot end while allocations go to it.
+    #[error(
+        "the private pool {id} cannot be released while allocations go to it; call end_allocate_to_pool first"
+    )]
+    StillRouted {
+        /// The pool.
+        id: MempoolId,
+    },
+    /// What a pool's heap refused.
+    #[error(transparent)]
+    Segment(#[from] SegmentError),
+}
+
+/// A call that cannot be right. Nothing was changed. [`SegmentHeap`](crate::segments::SegmentHeap) has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SegmentError {
+    /// More bytes than any machine has.
+    #[error("{requested} bytes are more than a block can have; the most is {most}")]
+    TooLarge {
+        /// The bytes that were asked for.
+        requested: u64,
+        /// The bytes that are possible.
+        most: u64,
+    },
+    /// A block that was freed, or was never one of this heap.
+    #[error("there is no such block at {address:#x}: it was freed, or is another heap's")]
+    UnknownBlock {
+        /// Where it was.
+        address: u64,
+    },
+    /// A block is not what the call is for.
+    #[error("the block at {address:#x} is {state}; this call takes one that is {accepted}")]
+    State {
+        /// Where the block is.
+        address: u64,
+        /// What it is.
+        state: &'static str,
+        /// What it should be.
+        accepted: &'static str,
+    },
+    /// A segment that is none.
+    #[error(
+        "a segment of {bytes} bytes cannot be at {address:#x}: address and bytes must be multiples of 512, not 0, and fit the address space"
+    )]
+    BadSegment {
+        /// Where it was to be.
+        address: u64,
+        /// Its bytes.
+        bytes: u64,
+    },
+    /// Two segments share bytes.
+    #[error("the segment of {bytes} bytes at {address:#x} overlaps the one at {other:#x}")]
+    Overlap {
+        /// Where it was to be.
+        address: u64,
+        /// Its bytes.
+        bytes: u64,
+        /// The segment that is there already.
+        other: u64,
+    },
+    /// As many blocks as there are numbers for.
+    #[error("the heap has {} blocks, for which alone it has numbers", u32::MAX)]
+    Full,
+    /// A checkpoint cannot be taken or restored while streams still use freed blocks.
+    #[error("the block at {address:#x} was freed and is still in use on other streams: complete it first")]
+    Pending {
+        /// Where the block is.
+        address: u64,
+    },
+    /// A checkpoint's segment is not in this heap.
+    #[error("the checkpoint has a segment of {bytes} bytes at {address:#x} that the heap has no longer")]
+    MissingSegment {
+        /// Where it was.
+        address: u64,
+        /// Its bytes.
+        bytes: u64,
+    },
 }
 
 struct Version(i32);

@@ -1,15 +1,65 @@
-//! Where the figures come from.
+//! Reports of requests that found no memory: collects the figures, and attaches those who hear of them.
+
+use std::sync::Arc;
 
 use cuda_mem_core::nvml;
 
-use super::{CachePool, CachedMemory, OutOfMemoryReport, advice};
-use crate::caching::allocate::Request;
-use crate::caching::shared::Shared;
-use crate::caching::slot::StreamSlot;
+use super::allocate::Request;
+use super::allocator::CachingAllocator;
+use super::callbacks::CallbackId;
+use super::shared::Shared;
+use super::slot::StreamSlot;
 use crate::engine::paged::{SLAB, StreamHeap};
-use crate::error::Result;
+use crate::error::{CachePool, CachedMemory, OutOfMemoryReport, Result, choose_advice};
 use crate::mempool_id::MempoolId;
 use crate::statistics::DeviceStatistics;
+
+impl CachingAllocator {
+    /// Has `reclaimer` be called when there is no memory for a request, of the default pool or a private one, after all that the
+    /// allocator can do by itself. It gets the bytes that were asked for, frees what it can, in whichever allocator, and says
+    /// whether it did; then everything is tried once more.
+    ///
+    /// Called by the thread that allocates, with no lock held: it may use this allocator. A request of its own that fails does
+    /// not call it again. A panic of it is the request's. A handle of this allocator in it keeps that alive until
+    /// [`CachingAllocator::detach`].
+    ///
+    /// ```
+    /// use std::sync::Mutex;
+    ///
+    /// use cuda_mem_core::{Driver, Stream};
+    /// use cuda_mem_pool::MemoryResource;
+    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let stream = Stream::new(&context)?;
+    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+    /// let most = driver.device(0)?.total_memory()? / 4 * 3;
+    /// let cache = Mutex::new(Some(allocator.allocate(most, &stream)?));
+    /// let id = allocator
+    ///     .attach_oom_reclaimer(move |_bytes| cache.lock().is_ok_and(|mut cache| cache.take().is_some()));
+    /// let block = allocator.allocate(most, &stream)?;
+    /// # drop(block);
+    /// # allocator.detach(id);
+    /// # Ok::<(), cuda_mem_pool::Error>(())
+    /// ```
+    pub fn attach_oom_reclaimer(
+        &self,
+        reclaimer: impl Fn(usize) -> bool + Send + Sync + 'static,
+    ) -> CallbackId {
+        self.shared().callbacks.reclaimers.add(Arc::new(reclaimer))
+    }
+
+    /// Has `observer` be told of each request that fails for lack of memory, before its caller is.
+    ///
+    /// Called as what [`CachingAllocator::attach_oom_reclaimer`] attaches.
+    pub fn attach_oom_observer(
+        &self,
+        observer: impl Fn(&OutOfMemoryReport) + Send + Sync + 'static,
+    ) -> CallbackId {
+        self.shared().callbacks.observers.add(Arc::new(observer))
+    }
+}
 
 /// The free memory of all heaps, as a request of one of them sees it.
 #[derive(Default)]
@@ -23,7 +73,7 @@ struct Free {
 
 impl Shared {
     /// All that is known about a request that failed. Holds no lock when it asks the driver and the management library.
-    pub(in crate::caching) fn report(
+    pub(super) fn report(
         &self,
         slot: &StreamSlot,
         request: Request,
@@ -70,7 +120,7 @@ impl Shared {
             processes: nvml::processes(self.context.device()).ok(),
             advice: Vec::new(),
         };
-        report.advice = advice::choose(&report, self.moves, together);
+        report.advice = choose_advice(&report, self.moves, together);
         Ok(report)
     }
 

@@ -91,8 +91,8 @@ fn our_snapshot_shows_its_statistics_in_a_browser() {
     let files = Files::new("browse-ours");
     let statistics = ours::run(&files);
     let figures = HashMap::from([
-        ("peak-live", statistics["allocated_bytes.all.peak"]),
-        ("peak-reserved", statistics["reserved_bytes.all.peak"]),
+        ("peak-live", statistics["allocated_bytes.peak"]),
+        ("peak-reserved", statistics["reserved_bytes.peak"]),
         ("allocations", statistics["allocation.all.allocated"]),
         ("out-of-memory", 1),
     ]);

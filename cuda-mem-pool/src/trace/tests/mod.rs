@@ -1,9 +1,13 @@
+#[cfg(not(loom))]
+mod recorder;
+
 use std::io::{self, BufReader, Read};
 
 use proptest::prelude::*;
 
-use super::lines::LONGEST;
-use super::{Action, Event, Header, MAX_SIZE, Trace, TraceErrorKind, TraceReader, TraceWriter};
+use super::format::LONGEST;
+use super::reader::Events;
+use super::{Action, Event, Header, MAX_SIZE, Trace, TraceErrorKind, TraceWriter};
 
 const PLAIN: &str = "op,id,size,stream\n";
 const FULL: &str = "op,id,size,stream,time_us,thread\n";
@@ -134,7 +138,7 @@ fn a_source_that_fails_is_told_and_ends_the_events() {
         }
     }
     let source = BufReader::new(PLAIN.as_bytes().chain(Failing));
-    let mut reader = TraceReader::new(source).unwrap();
+    let mut reader = Events::new(source).unwrap();
     assert_eq!(reader.next().unwrap().unwrap_err().to_string(), "line 2: cannot be read: unplugged");
     assert!(reader.next().is_none());
 }
@@ -202,8 +206,8 @@ proptest! {
             writer.write(event).unwrap();
         }
         let text = writer.finish().unwrap();
-        let reader = TraceReader::new(&*text).unwrap();
-        prop_assert_eq!(reader.header(), &header);
+        let reader = Events::new(&*text).unwrap();
+        prop_assert_eq!(&reader.header, &header);
         prop_assert_eq!(reader.collect::<Result<Vec<_>, _>>().unwrap(), events);
     }
 

@@ -1,28 +1,27 @@
-//! A log of what is allocated and freed.
+//! Writes a log of what is allocated and freed, in an order in which it can be replayed.
 //!
 //! # Safety
 //!
 //! Hands memory of the upstream through as it is.
 
-#![allow(unsafe_code, reason = "implements the unsafe traits of resources, and asks for the thread's number")]
-
-mod journal;
+#![allow(unsafe_code, reason = "implements the unsafe traits of resources")]
 
 use std::alloc::Layout;
+use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{MemorySource, Stream};
+use cuda_mem_core::{MemorySource, Result as CoreResult, Stream, catch_panic};
 
-use self::journal::Journal;
 use super::adaptor;
 use crate::error::Result;
-use crate::resource::{Home, MemoryResource, RawResource};
+use crate::primitive::thread_number;
+use crate::resource::{MemoryResource, RawResource, ResourceContext};
 
 /// Writes a row for each allocation and each free, in the format of RMM, whose tools replay such logs.
 ///
@@ -53,11 +52,11 @@ use crate::resource::{Home, MemoryResource, RawResource};
 #[derive(Clone)]
 pub struct LoggingAdaptor<R> {
     upstream: R,
-    inner: Arc<Inner>,
+    inner: Arc<Logger>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct Logger {
     upstream: Arc<dyn RawResource>,
     journal: Journal,
 }
@@ -69,7 +68,7 @@ impl<R: MemoryResource> LoggingAdaptor<R> {
     /// [`write_failures`](LoggingAdaptor::write_failures). It must not use this adaptor itself.
     #[must_use]
     pub fn new(upstream: R, writer: impl Write + Send + 'static) -> Self {
-        let inner = Inner { upstream: upstream.raw(), journal: Journal::new(Box::new(writer)) };
+        let inner = Logger { upstream: upstream.raw(), journal: Journal::new(Box::new(writer)) };
         Self { upstream, inner: Arc::new(inner) }
     }
 
@@ -117,39 +116,131 @@ fn row(action: &str, address: CUdeviceptr, layout: Layout, stream: &Stream) -> S
     )
 }
 
-/// The system's number of the calling thread.
-pub(crate) fn thread_number() -> libc::pid_t {
-    // SAFETY: takes nothing and always succeeds.
-    unsafe { libc::gettid() }
-}
-
 // SAFETY: the memory is the upstream's, handed through.
-unsafe impl MemorySource for Inner {
-    unsafe fn deallocate(
-        &self,
-        address: CUdeviceptr,
-        layout: Layout,
-        stream: &Stream,
-    ) -> cuda_mem_core::Result<()> {
-        // Its place is taken before the upstream has the memory: after that the address may be allocated again.
-        let place = self.journal.place();
+unsafe impl MemorySource for Logger {
+    unsafe fn deallocate(&self, address: CUdeviceptr, layout: Layout, stream: &Stream) -> CoreResult<()> {
+        // Reserved before the upstream has the memory: after that the address may be allocated again.
+        let reserved = self.journal.reserve();
         let row = row("free", address, layout, stream);
         // SAFETY: the caller's promise; what came from here came from the upstream.
         unsafe { self.upstream.deallocate(address, layout, stream) }?;
-        place.fill(row);
+        reserved.fill(row);
         Ok(())
     }
 }
 
 // SAFETY: the memory is the upstream's, handed through.
-unsafe impl RawResource for Inner {
+unsafe impl RawResource for Logger {
     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr> {
         let result = self.upstream.allocate(layout, stream);
         match &result {
             Ok(0) => {}
-            Ok(address) => self.journal.place().fill(row("allocate", *address, layout, stream)),
-            Err(_) => self.journal.place().fill(row("allocate failure", 0, layout, stream)),
+            Ok(address) => self.journal.reserve().fill(row("allocate", *address, layout, stream)),
+            Err(_) => self.journal.reserve().fill(row("allocate failure", 0, layout, stream)),
         }
         result
+    }
+}
+
+const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream\n";
+
+/// A writer, and the rows that wait for earlier ones.
+struct Journal {
+    rows: Mutex<Rows>,
+}
+
+struct Rows {
+    writer: Box<dyn Write + Send>,
+    failures: u64,
+    /// From the first one that is still open on.
+    rows: VecDeque<Row>,
+    /// The number of the first of them.
+    first: u64,
+}
+
+enum Row {
+    Open,
+    Filled(String),
+    Void,
+}
+
+impl Journal {
+    fn new(writer: Box<dyn Write + Send>) -> Self {
+        let mut rows = Rows { writer, failures: 0, rows: VecDeque::new(), first: 0 };
+        rows.write(HEADER);
+        Self { rows: Mutex::new(rows) }
+    }
+
+    /// Takes the next row. It is left out if it is dropped unfilled.
+    fn reserve(&self) -> ReservedRow<'_> {
+        let mut rows = self.lock();
+        let number = rows.first.wrapping_add(rows.rows.len() as u64);
+        rows.rows.push_back(Row::Open);
+        ReservedRow { journal: self, number, row: Row::Void }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let mut rows = self.lock();
+        contained(|| rows.writer.flush())
+    }
+
+    fn failures(&self) -> u64 {
+        self.lock().failures
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Rows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Rows {
+    fn fill(&mut self, number: u64, row: Row) {
+        let index = usize::try_from(number.wrapping_sub(self.first)).ok();
+        if let Some(reserved) = index.and_then(|index| self.rows.get_mut(index)) {
+            *reserved = row;
+        }
+        while self.rows.front().is_some_and(|row| !matches!(row, Row::Open)) {
+            self.first = self.first.wrapping_add(1);
+            if let Some(Row::Filled(text)) = self.rows.pop_front() {
+                self.write(&text);
+            }
+        }
+    }
+
+    fn write(&mut self, row: &str) {
+        if contained(|| self.writer.write_all(row.as_bytes())).is_err() {
+            self.failures = self.failures.saturating_add(1);
+        }
+    }
+}
+
+/// Makes a panic of the writer an error: memory that was just allocated must not be lost over a row.
+fn contained(write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    catch_panic(write).unwrap_or_else(|| Err(io::Error::other("the writer panicked")))
+}
+
+/// A row whose position in the log is taken, whenever it is filled.
+struct ReservedRow<'j> {
+    journal: &'j Journal,
+    number: u64,
+    row: Row,
+}
+
+impl ReservedRow<'_> {
+    fn fill(mut self, row: String) {
+        self.row = Row::Filled(row);
+    }
+}
+
+impl Drop for ReservedRow<'_> {
+    fn drop(&mut self) {
+        let row = std::mem::replace(&mut self.row, Row::Void);
+        self.journal.lock().fill(self.number, row);
+    }
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Journal").finish_non_exhaustive()
     }
 }

@@ -1,0 +1,367 @@
+//! The report of a request that found no device memory: its figures, its text, and advice chosen from the figures.
+
+use std::fmt;
+
+use cuda_mem_core::nvml::ProcessMemory;
+use cuda_mem_core::{Device, StreamId};
+
+use crate::mempool_id::MempoolId;
+
+/// What there was when a request failed for lack of device memory, in bytes. Its text says all of it.
+///
+/// The figures are of about the same moment: other threads may allocate meanwhile.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+/// use cuda_mem_pool::{Error, MemoryResource};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+/// match allocator.allocate(1 << 45, &stream) {
+///     Err(Error::DeviceOutOfMemory(report)) => {
+///         assert_eq!((report.requested, report.live), (1 << 45, 0));
+///         println!("{report}");
+///     }
+///     other => panic!("32 TiB: {other:?}"),
+/// }
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct OutOfMemoryReport {
+    /// The device.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_number::device"))]
+    pub device: Device,
+    /// What was asked for.
+    pub requested: usize,
+    /// What the device had free, if it said so.
+    pub free: Option<usize>,
+    /// What the device has in all.
+    pub total: usize,
+    /// The most that this allocator may hold, if [that is limited](crate::caching::CachingAllocator::set_memory_fraction).
+    pub limit: Option<usize>,
+    /// What it holds.
+    pub reserved: usize,
+    /// What of this is in blocks that somebody has.
+    pub live: usize,
+    /// What is in blocks that were freed while streams used them that have not come past that point.
+    pub pending: usize,
+    /// What is in no block, by the pool that has it; pools without any are left out.
+    pub cached: Vec<CachedMemory>,
+    /// What has to stay where it is because it is [pinned](crate::caching::CachingAllocator::pin), in use or not.
+    pub pinned: usize,
+    /// The largest block that this stream would have got, without anything being freed: of the private pool that was asked, or of the default
+    /// pool and those that lend in need. What a private pool's own source would have given is not known, and not counted.
+    pub largest: usize,
+    /// The processes that have a context on the device, this one among them, as far as NVIDIA's management library is there and
+    /// knows.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_number::processes"))]
+    pub processes: Option<Vec<ProcessMemory>>,
+    /// What would help, chosen from the figures.
+    pub advice: Vec<Advice>,
+}
+
+/// What a pool has free. [`OutOfMemoryReport`] has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct CachedMemory {
+    /// Which pool.
+    pub pool: CachePool,
+    /// The bytes that are in no block.
+    pub bytes: usize,
+    /// The longest piece without a gap.
+    pub largest: usize,
+}
+
+/// Whose free memory it is. [`OutOfMemoryReport`] has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub enum CachePool {
+    /// The part of the default pool that a stream has.
+    Stream(#[cfg_attr(feature = "serde", serde(serialize_with = "as_number::stream"))] StreamId),
+    /// A private pool.
+    Private(MempoolId),
+}
+
+impl OutOfMemoryReport {
+    /// What is in no block, of all pools.
+    #[must_use]
+    pub fn cached_bytes(&self) -> usize {
+        self.cached.iter().map(|cached| cached.bytes).sum()
+    }
+}
+
+/// What would help a request that failed. The text says how.
+/// [`OutOfMemoryReport`] has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub enum Advice {
+    /// The device does not have as much memory in all.
+    LargerThanDevice {
+        /// What it has.
+        total: usize,
+    },
+    /// The device has the memory, but this allocator may not hold more.
+    RaiseMemoryFraction {
+        /// What it may hold.
+        limit: usize,
+    },
+    /// Much of the device is held by others: processes, libraries, other allocators of this process.
+    EndOthers {
+        /// How much.
+        bytes: usize,
+    },
+    /// Much was freed, but streams still use it.
+    AwaitStreams {
+        /// How much.
+        bytes: usize,
+    },
+    /// Private pools hold free memory that others do not get.
+    ReleasePools {
+        /// How much.
+        bytes: usize,
+    },
+    /// There is enough free memory, but moving it is switched off.
+    AllowMoves,
+    /// There is enough free memory, but it cannot be moved because segments are pinned.
+    Unpin {
+        /// How much is pinned.
+        bytes: usize,
+    },
+    /// There is enough free memory, but in pieces between blocks that are in use.
+    FreeNeighbours {
+        /// How much.
+        bytes: usize,
+    },
+    /// There is room for a block of the size, but not where it was asked for: the pool's source gave no memory, or the pool's segments are
+    /// larger.
+    AskElsewhere {
+        /// How large a block would have fitted.
+        largest: usize,
+    },
+    /// Free this much more, or ask for less.
+    FreeMore {
+        /// How much is missing.
+        bytes: usize,
+    },
+}
+
+/// What the figures say; the surest help first. What more memory would be added to is `together`: not what is free in a private pool.
+pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, together: usize) -> Vec<Advice> {
+    let OutOfMemoryReport { requested, total, reserved, pending, .. } = *report;
+    if requested > total {
+        return vec![Advice::LargerThanDevice { total }];
+    }
+    let mut advice = Vec::new();
+    let missing = requested.saturating_sub(together);
+    let free = report.free.unwrap_or(0);
+    if let Some(limit) = report.limit
+        && free >= missing
+    {
+        advice.push(Advice::RaiseMemoryFraction { limit });
+    }
+    if pending > 0 && pending >= missing {
+        advice.push(Advice::AwaitStreams { bytes: pending });
+    }
+    let private = report.cached.iter().filter(|cached| matches!(cached.pool, CachePool::Private(_)));
+    let private: usize = private.map(|cached| cached.bytes).sum();
+    if private > 0 && private >= missing {
+        advice.push(Advice::ReleasePools { bytes: private });
+    }
+    let cached = report.cached_bytes() - private;
+    if cached >= requested {
+        advice.push(match report.pinned {
+            _ if !moves => Advice::AllowMoves,
+            0 => Advice::FreeNeighbours { bytes: cached },
+            bytes => Advice::Unpin { bytes },
+        });
+    }
+    let others = total.saturating_sub(free).saturating_sub(reserved);
+    if report.free.is_some() && missing > 0 && others >= missing {
+        advice.push(Advice::EndOthers { bytes: others });
+    }
+    advice.push(match missing {
+        0 => Advice::AskElsewhere { largest: together },
+        bytes => Advice::FreeMore { bytes },
+    });
+    advice
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::LargerThanDevice { total } => {
+                write!(f, "ask for less: the device has {} in all", bytes_of(total))
+            }
+            Self::RaiseMemoryFraction { limit } => {
+                write!(
+                    f,
+                    "set a larger memory fraction: it allows {}, and the device has more",
+                    bytes_of(limit)
+                )
+            }
+            Self::EndOthers { bytes } => {
+                write!(f, "have others on the device hold less than {}", bytes_of(bytes))
+            }
+            Self::AwaitStreams { bytes } => write!(
+                f,
+                "wait for the streams that still use {} of freed blocks, or record fewer streams on blocks",
+                bytes_of(bytes)
+            ),
+            Self::ReleasePools { bytes } => {
+                write!(f, "release private pools or their graphs, which have {} free", bytes_of(bytes))
+            }
+            Self::AllowMoves => f.write_str("allow moves, so that free memory becomes one piece"),
+            Self::Unpin { bytes } => {
+                write!(f, "end some of the pins that keep {} where they are", bytes_of(bytes))
+            }
+            Self::FreeNeighbours { bytes } => write!(
+                f,
+                "free blocks next to the {} that are free in pieces, or allocate large blocks first",
+                bytes_of(bytes)
+            ),
+            Self::AskElsewhere { largest } => write!(
+                f,
+                "ask again, outside of the private pool if it was for one: a block of {} would have fitted",
+                bytes_of(largest)
+            ),
+            Self::FreeMore { bytes } => write!(f, "free {} more, or ask for that much less", bytes_of(bytes)),
+        }
+    }
+}
+
+/// Bytes in the unit that suits them.
+pub(crate) struct Bytes(pub(crate) u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        match units.into_iter().find(|(_, shift)| self.0 >> shift > 0) {
+            Some((unit, shift)) => write!(f, "{:.2} {unit}", self.0 as f64 / (1u64 << shift) as f64),
+            None => write!(f, "{} bytes", self.0),
+        }
+    }
+}
+
+fn bytes_of(bytes: usize) -> Bytes {
+    Bytes(bytes as u64)
+}
+
+impl fmt::Display for OutOfMemoryReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let device = self.device.as_raw();
+        write!(f, "out of memory on CUDA device {device}: {} were asked for", bytes_of(self.requested))?;
+        match self.free {
+            Some(free) => write!(f, "; the device has {} free of {}.", bytes_of(free), bytes_of(self.total))?,
+            None => write!(f, "; the device has {} and does not say what is free.", bytes_of(self.total))?,
+        }
+        write!(f, " This allocator holds {}", bytes_of(self.reserved))?;
+        if let Some(limit) = self.limit {
+            write!(f, " and may hold {}", bytes_of(limit))?;
+        }
+        write!(f, ": {} in blocks in use, {} in freed blocks", bytes_of(self.live), bytes_of(self.pending))?;
+        write!(f, " that streams still use, {} free", bytes_of(self.cached_bytes()))?;
+        for (at, cached) in self.cached.iter().enumerate() {
+            write!(f, "{}{cached}", if at == 0 { " (" } else { "; " })?;
+        }
+        f.write_str(if self.cached.is_empty() { "." } else { ")." })?;
+        if self.pinned > 0 {
+            write!(f, " Pins keep {} where they are.", bytes_of(self.pinned))?;
+        }
+        write!(f, " The largest block that would have fitted has {}.", bytes_of(self.largest))?;
+        self.write_processes(f)?;
+        for (at, advice) in self.advice.iter().enumerate() {
+            write!(f, "{}{advice}", if at == 0 { " What would help: " } else { "; " })?;
+        }
+        f.write_str(".")
+    }
+}
+
+impl OutOfMemoryReport {
+    fn write_processes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(processes) = &self.processes else {
+            return f.write_str(" Who else uses the device is not known.");
+        };
+        for (at, process) in processes.iter().enumerate() {
+            f.write_str(if at == 0 { " On the device: " } else { ", " })?;
+            write!(f, "process {}", process.pid)?;
+            if process.pid == std::process::id() {
+                f.write_str(" (this one)")?;
+            }
+            match process.bytes.and_then(|bytes| usize::try_from(bytes).ok()) {
+                Some(bytes) => write!(f, " with {}", bytes_of(bytes))?,
+                None => f.write_str(" with memory of unknown size")?,
+            }
+        }
+        f.write_str(if processes.is_empty() { " No process is known to use the device." } else { "." })
+    }
+}
+
+impl fmt::Display for CachedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pool {
+            CachePool::Stream(stream) => write!(f, "stream {}", stream.as_raw())?,
+            CachePool::Private(id) => write!(f, "private pool {id}")?,
+        }
+        write!(f, ": {}, the longest piece {}", bytes_of(self.bytes), bytes_of(self.largest))
+    }
+}
+
+/// How the types of the layer below are serialised.
+#[cfg(feature = "serde")]
+mod as_number {
+    use serde::{Serialize, Serializer};
+
+    use super::{Device, ProcessMemory, StreamId};
+
+    pub(super) fn device<S: Serializer>(device: &Device, serializer: S) -> Result<S::Ok, S::Error> {
+        device.as_raw().serialize(serializer)
+    }
+
+    pub(super) fn stream<S: Serializer>(stream: &StreamId, serializer: S) -> Result<S::Ok, S::Error> {
+        stream.as_raw().serialize(serializer)
+    }
+
+    /// Pairs of a process and its bytes.
+    pub(super) fn processes<S: Serializer>(
+        processes: &Option<Vec<ProcessMemory>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let pairs =
+            |list: &Vec<ProcessMemory>| list.iter().map(|one| (one.pid, one.bytes)).collect::<Vec<_>>();
+        processes.as_ref().map(pairs).serialize(serializer)
+    }
+}
+
+#[cfg(all(test, feature = "serde", not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use cuda_mem_core::{Driver, Stream};
+
+    use crate::caching::{CachingAllocator, CachingOptions};
+    use crate::{Error, MemoryResource};
+
+    #[test]
+    fn a_report_is_serialised_with_numbers() {
+        let driver = Driver::over(cuda_mem_sim::table()).unwrap();
+        let context = driver.device(0).unwrap().primary_context().unwrap();
+        let stream = Stream::new(&context).unwrap();
+        let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
+        drop(allocator.allocate(3 << 20, &stream).unwrap());
+        let Err(Error::DeviceOutOfMemory(report)) = allocator.allocate(1 << 45, &stream) else {
+            unreachable!()
+        };
+        let value = serde_json::to_value(&*report).unwrap();
+        assert_eq!((&value["device"], &value["requested"]), (&0.into(), &(1u64 << 45).into()));
+        assert_eq!(value["cached"][0]["pool"]["Stream"], stream.id().as_raw());
+        assert_eq!(value["cached"][0]["bytes"], report.cached[0].bytes);
+        assert_eq!(value["advice"][0]["LargerThanDevice"]["total"], report.total);
+    }
+}
