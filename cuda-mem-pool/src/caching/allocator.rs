@@ -138,7 +138,7 @@ impl CachingAllocator {
         let shared = self.shared();
         let Some(found) = shared.map.find(address) else { return shared.record_private(address, stream) };
         let slot = shared.slots.get(found.owner).ok_or(Error::UnknownAddress { address })?;
-        if !shared.is_in_use(slot, number_of(found))? {
+        if !shared.is_in_use(slot, number_of(found)) {
             return Err(Error::UnknownAddress { address });
         }
         if slot.owner.is(stream.id().as_raw()) {

@@ -2,7 +2,7 @@
 
 use cuda_mem_core::{DriverError, Stream};
 
-use super::allocate::{Request, grow_error, pool_of};
+use super::hot::{Request, pool_of};
 use super::callbacks::refuse_watchers;
 use super::pending::Waiting;
 use super::shared::{AllHeaps, Shared, refuse_forked};
@@ -12,6 +12,15 @@ use crate::engine::segments::MOST;
 use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{Ordering, lock};
+
+/// What the page source's error is for the caller; out of memory has a ladder of its own before it is one.
+fn grow_error(error: GrowError<cuda_mem_core::Error>) -> Error {
+    match error {
+        GrowError::Backend(error) => error.into(),
+        GrowError::OutOfMemory | GrowError::NoNumbers => Error::TooManyBlocks,
+        GrowError::InUse { address } => Error::InUse { address },
+    }
+}
 
 impl Shared {
     /// A block for which the heap has nothing free.
@@ -68,7 +77,7 @@ impl Shared {
         drop(source);
         match grown {
             Ok(block) => {
-                slot.heap.with(|heap, guard| self.count(slot, heap, guard, request.of(block.size)));
+                slot.heap.with(|heap, guard| self.count(slot, heap, guard, request));
                 Ok(Some(block.address))
             }
             Err(GrowError::OutOfMemory) => Ok(None),
@@ -124,7 +133,6 @@ impl Shared {
         for slot in self.slots.iter() {
             slot.heap.with(|heap, guard| {
                 self.drain(slot, heap, guard);
-                guard.disarm();
                 heap.coalesce(&self.index(slot.number));
             });
         }
@@ -179,10 +187,7 @@ impl Shared {
         let busy: Vec<_> = {
             let source = self.source()?;
             let is_busy = |slot: &&StreamSlot| {
-                slot.heap.with(|heap, guard| {
-                    guard.disarm();
-                    source.movable(slot.number, heap) > 0
-                })
+                slot.heap.with(|heap, _| source.movable(slot.number, heap) > 0)
             };
             self.slots.iter().filter(is_busy).collect()
         };

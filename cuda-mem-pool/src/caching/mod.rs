@@ -1,12 +1,11 @@
 //! The caching allocator of device memory.
 
-mod allocate;
 mod allocator;
 mod by_heap;
 mod callbacks;
-mod count;
 mod free;
 mod grow;
+mod hot;
 mod index;
 mod observer;
 mod of_stream;

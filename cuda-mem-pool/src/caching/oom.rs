@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cuda_mem_core::nvml;
 
-use super::allocate::Request;
+use super::hot::Request;
 use super::allocator::CachingAllocator;
 use super::callbacks::CallbackId;
 use super::shared::Shared;
@@ -127,8 +127,7 @@ impl Shared {
     fn free_memory(&self, slot: &StreamSlot, movable: impl Fn(&StreamSlot, &StreamHeap) -> usize) -> Free {
         let mut free = Free::default();
         for other in self.slots.iter() {
-            let (bytes, largest, moves) = other.heap.with(|heap, guard| {
-                guard.disarm();
+            let (bytes, largest, moves) = other.heap.with(|heap, _| {
                 (heap.free_bytes(), heap.largest_free(), movable(other, heap))
             });
             free.movable = free.movable.saturating_add(moves);

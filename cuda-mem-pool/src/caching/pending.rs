@@ -52,8 +52,6 @@ pub(super) struct Waiting {
     /// None before points could be recorded, because a stream captures.
     points: Option<Vec<UsePoint>>,
     uses: Uses,
-    /// Where the block's own stream stood when it was freed, if that could be recorded.
-    own: Option<UsePoint>,
     /// Where to look for their end before that of their capture, if there.
     captured: Option<Captured>,
 }
@@ -98,17 +96,7 @@ impl Pending {
     /// Has a freed block wait until no use runs any more.
     pub(super) fn push(&self, block: Freed, mut uses: Uses, captured: Option<Captured>, observer: &Observer) {
         let points = recorded(&mut uses, observer);
-        self.put_back(Waiting { block, points, uses, own: None, captured });
-    }
-
-    /// As [`Pending::push`], of a block of a stream, unless that has ended, for [`Pending::take_behind`].
-    pub(super) fn push_of(&self, owner: Option<&Stream>, block: Freed, mut uses: Uses, observer: &Observer) {
-        let points = recorded(&mut uses, observer);
-        let mut own = Uses::new();
-        let own = owner
-            .and_then(|owner| own.record_stream(owner).ok())
-            .and_then(|()| recorded(&mut own, observer)?.pop());
-        self.put_back(Waiting { block, points, uses, own, captured: None });
+        self.put_back(Waiting { block, points, uses, captured });
     }
 
     /// The blocks whose uses are over. Asks the driver, of each stream until it has not come far enough: what was recorded there
@@ -138,29 +126,6 @@ impl Pending {
     /// The points that freed blocks wait for.
     pub(super) fn points(&self) -> Vec<UsePoint> {
         lock(&self.freed).iter().filter_map(|waiting| waiting.points.clone()).flatten().collect()
-    }
-
-    /// The freed blocks of a heap whose stream has not come to their free: the device is behind, so that the uses are no longer than
-    /// what the stream has to do anyway, as far as anybody can tell. The oldest, so that of all heaps no more than `room` bytes wait
-    /// on if these can help it: a wait for what other streams were given last would be a long one.
-    pub(super) fn take_behind(&self, heap: u32, room: usize, observer: &Observer) -> Vec<Waiting> {
-        let all = lock(&self.freed).iter().map(|waiting| waiting.block.size).sum::<usize>();
-        let mut excess = all.saturating_sub(room);
-        if excess == 0 {
-            return Vec::new();
-        }
-        let mut is_behind = false;
-        self.take(|waiting| {
-            let can_wait = excess > 0 && waiting.block.heap == heap && waiting.points.is_some();
-            let Some(own) = waiting.own.as_ref().filter(|_| can_wait) else { return false };
-            // What was freed later is behind too.
-            is_behind =
-                is_behind || !observer.watch(|| own.is_reached(), |_| DriverCall::Query).unwrap_or(true);
-            if is_behind {
-                excess = excess.saturating_sub(waiting.block.size);
-            }
-            is_behind
-        })
     }
 
     /// All freed blocks that have their points, to be waited for.

@@ -6,16 +6,16 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::allocate::Request;
+use super::hot::Request;
 use super::callbacks::is_watching;
 use super::shared::Shared;
 use super::slot::StreamSlot;
 use super::vmm::Vmm;
-use crate::engine::paged::{BlockNumber, PageSource, StreamHeap};
-use crate::error::{Error, Result};
+use crate::engine::paged::{BlockNumber, PageSource};
+use crate::error::Result;
 use crate::history::{Event, History, RecordContext};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
+use crate::primitive::{Mutex, lock};
 use crate::snapshot::{Action, Frames};
 
 /// What was noted and is not told yet, and the stacks of blocks in use.
@@ -25,21 +25,8 @@ pub(super) struct Record {
     noted: Mutex<VecDeque<(Event, Option<Frames>)>>,
     /// Whoever has it tells of what is noted.
     turn: Mutex<()>,
-    /// Blocks that watchers freed while their heaps were locked, by heap and number, with their addresses.
-    left: Mutex<HashMap<(u32, u32), u64>>,
-    /// How many those are, so that the usual drain costs one load.
-    left_count: AtomicUsize,
     /// Of blocks in use, by address: they stay when a recording ends, as long as the block does.
     stacks: Mutex<HashMap<u64, Frames>>,
-}
-
-/// What becomes of a block that is freed while somebody listens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Goes {
-    /// It was told of, and is to be put back.
-    Told,
-    /// Whoever takes the heap next tells of it and puts it back.
-    Left,
 }
 
 impl Shared {
@@ -57,65 +44,22 @@ impl Shared {
         address
     }
 
-    /// A block goes back that nobody uses. In a watcher whose thread may have the heap it is left to whoever takes that next, who tells of it.
+    /// A block goes back that nobody uses.
     #[cold]
-    pub(super) fn tell_freed(&self, slot: &StreamSlot, address: u64, number: BlockNumber) -> Result<Goes> {
-        if !self.history.is_listening() {
-            self.keep_stack(address, None);
-            return Ok(Goes::Told);
-        }
-        let Ok(requested) = self.requested(slot, number) else {
-            self.leave_untold(slot, address, number)?;
-            return Ok(Goes::Left);
-        };
-        if let Some(requested) = requested {
-            let stack = self.keep_stack(address, None);
+    pub(super) fn tell_freed(&self, slot: &StreamSlot, address: u64, number: BlockNumber) {
+        let stack = self.keep_stack(address, None);
+        if self.history.is_listening()
+            && let Some(requested) = self.look_at(slot, |heap| heap.requested(number))
+        {
             self.tell_free(Action::FreeRequested, slot, address, requested, stack.clone());
             self.tell_free(Action::FreeCompleted, slot, address, requested, stack);
         }
-        Ok(Goes::Told)
-    }
-
-    fn leave_untold(&self, slot: &StreamSlot, address: u64, number: BlockNumber) -> Result<()> {
-        let key = (slot.number, number.0);
-        // Before anybody can find the block among those that were left.
-        if lock(&self.record.left).insert(key, address).is_none() {
-            self.record.left_count.fetch_add(1, Ordering::Relaxed);
-        }
-        slot.remote.push(number.0).map_err(|_full| {
-            self.take_left(key);
-            Error::InCallback
-        })
-    }
-
-    fn take_left(&self, key: (u32, u32)) -> Option<u64> {
-        let address = lock(&self.record.left).remove(&key)?;
-        self.record.left_count.fetch_sub(1, Ordering::Relaxed);
-        Some(address)
-    }
-
-    /// Notes that a block goes back now, if a watcher left it untold. Whoever calls has the heap.
-    pub(super) fn note_left(&self, slot: &StreamSlot, heap: &StreamHeap, number: BlockNumber) {
-        // Who left the block counted it before, so that whoever finds the block finds the count.
-        if self.record.left_count.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let Some(address) = self.take_left((slot.number, number.0)) else { return };
-        let Some(requested) = heap.requested(number) else { return };
-        let stack = self.keep_stack(address, None);
-        if !self.history.is_listening() {
-            return;
-        }
-        let freed = [Action::FreeRequested, Action::FreeCompleted];
-        let events = freed.map(|action| (self.event(action, slot, address, requested), stack.clone()));
-        lock(&self.record.noted).extend(events);
     }
 
     /// Nobody uses a block any more that went back.
     #[cold]
     pub(super) fn tell_completed(&self, slot: &StreamSlot, address: u64, number: BlockNumber) {
-        // Watchers complete no blocks.
-        if let Ok(Some(requested)) = self.requested(slot, number) {
+        if let Some(requested) = self.look_at(slot, |heap| heap.requested(number)) {
             let stack = self.keep_stack(address, None);
             self.tell_free(Action::FreeCompleted, slot, address, requested, stack);
         }
@@ -232,11 +176,6 @@ impl Shared {
     fn event(&self, action: Action, slot: &StreamSlot, address: u64, size: usize) -> Event {
         let stream = slot.handle();
         Event { action, address, size: size as u64, stream, pool: MempoolId::NONE }
-    }
-
-    /// The bytes that were asked for, of a block in use.
-    fn requested(&self, slot: &StreamSlot, number: BlockNumber) -> Result<Option<usize>> {
-        self.look_at(slot, |heap| heap.requested(number))
     }
 
     /// The stack that a block was allocated with, or none any more; what there was.

@@ -25,7 +25,7 @@ use super::vmm::{Told, Vmm};
 use crate::engine::paged::{Heaps, PageSource, Policy, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::History;
-use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, OverCalls, lock, lock_over_calls};
+use crate::primitive::{AtomicU64, AtomicUsize, Mutex, OverCalls, lock, lock_over_calls};
 use crate::statistics::{DeviceStatistics, PeakCounter, Stat};
 
 pub(super) struct Shared {
@@ -253,8 +253,7 @@ impl Shared {
             .slots
             .iter()
             .map(|slot| {
-                let heap = slot.heap.with(|heap, guard| {
-                    guard.disarm();
+                let heap = slot.heap.with(|heap, _| {
                     heap.metadata_bytes()
                 });
                 // The heap counts itself.
@@ -353,7 +352,6 @@ impl Heaps for AllHeaps<'_> {
             if !slot.remote.is_empty() {
                 self.0.drain(slot, heap, guard);
             }
-            guard.disarm();
             body(heap)
         }))
     }

@@ -48,7 +48,6 @@ impl Shared {
     pub(super) fn pieces_of(&self, slot: &StreamSlot) -> Vec<Piece> {
         slot.heap.with(|heap, guard| {
             self.drain(slot, heap, guard);
-            guard.disarm();
             heap.pieces()
         })
     }

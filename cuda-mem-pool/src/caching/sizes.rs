@@ -87,7 +87,6 @@ impl Shared {
     fn pieces(&self, slot: &StreamSlot) -> Vec<Piece> {
         slot.heap.with(|heap, guard| {
             self.drain(slot, heap, guard);
-            guard.disarm();
             heap.pieces()
         })
     }

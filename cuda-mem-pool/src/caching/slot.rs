@@ -11,14 +11,12 @@ use std::sync::OnceLock;
 use cuda_mem_core::sys::CU_STREAM_LEGACY;
 use cuda_mem_core::{Stream, StreamId, forked};
 
-use super::callbacks::refuse_watchers;
 use super::owner::Owner;
 use super::remote::RemoteFrees;
 use super::shared::Apart;
 use super::size_set::SizeSet;
 use super::thread_slots;
 use crate::engine::paged::StreamHeap;
-use crate::error::Result;
 use crate::primitive::{Arc, AtomicU64, AtomicUsize, Ordering, UnsafeCell};
 use crate::statistics::{Shard, ShardGuard};
 
@@ -137,21 +135,6 @@ impl HeapCell {
     pub(super) fn with<R>(&self, body: impl FnOnce(&mut StreamHeap, &mut ShardGuard<'_>) -> R) -> R {
         let mut guard = self.shard.hold();
         self.lend(&mut guard, body)
-    }
-
-    /// As [`HeapCell::with`], but for watchers, whose own thread may have it: they get it only if nobody does.
-    pub(super) fn with_but_for_watchers<R>(
-        &self,
-        body: impl FnOnce(&mut StreamHeap, &mut ShardGuard<'_>) -> R,
-    ) -> Result<R> {
-        let mut guard = match self.shard.try_hold() {
-            Some(guard) => guard,
-            None => {
-                refuse_watchers()?;
-                self.shard.hold()
-            }
-        };
-        Ok(self.lend(&mut guard, body))
     }
 
     #[inline]

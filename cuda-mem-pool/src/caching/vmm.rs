@@ -21,7 +21,7 @@ use super::observer::{DriverCall, Observer};
 use super::owner::{End, Served};
 use super::segment::BackingChange;
 use super::slot::{Slots, StreamSlot};
-use crate::engine::paged::{Backend, Change, SLAB};
+use crate::engine::paged::{Backend, Change};
 use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
 use crate::statistics::{DeviceStatistics, PoolSize};
 

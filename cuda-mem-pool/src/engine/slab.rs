@@ -33,11 +33,6 @@ impl<T> Slab<T> {
         self.slots.capacity() * size_of::<Slot<T>>()
     }
 
-    /// One more than the highest number that was given.
-    pub(crate) fn numbers(&self) -> usize {
-        self.slots.len()
-    }
-
     /// Gives `value` a number, or back if there are no more.
     pub(crate) fn insert(&mut self, value: T) -> Result<u32, T> {
         if let Some(slot) = self.slots.get_mut(self.vacant as usize) {

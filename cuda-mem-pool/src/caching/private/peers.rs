@@ -64,7 +64,7 @@ impl Shared {
     fn default_bytes(&self, address: CUdeviceptr, found: Found) -> Result<usize> {
         let unknown = || Error::UnknownAddress { address };
         let slot = self.slots.get(found.owner).ok_or_else(unknown)?;
-        let block = self.look_at(slot, |heap| heap.block(number_of(found)))?;
+        let block = self.look_at(slot, |heap| heap.block(number_of(found)));
         Ok(block.ok_or_else(unknown)?.size)
     }
 }

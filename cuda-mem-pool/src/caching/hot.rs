@@ -1,0 +1,250 @@
+//! The hot path: from a request to an address, and back.
+//!
+//! ```text
+//! allocate ─ route? ─ size ─ slot of the stream ─ lock its heap ─ quick list ─ count ─ unlock        nothing cold
+//! free     ─ page map ─ slot ─ lock its heap ─ quick list ─ count ─ unlock       or, if another thread has the heap, its ring
+//! ```
+//!
+//! Everything that a block on a quick list does not need is behind a named cold function: `cut_free`, `drain`, `poll_for`,
+//! [`grow`](super::grow), `free_behind`, `leave`.
+
+use cuda_mem_core::{Stream, StreamId, forked};
+
+use super::index::{number_of, tier_of};
+use super::shared::Shared;
+use super::slot::StreamSlot;
+use crate::engine::paged::{BlockNumber, MEDIUM, StreamHeap, Tier, block_size};
+use crate::error::{Error, Result};
+use crate::mempool_id::MempoolId;
+use crate::statistics::{PoolSize, Shard, ShardGuard};
+
+/// What was asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    /// The bytes that were asked for.
+    pub(super) requested: usize,
+    /// The bytes of the block.
+    pub(super) size: usize,
+}
+
+impl Request {
+    /// The bytes of the block that were not asked for.
+    #[inline]
+    pub(super) const fn unused(self) -> usize {
+        self.size - self.requested
+    }
+}
+
+/// Which of the statistics' pools a block counts in.
+#[inline]
+pub(super) fn pool_of(size: usize) -> PoolSize {
+    if size <= MEDIUM { PoolSize::Small } else { PoolSize::Large }
+}
+
+impl Shared {
+    /// Allocates for work of a stream; the address.
+    #[inline]
+    pub(super) fn allocate(&self, requested: usize, stream: &Stream) -> Result<u64> {
+        self.allocate_by(requested, || self.allocate_routed(requested, stream), || self.slot(stream))
+    }
+
+    /// As [`Shared::allocate`], for the stream that a slot had.
+    #[inline]
+    pub(super) fn allocate_in(&self, slot: &StreamSlot, stream: StreamId, requested: usize) -> Result<u64> {
+        if !slot.owner.is(stream.as_raw()) {
+            return Err(Error::StreamEnded);
+        }
+        let routed = || match slot.owner.stream() {
+            Some(stream) => self.allocate_routed(requested, &stream),
+            None => Err(Error::StreamEnded),
+        };
+        self.allocate_by(requested, routed, || Ok(slot))
+    }
+
+    /// The slot is asked for only if the block is not a private pool's.
+    #[inline(always)]
+    fn allocate_by<'a>(
+        &self,
+        requested: usize,
+        routed: impl FnOnce() -> Result<Option<u64>>,
+        slot: impl FnOnce() -> Result<&'a StreamSlot>,
+    ) -> Result<u64> {
+        if forked() {
+            return Err(cuda_mem_core::Error::Forked.into());
+        }
+        if self.private.is_routed()
+            && let Some(address) = routed()?
+        {
+            return Ok(address);
+        }
+        let Some(request) = self.request(requested) else {
+            return self.refuse_too_large(slot, requested, MempoolId::NONE);
+        };
+        let slot = slot()?;
+        if self.history.is_listening() {
+            self.allocate_and_tell(slot, request)
+        } else {
+            self.obtain(slot, request)
+        }
+    }
+
+    /// The block for a request; None if no block is as large.
+    #[inline]
+    pub(super) fn request(&self, requested: usize) -> Option<Request> {
+        let size = block_size(self.rounding.round(requested))?;
+        Some(Request { requested, size })
+    }
+
+    #[inline(always)]
+    pub(super) fn obtain(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
+        // A block that has waited for other streams goes before others of its size.
+        if slot.waiting.may_have(request.size) {
+            self.poll_for(slot, request.size);
+        }
+        match slot.heap.with(|heap, guard| self.take_free(slot, heap, guard, request)) {
+            Some(address) => Ok(address),
+            None => self.grow(slot, request),
+        }
+    }
+
+    /// A block out of what the heap has free; its address.
+    #[inline(always)]
+    pub(super) fn take_free(
+        &self,
+        slot: &StreamSlot,
+        heap: &mut StreamHeap,
+        guard: &mut ShardGuard<'_>,
+        request: Request,
+    ) -> Option<u64> {
+        if !slot.remote.is_empty() {
+            self.drain(slot, heap, guard);
+        }
+        let address = match heap.take_quick(request.size, request.unused()) {
+            Some(block) => block.address,
+            None => self.cut_free(slot, heap, request)?,
+        };
+        self.count(slot, heap, guard, request);
+        Some(address)
+    }
+
+    #[inline(never)]
+    fn cut_free(&self, slot: &StreamSlot, heap: &mut StreamHeap, request: Request) -> Option<u64> {
+        heap.cut(request.size, request.unused(), &self.index(slot.number)).map(|block| block.address)
+    }
+
+    /// Counts a block that is handed out.
+    #[inline(always)]
+    pub(super) fn count(
+        &self,
+        slot: &StreamSlot,
+        heap: &mut StreamHeap,
+        guard: &mut ShardGuard<'_>,
+        Request { requested, size }: Request,
+    ) {
+        if !guard.allocate_below_peak(pool_of(size), size, requested) {
+            if slot.remote.has_any() {
+                self.drain(slot, heap, guard);
+            }
+            self.count_at_peak(guard, pool_of(size), size, requested);
+        }
+    }
+
+    /// Takes a block back, by its address, ordered on its own stream, or behind another that used it last.
+    #[inline]
+    pub(super) fn free(&self, address: u64, stream: Option<&Stream>) -> Result<()> {
+        if forked() {
+            return Err(cuda_mem_core::Error::Forked.into());
+        }
+        let Some(found) = self.map.find(address) else { return self.free_private(address, stream) };
+        let Some(slot) = self.slots.get(found.owner) else { return Err(Error::UnknownAddress { address }) };
+        let elsewhere = stream.filter(|stream| !slot.owner.is(stream.id().as_raw()));
+        if (elsewhere.is_some() || !self.pending.is_empty())
+            && let Some(uses) = self.take_uses(address, elsewhere)
+        {
+            return self.free_behind(slot, address, number_of(found), uses, elsewhere);
+        }
+        // By the thread that frees it, before any other may have it.
+        if self.history.awaits_frees() {
+            self.tell_freed(slot, address, number_of(found));
+        }
+        let (tier, record) = (tier_of(found), found.record);
+        // The heap's cache lines are with the thread that allocates there alone: a ring takes none of them along.
+        let taken = match slot.is_anothers() {
+            false => slot.heap.try_with(|heap, guard| self.put_back(slot, heap, guard, tier, record)),
+            true => None,
+        };
+        // A block on a quick list is still found by its address: it was freed before.
+        let taken = taken.unwrap_or_else(|| self.leave(slot, number_of(found)));
+        if taken { Ok(()) } else { Err(Error::UnknownAddress { address }) }
+    }
+
+    /// Gives a block back to its heap and counts it; whether somebody had it.
+    #[inline(always)]
+    pub(super) fn put_back(
+        &self,
+        slot: &StreamSlot,
+        heap: &mut StreamHeap,
+        guard: &mut ShardGuard<'_>,
+        tier: Tier,
+        record: u32,
+    ) -> bool {
+        let Some(freed) = heap.free_in(tier, record, &self.index(slot.number)) else { return false };
+        guard.free(pool_of(freed.size), freed.size, freed.size - freed.unused);
+        true
+    }
+}
+
+/// Frees of other threads, and what they mean for peaks.
+///
+/// A free that another thread left in a heap's ring is counted when the heap is drained. A peak that rose before would be higher than what
+/// there was at any moment, so all rings are drained first; below the peaks nothing depends on it. A heap that somebody has right now is left
+/// out: its holder's call is under way.
+impl Shared {
+    /// Takes in what other threads left in a heap's rings.
+    #[cold]
+    pub(super) fn drain(&self, slot: &StreamSlot, heap: &mut StreamHeap, guard: &mut ShardGuard<'_>) {
+        slot.remote.drain(|number| {
+            let (tier, record) = BlockNumber(number).parts();
+            self.put_back(slot, heap, guard, tier, record);
+        });
+    }
+
+    /// Pushes a block to the heap's ring of the calling thread. If that is full, locks the heap, drains it and frees directly. False only if
+    /// the block was free already; one in the ring is not known to be.
+    #[inline(never)]
+    fn leave(&self, slot: &StreamSlot, number: BlockNumber) -> bool {
+        if slot.remote.push(number.0).is_ok() {
+            return true;
+        }
+        slot.heap.with(|heap, guard| {
+            self.drain(slot, heap, guard);
+            let (tier, record) = number.parts();
+            self.put_back(slot, heap, guard, tier, record)
+        })
+    }
+
+    /// Counts a block of a private pool.
+    pub(super) fn count_in(&self, shard: &Shard, pool: PoolSize, size: usize, requested: usize) {
+        let mut guard = shard.hold();
+        if !guard.allocate_below_peak(pool, size, requested) {
+            self.count_at_peak(&mut guard, pool, size, requested);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_at_peak(&self, guard: &mut ShardGuard<'_>, pool: PoolSize, size: usize, requested: usize) {
+        for slot in self.slots.iter().filter(|slot| slot.remote.has_any()) {
+            // Counted here: the other shard would have to become active for it.
+            slot.heap.try_with(|heap, _| self.drain(slot, heap, guard));
+        }
+        guard.allocate(pool, size, requested);
+    }
+
+    /// Counts what was left in all rings: before peaks start anew, and before figures are read.
+    pub(super) fn count_all_frees(&self) {
+        for slot in self.slots.iter().filter(|slot| slot.remote.has_any()) {
+            slot.heap.try_with(|heap, guard| self.drain(slot, heap, guard));
+        }
+    }
+}
