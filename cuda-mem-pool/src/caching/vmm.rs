@@ -21,7 +21,7 @@ use super::observer::{DriverCall, Observer};
 use super::owner::{End, Served};
 use super::segment::BackingChange;
 use super::slot::{Slots, StreamSlot};
-use crate::engine::paged::{Backend, Change};
+use crate::engine::paged::{Backend, Change, SLAB};
 use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
 use crate::statistics::{DeviceStatistics, PoolSize};
 
@@ -201,10 +201,10 @@ impl Backend for Vmm {
     type Error = Error;
     type Point = Arc<Event>;
 
-    fn reserve(&mut self, bytes: u64, alignment: usize) -> Result<Option<u64>> {
+    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>> {
         let bytes = usize::try_from(bytes).map_err(|_| Error::TooLarge { count: usize::MAX, size: 1 })?;
         let reserved = self.observer.watch(
-            || AddressRange::reserve(self.context.device(), bytes, alignment),
+            || AddressRange::reserve(self.context.device(), bytes, SLAB),
             |range| DriverCall::Reserve { address: range.address(), bytes: bytes as u64 },
         );
         let range = match reserved {

@@ -28,12 +28,12 @@ pub trait Backend {
         Duration::ZERO
     }
 
-    /// Reserves a range of addresses that nothing else has, from a multiple of `alignment` on. None if there are not enough in a row.
+    /// Reserves a range of addresses that nothing else has, from a multiple of 2 MiB on. None if there are not enough in a row.
     ///
     /// # Errors
     ///
     /// Those of the driver or of the model.
-    fn reserve(&mut self, bytes: u64, alignment: usize) -> Result<Option<u64>, Self::Error>;
+    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, Self::Error>;
 
     /// Creates physical memory. None if there is not enough.
     ///

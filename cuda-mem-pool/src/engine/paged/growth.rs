@@ -356,7 +356,7 @@ impl<B: Backend> PageSource<B> {
         let wanted = self.total.saturating_mul(RANGE_FACTOR).next_multiple_of(unit as u64).max(needed);
         // Where there are not as many addresses in a row, those that are needed do.
         for bytes in [wanted, needed] {
-            if let Some(start) = self.backend.reserve(bytes, unit)? {
+            if let Some(start) = self.backend.reserve(bytes)? {
                 self.memory.add_range(heap, start, start + bytes, unit);
                 return Ok(());
             }

@@ -18,7 +18,7 @@
 //!     type Error = Infallible;
 //!     type Point = ();
 //!
-//!     fn reserve(&mut self, bytes: u64, _alignment: usize) -> Result<Option<u64>, Infallible> {
+//!     fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, Infallible> {
 //!         self.next += bytes;
 //!         Ok(Some(self.next - bytes))
 //!     }

@@ -32,7 +32,7 @@ impl Backend for Pages {
         self.model.now()
     }
 
-    fn reserve(&mut self, bytes: u64, _alignment: usize) -> Result<Option<u64>, Refusal> {
+    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, Refusal> {
         self.model.reserve(bytes).map(Some)
     }
 

@@ -184,7 +184,7 @@ impl Backend for Device {
     type Error = &'static str;
     type Point = Point;
 
-    fn reserve(&mut self, bytes: u64, _: usize) -> Result<Option<u64>, &'static str> {
+    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, &'static str> {
         self.call()?;
         let address = (1 << 44) + self.next * (1 << 41);
         self.next += 1;

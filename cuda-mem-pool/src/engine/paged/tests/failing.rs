@@ -41,8 +41,8 @@ impl Backend for Failing {
     type Error = &'static str;
     type Point = u64;
 
-    fn reserve(&mut self, bytes: u64, alignment: usize) -> Result<Option<u64>, &'static str> {
-        match self.call(|model| model.reserve(bytes, alignment)) {
+    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, &'static str> {
+        match self.call(|model| model.reserve(bytes)) {
             // One that fails alone says that there are none.
             Err(_) if !self.for_good => Ok(None),
             reserved => reserved,

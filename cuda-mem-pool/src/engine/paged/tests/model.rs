@@ -77,7 +77,7 @@ impl Backend for Model {
     type Error = &'static str;
     type Point = u64;
 
-    fn reserve(&mut self, bytes: u64, _: usize) -> Result<Option<u64>, &'static str> {
+    fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, &'static str> {
         let address = self.next_address;
         self.next_address += bytes + (1 << 30);
         Ok(Some(address))
