@@ -2,7 +2,7 @@
 
 use cuda_mem_core::{DriverError, Stream};
 
-use super::hot::{Request, pool_of};
+use super::hot::Request;
 use super::callbacks::refuse_watchers;
 use super::pending::Waiting;
 use super::shared::{AllHeaps, Shared, refuse_forked};
@@ -69,7 +69,6 @@ impl Shared {
         if request.size > room.max(source.reserved()).saturating_sub(load.active) {
             return Ok(None);
         }
-        source.backend_mut().create_for(pool_of(request.size));
         let wanted = Wanted { size: request.size, unused: request.unused(), load };
         let grown = source.grow(slot.number, &mut AllHeaps(self), wanted, &self.index(slot.number));
         self.held.store(source.reserved(), Ordering::Relaxed);

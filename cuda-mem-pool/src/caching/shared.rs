@@ -43,9 +43,7 @@ pub(super) struct Shared {
     pub(super) rounding: Rounding,
     pub(super) counter: PeakCounter,
     pub(super) counts: Arc<Mutex<DeviceStatistics>>,
-    /// The bytes of handles that small blocks needed.
-    pub(super) small_bytes: Arc<AtomicU64>,
-    /// The bytes that small blocks had, as they were whenever somebody looked.
+    /// The bytes of slabs, as they were whenever somebody looked.
     pub(super) small: Mutex<Stat>,
     /// The most bytes that were held up to the last reset of the peaks.
     pub(super) most_reserved: AtomicU64,
@@ -96,10 +94,8 @@ impl Shared {
         let policy = policy.with_reserve_bytes(Policy::reserve_of(total));
         let counts = Arc::<Mutex<DeviceStatistics>>::default();
         let callbacks = Callbacks::new();
-        let small_bytes = Arc::<AtomicU64>::default();
         let told = Told {
             counts: Arc::clone(&counts),
-            small_bytes: Arc::clone(&small_bytes),
             observer: observer.clone(),
             watchers: Arc::clone(&callbacks.watchers),
         };
@@ -123,7 +119,6 @@ impl Shared {
             rounding: Rounding::new(&options.segments),
             counter,
             counts,
-            small_bytes,
             small: Mutex::default(),
             most_reserved: AtomicU64::new(0),
             history: History::new(),

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 
 use super::shared::Shared;
 use super::slot::StreamSlot;
-use super::statistics::OfSmall;
 use crate::engine::paged::Piece;
 use crate::primitive::lock;
 use crate::snapshot::{BlockInfo, BlockState, Frames, SegmentInfo, Snapshot};
@@ -28,12 +27,9 @@ impl Shared {
         let device = u32::try_from(self.context.device().as_raw()).unwrap_or_default();
         let known = Known { device, pending: self.pending.freed(), stacks: self.stacks() };
         let heaps: Vec<_> = self.slots.iter().map(|slot| (slot, self.pieces_of(slot))).collect();
-        let mut of_small = OfSmall::default();
-        heaps.iter().flat_map(|(_, pieces)| pieces).for_each(|piece| of_small.add(piece));
-        let mut beside = of_small.beside(self);
         let mut segments = Vec::new();
         for (slot, pieces) in heaps {
-            segments.extend(known.segments(slot, &counted_as_small(pieces, &mut beside)));
+            segments.extend(known.segments(slot, &pieces));
         }
         let mut device_traces = vec![Vec::new(); device as usize];
         device_traces.push(self.history.entries());
@@ -51,23 +47,6 @@ impl Shared {
             heap.pieces()
         })
     }
-}
-
-/// As statistics count it: so much of what is free beside pages goes with them.
-fn counted_as_small(pieces: Vec<Piece>, beside: &mut u64) -> Vec<Piece> {
-    let mut counted = Vec::with_capacity(pieces.len() + 1);
-    for piece in pieces {
-        let is_free = piece.requested.is_none() && !piece.in_slab;
-        let part = if is_free { (piece.size as u64).min(*beside) } else { 0 };
-        *beside -= part;
-        let parts = [(part as usize, true), (piece.size - part as usize, piece.in_slab)];
-        let mut address = piece.address;
-        for (size, in_slab) in parts.into_iter().filter(|(size, _)| *size > 0) {
-            counted.push(Piece { address, size, in_slab, ..piece });
-            address += size as u64;
-        }
-    }
-    counted
 }
 
 impl Known {

@@ -31,9 +31,8 @@ pub(super) struct StreamSlot {
     pub(super) remote: RemoteFrees,
     /// The sizes of its blocks that wait for other streams.
     pub(super) waiting: SizeSet,
-    /// The bytes of its slabs, and those that are free beside them, as they were when somebody last looked.
-    pub(super) slabs: AtomicU64,
-    pub(super) free_beside_slabs: AtomicU64,
+    /// The bytes of its slabs, as they were when somebody last looked.
+    pub(super) slab_bytes: AtomicU64,
     /// The thread that allocates here, where frees of others are left for it. Read with each free, and hardly ever written.
     taker: Apart<AtomicUsize>,
 }
@@ -60,8 +59,7 @@ impl StreamSlot {
             heap,
             remote: RemoteFrees::new(),
             waiting: SizeSet::default(),
-            slabs: AtomicU64::new(0),
-            free_beside_slabs: AtomicU64::new(0),
+            slab_bytes: AtomicU64::new(0),
             taker,
         }
     }

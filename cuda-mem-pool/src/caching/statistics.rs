@@ -1,6 +1,7 @@
 //! The figures of all heaps and the page source together.
 
 use super::shared::Shared;
+use super::slot::StreamSlot;
 use crate::engine::paged::Piece;
 use crate::primitive::{Ordering, lock};
 use crate::statistics::{DeviceStatistics, PoolStat, Stat};
@@ -8,8 +9,8 @@ use crate::statistics::{DeviceStatistics, PoolStat, Stat};
 impl Shared {
     pub(super) fn statistics(&self) -> DeviceStatistics {
         let [small, large] = self.private.splits();
-        let bytes_of_small = self.bytes_of_small();
         let (oversize_blocks, oversize_segments) = self.oversize();
+        let bytes_of_slabs = self.bytes_of_slabs();
         self.count_all_frees();
         let max_split_size = self.private.max_split_size();
         let mut counts = lock(&self.counts);
@@ -19,7 +20,7 @@ impl Shared {
         counts.oversize_segments.set(oversize_segments);
         let mut of_small = lock(&self.small);
         // Some of it may have gone back since.
-        of_small.set(bytes_of_small.min(counts.reserved_bytes.large_pool.current));
+        of_small.set(bytes_of_slabs.min(counts.reserved_bytes.large_pool.current));
         let reserved_bytes = cut_off(counts.reserved_bytes, *of_small);
         let mut statistics = DeviceStatistics { max_split_size, reserved_bytes, ..*counts };
         self.counter.read(&mut statistics);
@@ -62,46 +63,19 @@ impl Shared {
         (blocks, segments)
     }
 
-    /// What small blocks have of the default pool: their pages, and of what is free beside them as much as was made for them. Of a
-    /// heap that somebody has right now, what it had when it was last looked at.
-    fn bytes_of_small(&self) -> u64 {
-        let mut sums = OfSmall::default();
-        for slot in self.slots.iter() {
-            if let Some((pages, free)) =
-                slot.heap.try_with(|heap, _| (heap.slab_bytes(), heap.free_beside_slabs()))
-            {
-                slot.slabs.store(pages as u64, Ordering::Relaxed);
-                slot.free_beside_slabs.store(free as u64, Ordering::Relaxed);
+    /// The bytes of the slabs of all heaps. Of a heap that another thread has right now, as many as it had when somebody last looked.
+    fn bytes_of_slabs(&self) -> u64 {
+        let of_slot = |slot: &StreamSlot| {
+            if let Some(bytes) = slot.heap.try_with(|heap, _| heap.slab_bytes()) {
+                slot.slab_bytes.store(bytes as u64, Ordering::Relaxed);
             }
-            sums.pages = sums.pages.saturating_add(slot.slabs.load(Ordering::Relaxed));
-            sums.free = sums.free.saturating_add(slot.free_beside_slabs.load(Ordering::Relaxed));
-        }
-        sums.pages.saturating_add(sums.beside(self))
+            slot.slab_bytes.load(Ordering::Relaxed)
+        };
+        self.slots.iter().map(of_slot).fold(0, u64::saturating_add)
     }
 }
 
-/// What small blocks have: their pages, and what was made for those and nothing has taken.
-#[derive(Debug, Default)]
-pub(super) struct OfSmall {
-    pages: u64,
-    free: u64,
-}
-
-impl OfSmall {
-    pub(super) fn add(&mut self, piece: &Piece) {
-        let sum = if piece.in_slab { &mut self.pages } else { &mut self.free };
-        if piece.in_slab || piece.requested.is_none() {
-            *sum = sum.saturating_add(piece.size as u64);
-        }
-    }
-
-    /// How much of what is free beside the pages counts as theirs.
-    pub(super) fn beside(&self, shared: &Shared) -> u64 {
-        shared.small_bytes.load(Ordering::Relaxed).saturating_sub(self.pages).min(self.free)
-    }
-}
-
-/// All memory of the default pool is counted as that of large blocks.
+/// Counts the bytes of slabs as memory of small blocks. All memory of the default pool was counted as that of large ones.
 fn cut_off(reserved: PoolStat, of_small: Stat) -> PoolStat {
     let PoolStat { all, small_pool: small, large_pool: large } = reserved;
     let small_pool = Stat {

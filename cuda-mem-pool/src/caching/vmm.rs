@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code, reason = "unmaps memory, and keeps handles as the numbers that the page source knows")]
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::owner::{End, Served};
 use super::segment::BackingChange;
 use super::slot::{Slots, StreamSlot};
 use crate::engine::paged::{Backend, Change, SLAB};
-use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
+use crate::primitive::{Mutex, lock};
 use crate::statistics::{DeviceStatistics, PoolSize};
 
 /// Memory of a device by the calls for virtual memory management.
@@ -40,11 +40,6 @@ pub(super) struct Vmm {
     calls: Calls,
     begun: Instant,
     counts: Arc<Mutex<DeviceStatistics>>,
-    /// Whose need makes new handles.
-    pool: PoolSize,
-    /// Handles that small blocks needed, and their bytes.
-    small: HashSet<u64>,
-    small_bytes: Arc<AtomicU64>,
     observer: Observer,
 }
 
@@ -52,8 +47,6 @@ pub(super) struct Vmm {
 #[derive(Debug)]
 pub(super) struct Told {
     pub(super) counts: Arc<Mutex<DeviceStatistics>>,
-    /// The bytes of handles that small blocks needed.
-    pub(super) small_bytes: Arc<AtomicU64>,
     pub(super) observer: Observer,
     pub(super) watchers: Arc<List<Watcher>>,
 }
@@ -81,7 +74,7 @@ impl Calls {
 
 impl Vmm {
     pub(super) fn new(context: &Context, slots: Arc<Slots>, told: Told) -> Result<Self> {
-        let Told { counts, small_bytes, observer, watchers } = told;
+        let Told { counts, observer, watchers } = told;
         let device = context.device();
         Ok(Self {
             context: context.clone(),
@@ -94,16 +87,8 @@ impl Vmm {
             calls: Calls::default(),
             begun: Instant::now(),
             counts,
-            pool: PoolSize::Large,
-            small: HashSet::new(),
-            small_bytes,
             observer,
         })
-    }
-
-    /// Whose need makes handles from now on.
-    pub(super) fn create_for(&mut self, pool: PoolSize) {
-        self.pool = pool;
     }
 
     pub(super) fn calls(&self) -> Calls {
@@ -230,14 +215,10 @@ impl Backend for Vmm {
             },
             |memory| DriverCall::Create { memory: *memory, bytes: bytes as u64 },
         )?;
-        if let Some(memory) = made {
-            if self.pool == PoolSize::Small {
-                self.small.insert(memory);
-                self.small_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-            }
+        if made.is_some() {
             let mut counts = lock(&self.counts);
-            counts.segment.increase(self.pool, 1);
-            // Any of them may serve blocks of all sizes: what small ones have is counted when somebody asks.
+            // Each may serve blocks of all sizes: the slabs for small ones are counted when somebody asks.
+            counts.segment.increase(PoolSize::Large, 1);
             counts.reserved_bytes.increase(PoolSize::Large, bytes as u64);
             counts.num_device_alloc += 1;
         }
@@ -300,12 +281,8 @@ impl Backend for Vmm {
             let _ = refused.owner.into_raw();
             refused.error
         })?;
-        let pool = if self.small.remove(&memory) { PoolSize::Small } else { PoolSize::Large };
-        if pool == PoolSize::Small {
-            self.small_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
-        }
         let mut counts = lock(&self.counts);
-        counts.segment.decrease(pool, 1);
+        counts.segment.decrease(PoolSize::Large, 1);
         counts.reserved_bytes.decrease(PoolSize::Large, bytes as u64);
         counts.num_device_free += 1;
         Ok(())

@@ -235,11 +235,6 @@ impl StreamHeap {
         self.small.slab_bytes().saturating_add(self.medium.slab_bytes())
     }
 
-    /// The bytes that are free outside of slabs.
-    pub(crate) fn free_beside_slabs(&self) -> usize {
-        self.large.free_bytes().saturating_add(self.large.quick_bytes())
-    }
-
     /// The bytes that are mapped here, in use or free.
     pub(crate) fn held_bytes(&self) -> usize {
         self.large.held_bytes()
