@@ -18,7 +18,7 @@ use super::observer::{CallObserver, Observer};
 use super::options::CachingOptions;
 use super::shared::{Shared, limit, refuse_forked};
 use crate::error::{Error, Result};
-use crate::primitive::{Ordering, lock};
+use crate::primitive::Ordering;
 use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
 /// Device memory that is kept when it is freed, and moved to where it is needed.
@@ -224,7 +224,7 @@ impl CachingAllocator {
         if forked() {
             return 0;
         }
-        lock(&self.shared().source).reserved().saturating_add(self.shared().private.reserved())
+        self.shared().source.held().saturating_add(self.shared().private.reserved())
     }
 
     /// The most physical memory that was ever held at once, in bytes, that of private pools included. Unlike

@@ -8,7 +8,6 @@ use super::shared::Shared;
 use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, StreamHeap};
 use crate::error::{Error, Result};
-use crate::primitive::lock;
 use crate::snapshot::Action;
 
 impl Shared {
@@ -109,6 +108,6 @@ impl Shared {
 
     /// What the driver was asked so far, by call.
     pub(super) fn calls(&self) -> super::vmm::Calls {
-        lock(&self.source).backend().calls()
+        self.source.calls()
     }
 }

@@ -2,8 +2,8 @@
 
 use cuda_mem_core::{DriverError, Stream};
 
-use super::hot::Request;
 use super::callbacks::refuse_watchers;
+use super::hot::Request;
 use super::pending::Waiting;
 use super::shared::{AllHeaps, Shared, refuse_forked};
 use super::slot::StreamSlot;
@@ -11,7 +11,7 @@ use crate::engine::paged::{Climb, GrowError, Load, SLAB, Step, Wanted, climb};
 use crate::engine::segments::MOST;
 use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{Ordering, lock};
+use crate::primitive::lock;
 
 /// What the page source's error is for the caller; out of memory has a ladder of its own before it is one.
 fn grow_error(error: GrowError<cuda_mem_core::Error>) -> Error {
@@ -33,24 +33,32 @@ impl Shared {
         self.context.driver().reclaim();
         self.poll();
         self.collect_garbage();
-        let held = self.held.load(Ordering::Relaxed);
-        if let Some(address) = self.try_grow(slot, request)? {
-            return Ok(address);
-        }
-        lock(&self.counts).num_alloc_retries += 1;
-        if let Some(address) = climb(&mut Climber { shared: self, slot, request })? {
-            return Ok(address);
-        }
-        let borrowed = match slot.owner.stream() {
-            Some(stream) => self.borrow_on_oom(request.requested, &stream)?,
-            None => None,
-        };
-        match borrowed {
-            Some(address) => Ok(address),
-            None => {
+        let held = self.source.held();
+        match self.look_for(slot, request) {
+            Ok(Some(address)) => Ok(address),
+            Ok(None) => {
                 self.give_back_beyond(slot, held);
                 self.give_up(slot, request, MempoolId::NONE)
             }
+            Err(error) => {
+                self.give_back_beyond(slot, held);
+                Err(error)
+            }
+        }
+    }
+
+    /// More memory, the ladder, and what a private pool may lend; None if all that does not help.
+    fn look_for(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
+        if let Some(address) = self.try_grow(slot, request)? {
+            return Ok(Some(address));
+        }
+        lock(&self.counts).num_alloc_retries += 1;
+        if let Some(address) = climb(&mut Climber { shared: self, slot, request })? {
+            return Ok(Some(address));
+        }
+        match slot.owner.stream() {
+            Some(stream) => self.borrow_on_oom(request.requested, &stream),
+            None => Ok(None),
         }
     }
 
@@ -71,8 +79,6 @@ impl Shared {
         }
         let wanted = Wanted { size: request.size, unused: request.unused(), load };
         let grown = source.grow(slot.number, &mut AllHeaps(self), wanted, &self.index(slot.number));
-        self.held.store(source.reserved(), Ordering::Relaxed);
-        self.note_moves(&mut source);
         drop(source);
         match grown {
             Ok(block) => {
@@ -92,7 +98,7 @@ impl Shared {
                 // Nobody has used it, but it may lie beside what the device has only just been given.
                 let _ = slot.owner.wait();
             }
-            let excess = self.held.load(Ordering::Relaxed).saturating_sub(held);
+            let excess = self.source.held().saturating_sub(held);
             if excess == 0 {
                 return;
             }
@@ -185,9 +191,8 @@ impl Shared {
         }
         let busy: Vec<_> = {
             let source = self.source()?;
-            let is_busy = |slot: &&StreamSlot| {
-                slot.heap.with(|heap, _| source.movable(slot.number, heap) > 0)
-            };
+            let is_busy =
+                |slot: &&StreamSlot| slot.heap.with(|heap, _| source.movable(slot.number, heap) > 0);
             self.slots.iter().filter(is_busy).collect()
         };
         for slot in busy {
@@ -203,8 +208,6 @@ impl Shared {
     fn release_free(&self, slot: &StreamSlot, most: usize) -> Result<usize> {
         let mut source = self.source()?;
         let released = source.release_free(slot.number, &mut AllHeaps(self), most);
-        self.held.store(source.reserved(), Ordering::Relaxed);
-        self.note_moves(&mut source);
         drop(source);
         self.tell_moves();
         released.map_err(grow_error)

@@ -26,6 +26,7 @@ mod shown;
 mod size_set;
 mod sizes;
 mod slot;
+mod source;
 mod statistics;
 mod thread_slots;
 mod vmm;

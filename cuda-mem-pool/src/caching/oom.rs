@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use cuda_mem_core::nvml;
 
-use super::hot::Request;
 use super::allocator::CachingAllocator;
 use super::callbacks::CallbackId;
+use super::grow::unless_lost;
+use super::hot::Request;
 use super::shared::Shared;
 use super::slot::StreamSlot;
 use crate::engine::paged::{SLAB, StreamHeap};
-use crate::error::{CachePool, CachedMemory, OutOfMemoryReport, Result, choose_advice};
+use crate::error::{CachePool, CachedMemory, Error, OutOfMemoryReport, Result, choose_advice};
 use crate::mempool_id::MempoolId;
 use crate::statistics::DeviceStatistics;
 
@@ -93,7 +94,9 @@ impl Shared {
         };
         // Without the page source, which those wait for who have the private pools' books.
         let private = self.private.cached();
-        let device_free = self.context.memory_info().ok().map(|memory| memory.free);
+        // On a device that is lost nothing else tells of it.
+        let device_free =
+            unless_lost(self.context.memory_info().map_err(Error::from))?.map(|memory| memory.free);
         let room = device_free.unwrap_or(0).min(limit.saturating_sub(reserved)) / SLAB * SLAB;
         let movable = if self.moves { free.movable } else { 0 };
         let stream = slot.owner.stream().map(|stream| stream.id().as_raw());
@@ -127,9 +130,8 @@ impl Shared {
     fn free_memory(&self, slot: &StreamSlot, movable: impl Fn(&StreamSlot, &StreamHeap) -> usize) -> Free {
         let mut free = Free::default();
         for other in self.slots.iter() {
-            let (bytes, largest, moves) = other.heap.with(|heap, _| {
-                (heap.free_bytes(), heap.largest_free(), movable(other, heap))
-            });
+            let (bytes, largest, moves) =
+                other.heap.with(|heap, _| (heap.free_bytes(), heap.largest_free(), movable(other, heap)));
             free.movable = free.movable.saturating_add(moves);
             if other.number == slot.number {
                 free.own = largest;

@@ -6,8 +6,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::hot::Request;
 use super::callbacks::is_watching;
+use super::hot::Request;
 use super::shared::Shared;
 use super::slot::StreamSlot;
 use super::vmm::Vmm;
@@ -148,16 +148,11 @@ impl Shared {
     }
 
     pub(super) fn tell_noted(&self, frames: Option<&Frames>) {
-        if is_watching() {
+        // What a tracker does it is not told of; what others did waits for somebody who is in none.
+        if is_watching() || History::is_telling() {
             return;
         }
-        let _turn = if History::is_telling() {
-            // The one who has the turn may be this thread, or wait for the tracker that this thread is in.
-            let Ok(turn) = self.record.turn.try_lock() else { return };
-            turn
-        } else {
-            lock(&self.record.turn)
-        };
+        let _turn = lock(&self.record.turn);
         // Those up to now: a tracker that allocates may have memory move each time, and would be told of it without end.
         let noted = lock(&self.record.noted).len();
         for _ in 0..noted {

@@ -97,11 +97,10 @@ impl CachingAllocator {
     /// Has `watcher` be called before memory leaves addresses, by the thread that moves it or gives it back. It may happen that
     /// it does not leave after all, because a driver call fails.
     ///
-    /// The allocator's page source and a heap are locked meanwhile. The watcher may hand out and free what is cached; what would
-    /// need those locks, such as to grow, to pin or to empty the cache, is [`Error::InCallback`], in this allocator and in
-    /// others. The history is told of it once the watcher has returned. It must not ask for sizes, such as [`CachingAllocator::reserved_bytes`], nor wait for threads that allocate. A panic
-    /// ends in the watcher, and the change goes on. A handle of this allocator in the watcher keeps it alive until
-    /// [`CachingAllocator::detach`].
+    /// The allocator's page source is locked meanwhile. The watcher may hand out and free what is cached, and ask for sizes, statistics and a
+    /// snapshot. What needs the page source, such as to grow, to pin or to empty the cache, is [`Error::InCallback`], in this allocator and in
+    /// others. The history is told of it once the watcher has returned. The watcher must not wait for threads that allocate. A panic ends in
+    /// the watcher, and the change goes on. A handle of this allocator in the watcher keeps it alive until [`CachingAllocator::detach`].
     ///
     /// ```
     /// use std::sync::Arc;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cuda_mem_core::{Context, Event, Stream, StreamId, Uses, forked};
 
 use super::by_heap;
-use super::callbacks::{Callbacks, refuse_watchers};
+use super::callbacks::Callbacks;
 use super::index::HeapIndex;
 use super::observer::Observer;
 use super::options::CachingOptions;
@@ -20,12 +20,13 @@ use super::private::Private;
 use super::record::Record;
 use super::rounding::Rounding;
 use super::slot::{Slots, StreamSlot};
+use super::source::SourceCell;
 use super::thread_slots;
 use super::vmm::{Told, Vmm};
 use crate::engine::paged::{Heaps, PageSource, Policy, StreamHeap};
 use crate::error::{Error, Result};
 use crate::history::History;
-use crate::primitive::{AtomicU64, AtomicUsize, Mutex, OverCalls, lock, lock_over_calls};
+use crate::primitive::{AtomicU64, Mutex, lock, lock_over_calls};
 use crate::statistics::{DeviceStatistics, PeakCounter, Stat};
 
 pub(super) struct Shared {
@@ -35,9 +36,7 @@ pub(super) struct Shared {
     pub(super) map: PageMap,
     pub(super) slots: Arc<Slots>,
     numbers: Mutex<Numbers>,
-    pub(super) source: Apart<Mutex<PageSource<Vmm>>>,
-    /// What the source held when a heap last got something of it or gave something back, for those who would not wait for the source to know.
-    pub(super) held: Apart<AtomicUsize>,
+    pub(super) source: SourceCell,
     pub(super) pending: Pending,
     pub(super) private: Private,
     pub(super) rounding: Rounding,
@@ -112,8 +111,7 @@ impl Shared {
             map: PageMap::new(),
             slots,
             numbers: Mutex::default(),
-            source: Apart::new(Mutex::new(source)),
-            held: Apart::new(AtomicUsize::new(0)),
+            source: SourceCell::new(source),
             pending: Pending::default(),
             private,
             rounding: Rounding::new(&options.segments),
@@ -228,15 +226,6 @@ impl Shared {
         Ok(if point.is_complete()? { End::Done } else { End::At(Arc::new(point)) })
     }
 
-    /// The page source, which knows of all pins; not for watchers, who have it, nor in a forked child.
-    pub(super) fn source(&self) -> Result<OverCalls<'_, PageSource<Vmm>>> {
-        refuse_forked()?;
-        refuse_watchers()?;
-        let mut source = lock_over_calls(&self.source);
-        source.unpin(&self.pins.take_dropped());
-        Ok(source)
-    }
-
     #[inline]
     pub(super) fn index(&self, heap: u32) -> HeapIndex<'_> {
         HeapIndex { map: &self.map, heap }
@@ -248,9 +237,7 @@ impl Shared {
             .slots
             .iter()
             .map(|slot| {
-                let heap = slot.heap.with(|heap, _| {
-                    heap.metadata_bytes()
-                });
+                let heap = slot.heap.with(|heap, _| heap.metadata_bytes());
                 // The heap counts itself.
                 heap + slot.remote.metadata_bytes() + size_of::<StreamSlot>() - size_of::<StreamHeap>()
             })
@@ -259,7 +246,7 @@ impl Shared {
         size_of::<Self>() - size_of::<PageSource<Vmm>>()
             + size_of::<Slots>()
             + self.map.metadata_bytes()
-            + lock(&self.source).metadata_bytes()
+            + self.source.metadata_bytes()
             + heaps
             + self.private.metadata_bytes()
     }
@@ -312,7 +299,7 @@ impl Drop for Shared {
             return;
         }
         self.private.close();
-        let mut source = lock(&self.source);
+        let mut source = self.source_unchecked();
         // What the driver refuses is counted there.
         let _ = source.close();
     }

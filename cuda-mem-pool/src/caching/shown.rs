@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use super::shared::Shared;
 use super::slot::StreamSlot;
 use crate::engine::paged::Piece;
-use crate::primitive::lock;
 use crate::snapshot::{BlockInfo, BlockState, Frames, SegmentInfo, Snapshot};
 use crate::statistics::PoolSize;
 
@@ -23,7 +22,7 @@ impl Shared {
         let active = self.counter.active_bytes();
         self.tell_moves();
         // While it is held no memory comes, goes or moves.
-        let source = lock(&self.source);
+        let source = self.source_to_look();
         let device = u32::try_from(self.context.device().as_raw()).unwrap_or_default();
         let known = Known { device, pending: self.pending.freed(), stacks: self.stacks() };
         let heaps: Vec<_> = self.slots.iter().map(|slot| (slot, self.pieces_of(slot))).collect();

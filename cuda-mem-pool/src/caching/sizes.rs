@@ -9,7 +9,6 @@ use super::shared::Shared;
 use super::slot::StreamSlot;
 use crate::engine::paged::Piece;
 use crate::error::Result;
-use crate::primitive::lock;
 use crate::statistics::PoolSize;
 
 /// What a stream has of the default pool for blocks of one size class.
@@ -75,9 +74,8 @@ impl CachingAllocator {
     /// As there.
     pub fn stream_segment_sizes(&self) -> Result<Vec<StreamSegmentSize>> {
         let shared = self.shared();
-        drop(shared.source()?);
         // While it is held no memory comes, goes or moves.
-        let _source = lock(&shared.source);
+        let _source = shared.source()?;
         Ok(shared.slots.iter().flat_map(|slot| shared.sizes_of(slot)).collect())
     }
 }

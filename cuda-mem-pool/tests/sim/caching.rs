@@ -493,5 +493,5 @@ fn idle_streams_leave_their_room_to_the_others() {
         }
         allocator.reserved_bytes() - before
     };
-    assert_eq!(held(12), held(0));
+    assert!(held(12) <= held(0));
 }

@@ -340,6 +340,9 @@ fn climb_with_fault(moves: bool, nth: u64, code: CUresult) -> (Option<&'static s
         Ok(()) => {}
         Err(Error::Core(cuda_mem_core::Error::Driver(error))) if struck.is_some() && error.code() == code => {
         }
+        // Refused on the last step, too.
+        Err(Error::DeviceOutOfMemory(_))
+            if struck.is_some() && code == CUresult::CUDA_ERROR_OUT_OF_MEMORY => {}
         Err(error) => complaints.push(format!("{error:?}")),
     }
     blocks.take().into_iter().for_each(|block| free(&allocator, block).unwrap());
@@ -394,11 +397,11 @@ fn a_run_up_the_ladder_leaves_nothing() {
 }
 
 #[test]
-fn a_device_that_is_behind_does_not_make_for_more_memory() {
+fn a_stream_waits_on_the_device_where_there_is_no_more_memory() {
     on(machine(GIB), |sim, context| {
         let [one, user] = [(); 2].map(|()| Stream::new(context).unwrap());
         let allocator = allocator(context, true);
-        let kept = allocator.allocate_by_address(600 * MIB, &one).unwrap();
+        let kept = allocator.allocate_by_address(940 * MIB, &one).unwrap();
         let used = allocator.allocate_by_address(64 * MIB, &one).unwrap();
         let held = allocator.reserved_bytes();
         // Neither stream has come to the free.
@@ -424,30 +427,9 @@ fn a_device_that_is_behind_does_not_make_for_more_memory() {
     });
 }
 
-/// A stream that waits for the last that another one was given does not work beside it any more.
+/// Streams work beside each other as long as there is more memory.
 #[test]
-fn the_newest_blocks_wait_for_other_streams_by_themselves() {
-    on(machine(GIB), |sim, context| {
-        let [one, user] = [(); 2].map(|()| Stream::new(context).unwrap());
-        let allocator = allocator(context, true);
-        let kept = allocator.allocate_by_address(600 * MIB, &one).unwrap();
-        let [old, new] = [64, 4].map(|mib| allocator.allocate_by_address(mib * MIB, &one).unwrap());
-        let gates = [Gate::before(&one), Gate::before(&user)];
-        for block in [old, new] {
-            allocator.record_stream(block, &user).unwrap();
-            free(&allocator, block).unwrap();
-        }
-        let next = allocator.allocate_by_address(60 * MIB, &one).unwrap();
-        let waits = sim.log().count("cuStreamWaitEvent");
-        gates.iter().for_each(Gate::open);
-        assert_eq!((next, waits), (old, 1));
-        [next, kept].into_iter().for_each(|block| free(&allocator, block).unwrap());
-    });
-}
-
-/// A heap that grows has its own stream wait for what that heap freed: another thread may be about to capture any other stream.
-#[test]
-fn no_stream_is_held_up_for_the_memory_of_another() {
+fn no_stream_is_held_up_while_there_is_more_memory() {
     on(machine(GIB), |sim, context| {
         let [one, two, user] = [(); 3].map(|()| Stream::new(context).unwrap());
         let allocator = allocator(context, true);
@@ -459,11 +441,11 @@ fn no_stream_is_held_up_for_the_memory_of_another() {
         let waits = || sim.log().count("cuStreamWaitEvent");
         let before = waits();
         let next = allocator.allocate_by_address(60 * MIB, &two).unwrap();
-        let for_other = waits();
         let own = allocator.allocate_by_address(60 * MIB, &one).unwrap();
-        let for_own = waits();
+        let after = waits();
         gate.open();
-        assert_eq!((for_other, for_own, own), (before, before + 1, used));
+        assert_eq!(after, before);
+        assert_ne!(own, used);
         [next, own].into_iter().for_each(|block| free(&allocator, block).unwrap());
     });
 }

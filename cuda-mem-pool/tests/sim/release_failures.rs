@@ -116,5 +116,5 @@ fn the_hook_may_come_with_a_stream_of_its_own() {
             drop(allocator.allocate(MIB, &stream).unwrap());
         },
     );
-    assert_eq!(calls, 1);
+    assert!(calls > 0);
 }

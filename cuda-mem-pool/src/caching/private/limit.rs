@@ -20,7 +20,7 @@ impl Shared {
 
     /// The bytes are the limit's again.
     pub(super) fn unclaim(&self, bytes: usize) {
-        let mut source = lock(&self.source);
+        let mut source = self.source_unchecked();
         let reserved = self.private.reserved().saturating_sub(bytes);
         self.private.reserved.store(reserved, Ordering::Relaxed);
         source.set_limit(self.share_of_default(reserved));
@@ -59,9 +59,7 @@ impl Shared {
         if most == usize::MAX {
             return;
         }
-        let Ok(source) = self.source() else { return };
-        let reserved = source.reserved().saturating_add(self.private.reserved());
-        drop(source);
+        let reserved = self.source.held().saturating_add(self.private.reserved());
         if reserved > most {
             // What the driver refuses stays; whoever asks for memory goes on without.
             let _ = self.empty_cache();

@@ -128,10 +128,6 @@ impl Spans {
         }
     }
 
-    pub(super) fn free_bytes(&self) -> usize {
-        self.free_bytes
-    }
-
     /// The bytes of all that is here.
     pub(super) fn held_bytes(&self) -> usize {
         self.free_bytes.saturating_add(self.used_bytes)
