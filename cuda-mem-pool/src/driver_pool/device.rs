@@ -168,10 +168,6 @@ impl DeviceMemoryResource {
     /// The other devices that reach the memory, as the driver tells.
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn peer_accessible_by(&self) -> Result<Vec<Device>> {
         let mut devices = self.inner.pool.accessible_by()?;
         devices.retain(|device| *device != self.device());

@@ -234,10 +234,6 @@ impl PinnedMemoryResource {
     /// Whether every device of the driver reaches the memory, as the driver tells.
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn is_device_accessible(&self) -> Result<bool> {
         Ok(self.accessible_by()?.len() == self.inner.pool.driver().device_count()?)
     }
@@ -251,10 +247,6 @@ impl PinnedMemoryResource {
     /// The devices that reach the memory.
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn accessible_by(&self) -> Result<Vec<Device>> {
         Ok(self.inner.pool.accessible_by()?)
     }

@@ -37,10 +37,7 @@ impl<W: Write> TraceWriter<W> {
     pub fn new(mut target: W, header: &Header) -> io::Result<Self> {
         let pairs = header.to_string();
         if pairs.len() > LONGEST {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                TraceErrorKind::TooLong { most: LONGEST },
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, TraceErrorKind::TooLong(LONGEST)));
         }
         writeln!(target, "{pairs}\n{}", COLUMNS.join(","))?;
         Ok(Self { target })
@@ -55,7 +52,7 @@ impl<W: Write> TraceWriter<W> {
         let Event { action, id, stream, time_us, thread } = event;
         let size = match *action {
             Action::Allocate { size } if size > MAX_SIZE => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, TraceErrorKind::TooLarge { size }));
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, TraceErrorKind::TooLarge(size)));
             }
             Action::Allocate { size } => Some(size),
             Action::Free | Action::Complete => None,
