@@ -84,8 +84,8 @@ impl PinnedMemoryResourceOptions {
 
 /// Pinned host memory from a stream-ordered pool of the driver, which host and devices reach.
 ///
-/// A pool of its own keeps what is freed, so the next allocation costs microseconds: see
-/// [`Attributes::release_threshold`](crate::Attributes::release_threshold) and [`trim_to`](Self::trim_to). All devices of the driver are let in; a pool of the driver lets none in by itself.
+/// A pool of its own keeps what is freed, so that the next allocation takes microseconds: see
+/// [`Attributes::release_threshold`](crate::Attributes::release_threshold) and [`trim_to`](Self::trim_to). All devices of the driver are granted access, which host pools give to none by themselves.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};

@@ -61,7 +61,7 @@ impl<W: Write> TraceWriter<W> {
         writeln!(self.target, "{},{id},{size},{stream},{time},{thread}", action.letter())
     }
 
-    /// Has the target pass on what it holds back, and gives it back.
+    /// Flushes the target and returns it.
     ///
     /// # Errors
     ///
