@@ -32,7 +32,7 @@ pub struct Event {
     pub thread: Option<u64>,
 }
 
-/// What happened to a block. [`TraceReader`](super::TraceReader) has an example.
+/// What happened to a block. [`TraceWriter`](super::TraceWriter) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// It was allocated.
