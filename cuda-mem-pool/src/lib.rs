@@ -15,7 +15,8 @@
 //! ```
 //!
 //! The layer below is [`cuda_mem_core`], re-exported so that this crate serves as a project's only dependency; what holds
-//! everywhere there holds here. Calls may be made while streams capture graphs, except where `# Capture` says otherwise.
+//! everywhere there holds here. Calls may be made while streams capture graphs, except where `# Capture` says otherwise. A call that
+//! gives a `Result` and names no errors gives the driver's.
 //!
 //! # Layers
 //!

@@ -1,4 +1,4 @@
-//! The names of private pools.
+//! Names private pools.
 
 use std::fmt;
 // Not the model checker's: the counters order nothing.
@@ -22,7 +22,7 @@ static USERS: AtomicU64 = AtomicU64::new(1);
 static GRAPHS: AtomicU64 = AtomicU64::new(1);
 
 impl MempoolId {
-    /// What stands for no pool, where a pool may be named: `(0, 0)`.
+    /// Stands for no private pool: `(0, 0)`.
     pub const NONE: Self = Self(0, 0);
 
     /// The next name for a pool that a user makes. No other call in this process gives the same.

@@ -5,10 +5,7 @@
 //! [`Exclusive`] has nothing in it, so any number of threads may have it at once: the model checker objects when two touch it at
 //! the same time, which is its purpose. The kernel's number of a thread is asked without arguments.
 
-#![allow(
-    unsafe_code,
-    reason = "shares the model checker's cell, and asks the kernel for the thread's number"
-)]
+#![allow(unsafe_code, reason = "shares the model checker's cell, and asks for the thread's number")]
 
 use std::ops::{Deref, DerefMut};
 

@@ -84,7 +84,7 @@ impl<R: MemoryResource> LoggingAdaptor<R> {
 }
 
 impl<R> LoggingAdaptor<R> {
-    /// Has the writer pass on what it holds back.
+    /// Flushes the writer.
     ///
     /// # Errors
     ///

@@ -55,16 +55,9 @@ struct Tracker {
 #[derive(Debug, Default)]
 struct Live {
     /// By address.
-    entries: BTreeMap<CUdeviceptr, Entry>,
+    entries: BTreeMap<CUdeviceptr, OutstandingAllocation>,
     /// The sum of their bytes.
     bytes: u64,
-}
-
-#[derive(Debug, Clone)]
-struct Entry {
-    bytes: usize,
-    stream: StreamId,
-    backtrace: Option<Arc<Backtrace>>,
 }
 
 /// An allocation that has not been freed. [`TrackingAdaptor`] has an example.
@@ -101,14 +94,7 @@ impl<R> TrackingAdaptor<R> {
     /// What is allocated, by address.
     #[must_use]
     pub fn outstanding_allocations(&self) -> Vec<OutstandingAllocation> {
-        let live = self.inner.live();
-        let outstanding = |(address, entry): (&CUdeviceptr, &Entry)| OutstandingAllocation {
-            address: *address,
-            bytes: entry.bytes,
-            stream: entry.stream,
-            backtrace: entry.backtrace.clone(),
-        };
-        live.entries.iter().map(outstanding).collect()
+        self.inner.live().entries.values().cloned().collect()
     }
 
     /// What is allocated, to be read by people: a line for each allocation, with its backtrace below it if there is one.
@@ -146,13 +132,13 @@ impl Tracker {
 }
 
 impl Live {
-    fn enter(&mut self, address: CUdeviceptr, entry: Entry) {
+    fn enter(&mut self, entry: OutstandingAllocation) {
         self.bytes = self.bytes.saturating_add(entry.bytes as u64);
-        self.entries.insert(address, entry);
+        self.entries.insert(entry.address, entry);
     }
 
     /// Takes an allocation out that is said to have so many bytes.
-    fn take_out(&mut self, address: CUdeviceptr, bytes: usize) -> CoreResult<Entry> {
+    fn take_out(&mut self, address: CUdeviceptr, bytes: usize) -> CoreResult<OutstandingAllocation> {
         let entry = self.entries.get(&address).ok_or(cuda_mem_core::Error::NotAllocated { address })?;
         if entry.bytes != bytes {
             let allocated = entry.bytes;
@@ -171,7 +157,7 @@ unsafe impl MemorySource for Tracker {
         // SAFETY: the caller's promise; what came from here came from the upstream.
         let freed = unsafe { self.upstream.deallocate(address, layout, stream) };
         if freed.is_err() {
-            self.live().enter(address, entry);
+            self.live().enter(entry);
         }
         freed
     }
@@ -183,8 +169,8 @@ unsafe impl RawResource for Tracker {
         let address = self.upstream.allocate(layout, stream)?;
         if address != 0 {
             let backtrace = self.capture_backtraces.then(|| Arc::new(Backtrace::force_capture()));
-            let entry = Entry { bytes: layout.size(), stream: stream.id(), backtrace };
-            self.live().enter(address, entry);
+            let (bytes, stream) = (layout.size(), stream.id());
+            self.live().enter(OutstandingAllocation { address, bytes, stream, backtrace });
         }
         Ok(address)
     }

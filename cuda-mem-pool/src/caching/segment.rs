@@ -53,7 +53,7 @@ pub enum SegmentState {
 /// Free memory is about to leave addresses: afterwards there is none, or other memory. Memory that blocks are in, and what is
 /// [pinned](CachingAllocator::pin), never leaves.
 ///
-/// [`CachingAllocator::on_backing_change`] has an example.
+/// [`CachingAllocator::attach_backing_watcher`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackingChange {
@@ -116,7 +116,7 @@ impl CachingAllocator {
     /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
     /// let gone = Arc::new(AtomicUsize::new(0));
     /// let counted = Arc::clone(&gone);
-    /// let id = allocator.on_backing_change(move |change| {
+    /// let id = allocator.attach_backing_watcher(move |change| {
     ///     counted.fetch_add(change.bytes, Ordering::Relaxed);
     /// });
     /// drop(allocator.allocate(10 << 20, &stream)?);
@@ -125,7 +125,10 @@ impl CachingAllocator {
     /// assert!(allocator.detach(id));
     /// # Ok::<(), cuda_mem_pool::Error>(())
     /// ```
-    pub fn on_backing_change(&self, watcher: impl Fn(&BackingChange) + Send + Sync + 'static) -> CallbackId {
+    pub fn attach_backing_watcher(
+        &self,
+        watcher: impl Fn(&BackingChange) + Send + Sync + 'static,
+    ) -> CallbackId {
         self.shared().callbacks.watchers.add(std::sync::Arc::new(watcher))
     }
 

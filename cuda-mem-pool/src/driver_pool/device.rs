@@ -115,11 +115,11 @@ impl DeviceMemoryResource {
         Ok(Self::over(pool.map_err(|error| refused("of this device's memory", error))?))
     }
 
-    /// The pool of another process, from its handle or a descriptor of it, for the device of `context`. Nothing can be allocated
-    /// from it here.
+    /// Imports the pool of another process, from its handle or a descriptor of it, for the device of `context`. Nothing can be
+    /// allocated from it here.
     ///
-    /// A bare descriptor stays the caller's, who closes it; it is duplicated for the time it is needed. Which devices reach the
-    /// memory does not travel with a pool: the device of `context` is let in.
+    /// A bare descriptor stays the caller's and is duplicated for the call. Access does not travel with a pool: the device of
+    /// `context` is granted it.
     ///
     /// Wraps [`cuMemPoolImportFromShareableHandle` and `cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
@@ -168,21 +168,16 @@ impl DeviceMemoryResource {
     /// The other devices that reach the memory, as the driver tells.
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn peer_accessible_by(&self) -> Result<Vec<Device>> {
         let mut devices = self.inner.pool.accessible_by()?;
         devices.retain(|device| *device != self.device());
         Ok(devices)
     }
 
-    /// Lets exactly these other devices reach the memory, what is allocated and what will be. The memory's own device always
-    /// does. One driver call for those that come in and one for those that go out, however many there are; none if nothing
-    /// changes.
+    /// Grants exactly these other devices access to the pool's memory, present and future. The memory's own device always has
+    /// it. Makes one driver call for all devices that gain access and one for all that lose it; none if nothing changes.
     ///
-    /// Work of a device that goes out must be over: it would fault.
+    /// Work of a device that loses access must be over: it would fault.
     ///
     /// Wraps [`cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
@@ -251,7 +246,7 @@ const MANAGED_POOLS: i32 = 13000;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ManagedMemoryResourceOptions {
-    /// Where the memory is kept as long as nothing draws it elsewhere: a device, the host, or a node of it.
+    /// Where the memory stays until it is used elsewhere: a device, the host, or a NUMA node of the host.
     pub preferred_location: Option<MemoryLocation>,
 }
 
@@ -341,7 +336,7 @@ impl ManagedMemoryResource {
         Self { inner: Arc::new(ManagedInner { pool: Arc::new(pool), preferred_location }) }
     }
 
-    /// Where the memory is kept as long as nothing draws it elsewhere; none if nowhere in particular.
+    /// Where the memory stays until it is used elsewhere; `None` for no preference.
     #[must_use]
     pub fn preferred_location(&self) -> Option<MemoryLocation> {
         self.inner.preferred_location

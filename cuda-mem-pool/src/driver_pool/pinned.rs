@@ -84,8 +84,8 @@ impl PinnedMemoryResourceOptions {
 
 /// Pinned host memory from a stream-ordered pool of the driver, which host and devices reach.
 ///
-/// A pool of its own keeps what is freed, so the next allocation costs microseconds: see
-/// [`Attributes::release_threshold`](crate::Attributes::release_threshold) and [`trim_to`](Self::trim_to). All devices of the driver are let in; a pool of the driver lets none in by itself.
+/// A pool of its own keeps what is freed, so that the next allocation takes microseconds: see
+/// [`Attributes::release_threshold`](crate::Attributes::release_threshold) and [`trim_to`](Self::trim_to). All devices of the driver are granted access, which host pools give to none by themselves.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -234,10 +234,6 @@ impl PinnedMemoryResource {
     /// Whether every device of the driver reaches the memory, as the driver tells.
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn is_device_accessible(&self) -> Result<bool> {
         Ok(self.accessible_by()?.len() == self.inner.pool.driver().device_count()?)
     }
@@ -251,10 +247,6 @@ impl PinnedMemoryResource {
     /// The devices that reach the memory.
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn accessible_by(&self) -> Result<Vec<Device>> {
         Ok(self.inner.pool.accessible_by()?)
     }

@@ -160,7 +160,7 @@ impl DriverPool {
         Ok(devices)
     }
 
-    /// The result of what only the process may ask that a pool belongs to: the driver calls it an invalid value elsewhere.
+    /// Turns the driver's "invalid value", for a question that only a pool's own process may ask, into [`Error::Mapped`].
     pub(crate) fn owners<T>(&self, result: CoreResult<T>) -> Result<T> {
         match result {
             Err(error) if self.is_mapped() && error.code() == Some(CUresult::CUDA_ERROR_INVALID_VALUE) => {
@@ -221,7 +221,7 @@ impl fmt::Debug for DriverPool {
     }
 }
 
-/// Whether trimming and thresholds have an effect.
+/// Says whether trimming and thresholds have an effect.
 ///
 /// ```
 /// use cuda_mem_core::Driver;
@@ -238,17 +238,17 @@ impl fmt::Debug for DriverPool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "on an IPC-enabled pool it may be ignored"]
 pub enum ThresholdEffect {
-    /// They have.
+    /// They have an effect.
     Applied,
-    /// NVIDIA documents that a pool which other processes may be given ignores them and keeps its memory until it is destroyed.
-    /// Drivers of CUDA 13.0 were seen to act on them all the same; do not count on either.
+    /// NVIDIA documents that a pool that other processes can import ignores them, and keeps its memory until it is destroyed.
+    /// Drivers of CUDA 13.0 act on them all the same. Count on neither.
     MayBeIgnored,
 }
 
-/// The attributes of a pool. Each call asks the driver; sizes are in bytes.
+/// Reads and sets the attributes of a pool. Each call asks the driver; sizes are in bytes.
 ///
 /// Wraps [`cuMemPoolGetAttribute` and `cuMemPoolSetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-/// May be used while streams capture. The attributes of a mapping of another process's pool are that process's:
+/// The attributes of a mapping of another process's pool belong to that process:
 /// [`Error::Mapped`](crate::Error::Mapped). Every other error is the driver's.
 ///
 /// ```
@@ -310,11 +310,11 @@ impl<'r> Attributes<'r> {
         /// How much unused memory stays with the pool when a stream, an event or a context is synchronised with; what is above
         /// goes back to the system. Pools that are made here keep everything (`u64::MAX`).
         release_threshold, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-        /// What the pool holds.
+        /// The bytes that the pool holds.
         reserved_mem_current, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
         /// The most that it held since [`Attributes::reset_reserved_mem_high`].
         reserved_mem_high, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
-        /// What is allocated.
+        /// The bytes that are allocated.
         used_mem_current, CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
         /// The most that was allocated since [`Attributes::reset_used_mem_high`].
         used_mem_high, CU_MEMPOOL_ATTR_USED_MEM_HIGH;

@@ -45,7 +45,7 @@ pub struct IpcAllocationHandle {
 }
 
 impl IpcAllocationHandle {
-    /// From a descriptor that another process sent, with the UUID that came with it.
+    /// Joins a descriptor that another process sent and the UUID that came with it.
     #[must_use]
     pub fn new(descriptor: OwnedFd, uuid: Uuid) -> Self {
         Self { descriptor, uuid }
@@ -100,8 +100,8 @@ pub enum AllocationHandleSource<'h> {
 }
 
 impl AllocationHandleSource<'_> {
-    /// From the number of a descriptor, as other languages pass it. It is duplicated when it is used, and its owner closes it; a
-    /// number that is no open descriptor is [`Error::BadDescriptor`] then.
+    /// Names a pool by the number of a descriptor, as other languages pass it. The import duplicates it, and its owner closes it;
+    /// the import of a number that is no open descriptor is [`Error::BadDescriptor`].
     ///
     /// # Safety
     ///

@@ -13,7 +13,7 @@ pub use self::oom::{Advice, CachePool, CachedMemory, OutOfMemoryReport};
 pub(crate) use self::oom::{Bytes, choose_advice};
 use crate::mempool_id::MempoolId;
 
-/// The result of whatever can fail here.
+/// The result of calls of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
@@ -111,7 +111,7 @@ pub enum Error {
          out, and memory freed"
     )]
     InCallback,
-    /// What belonged to the stream may serve another by now.
+    /// The stream has ended, and its memory may serve another one.
     #[error("the stream was forgotten, or its thread is at its end; get an allocator for the stream anew")]
     StreamEnded,
     /// More streams came than an allocator can tell apart.
@@ -122,10 +122,10 @@ pub enum Error {
         /// How many that is.
         most: u32,
     },
-    /// More blocks than an allocator's books hold.
-    #[error("the allocator's books are full: free blocks, or use fewer and larger ones")]
+    /// An allocator has as many blocks as it can tell apart.
+    #[error("the allocator cannot tell more blocks apart: free blocks, or use fewer and larger ones")]
     TooManyBlocks,
-    /// The allocator's books would have put two blocks on the same addresses. Nothing was changed.
+    /// The allocator would have mapped memory over memory that it holds. Nothing was changed.
     #[error(
         "the allocator would have mapped memory over what it holds at {address:#x}: this is a fault of the allocator; \
          nothing was changed"
@@ -134,7 +134,7 @@ pub enum Error {
         /// Where what it holds begins.
         address: u64,
     },
-    /// A share of memory that is none.
+    /// A memory fraction is not from 0 to 1.
     #[error("the memory fraction is {fraction}; it must be from 0 to 1")]
     InvalidFraction {
         /// What was passed.
@@ -148,7 +148,7 @@ pub enum Error {
         /// What there is.
         most: usize,
     },
-    /// A number that is no alignment.
+    /// An alignment is no power of two, or too small.
     #[error("an alignment of {asked} bytes was asked for; it must be a power of two, from {least} on")]
     InvalidAlignment {
         /// What was asked for.

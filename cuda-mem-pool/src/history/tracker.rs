@@ -12,7 +12,7 @@ use crate::snapshot::TraceEntry;
 /// Is told of each entry of a [`History`](super::History), in the order of the entries, by the thread that did what the entry
 /// says, before that call returns.
 ///
-/// What a watcher of [backing changes](crate::caching::CachingAllocator::on_backing_change) does is told after it has returned, by whoever
+/// What a watcher of [backing changes](crate::caching::CachingAllocator::attach_backing_watcher) does is told after it has returned, by whoever
 /// tells next: a tracker may wait for what the watcher's thread has locked.
 ///
 /// What a tracker itself does to the allocator is recorded, but no tracker is told of it. Other threads that record wait

@@ -26,6 +26,7 @@ use crate::statistics::{DeviceStatistics, PeakCounter, PoolSize, Shard, Stat};
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PinnedCacheStatistics {
     /// Pieces of memory that the driver holds pinned: segments. In PyTorch, where a piece is a block, its blocks in use and
     /// free.
@@ -48,6 +49,7 @@ pub struct PinnedCacheStatistics {
 
 /// How long a kind of driver call took, in microseconds. [`PinnedCacheStatistics`] has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DurationStat {
     /// All calls together.
     pub total: u64,

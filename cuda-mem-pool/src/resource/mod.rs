@@ -21,8 +21,8 @@ use crate::error::{Error, Result};
 /// What memory is aligned to unless more is asked for, in bytes: what CUDA promises of all its allocations.
 pub const DEFAULT_ALIGNMENT: usize = 256;
 
-/// What gives memory by address, size, alignment and stream, and takes it back ([`MemorySource`]). Object-safe: adaptors hold
-/// others as `Arc<dyn RawResource>`.
+/// Gives memory by address, size, alignment and stream, and takes it back ([`MemorySource`]). Object-safe: adaptors hold
+/// their upstream as `Arc<dyn RawResource>`.
 ///
 /// ```
 /// use std::{alloc::Layout, sync::Arc};
@@ -77,7 +77,7 @@ pub unsafe trait RawResource: MemorySource {
     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr>;
 }
 
-/// A source of memory whose type says who reaches what it gives. Clones are handles to the same one.
+/// Gives memory whose type says who reaches it. Clones are handles to the same resource.
 ///
 /// # Safety
 ///
@@ -103,7 +103,7 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     /// What gives the memory.
     fn raw(&self) -> Arc<dyn RawResource>;
 
-    /// Where it works when it is told no stream.
+    /// The context and internal stream for calls that name no stream.
     fn resource_context(&self) -> &ResourceContext;
 
     /// Memory of `bytes` bytes, aligned to 256, with whatever bytes are there. Dropped, it goes back behind everything that
@@ -215,7 +215,7 @@ fn layout(bytes: usize, alignment: usize) -> Result<Layout> {
     Layout::from_size_align(bytes, alignment).map_err(|_| Error::TooLarge { bytes })
 }
 
-/// A resource's context, its internal stream, and the streams of what was allocated by address.
+/// Keeps a resource's context, its internal stream, and the streams of memory that was allocated by address.
 ///
 /// ```
 /// use cuda_mem_core::Driver;
@@ -232,7 +232,7 @@ pub struct ResourceContext {
     context: Context,
     /// Made when it is first needed.
     stream: OnceLock<Stream>,
-    /// The stream of each allocation whose receiver keeps nothing but its address.
+    /// The stream of each allocation by address.
     streams: Mutex<HashMap<CUdeviceptr, Stream>>,
 }
 
@@ -263,7 +263,7 @@ impl ResourceContext {
         Ok(self.stream.get_or_init(|| stream))
     }
 
-    /// Remembers the stream of an allocation.
+    /// Remembers the stream of an allocation by address.
     pub(crate) fn remember(&self, address: CUdeviceptr, stream: &Stream) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         let replaced = streams.insert(address, stream.clone());

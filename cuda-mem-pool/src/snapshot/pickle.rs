@@ -65,30 +65,20 @@ impl<W: Write> Pickler<W> {
         self.uint_entry("address", block.address)?;
         self.uint_entry("size", block.size)?;
         self.uint_entry("requested_size", block.requested_size)?;
-        self.word("state")?;
-        self.word(block.state.name())?;
+        self.word_entry("state", block.state.name())?;
         self.frames(block.frames.as_ref())?;
         self.end_dict()
     }
 
     fn trace_entry(&mut self, entry: &TraceEntry) -> io::Result<()> {
         self.dict()?;
-        self.word("action")?;
-        self.word(entry.action.name())?;
+        self.word_entry("action", entry.action.name())?;
         self.uint_entry(if entry.action == Action::Oom { "device_free" } else { "addr" }, entry.address)?;
         self.uint_entry("size", entry.size)?;
         self.uint_entry("stream", entry.stream)?;
         self.uint_entry("time_us", entry.time_us)?;
-        self.word("compile_context")?;
-        match &entry.compile_context {
-            Some(context) => self.text(context)?,
-            None => self.word("N/A")?,
-        }
-        self.word("user_metadata")?;
-        match &entry.user_metadata {
-            Some(metadata) => self.text(metadata)?,
-            None => self.word("")?,
-        }
+        self.optional_entry("compile_context", entry.compile_context.as_deref(), "N/A")?;
+        self.optional_entry("user_metadata", entry.user_metadata.as_deref(), "")?;
         if entry.frames.is_some() {
             self.frames(entry.frames.as_ref())?;
         }
@@ -99,11 +89,9 @@ impl<W: Write> Pickler<W> {
         self.word("frames")?;
         self.shared_list(frames.map_or(&[], |frames| frames), |p, frame| {
             p.dict()?;
-            p.word("filename")?;
-            p.text(&frame.filename)?;
+            p.text_entry("filename", &frame.filename)?;
             p.uint_entry("line", frame.line.into())?;
-            p.word("name")?;
-            p.text(&frame.name)?;
+            p.text_entry("name", &frame.name)?;
             p.end_dict()
         })
     }
@@ -111,8 +99,7 @@ impl<W: Write> Pickler<W> {
     /// Writes all keys of PyTorch's dictionary; those that nothing here sets have its defaults.
     fn settings(&mut self, settings: &AllocatorSettings) -> io::Result<()> {
         self.dict()?;
-        self.word("PYTORCH_CUDA_ALLOC_CONF")?;
-        self.text("")?;
+        self.text_entry("PYTORCH_CUDA_ALLOC_CONF", "")?;
         self.word("max_split_size")?;
         match settings.max_split_size {
             Some(size) => self.uint(size)?,
@@ -138,6 +125,28 @@ impl<W: Write> Pickler<W> {
     fn uint_entry(&mut self, key: &'static str, value: u64) -> io::Result<()> {
         self.word(key)?;
         self.uint(value)
+    }
+
+    fn text_entry(&mut self, key: &'static str, value: &str) -> io::Result<()> {
+        self.word(key)?;
+        self.text(value)
+    }
+
+    fn optional_entry(
+        &mut self,
+        key: &'static str,
+        value: Option<&str>,
+        without: &'static str,
+    ) -> io::Result<()> {
+        match value {
+            Some(value) => self.text_entry(key, value),
+            None => self.word_entry(key, without),
+        }
+    }
+
+    fn word_entry(&mut self, key: &'static str, value: &'static str) -> io::Result<()> {
+        self.word(key)?;
+        self.word(value)
     }
 
     fn bool_entry(&mut self, key: &'static str, value: bool) -> io::Result<()> {

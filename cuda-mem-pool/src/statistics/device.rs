@@ -63,13 +63,13 @@ pub struct DeviceStatistics {
 impl DeviceStatistics {
     /// Has the peaks start anew from what there is now.
     pub fn reset_peak(&mut self) {
-        self.pool_stats_mut().into_iter().for_each(PoolStat::reset_peak);
+        self.pool_stats_mut().into_iter().for_each(|(_, stat)| stat.reset_peak());
         self.oversize_mut().into_iter().for_each(Stat::reset_peak);
     }
 
     /// Has the sums and counts start anew from nothing.
     pub fn reset_accumulated(&mut self) {
-        self.pool_stats_mut().into_iter().for_each(PoolStat::reset_accumulated);
+        self.pool_stats_mut().into_iter().for_each(|(_, stat)| stat.reset_accumulated());
         self.oversize_mut().into_iter().for_each(Stat::reset_accumulated);
         self.num_alloc_retries = 0;
         self.num_ooms = 0;
@@ -78,31 +78,17 @@ impl DeviceStatistics {
         self.num_device_free = 0;
     }
 
-    fn pool_stats(&self) -> [(&'static str, PoolStat); 9] {
+    fn pool_stats_mut(&mut self) -> [(&'static str, &mut PoolStat); 9] {
         [
-            ("allocation", self.allocation),
-            ("segment", self.segment),
-            ("active", self.active),
-            ("inactive_split", self.inactive_split),
-            ("allocated_bytes", self.allocated_bytes),
-            ("reserved_bytes", self.reserved_bytes),
-            ("active_bytes", self.active_bytes),
-            ("inactive_split_bytes", self.inactive_split_bytes),
-            ("requested_bytes", self.requested_bytes),
-        ]
-    }
-
-    fn pool_stats_mut(&mut self) -> [&mut PoolStat; 9] {
-        [
-            &mut self.allocation,
-            &mut self.segment,
-            &mut self.active,
-            &mut self.inactive_split,
-            &mut self.allocated_bytes,
-            &mut self.reserved_bytes,
-            &mut self.active_bytes,
-            &mut self.inactive_split_bytes,
-            &mut self.requested_bytes,
+            ("allocation", &mut self.allocation),
+            ("segment", &mut self.segment),
+            ("active", &mut self.active),
+            ("inactive_split", &mut self.inactive_split),
+            ("allocated_bytes", &mut self.allocated_bytes),
+            ("reserved_bytes", &mut self.reserved_bytes),
+            ("active_bytes", &mut self.active_bytes),
+            ("inactive_split_bytes", &mut self.inactive_split_bytes),
+            ("requested_bytes", &mut self.requested_bytes),
         ]
     }
 
@@ -118,7 +104,8 @@ impl fmt::Display for DeviceStatistics {
         let titles = ["current", "peak", "allocated", "freed"];
         write!(f, "{:<26}", "")?;
         titles.into_iter().try_for_each(|title| write!(f, " {title:>12}"))?;
-        for (name, stat) in self.pool_stats() {
+        let mut figures = *self;
+        for (name, stat) in figures.pool_stats_mut() {
             let in_bytes = name.ends_with("_bytes");
             write_row(f, name, stat.all, in_bytes)?;
             if stat.all != Stat::default() {

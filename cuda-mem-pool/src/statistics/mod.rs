@@ -1,6 +1,6 @@
 //! Statistics of a device's allocator, with PyTorch's keys, and the counter of their peaks.
 //!
-//! What changes with each block is counted by a [`PeakCounter`], in a shard of each heap; what changes with a driver call is counted
+//! What changes with each block is counted by a counter of peaks, in a shard of each heap; what changes with a driver call is counted
 //! where that is made, in a [`DeviceStatistics`] behind the lock that is held there anyway.
 
 mod cell;

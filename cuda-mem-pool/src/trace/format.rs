@@ -32,7 +32,7 @@ pub struct Event {
     pub thread: Option<u64>,
 }
 
-/// What happened to a block. [`TraceReader`](super::TraceReader) has an example.
+/// What happened to a block. [`TraceWriter`](super::TraceWriter) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// It was allocated.
@@ -82,16 +82,16 @@ impl Header {
         for word in words.split_ascii_whitespace() {
             let pair = word.split_once('=').filter(|(key, value)| is_key(key) && is_value(value));
             let Some((key, value)) = pair else {
-                return Err(first_line(TraceErrorKind::BadPair { word: word.to_owned() }));
+                return Err(first_line(TraceErrorKind::BadPair(word.to_owned())));
             };
             if header.get(key).is_some() {
-                return Err(first_line(TraceErrorKind::DuplicateKey { key: key.to_owned() }));
+                return Err(first_line(TraceErrorKind::DuplicateKey(key.to_owned())));
             }
             header.pairs.push((key.to_owned(), value.to_owned()));
         }
         // As it would be written: with a space after the number sign.
         if header.to_string().len() > LONGEST {
-            return Err(first_line(TraceErrorKind::TooLong { most: LONGEST }));
+            return Err(first_line(TraceErrorKind::TooLong(LONGEST)));
         }
         Ok(header)
     }
@@ -145,7 +145,7 @@ impl Header {
     pub fn set(&mut self, key: &str, value: impl fmt::Display) -> Result<(), TraceError> {
         let value = value.to_string();
         if !is_key(key) || !is_value(&value) {
-            return Err(first_line(TraceErrorKind::BadPair { word: format!("{key}={value}") }));
+            return Err(first_line(TraceErrorKind::BadPair(format!("{key}={value}"))));
         }
         match self.pairs.iter_mut().find(|(own, _)| own == key) {
             Some((_, old)) => *old = value,
@@ -199,28 +199,17 @@ pub enum TraceErrorKind {
     #[error("cannot be read: {0}")]
     Io(Arc<io::Error>),
     /// The line is longer than any line of a trace.
-    #[error("is longer than the {most} bytes that it may have")]
-    TooLong {
-        /// The most bytes that a line may have.
-        most: usize,
-    },
+    #[error("is longer than the {0} bytes that it may have")]
+    TooLong(usize),
     /// The line is no text.
     #[error("is not UTF-8")]
     NotText,
     /// A word of the first line is no `key=value`.
-    #[error(
-        "{word:?} is no key=value; keys are letters, digits, `_`, `-` and `.`, values have no white space"
-    )]
-    BadPair {
-        /// The word.
-        word: String,
-    },
+    #[error("{0:?} is no key=value; keys are letters, digits, `_`, `-` and `.`, values have no white space")]
+    BadPair(String),
     /// A key stands in the first line twice.
-    #[error("the key {key:?} is there twice")]
-    DuplicateKey {
-        /// The key.
-        key: String,
-    },
+    #[error("the key {0:?} is there twice")]
+    DuplicateKey(String),
     /// A value of the first line is no number where one is asked for.
     #[error("{key}={value:?} is no {expected}")]
     BadValue {
@@ -232,11 +221,8 @@ pub enum TraceErrorKind {
         expected: &'static str,
     },
     /// The names of the columns are not there, or are others.
-    #[error("the columns are {found:?}, not op,id,size,stream[,time_us[,thread]]")]
-    BadColumns {
-        /// What is there.
-        found: String,
-    },
+    #[error("the columns are {0:?}, not op,id,size,stream[,time_us[,thread]]")]
+    BadColumns(String),
     /// An event has more or fewer columns than there are names.
     #[error("has {found} columns and not {expected}")]
     ColumnCount {
@@ -246,11 +232,8 @@ pub enum TraceErrorKind {
         expected: usize,
     },
     /// An event's kind is not known.
-    #[error("the event {found:?} is not known; there are a (allocate), f (free) and c (complete)")]
-    BadAction {
-        /// What is there.
-        found: String,
-    },
+    #[error("the event {0:?} is not known; there are a (allocate), f (free) and c (complete)")]
+    BadAction(String),
     /// A column holds no number, or one that is too large.
     #[error("{column} is {found:?}, not a whole number from 0 to {most}")]
     BadNumber {
@@ -270,32 +253,20 @@ pub enum TraceErrorKind {
         found: String,
     },
     /// An event to write allocates more than [`MAX_SIZE`].
-    #[error("{size} bytes are more than an event may allocate, {MAX_SIZE}")]
-    TooLarge {
-        /// The bytes.
-        size: u64,
-    },
+    #[error("{0} bytes are more than an event may allocate, {MAX_SIZE}")]
+    TooLarge(u64),
     /// There are more events than [`MAX_EVENTS`].
     #[error("there are more than {MAX_EVENTS} events")]
     TooMany,
     /// A block is allocated whose id was there before.
-    #[error("the block {id} was allocated before; no id is used twice")]
-    AllocatedTwice {
-        /// The block.
-        id: u64,
-    },
+    #[error("the block {0} was allocated before; no id is used twice")]
+    AllocatedTwice(u64),
     /// A block is freed that is not live.
-    #[error("the block {id} is freed and is not live")]
-    NotLive {
-        /// The block.
-        id: u64,
-    },
+    #[error("the block {0} is freed and is not live")]
+    NotLive(u64),
     /// A block completes that is not freed, or did so before.
-    #[error("the block {id} completes and is not freed, or did so before")]
-    NotPending {
-        /// The block.
-        id: u64,
-    },
+    #[error("the block {0} completes and is not freed, or did so before")]
+    NotPending(u64),
     /// A block is freed or completes on another stream than it was allocated on.
     #[error("the block {id} is of stream {allocated_on}, not {stream}")]
     OtherStream {

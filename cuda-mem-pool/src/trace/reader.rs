@@ -1,7 +1,7 @@
 //! Reads traces: lines of a source that nobody vouches for, event by event, or whole and checked.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead};
+use std::io::{BufRead, Read};
 use std::sync::Arc;
 
 use super::format::{
@@ -33,7 +33,7 @@ impl<R: BufRead> Events<R> {
         let columns = found.len();
         if columns < 4 || COLUMNS.get(..columns) != Some(&*found) {
             let found = shown(names);
-            return Err(TraceError::new(lines.number(), TraceErrorKind::BadColumns { found }));
+            return Err(TraceError::new(lines.number(), TraceErrorKind::BadColumns(found)));
         }
         Ok(Self { lines, header, columns, failed: false })
     }
@@ -82,7 +82,7 @@ fn event(line: &str, expected: usize) -> Result<Event, TraceErrorKind> {
             }
             "f" => Action::Free,
             "c" => Action::Complete,
-            other => return Err(TraceErrorKind::BadAction { found: shown(other) }),
+            other => return Err(TraceErrorKind::BadAction(shown(other))),
         },
         id: number("id", id, u64::MAX)?,
         stream: number("stream", stream, u64::MAX)?,
@@ -181,11 +181,11 @@ impl Blocks {
             Action::Allocate { .. } => {
                 return match self.by_id.insert(id, (event.stream, State::Live)) {
                     None => Ok(()),
-                    Some(_) => Err(TraceErrorKind::AllocatedTwice { id }),
+                    Some(_) => Err(TraceErrorKind::AllocatedTwice(id)),
                 };
             }
-            Action::Free => (State::Live, State::Freed, TraceErrorKind::NotLive { id }),
-            Action::Complete => (State::Freed, State::Completed, TraceErrorKind::NotPending { id }),
+            Action::Free => (State::Live, State::Freed, TraceErrorKind::NotLive(id)),
+            Action::Complete => (State::Freed, State::Completed, TraceErrorKind::NotPending(id)),
         };
         let Some((allocated_on, state)) = self.by_id.get_mut(&id).filter(|(_, state)| *state == before)
         else {
@@ -225,27 +225,16 @@ impl<R: BufRead> Lines<R> {
         self.number += 1;
         let number = self.number;
         let error = |kind| TraceError::new(number, kind);
-        loop {
-            let buffer = match self.source.fill_buf() {
-                Ok(buffer) => buffer,
-                Err(interrupted) if interrupted.kind() == io::ErrorKind::Interrupted => continue,
-                Err(failed) => return Err(error(TraceErrorKind::Io(Arc::new(failed)))),
-            };
-            let end = buffer.iter().position(|byte| *byte == b'\n');
-            let is_over = buffer.is_empty();
-            let piece = &buffer[..end.unwrap_or(buffer.len())];
-            if self.line.len() + piece.len() > LONGEST {
-                return Err(error(TraceErrorKind::TooLong { most: LONGEST }));
-            }
-            self.line.extend_from_slice(piece);
-            let used = piece.len() + usize::from(end.is_some());
-            self.source.consume(used);
-            if is_over && self.line.is_empty() {
-                return Ok(None);
-            }
-            if is_over || end.is_some() {
-                break;
-            }
+        // One more than a line may have, for the line's end.
+        let most = LONGEST as u64 + 1;
+        let read = self.source.by_ref().take(most).read_until(b'\n', &mut self.line);
+        if read.map_err(|failed| error(TraceErrorKind::Io(Arc::new(failed))))? == 0 {
+            return Ok(None);
+        }
+        if self.line.last() == Some(&b'\n') {
+            self.line.pop();
+        } else if self.line.len() > LONGEST {
+            return Err(error(TraceErrorKind::TooLong(LONGEST)));
         }
         if self.line.last() == Some(&b'\r') {
             self.line.pop();

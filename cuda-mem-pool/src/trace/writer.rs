@@ -37,10 +37,7 @@ impl<W: Write> TraceWriter<W> {
     pub fn new(mut target: W, header: &Header) -> io::Result<Self> {
         let pairs = header.to_string();
         if pairs.len() > LONGEST {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                TraceErrorKind::TooLong { most: LONGEST },
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, TraceErrorKind::TooLong(LONGEST)));
         }
         writeln!(target, "{pairs}\n{}", COLUMNS.join(","))?;
         Ok(Self { target })
@@ -55,7 +52,7 @@ impl<W: Write> TraceWriter<W> {
         let Event { action, id, stream, time_us, thread } = event;
         let size = match *action {
             Action::Allocate { size } if size > MAX_SIZE => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, TraceErrorKind::TooLarge { size }));
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, TraceErrorKind::TooLarge(size)));
             }
             Action::Allocate { size } => Some(size),
             Action::Free | Action::Complete => None,
@@ -64,7 +61,7 @@ impl<W: Write> TraceWriter<W> {
         writeln!(self.target, "{},{id},{size},{stream},{time},{thread}", action.letter())
     }
 
-    /// Has the target pass on what it holds back, and gives it back.
+    /// Flushes the target and returns it.
     ///
     /// # Errors
     ///

@@ -56,7 +56,7 @@ impl Holes {
             (0..6).map(|_| allocator.allocate_by_address(BLOCK, &stream).unwrap()).collect();
         let changes = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&changes);
-        allocator.on_backing_change(move |change| seen.lock().unwrap().push(*change));
+        allocator.attach_backing_watcher(move |change| seen.lock().unwrap().push(*change));
         let (kept, holes) = (vec![blocks[1], blocks[3], blocks[5]], vec![blocks[0], blocks[2], blocks[4]]);
         for (seed, block) in (0..).zip(&blocks) {
             write(&stream, *block, &pattern(BLOCK, seed));

@@ -73,7 +73,7 @@ fn a_watcher_meets_no_lock(context: &Context, listen: impl FnOnce(&CachingAlloca
     let asked = Arc::clone(&answered);
     listen(&all.allocator);
     let kept = all.kept[0];
-    let id = all.allocator.on_backing_change(move |change| {
+    let id = all.allocator.attach_backing_watcher(move |change| {
         drop(first.lock().unwrap().take());
         if !freed.swap(true, Ordering::SeqCst) {
             free(&allocator, mine);
@@ -160,7 +160,7 @@ fn a_watcher_gets_what_a_private_pool_has_and_no_more() {
         let outcomes = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&outcomes);
         let watcher = allocator.clone();
-        let watching = allocator.on_backing_change(move |_| {
+        let watching = allocator.attach_backing_watcher(move |_| {
             gate.open();
             other.synchronize().unwrap();
             watcher.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
@@ -236,7 +236,7 @@ fn a_watcher_waits_for_no_tracker() {
         let attached = allocator.history().attach(tracker.clone());
         let freed = AtomicBool::new(false);
         let watcher = allocator.clone();
-        let watching = allocator.on_backing_change(move |_| {
+        let watching = allocator.attach_backing_watcher(move |_| {
             if !freed.swap(true, Ordering::SeqCst) {
                 watches.send(()).unwrap();
                 free(&watcher, mine);
@@ -275,7 +275,7 @@ fn an_owner_that_is_dropped_in_a_watcher_is_not_lost() {
         let mut owners = vec![recorded];
         owners.extend((0..MANY).map(|_| allocator.allocate(1000, &all.stream).unwrap()));
         let dropped = Mutex::new(owners);
-        let watching = allocator.on_backing_change(move |_| dropped.lock().unwrap().clear());
+        let watching = allocator.attach_backing_watcher(move |_| dropped.lock().unwrap().clear());
         all.free(&all.holes);
         let block = allocator.allocate_by_address(28 * MIB, &all.stream).unwrap();
         assert!(allocator.detach(watching));
