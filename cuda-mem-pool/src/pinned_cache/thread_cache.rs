@@ -70,7 +70,7 @@ pub(super) fn push(allocator: u64, block: FreeBlock) -> Option<FreeBlock> {
 /// back. None if it cannot stay in any case.
 #[cold]
 pub(super) fn make_room(shared: &Arc<Shared>, capacity: usize) -> Option<Vec<FreeBlock>> {
-    match with(shared.id(), |cache| cache.try_with(|blocks, _| blocks.make_room(capacity))) {
+    match with(shared.id, |cache| cache.try_with(|blocks, _| blocks.make_room(capacity))) {
         Some(made) => made?,
         // The first time in this thread, or at its end.
         None => register(shared).then(Vec::new),
@@ -97,12 +97,12 @@ fn register(shared: &Arc<Shared>) -> bool {
     }
     let added = LOCAL.try_with(|local| {
         let mut caches = local.0.try_borrow_mut().ok()?;
-        if caches.iter().any(|known| known.allocator == shared.id()) {
+        if caches.iter().any(|known| known.allocator == shared.id) {
             return None;
         }
         caches.retain(|known| known.shared.strong_count() > 0);
-        let cache = Arc::new(CountedCell::new(shared.figures().shard(), Blocks::new(limit)));
-        let (allocator, weak) = (shared.id(), Arc::downgrade(shared));
+        let cache = Arc::new(CountedCell::new(shared.figures.shard(), Blocks::new(limit)));
+        let (allocator, weak) = (shared.id, Arc::downgrade(shared));
         caches.push(Known { allocator, shared: weak, cache: Arc::clone(&cache) });
         Some(cache)
     });
