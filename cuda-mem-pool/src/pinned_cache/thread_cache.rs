@@ -7,7 +7,6 @@ use cuda_mem_core::forked;
 
 use super::block::FreeBlock;
 use super::shared::Shared;
-use super::statistics::POOL;
 use crate::engine::classes;
 use crate::statistics::{CountedCell, ShardGuard};
 
@@ -139,7 +138,7 @@ impl Blocks {
         let class = self.classes.get_mut(class)?;
         // Blocks of one class of large ones differ by up to 3 %.
         let capacity = class.last().map(|last| last.capacity).filter(|capacity| *capacity >= size)?;
-        guard.allocate(POOL, capacity, capacity);
+        guard.allocate_plain(capacity);
         self.bytes -= capacity;
         class.pop()
     }
@@ -158,7 +157,7 @@ impl Blocks {
         if class.len() == class.capacity() || self.closed || self.limit - self.bytes < capacity {
             return Some(block);
         }
-        guard.free(POOL, capacity, capacity);
+        guard.free_plain(capacity);
         self.bytes += capacity;
         class.push(block);
         None
