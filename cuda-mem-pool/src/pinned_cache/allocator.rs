@@ -78,9 +78,9 @@ impl PinnedCachingAllocator {
         let shared = self.shared();
         if len <= thread_cache::LARGEST
             && !forked()
-            && !shared.pools().any_route()
+            && !shared.pools.any_route()
             && let Some(size) = classes::block_size(len)
-            && let Some(block) = thread_cache::pop(shared.id(), size)
+            && let Some(block) = thread_cache::pop(shared.id, size)
         {
             return Ok(PinnedBlock::new(block, len));
         }
@@ -105,8 +105,8 @@ impl PinnedCachingAllocator {
         let size = classes::block_size(len).ok_or(too_large)?;
         let arena = self.arena(placement);
         let shared = self.shared();
-        if arena.is_home()
-            && let Some(block) = thread_cache::pop(shared.id(), size)
+        if arena.is_home
+            && let Some(block) = thread_cache::pop(shared.id, size)
         {
             return Ok(PinnedBlock::new(block, len));
         }
@@ -151,7 +151,7 @@ impl PinnedCachingAllocator {
         if forked() {
             return Err(Error::Forked.into());
         }
-        self.shared().pools().begin(id, Arc::new(filter))
+        self.shared().pools.begin(id, Arc::new(filter))
     }
 
     /// Ends what [`PinnedCachingAllocator::begin_allocate_to_pool`] began. The pool and its memory stay. Makes no driver call.
@@ -163,7 +163,7 @@ impl PinnedCachingAllocator {
         if forked() {
             return Err(Error::Forked.into());
         }
-        self.shared().pools().end(id)
+        self.shared().pools.end(id)
     }
 
     /// Ends one use of a private pool. With the last one, when the graphs that captured its blocks were reset, its memory
@@ -180,7 +180,7 @@ impl PinnedCachingAllocator {
         if forked() {
             return Err(Error::Forked.into());
         }
-        let arenas = self.shared().pools().release(id)?;
+        let arenas = self.shared().pools.release(id)?;
         arenas.iter().for_each(|arena| arena.close());
         Ok(())
     }
@@ -194,7 +194,7 @@ impl PinnedCachingAllocator {
         if forked() {
             return Err(Error::Forked.into());
         }
-        let arenas = self.shared().pools().arenas_of(id)?;
+        let arenas = self.shared().pools.arenas_of(id)?;
         Ok(arenas.iter().fold((0, 0), |(count, bytes), arena| {
             let (blocks, in_use) = arena.in_use();
             (count + blocks, bytes + in_use)
@@ -227,13 +227,13 @@ impl PinnedCachingAllocator {
     /// What the allocator has and has done. Makes no driver call.
     #[must_use]
     pub fn statistics(&self) -> PinnedCacheStatistics {
-        if forked() { PinnedCacheStatistics::default() } else { self.shared().figures().read() }
+        if forked() { PinnedCacheStatistics::default() } else { self.shared().figures.read() }
     }
 
     /// Has the peaks of the statistics start anew from what there is now.
     pub fn reset_peak_statistics(&self) {
         if !forked() {
-            self.shared().figures().reset_peak();
+            self.shared().figures.reset_peak();
         }
     }
 
@@ -241,20 +241,20 @@ impl PinnedCachingAllocator {
     /// the times.
     pub fn reset_accumulated_statistics(&self) {
         if !forked() {
-            self.shared().figures().reset_accumulated();
+            self.shared().figures.reset_accumulated();
         }
     }
 
     /// The options it was made with.
     #[must_use]
     pub fn options(&self) -> &PinnedCacheOptions {
-        self.shared().options()
+        &self.shared().options
     }
 
     /// The context in which memory is pinned, for all contexts.
     #[must_use]
     pub fn context(&self) -> &Context {
-        self.shared().context()
+        &self.shared().context
     }
 
     #[inline]
@@ -265,10 +265,10 @@ impl PinnedCachingAllocator {
     /// Where a block is to come from.
     fn arena(&self, placement: Placement<'_>) -> Arc<Arena> {
         let shared = self.shared();
-        let numa_id = placement.numa_id.or(shared.options().numa_id);
-        let pool = shared.pools().route(placement.stream.map(cuda_mem_core::Stream::id));
+        let numa_id = placement.numa_id.or(shared.options.numa_id);
+        let pool = shared.pools.route(placement.stream.map(cuda_mem_core::Stream::id));
         let private =
-            pool.and_then(|id| shared.pools().arena(id, numa_id, || Arena::new(shared, Some(id), numa_id)));
+            pool.and_then(|id| shared.pools.arena(id, numa_id, || Arena::new(shared, Some(id), numa_id)));
         private.unwrap_or_else(|| shared.arena(numa_id))
     }
 }

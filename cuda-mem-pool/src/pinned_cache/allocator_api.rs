@@ -47,7 +47,7 @@ unsafe impl Allocator for &PinnedCachingAllocator {
         }
         let block = PinnedCachingAllocator::allocate(self, layout.size()).map_err(|_refused| AllocError)?;
         let start = block.start();
-        self.shared().lent().enter(start.addr().get() as CUdeviceptr, block);
+        self.shared().lent.enter(start.addr().get() as CUdeviceptr, block);
         Ok(NonNull::slice_from_raw_parts(start, layout.size()))
     }
 
@@ -59,6 +59,6 @@ unsafe impl Allocator for &PinnedCachingAllocator {
         // SAFETY: the caller gives back this many bytes that it had from `allocate`, and nobody uses any more.
         unsafe { start.write_bytes(0, layout.size()) };
         // Its drop gives the block back. One that is not there was none of these, against the contract: nothing is given back then.
-        let _block = self.shared().lent().take_out(start.addr().get() as CUdeviceptr, layout.size());
+        let _block = self.shared().lent.take_out(start.addr().get() as CUdeviceptr, layout.size());
     }
 }

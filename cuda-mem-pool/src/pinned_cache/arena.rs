@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::block::FreeBlock;
+use super::block::{Body, FreeBlock};
 use super::heap::Heap;
 use super::segment::Segment;
 use super::shared::Shared;
@@ -14,12 +14,12 @@ use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
 /// Memory that is never used for another pool or on another node.
 #[derive(Debug)]
 pub(super) struct Arena {
-    shared: Arc<Shared>,
-    numa_id: Option<u32>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) numa_id: Option<u32>,
     /// None for the default pool.
     pool: Option<MempoolId>,
     /// Whether its blocks may stay with the threads that free them: that of the default pool on the allocator's own node.
-    is_home: bool,
+    pub(super) is_home: bool,
     /// Small and large blocks lie in segments of their own, so that a small block keeps no large segment from going back.
     small: Mutex<Heap<Arc<Segment>>>,
     large: Mutex<Heap<Arc<Segment>>>,
@@ -37,7 +37,7 @@ impl Arena {
             shared: Arc::clone(shared),
             numa_id,
             pool,
-            is_home: pool.is_none() && numa_id == shared.options().numa_id,
+            is_home: pool.is_none() && numa_id == shared.options.numa_id,
             small: Mutex::new(Heap::new()),
             large: Mutex::new(Heap::new()),
             closed: AtomicBool::new(false),
@@ -47,22 +47,8 @@ impl Arena {
     }
 
     #[inline]
-    pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-
-    pub(super) fn numa_id(&self) -> Option<u32> {
-        self.numa_id
-    }
-
-    #[inline]
     pub(super) fn is_private(&self) -> bool {
         self.pool.is_some()
-    }
-
-    #[inline]
-    pub(super) fn is_home(&self) -> bool {
-        self.is_home
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -76,7 +62,7 @@ impl Arena {
 
     /// Counts a block that is handed out past the thread caches.
     pub(super) fn count_out(&self, bytes: usize) {
-        self.shared.figures().handed_out(bytes);
+        self.shared.figures.handed_out(bytes);
         if self.is_private() {
             let (blocks, sum) = &mut *lock(&self.in_use);
             (*blocks, *sum) = (*blocks + 1, *sum + bytes as u64);
@@ -85,7 +71,7 @@ impl Arena {
 
     /// Counts a block that is taken back past the thread caches.
     fn count_back(&self, bytes: usize) {
-        self.shared.figures().taken_back(bytes);
+        self.shared.figures.taken_back(bytes);
         if self.is_private() {
             let (blocks, sum) = &mut *lock(&self.in_use);
             (*blocks, *sum) = (*blocks - 1, *sum - bytes as u64);
@@ -111,7 +97,7 @@ impl Arena {
         if let Some(block) = refused.take_if(|block| block.kept_by.is_some()) {
             let spilled = thread_cache::make_room(&arena.shared, block.capacity);
             refused = match spilled.is_some() {
-                true => thread_cache::push(arena.shared.id(), block),
+                true => thread_cache::push(arena.shared.id, block),
                 false => Some(block),
             };
             arena.shared.put_all(spilled.into_iter().flatten());
@@ -132,24 +118,24 @@ impl Arena {
 
     /// A block of `size` bytes, which are rounded already, if one is free.
     pub(super) fn take(&self, size: usize) -> Option<FreeBlock> {
-        lock(self.heap(size)).allocate(size).map(|grant| FreeBlock::new(&grant, size))
+        lock(self.heap(size)).allocate(size).map(|grant| Body::new(&grant, size))
     }
 
     /// Adds a segment and takes a block out of it before anybody else can.
     pub(super) fn add_and_take(&self, segment: Segment, size: usize) -> Option<FreeBlock> {
         let mut heap = lock(self.heap(size));
-        if let Err(refused) = heap.add_segment(segment.bytes(), Arc::new(segment)) {
+        if let Err(refused) = heap.add_segment(segment.bytes, Arc::new(segment)) {
             // It calls the driver as it goes.
             drop(heap);
             drop(refused);
             return None;
         }
-        heap.allocate(size).map(|grant| FreeBlock::new(&grant, size))
+        heap.allocate(size).map(|grant| Body::new(&grant, size))
     }
 
     /// Adds a segment for small blocks.
     pub(super) fn add_small(&self, segment: Segment) {
-        let refused = lock(&self.small).add_segment(segment.bytes(), Arc::new(segment));
+        let refused = lock(&self.small).add_segment(segment.bytes, Arc::new(segment));
         drop(refused);
         if self.is_closed() {
             // Closed while the segment was pinned: nobody comes for it, nor trims any more.

@@ -11,7 +11,6 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,7 +81,7 @@ impl PinnedBlock {
     /// The NUMA node that it was asked to lie on.
     #[must_use]
     pub fn numa_id(&self) -> Option<u32> {
-        self.block.arena().numa_id()
+        self.block.arena().numa_id
     }
 
     /// Where the bytes start. Whether a device writes them at the moment, it does not tell.
@@ -169,7 +168,7 @@ impl PinnedBlock {
     /// What there is for `stream` to use, if it may.
     pub(super) fn admit(&self, stream: &Stream, call: &'static str) -> Result<&Body> {
         let arena = self.block.arena();
-        if stream.context().driver() != arena.shared().context().driver() {
+        if stream.context().driver() != arena.shared.context.driver() {
             return Err(Error::ForeignContext { what: "the stream" });
         }
         if stream.is_capturing()? {
@@ -247,11 +246,10 @@ impl fmt::Debug for PinnedBlock {
     }
 }
 
-/// A block that belongs to nobody, or to the [`PinnedBlock`](super::PinnedBlock) around it.
+/// A block that belongs to nobody, or to the [`PinnedBlock`] around it.
 ///
 /// One pointer, because it is moved several times on the way between a thread cache and its user, and back.
-#[derive(Debug)]
-pub(super) struct FreeBlock(Box<Body>);
+pub(super) type FreeBlock = Box<Body>;
 
 #[derive(Debug)]
 pub(super) struct Body {
@@ -269,41 +267,23 @@ pub(super) struct Body {
     pub(super) captured: AtomicBool,
 }
 
-impl FreeBlock {
-    pub(super) fn new(grant: &Grant<'_, Arc<Segment>>, size: usize) -> Self {
-        let arena = grant.segment.arena();
-        Self(Box::new(Body {
+impl Body {
+    pub(super) fn new(grant: &Grant<'_, Arc<Segment>>, size: usize) -> FreeBlock {
+        let arena = &grant.segment.arena;
+        Box::new(Self {
             segment: Arc::clone(grant.segment),
             id: grant.block,
             offset: grant.offset,
             capacity: size,
             class: classes::floor(size),
-            kept_by: arena.is_home().then(|| arena.shared().id()),
+            kept_by: arena.is_home.then(|| arena.shared.id),
             uses: Uses::new(),
             captured: AtomicBool::new(false),
-        }))
+        })
     }
-}
 
-impl Body {
     #[inline]
     pub(super) fn arena(&self) -> &Arc<Arena> {
-        self.segment.arena()
-    }
-}
-
-impl Deref for FreeBlock {
-    type Target = Body;
-
-    #[inline]
-    fn deref(&self) -> &Body {
-        &self.0
-    }
-}
-
-impl DerefMut for FreeBlock {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut Body {
-        &mut self.0
+        &self.segment.arena
     }
 }

@@ -22,33 +22,24 @@ pub(super) struct Segment {
     /// None once it is unpinned.
     memory: Option<Registered<HostMapping>>,
     start: NonNull<u8>,
-    bytes: usize,
-    arena: Arc<Arena>,
+    pub(super) bytes: usize,
+    pub(super) arena: Arc<Arena>,
 }
 
 impl Segment {
     /// Pins `bytes` bytes on the arena's node. Calls the driver.
     pub(super) fn new(arena: &Arc<Arena>, bytes: usize) -> Result<Self> {
-        let shared = arena.shared();
+        let shared = &arena.shared;
         let began = Instant::now();
         let mut options = MappingOptions::new().pages(Pages::Transparent);
-        if let Some(node) = arena.numa_id() {
+        if let Some(node) = arena.numa_id {
             options = options.numa_node(node);
         }
         let memory = HostMapping::new(bytes, &options)?;
-        let mut memory = Registered::with_options(shared.context(), memory, &RegisterOptions::new())?;
+        let mut memory = Registered::with_options(&shared.context, memory, &RegisterOptions::new())?;
         let start = NonNull::new(memory.as_mut_ptr()).unwrap_or(NonNull::dangling());
-        shared.figures().pinned(bytes, began.elapsed());
+        shared.figures.pinned(bytes, began.elapsed());
         Ok(Self { memory: Some(memory), start, bytes, arena: Arc::clone(arena) })
-    }
-
-    #[inline]
-    pub(super) fn arena(&self) -> &Arc<Arena> {
-        &self.arena
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     /// The address of the byte at `offset`, which lies in the segment.
@@ -86,7 +77,7 @@ impl Segment {
     }
 
     fn count_out(&self, began: Instant) {
-        self.arena.shared().figures().unpinned(self.bytes, began.elapsed());
+        self.arena.shared.figures.unpinned(self.bytes, began.elapsed());
     }
 }
 

@@ -22,20 +22,20 @@ use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
 #[derive(Debug)]
 pub(super) struct Shared {
     /// Names the allocator for the life of the process.
-    id: u64,
-    context: Context,
-    options: PinnedCacheOptions,
-    figures: Figures,
+    pub(super) id: u64,
+    pub(super) context: Context,
+    pub(super) options: PinnedCacheOptions,
+    pub(super) figures: Figures,
     /// The default pool, by node.
     nodes: RwLock<HashMap<Option<u32>, Arc<Arena>>>,
-    pools: Pools,
+    pub(super) pools: Pools,
     /// Those of all threads.
     caches: Mutex<Vec<Arc<ThreadCache>>>,
     pending: Pending,
     worker: Worker,
     /// The blocks of collections.
     #[cfg(feature = "allocator-api2")]
-    lent: super::resource::ByAddress,
+    pub(super) lent: super::resource::ByAddress,
     /// The last handle is gone: nobody asks for blocks any more.
     closed: AtomicBool,
 }
@@ -58,33 +58,6 @@ impl Shared {
             lent: Default::default(),
             closed: AtomicBool::new(false),
         })
-    }
-
-    #[inline]
-    pub(super) fn id(&self) -> u64 {
-        self.id
-    }
-
-    pub(super) fn context(&self) -> &Context {
-        &self.context
-    }
-
-    pub(super) fn options(&self) -> &PinnedCacheOptions {
-        &self.options
-    }
-
-    pub(super) fn figures(&self) -> &Figures {
-        &self.figures
-    }
-
-    #[cfg(feature = "allocator-api2")]
-    pub(super) fn lent(&self) -> &super::resource::ByAddress {
-        &self.lent
-    }
-
-    #[inline]
-    pub(super) fn pools(&self) -> &Pools {
-        &self.pools
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -273,7 +246,7 @@ impl Shared {
             }
             pinned => pinned?,
         };
-        let bytes = segment.bytes();
+        let bytes = segment.bytes;
         let block = arena.add_and_take(segment, size);
         self.work_ahead(arena, size);
         block.ok_or(PinnedCacheError::TooLarge { requested, most: bytes })
@@ -319,7 +292,7 @@ impl Shared {
         let ahead = heap::segment_ahead(held);
         let is_allowed =
             self.options.max_cached_bytes.is_none_or(|most| self.cached().saturating_add(ahead) <= most);
-        self.options.grow_ahead && arena.is_home() && is_allowed && heap::runs_short(arena.small_free(), held)
+        self.options.grow_ahead && arena.is_home && is_allowed && heap::runs_short(arena.small_free(), held)
     }
 }
 

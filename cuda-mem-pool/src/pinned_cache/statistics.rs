@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::primitive::{Mutex, lock};
-use crate::statistics::{DeviceStatistics, PeakCounter, PoolSize, Shard, Stat};
+use crate::statistics::{DeviceStatistics, PeakCounter, Shard, Stat};
 
 /// What an allocator has and has done. All pools and nodes together; bytes are those of whole blocks and segments.
 ///
@@ -115,9 +115,6 @@ impl PinnedCacheStatistics {
     }
 }
 
-/// The pool that all blocks count in: there are not two kinds.
-pub(super) const POOL: PoolSize = PoolSize::Small;
-
 /// The figures of one allocator.
 #[derive(Debug)]
 pub(super) struct Figures {
@@ -147,12 +144,12 @@ impl Figures {
 
     /// A block is handed out that comes from no thread's cache.
     pub(super) fn handed_out(&self, bytes: usize) {
-        self.past_caches.hold().allocate(POOL, bytes, bytes);
+        self.past_caches.hold().allocate_plain(bytes);
     }
 
     /// A block is taken back that goes to no thread's cache.
     pub(super) fn taken_back(&self, bytes: usize) {
-        self.past_caches.hold().free(POOL, bytes, bytes);
+        self.past_caches.hold().free_plain(bytes);
     }
 
     /// Claims bytes that are about to be pinned, unless more than `most` would be; whether it did.

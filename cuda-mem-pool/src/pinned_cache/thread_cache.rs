@@ -7,7 +7,6 @@ use cuda_mem_core::forked;
 
 use super::block::FreeBlock;
 use super::shared::Shared;
-use super::statistics::POOL;
 use crate::engine::classes;
 use crate::statistics::{CountedCell, ShardGuard};
 
@@ -70,7 +69,7 @@ pub(super) fn push(allocator: u64, block: FreeBlock) -> Option<FreeBlock> {
 /// back. None if it cannot stay in any case.
 #[cold]
 pub(super) fn make_room(shared: &Arc<Shared>, capacity: usize) -> Option<Vec<FreeBlock>> {
-    match with(shared.id(), |cache| cache.try_with(|blocks, _| blocks.make_room(capacity))) {
+    match with(shared.id, |cache| cache.try_with(|blocks, _| blocks.make_room(capacity))) {
         Some(made) => made?,
         // The first time in this thread, or at its end.
         None => register(shared).then(Vec::new),
@@ -97,12 +96,12 @@ fn register(shared: &Arc<Shared>) -> bool {
     }
     let added = LOCAL.try_with(|local| {
         let mut caches = local.0.try_borrow_mut().ok()?;
-        if caches.iter().any(|known| known.allocator == shared.id()) {
+        if caches.iter().any(|known| known.allocator == shared.id) {
             return None;
         }
         caches.retain(|known| known.shared.strong_count() > 0);
-        let cache = Arc::new(CountedCell::new(shared.figures().shard(), Blocks::new(limit)));
-        let (allocator, weak) = (shared.id(), Arc::downgrade(shared));
+        let cache = Arc::new(CountedCell::new(shared.figures.shard(), Blocks::new(limit)));
+        let (allocator, weak) = (shared.id, Arc::downgrade(shared));
         caches.push(Known { allocator, shared: weak, cache: Arc::clone(&cache) });
         Some(cache)
     });
@@ -139,7 +138,7 @@ impl Blocks {
         let class = self.classes.get_mut(class)?;
         // Blocks of one class of large ones differ by up to 3 %.
         let capacity = class.last().map(|last| last.capacity).filter(|capacity| *capacity >= size)?;
-        guard.allocate(POOL, capacity, capacity);
+        guard.allocate_plain(capacity);
         self.bytes -= capacity;
         class.pop()
     }
@@ -158,7 +157,7 @@ impl Blocks {
         if class.len() == class.capacity() || self.closed || self.limit - self.bytes < capacity {
             return Some(block);
         }
-        guard.free(POOL, capacity, capacity);
+        guard.free_plain(capacity);
         self.bytes += capacity;
         class.push(block);
         None

@@ -113,7 +113,7 @@ impl Signal {
 }
 
 fn run(signal: &Signal, shared: &Weak<Shared>) {
-    let interval = shared.upgrade().and_then(|shared| shared.options().poll_interval);
+    let interval = shared.upgrade().and_then(|shared| shared.options.poll_interval);
     // Since when there is something to give back that streams are in the way of.
     let mut busy_since: Option<Instant> = None;
     loop {
@@ -122,7 +122,7 @@ fn run(signal: &Signal, shared: &Weak<Shared>) {
         let task = signal.next(pause);
         let Some(shared) = shared.upgrade() else { return };
         match task {
-            Task::Work => grow_ahead(&shared, &shared.arena(shared.options().numa_id)),
+            Task::Work => grow_ahead(&shared, &shared.arena(shared.options.numa_id)),
             Task::Poll => shared.poll(),
             Task::Stop => return,
         }
@@ -140,7 +140,7 @@ fn grow_ahead(shared: &Shared, arena: &Arc<Arena>) {
         return;
     }
     // A failure here is nobody's: a request that misses meets it again, and tells it.
-    if let Ok(segment) = shared.pin(arena, heap::segment_ahead(shared.figures().held()), 0) {
+    if let Ok(segment) = shared.pin(arena, heap::segment_ahead(shared.figures.held()), 0) {
         arena.add_small(segment);
     }
 }

@@ -104,9 +104,9 @@ impl PeakCounter {
 
     /// The most active bytes ever: resets leave it, so that what a program does to its statistics changes no decision.
     pub(crate) fn peak_active_bytes(&self) -> u64 {
-        let _readers = lock_soon(&self.0.list);
-        // First what a reset moves to the other.
-        let peak = self.0.peak().active_bytes();
+        let list = lock_soon(&self.0.list);
+        // First the peak, which a reset moves to the other.
+        let peak = self.0.peak().max(list.sums().0).active_bytes();
         peak.max(u64::try_from(self.0.most_active.load(Ordering::Relaxed)).unwrap_or(0))
     }
 
@@ -133,7 +133,7 @@ impl List {
     /// What there is, and what was ever allocated.
     fn sums(&self) -> (Figures, Figures) {
         let add = |(now, allocated): (Figures, Figures), cells: &Arc<Cells>| {
-            // First what was allocated: it is never less than what there is of it.
+            // In this order: what is allocated meanwhile does not make the freed figures negative.
             (now.plus(cells.now()), allocated.plus(cells.allocated()))
         };
         self.all.iter().fold(Default::default(), add)

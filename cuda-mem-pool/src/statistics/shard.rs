@@ -114,6 +114,18 @@ impl ShardGuard<'_> {
         self.cells().free(shard, pool, bytes as i64, requested as i64);
     }
 
+    /// Counts a block, in a counter of which every shard counts in this way alone: there is one pool, and no bytes are requested.
+    #[inline]
+    pub(crate) fn allocate_plain(&self, bytes: usize) {
+        self.cells().allocate_plain(&self.shard.counter, bytes as i64);
+    }
+
+    /// As [`ShardGuard::free`], of such a block.
+    #[inline]
+    pub(crate) fn free_plain(&self, bytes: usize) {
+        self.cells().free_plain(self.shard, bytes as i64);
+    }
+
     /// A block is given back that a stream still uses: it stays active.
     pub(crate) fn request_free(&self, pool: PoolSize, bytes: usize) {
         let counter = &*self.shard.counter;
@@ -162,12 +174,11 @@ impl Drop for ShardGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         let lock = &self.shard.cells.lock;
-        let now = lock.load(Ordering::Relaxed);
         // Release: what the holder did is done for whoever has the shard, or its activity, next.
-        if now & PAUSED == 0 {
-            lock.store(now & ACTIVE, Ordering::Release);
+        if self.is_counting.get() {
+            lock.store(ACTIVE, Ordering::Release);
         } else {
-            // Somebody may be taking the activity right now.
+            // Of one that has paused somebody may be taking the activity right now.
             lock.fetch_and(!(HELD | PAUSED), Ordering::Release);
         }
     }
@@ -220,6 +231,35 @@ impl Cells {
         store(&this.now, now);
         store(&this.allocated, sum(&this.allocated, block));
         true
+    }
+
+    #[inline]
+    fn allocate_plain(&self, counter: &Inner, bytes: i64) {
+        self.touched.touch();
+        let [this, _] = &self.pools;
+        let ([blocks, sum, _], [blocks_limit, bytes_limit, _]) = (&this.now, &this.limits);
+        let now = [add(blocks, 1), add(sum, bytes)];
+        if (add(blocks_limit, -now[0]) | add(bytes_limit, -now[1])) < 0 {
+            self.pass(counter, Figures::of([1, bytes, 1, bytes, 0], Row::default()), true);
+        }
+        blocks.store(now[0], Ordering::Relaxed);
+        sum.store(now[1], Ordering::Relaxed);
+        let [blocks, sum, _] = &this.allocated;
+        blocks.store(add(blocks, 1), Ordering::Relaxed);
+        sum.store(add(sum, bytes), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn free_plain(&self, shard: &Shard, bytes: i64) {
+        self.touched.touch();
+        let [this, _] = &self.pools;
+        let ([blocks, sum, _], [blocks_floor, bytes_floor, _]) = (&this.now, &this.floors);
+        let now = [add(blocks, -1), add(sum, -bytes)];
+        if (now[0].wrapping_sub(add(blocks_floor, 0)) | now[1].wrapping_sub(add(bytes_floor, 0))) < 0 {
+            self.sink(shard, Figures::of([1, bytes, 1, bytes, 0], Row::default()));
+        }
+        blocks.store(now[0], Ordering::Relaxed);
+        sum.store(now[1], Ordering::Relaxed);
     }
 
     /// A limit is passed: whether it may be.
@@ -390,6 +430,12 @@ impl Cells {
             PoolSize::Large => (large, small),
         }
     }
+}
+
+/// What a cell has, and so much more.
+#[inline]
+fn add(cell: &AtomicI64, amount: i64) -> i64 {
+    cell.load(Ordering::Relaxed).wrapping_add(amount)
 }
 
 #[inline]

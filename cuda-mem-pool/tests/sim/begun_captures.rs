@@ -2,8 +2,9 @@
 
 use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
 use cuda_mem_pool::segments::Filter;
-use cuda_mem_pool::{MemoryResource, MempoolId};
+use cuda_mem_pool::{MemoryResource, MempoolId, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
 
 use crate::interrupted::{LIMIT, begin_to_capture, beside_legacy, capture_around_record, interrupted, until};
@@ -132,6 +133,26 @@ fn a_block_comes_back_although_a_capture_had_the_point_behind_its_uses() {
             // SAFETY: as above.
             unsafe { allocator.free_by_address(again) }.unwrap();
             again == address
+        });
+    });
+}
+
+/// As above, of pinned memory: the block and all behind it in its stream's queue waited for ever.
+#[test]
+fn pinned_blocks_come_back_although_a_capture_had_the_point_behind_their_uses() {
+    interrupted(Sim::builder(), |_, context| {
+        let options = PinnedCacheOptions::default().with_grow_ahead(false).with_max_bytes(8 * MIB);
+        let allocator = PinnedCachingAllocator::with_options(context, options);
+        let captures = Stream::new(context).unwrap();
+        assert!(!captures.as_raw().is_null());
+        let blocks = [(); 2].map(|()| allocator.allocate(4 * MIB).unwrap());
+        blocks.iter().for_each(|block| block.record_stream(&captures).unwrap());
+        capture_around_record(&captures);
+        drop(blocks);
+        // There is no more memory than they have.
+        until("both are back", || {
+            let again = [(); 2].map(|()| allocator.allocate(4 * MIB));
+            again.iter().all(Result::is_ok)
         });
     });
 }

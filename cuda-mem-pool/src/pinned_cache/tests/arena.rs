@@ -15,5 +15,5 @@ fn a_segment_that_is_pinned_ahead_for_a_closed_arena_goes_back() {
     let segment = shared.pin(&arena, 2 << 20, 0).unwrap();
     shared.close();
     arena.add_small(segment);
-    assert_eq!(shared.figures().held(), 0);
+    assert_eq!(shared.figures.held(), 0);
 }

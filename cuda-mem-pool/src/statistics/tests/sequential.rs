@@ -227,6 +227,34 @@ fn the_most_that_ever_was_active_outlives_resets() {
     assert_eq!(counter.peak_active_bytes(), 6 << 20);
 }
 
+/// Blocks of one pool are counted as those of several.
+#[test]
+fn plain_blocks_count_as_others_do() {
+    let (plain, counter) = (PeakCounter::default(), PeakCounter::default());
+    let of = |counter: &PeakCounter| [counter.shard(), counter.shard()];
+    let (plain_shards, shards) = (of(&plain), of(&counter));
+    let mut live = Vec::new();
+    let mut chance = 1u64;
+    for step in 0..4000 {
+        if step == 2000 {
+            plain.be_concurrent();
+            counter.be_concurrent();
+        }
+        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (shard, bytes) = ((chance >> 33) as usize % 2, (chance >> 40) as usize % (1 << 20));
+        if chance >> 63 == 0 || live.is_empty() {
+            plain_shards[shard].hold().allocate_plain(bytes);
+            shards[shard].hold().allocate(SMALL, bytes, 0);
+            live.push(bytes);
+        } else {
+            let bytes = live.swap_remove(bytes % live.len());
+            plain_shards[shard].hold().free_plain(bytes);
+            shards[shard].hold().free(SMALL, bytes, 0);
+        }
+        assert_eq!(read(&plain), read(&counter));
+    }
+}
+
 /// After overlaps one shard may go on alone, and then counts exactly again.
 #[test]
 fn one_that_goes_on_alone_has_exact_peaks_again() {
