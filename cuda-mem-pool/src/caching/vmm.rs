@@ -230,6 +230,7 @@ impl Backend for Vmm {
     }
 
     fn left(&mut self) -> Option<usize> {
+        self.unmap_shut();
         self.context.memory_info().ok().map(|memory| memory.free)
     }
 

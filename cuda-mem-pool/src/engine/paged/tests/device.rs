@@ -122,12 +122,6 @@ impl Device {
         pieces
     }
 
-    /// How often a stream was had wait, and whether it waits for all that the other was given.
-    pub(super) fn waits(&self, stream: u32, other: u32) -> (usize, bool) {
-        let (mine, theirs) = (&self.queues[stream as usize], &self.queues[other as usize]);
-        (mine.waits.len(), mine.clock[other as usize] >= theirs.given)
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.mapped.is_empty() && self.memory.is_empty() && self.held == 0
     }

@@ -14,8 +14,6 @@ pub(super) struct Figures {
     pub(super) line: String,
     pub(super) peak: usize,
     pub(super) ooms: u64,
-    /// Driver calls after the first third of the trace, for ten thousand allocations.
-    pub(super) late_calls: f64,
 }
 
 fn text(name: &str) -> String {
@@ -143,7 +141,7 @@ impl Trace {
             slowest.as_secs_f64() * 1e6,
             source.metadata_bytes() + heaps.values().map(StreamHeap::metadata_bytes).sum::<usize>(),
         );
-        Figures { ratio, share, line, peak, ooms, late_calls }
+        Figures { ratio, share, line, peak, ooms }
     }
 }
 
