@@ -272,6 +272,10 @@ impl PeakCounter {
         lock_soon(&self.0.tier).is_concurrent
     }
 
+    pub(crate) fn is_active(&self, shard: &Shard) -> bool {
+        lock_soon(&self.0.tier).active.iter().any(|cells| Arc::ptr_eq(cells, shard.cells()))
+    }
+
     pub(crate) fn shards(&self) -> usize {
         lock_soon(&self.0.list).all.len()
     }

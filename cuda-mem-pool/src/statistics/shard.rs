@@ -20,8 +20,6 @@ use crate::primitive::{AtomicUsize, Exclusive, Ordering, wait_a_moment};
 const HELD: usize = 1;
 /// Its holder may count.
 const ACTIVE: usize = 2;
-/// Its holder has said that it does not count: the activity may be taken from it.
-const PAUSED: usize = 4;
 
 /// A lock, and what its holders count. What was counted stays when it is dropped.
 #[derive(Debug)]
@@ -83,6 +81,13 @@ impl Shard {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+impl Shard {
+    pub(super) fn cells(&self) -> &Arc<Cells> {
+        &self.cells
+    }
+}
+
 impl Drop for Shard {
     fn drop(&mut self) {
         // In a forked child all of it is the parent's, and whoever has the lock below may not run there.
@@ -140,14 +145,6 @@ impl ShardGuard<'_> {
         self.cells().change(counter, pool, [0, 0, (requested as i64).wrapping_neg()], pending);
     }
 
-    /// Has the shard still, and may wait until it counts again. For those who call the driver meanwhile; nobody should.
-    pub(crate) fn disarm(&self) {
-        if self.is_counting.take() {
-            // Release: what was counted is seen by whoever takes the activity.
-            self.shard.cells.lock.fetch_or(PAUSED, Ordering::Release);
-        }
-    }
-
     /// The counters, once they may be written.
     #[inline]
     fn cells(&self) -> &Cells {
@@ -161,11 +158,9 @@ impl ShardGuard<'_> {
     #[inline(never)]
     fn begin_counting(&self) {
         let Shard { counter, cells } = self.shard;
-        // Nobody else changes the word of a shard whose holder has not paused.
-        if cells.lock.fetch_and(!PAUSED, Ordering::Acquire) & ACTIVE == 0 {
-            counter.activate(cells);
-            cells.lock.store(ACTIVE | HELD, Ordering::Relaxed);
-        }
+        counter.activate(cells);
+        // Nobody else changes the word of a shard that somebody has.
+        cells.lock.store(ACTIVE | HELD, Ordering::Relaxed);
         self.is_counting.set(true);
     }
 }
@@ -173,14 +168,9 @@ impl ShardGuard<'_> {
 impl Drop for ShardGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        let lock = &self.shard.cells.lock;
+        let left = if self.is_counting.get() { ACTIVE } else { 0 };
         // Release: what the holder did is done for whoever has the shard, or its activity, next.
-        if self.is_counting.get() {
-            lock.store(ACTIVE, Ordering::Release);
-        } else {
-            // Of one that has paused somebody may be taking the activity right now.
-            lock.fetch_and(!(HELD | PAUSED), Ordering::Release);
-        }
+        self.shard.cells.lock.store(left, Ordering::Release);
     }
 }
 
@@ -369,7 +359,7 @@ impl Cells {
     /// As [`Cells::deactivate`], unless somebody counts.
     pub(super) fn try_deactivate(&self) -> bool {
         let mut now = self.lock.load(Ordering::Relaxed);
-        while now & (HELD | PAUSED) != HELD {
+        while now & HELD == 0 {
             // Acquire: what was counted is seen.
             match self.lock.compare_exchange_weak(now, now & !ACTIVE, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return true,

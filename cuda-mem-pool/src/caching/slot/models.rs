@@ -53,7 +53,6 @@ impl Shared {
     fn is_whole(&self) -> bool {
         let free = self.heap.with(|heap, guard| {
             self.drain(heap, guard);
-            guard.disarm();
             heap.free_bytes()
         });
         free == SLAB && self.counter.active_bytes() == 0
