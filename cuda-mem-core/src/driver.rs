@@ -12,7 +12,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use cuda_mem_sys::{CUcontext, CUresult, Table};
 
@@ -51,17 +52,22 @@ struct State {
     deferred: Deferred,
     when_idle: WhenIdle,
     constants: Constants,
+    /// Milliseconds for which a wait is repeated that the driver refuses.
+    patience: AtomicU64,
 }
+
+/// For so many milliseconds a wait is repeated that the driver refuses, before its work counts as running for ever.
+const PATIENCE: u64 = 60_000;
 
 type ReleaseFailureHook = dyn Fn(&Error) + Send + Sync;
 
-/// Every driver that was initialised, so that one table gives one driver.
+/// Every driver that was initialised, so that one library gives one driver.
 static DRIVERS: Mutex<Vec<&'static State>> = Mutex::new(Vec::new());
 
 impl Driver {
     /// The system's driver, loaded and initialised at the first call.
     ///
-    /// Which library that is, see [`Table::system`]. Wraps
+    /// [`Table::system`] says which library that is. Wraps
     /// [`cuInit`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__INITIALIZE.html).
     ///
     /// # Capture
@@ -73,20 +79,12 @@ impl Driver {
     /// [`Error::Load`] without a driver of CUDA 12.2 or newer, [`Error::Driver`] if it does not initialise (no device, say),
     /// [`Error::Forked`] in a forked child. A failure is not remembered: the next call tries again.
     pub fn system() -> Result<Self> {
-        static SYSTEM: OnceLock<&'static Table> = OnceLock::new();
         refuse_forked()?;
-        let table = match SYSTEM.get() {
-            Some(table) => table,
-            None => {
-                let table = Table::system().map_err(Arc::new)?;
-                // Of two threads that come first at once, one table stays unused; it is small and there is no third time.
-                SYSTEM.get_or_init(|| Box::leak(Box::new(table)))
-            }
-        };
-        Self::over(table)
+        Self::over(Table::system().map_err(Arc::new)?)
     }
 
-    /// The driver of a table, initialised if it was not yet. The same table always gives the same driver.
+    /// The driver behind a table, initialised if it was not yet. All tables of one library ([`Table::library`]) give the same driver,
+    /// which calls through the first of them.
     ///
     /// # Errors
     ///
@@ -116,6 +114,7 @@ impl Driver {
             deferred: Deferred::default(),
             when_idle: WhenIdle::default(),
             constants: Constants::default(),
+            patience: AtomicU64::new(PATIENCE),
         });
         let driver = Self { state: Box::leak(state) };
         drivers.push(driver.state);
@@ -130,7 +129,8 @@ impl Driver {
 
     fn known(drivers: &[&'static State], table: &'static Table) -> Option<Self> {
         // Only tests know many, and ask for the last one.
-        drivers.iter().rev().find(|state| ptr::eq(state.table, table)).map(|state| Self { state })
+        let library = table.library();
+        drivers.iter().rev().find(|state| state.table.library() == library).map(|state| Self { state })
     }
 
     /// The functions of this driver.
@@ -244,13 +244,24 @@ impl Driver {
         drop(replaced);
     }
 
+    /// How long a wait is repeated that the driver refuses, a minute as a rule: for tests of what comes then.
+    #[doc(hidden)]
+    pub fn set_patience(self, patience: Duration) {
+        let milliseconds = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        self.state.patience.store(milliseconds, Ordering::Relaxed);
+    }
+
+    pub(crate) fn patience(self) -> Duration {
+        Duration::from_millis(self.state.patience.load(Ordering::Relaxed))
+    }
+
     /// Runs a release, twice if the first try fails by itself.
     ///
     /// A code that tells of a lost context may be that of earlier work, returned by a call that did act: then a second try
     /// would release something else. Any other code is the call's own, and it did nothing.
     pub(crate) fn attempt(self, mut release: impl FnMut() -> Result<()>) -> Result<()> {
         match release() {
-            Err(Error::Driver(error)) if !error.context_is_lost() => release(),
+            Err(Error::Driver(error)) if !error.context_is_lost() && !error.is_end() => release(),
             result => result,
         }
     }

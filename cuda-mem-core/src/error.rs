@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cuda_mem_sys::{CUresult, LoadError, MissingFunction, Table};
 
@@ -159,9 +160,17 @@ pub enum Error {
     /// The owner of a stream has said that it ends, so that nobody can name it any more ([`Stream::disown`](crate::Stream::disown)).
     #[error("the stream was disowned: its owner has said that it ends")]
     Disowned,
+    /// The driver kept refusing to wait for work, which may run on: its memory was not given back.
+    #[error("the driver refused for {} s to wait for work, whose memory is not given back: {refusal}", waited.as_secs())]
+    StillInUse {
+        /// For how long it was asked.
+        waited: Duration,
+        /// What it said last.
+        refusal: Box<Self>,
+    },
     /// A wait took longer than it was allowed to.
     #[error("the wait did not end within {} ms", .0.as_millis())]
-    Timeout(std::time::Duration),
+    Timeout(Duration),
     /// A value that an option does not take.
     #[error("{option} is {value}; accepted are {} to {}", accepted.start(), accepted.end())]
     NotAccepted {
@@ -204,6 +213,11 @@ pub enum Error {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// The current memory pool is neither the driver's own nor one that was made here, so that its owner may destroy it at any moment.
+    #[error(
+        "the current memory pool is another library's; name it with MemoryPool::borrow_raw while its owner keeps it"
+    )]
+    ForeignPool,
     /// Memory of another process is not what it was said to be.
     #[error("{what} of the imported memory is {found}, and was declared as {declared}")]
     NotAsDeclared {
@@ -333,6 +347,7 @@ impl Error {
             Self::AlreadyRegistered { .. } => Some(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED),
             Self::NotMapped { .. } | Self::NoPage { .. } => Some(CUresult::CUDA_ERROR_INVALID_VALUE),
             Self::LockLimit { code, .. } => Some(*code),
+            Self::StillInUse { refusal, .. } => refusal.code(),
             _ => None,
         }
     }
@@ -354,13 +369,13 @@ impl Error {
 /// let device = DeviceBuffer::<u8>::zeroed(&stream, 4)?;
 /// let refused = Transfer::upload(&stream, vec![1u8, 2, 3], &device.whole()).unwrap_err();
 /// assert!(matches!(refused.error, Error::LengthMismatch { .. }));
-/// assert_eq!(refused.owner, [1, 2, 3]);
+/// assert_eq!(refused.owner, Some(vec![1, 2, 3]));
 /// # Ok::<(), Error>(())
 /// ```
 pub struct Refused<O> {
     /// Why it was refused.
     pub error: Error,
-    /// What was passed in, as it was.
+    /// What was passed in, as it was. An option is none if a device may still use the memory: then it is leaked.
     pub owner: O,
 }
 
@@ -473,14 +488,18 @@ impl DriverError {
         Self { call, code, name, text, bytes: None }
     }
 
-    /// Whether the code says that the context is gone, and with it everything that ran there. These codes are reported by
-    /// whatever call comes next.
+    /// Whether the code says that the context is lost, and that nothing runs there any more. Such a code is reported by whatever call
+    /// comes next.
+    ///
+    /// These are the codes of which [the manual](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html) says that the
+    /// context cannot be used any more or that every later call returns them (226, 700, 702, 710, 714 to 719, 721, 810), that the context
+    /// was destroyed (709), and the two of memory and links after which the driver ends the work of the context by itself
+    /// ([214](https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html), [220](https://docs.nvidia.com/deploy/xid-errors/index.html)).
     #[must_use]
     pub fn context_is_lost(&self) -> bool {
         matches!(
             self.code,
-            CUresult::CUDA_ERROR_DEINITIALIZED
-                | CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
+            CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
                 | CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE
                 | CUresult::CUDA_ERROR_CONTAINED
                 | CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
@@ -493,7 +512,14 @@ impl DriverError {
                 | CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE
                 | CUresult::CUDA_ERROR_INVALID_PC
                 | CUresult::CUDA_ERROR_LAUNCH_FAILED
+                | CUresult::CUDA_ERROR_TENSOR_MEMORY_LEAK
+                | CUresult::CUDA_ERROR_MPS_CLIENT_TERMINATED
         )
+    }
+
+    /// Whether the process ends, and the driver with it. What runs then runs on for a while.
+    pub(crate) fn is_end(&self) -> bool {
+        self.code == CUresult::CUDA_ERROR_DEINITIALIZED
     }
 
     /// Whether the code says that a capture is in the way.

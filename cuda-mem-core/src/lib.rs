@@ -67,7 +67,7 @@ pub use driver::Driver;
 pub use element::DeviceCopy;
 pub use error::{DriverError, Error, Refused, RegisteredBy, Result};
 pub use event::Event;
-pub use fence::{Fence, FenceLine};
+pub use fence::{Fence, FenceLine, ReservedFence};
 pub use fork::forked;
 pub use host::PinnedBuffer;
 pub use late_reports::LateReports;

@@ -3,7 +3,7 @@
 use crate::capture::Relaxed;
 use crate::error::Result;
 use crate::event::Event;
-use crate::stream::{Stream, until_quiet};
+use crate::stream::{Quiet, Stream, until_quiet};
 
 /// A point in a stream. Unlike the stream it can be waited for from any thread, and while the stream captures.
 #[derive(Debug)]
@@ -23,11 +23,11 @@ impl Marker {
     }
 
     /// Puts the point behind what the stream was given by now. If the driver does not take it, waits for the stream at once.
-    pub(crate) fn set(&self) -> Result<()> {
-        self.stream.record(&self.event).inspect_err(|_| {
-            // The record's error is the one to tell; draining is for the memory's sake.
-            let _ = self.stream.drain();
-        })
+    pub(crate) fn set(&self) -> Quiet {
+        match self.stream.record(&self.event) {
+            Ok(()) => Quiet::Yes(Ok(())),
+            Err(error) => self.stream.drain().behind(error),
+        }
     }
 
     /// Whether the point was reached.
@@ -35,8 +35,8 @@ impl Marker {
         self.event.is_complete()
     }
 
-    /// Waits until nothing before the point runs any more. See [`until_quiet`] for what the result means.
-    pub(crate) fn wait(&self) -> Result<()> {
+    /// Waits until nothing before the point runs any more.
+    pub(crate) fn wait(&self) -> Quiet {
         let _relaxed = Relaxed::enter(self.stream.driver()).ok();
         until_quiet(&self.stream, || self.event.synchronize())
     }

@@ -50,7 +50,8 @@ use crate::stream::Stream;
 /// # Errors
 ///
 /// What `body` returns, else the first failure among the waits ([`Error::Driver`], with the code of work that failed) and the
-/// unregistrations.
+/// unregistrations. If the driver refuses for a minute to wait for a copy, the process is aborted with a message: the memory
+/// goes back to its owner when this returns, and a device may use it still.
 pub fn scope<'env, R>(
     context: &Context,
     body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R>,
@@ -205,11 +206,11 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock, so that the point of one copy is not set before another's.
         if let Some(known) = state.copies.iter().find(|marker| marker.stream().ends_with(stream)) {
-            return enqueue().mark(known);
+            return enqueue().mark(known).or_abort(call);
         }
         let marker = Marker::new(stream)?;
         // Kept only behind a copy: until then its event, which others had before, may stand for whatever they recorded.
-        enqueue().mark(&marker)?;
+        enqueue().mark(&marker).or_abort(call)?;
         state.copies.push(marker);
         Ok(())
     }
@@ -223,7 +224,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         let State { copies, registrations } = &mut *state;
         let mut result = Ok(());
         for copy in copies.drain(..) {
-            result = result.and(copy.wait());
+            result = result.and(copy.wait().or_abort("scope"));
         }
         let driver = self.context.driver();
         for mut registration in registrations.drain(..) {

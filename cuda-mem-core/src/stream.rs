@@ -44,7 +44,7 @@ pub use capture_past::CapturePast;
 pub use capture_point::{CaptureId, CapturePoint};
 pub(crate) use known::{KnownStreams, Points};
 use naming::{Named, Naming};
-pub(crate) use order::until_quiet;
+pub(crate) use order::{Quiet, until_quiet};
 
 /// The first driver on which stream calls were seen to need no current context.
 const NEEDS_NO_CURRENT_CONTEXT: i32 = 13000;
@@ -218,14 +218,15 @@ impl Stream {
     /// A stream of somebody else (PyTorch, cudarc, …), which they keep alive and own.
     ///
     /// Takes an untyped pointer, so that any binding's `CUstream` can be passed. The handles 0, 1 and 2 name default
-    /// streams and are recognised.
+    /// streams and are recognised. 0 is the legacy one, as in every [`Table`](crate::sys::Table): code that was compiled for
+    /// per-thread default streams means [`Stream::per_thread`] by it.
     ///
     /// # Safety
     ///
     /// `raw` must be a stream of `context`, and stay valid for as long as the result, its clones and whatever was used on
     /// them exist; memory that was dropped during a capture exists until [`Driver::reclaim`] has returned 0. Any thread may ask
     /// the driver about it at any time until then, or until [`Stream::disown`] has returned for each value that this function
-    /// gave for it.
+    /// gave for it. Whoever captures it begins and ends no capture while another thread is in a call here that gives it work.
     ///
     /// # Errors
     ///
@@ -271,7 +272,8 @@ impl Stream {
     /// stream only in its thread.
     ///
     /// Code that captures the stream into a graph through this handle answers for what the graph uses. Calls here that
-    /// would put memory into a graph are [`Error::Capturing`] meanwhile.
+    /// would put memory into a graph are [`Error::Capturing`] meanwhile, and invalidate a capture that began while they ran. No capture
+    /// may begin and end while another thread is in such a call.
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
         self.lend();

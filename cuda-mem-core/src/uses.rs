@@ -389,9 +389,9 @@ impl Use {
         match self.known_point().map(|mark| mark.event()).or(own.as_ref()) {
             Some(event) => {
                 let _relaxed = Relaxed::enter(self.stream.driver()).ok();
-                until_quiet(&self.stream, || event.synchronize())
+                until_quiet(&self.stream, || event.synchronize()).result()
             }
-            None => self.stream.drain(),
+            None => self.stream.drain().result(),
         }
     }
 
@@ -433,5 +433,35 @@ impl Use {
             self.event = None;
         }
         answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Driver;
+    use cuda_mem_sim::Sim;
+
+    /// The uses of a part are the whole's: a later reader waits for who wrote the part.
+    #[test]
+    fn a_writer_stays_a_writer_among_the_uses_of_a_larger_piece() {
+        let sim = Sim::builder().record(true).build();
+        let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+        let stream = || Stream::new(&context).unwrap();
+        let (writer, also_reads, reader) = (stream(), stream(), stream());
+        let part = |stream: &Stream| {
+            let part = Uses::new();
+            part.begin(stream, Access::Write).unwrap().end().unwrap();
+            part
+        };
+        let whole = Uses::new();
+        whole.absorb(part(&writer));
+        whole.begin(&also_reads, Access::Read).unwrap().end().unwrap();
+        let waits = || sim.log().count("cuStreamWaitEvent");
+        assert_eq!(waits(), 1);
+        // One that is known as a reader becomes a writer.
+        whole.absorb(part(&also_reads));
+        whole.begin(&reader, Access::Read).unwrap().end().unwrap();
+        assert_eq!(waits(), 3);
     }
 }

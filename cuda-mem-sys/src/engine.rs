@@ -75,7 +75,10 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Library { name, variable, reason } => {
-                write!(f, "{name} could not be opened ({reason}); set {variable} to the library's path or folder")
+                write!(
+                    f,
+                    "{name} could not be opened ({reason}); set {variable} to the library's path or folder"
+                )
             }
             Self::NotTheLibrary { library, symbol } => write!(f, "this is no {library}: it has no {symbol}"),
             Self::VersionQuery { library, code } => {

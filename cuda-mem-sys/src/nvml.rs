@@ -184,7 +184,10 @@ impl Table {
     pub fn system() -> Result<Self, LoadError> {
         // SAFETY: the initialisers of the system's library may run: the documentation says who vouches for them.
         let library = unsafe { libloading::Library::new(LIBRARY_NAME) };
-        let library = library.map_err(|error| LoadError::Library { name: LIBRARY_NAME, reason: crate::table::reason(&error) })?;
+        let library = library.map_err(|error| LoadError::Library {
+            name: LIBRARY_NAME,
+            reason: crate::table::reason(&error),
+        })?;
         // Never unloaded: the table hands out its addresses.
         let library = ManuallyDrop::new(library);
         let lookup = |symbol: &CStr| {

@@ -209,7 +209,8 @@ impl Table {
             let mut status = CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
             let (name, version) = (function.name.as_ptr(), function.version);
             // SAFETY: a terminated name, one address and one status to write; may be called before cuInit.
-            let result = unsafe { get_proc_address(name, &mut address, version, flags.0.into(), &mut status) };
+            let result =
+                unsafe { get_proc_address(name, &mut address, version, flags.0.into(), &mut status) };
             let found = CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SUCCESS;
             if result == CUresult::CUDA_SUCCESS && status == found && !address.is_null() {
                 return address;

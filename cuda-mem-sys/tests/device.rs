@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::Write;
 use std::ptr;
 
-use cuda_mem_sys::{CU_STREAM_PER_THREAD, CUstream, CUcontext, CUdevice, CUdeviceptr, CUresult, Table};
+use cuda_mem_sys::{CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream, Table};
 
 /// The driver, initialised; None where there is none and none was promised.
 fn driver() -> Option<&'static Table> {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use common::{Machine, NOT_READY, code, ok};
 use cuda_mem_sys::{
-    CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUdriverProcAddress_flags, CUresult, CUstream, PFN_cuGetProcAddress_v12000,
-    PFN_cuStreamGetId_v12000,
+    CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUdriverProcAddress_flags, CUresult, CUstream,
+    PFN_cuGetProcAddress_v12000, PFN_cuStreamGetId_v12000,
 };
 
 #[test]

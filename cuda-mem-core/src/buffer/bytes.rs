@@ -13,8 +13,11 @@ use cuda_mem_sys::{CUdeviceptr, CUstream};
 use super::device::Block;
 use crate::error::{Error, Result, WithBytes, call};
 use crate::marker::Marker;
-use crate::stream::Stream;
+use crate::stream::{Quiet, Stream};
 use crate::uses::Access;
+
+/// What a stream that captures refuses.
+const COPYING: &str = "a copy of memory that no graph keeps";
 
 /// A part of a device buffer whose elements do not matter.
 #[derive(Debug, Clone, Copy)]
@@ -89,8 +92,11 @@ impl<'b> DeviceBytes<'b> {
                 Ok(begun) => begun,
                 Err(error) => return Enqueued::Nothing(error),
             };
+        if let Err(error) = stream.refuse_capturing(COPYING) {
+            return Enqueued::Nothing(error);
+        }
         let copied = copy(self.address, self.len, entered.raw()).with_bytes(self.len);
-        match copied.and_then(|()| open.end()) {
+        match copied.and_then(|()| open.end()).and_then(|()| stream.spoil_capture(COPYING)) {
             Ok(()) => Enqueued::Copy,
             Err(error) => Enqueued::Perhaps(error),
         }
@@ -110,28 +116,20 @@ pub(crate) enum Enqueued {
 
 impl Enqueued {
     /// Waits until the copy does not run any more, for callers in the relaxed capture mode.
-    pub(crate) fn wait(self, stream: &Stream) -> Result<()> {
+    pub(crate) fn wait(self, stream: &Stream) -> Quiet {
         match self {
             Self::Copy => stream.drain_relaxed(),
-            Self::Nothing(error) => Err(error),
-            Self::Perhaps(error) => {
-                // The first error is the one to tell; draining is for the memory's sake.
-                let _ = stream.drain_relaxed();
-                Err(error)
-            }
+            Self::Nothing(error) => Quiet::Yes(Err(error)),
+            Self::Perhaps(error) => stream.drain_relaxed().behind(error),
         }
     }
 
     /// Puts `marker` behind the copy. After an error nothing of the copy runs any more.
-    pub(crate) fn mark(self, marker: &Marker) -> Result<()> {
+    pub(crate) fn mark(self, marker: &Marker) -> Quiet {
         match self {
             Self::Copy => marker.set(),
-            Self::Nothing(error) => Err(error),
-            Self::Perhaps(error) => {
-                // As in `wait`.
-                let _ = marker.stream().drain();
-                Err(error)
-            }
+            Self::Nothing(error) => Quiet::Yes(Err(error)),
+            Self::Perhaps(error) => marker.stream().drain().behind(error),
         }
     }
 }

@@ -83,11 +83,13 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// The driver forbids allocation in every thread while any captures globally, unless the thread is in the relaxed mode.
     fn allocate(stream: &Stream, len: usize, _relaxed: &Relaxed) -> Result<Self> {
         let bytes = size_of_elements::<T>(len)?;
-        stream.refuse_capturing("allocating device memory")?;
+        const CALL: &str = "allocating device memory";
+        stream.refuse_capturing(CALL)?;
         stream.driver().reclaim();
         let mut address = 0;
         if bytes > 0 {
             let entered = stream.enter()?;
+            stream.refuse_capturing(CALL)?;
             // SAFETY: one address to write; a live stream.
             unsafe { call!(stream.driver(), cuMemAllocAsync(&mut address, bytes, entered.raw())) }
                 .with_bytes(bytes)?;
@@ -95,6 +97,8 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         let block = Block { address, home: stream.clone(), uses: Uses::default(), source: None };
         let mut buffer = Self { block: ManuallyDrop::new(block), len, _elements: PhantomData };
         buffer.block.uses = Uses::starting_on(stream)?;
+        // A node of a graph would have it, which the free behind the capture's end is refused for.
+        stream.spoil_capture(CALL)?;
         Ok(buffer)
     }
 
@@ -112,7 +116,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// As [`DeviceBuffer::uninit`].
     pub fn zeroed(stream: &Stream, len: usize) -> Result<Self> {
         let buffer = Self::uninit(stream, len)?;
-        buffer.whole().fill(stream, 0)?;
+        buffer.whole().fill_bytes(stream, 0)?;
         Ok(buffer)
     }
 
@@ -128,7 +132,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     pub fn from_slice(stream: &Stream, source: &[T]) -> Result<Self> {
         let relaxed = Relaxed::enter(stream.driver())?;
         let buffer = Self::allocate(stream, source.len(), &relaxed)?;
-        buffer.whole().copy_from_slice_checked(stream, source, &relaxed)?;
+        buffer.whole().copy_from_slice_relaxed(stream, source, &relaxed)?;
         Ok(buffer)
     }
 

@@ -18,7 +18,7 @@ use crate::capture::Relaxed;
 use crate::element::DeviceCopy;
 use crate::error::{Error, Result, WithBytes, call};
 use crate::host::HostMemory;
-use crate::stream::Stream;
+use crate::stream::{Quiet, Stream};
 use crate::uses::Access;
 
 /// So much of a file is in memory at once, on its way to a device.
@@ -108,11 +108,11 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     pub fn copy_from_slice(&self, stream: &Stream, source: &[T]) -> Result<()> {
         let relaxed = Relaxed::enter(stream.driver())?;
         stream.refuse_capturing("DeviceRange::copy_from_slice")?;
-        self.copy_from_slice_checked(stream, source, &relaxed)
+        self.copy_from_slice_relaxed(stream, source, &relaxed)
     }
 
-    /// Copies on a stream that was just seen not to capture.
-    pub(super) fn copy_from_slice_checked(
+    /// Copies in the relaxed capture mode.
+    pub(super) fn copy_from_slice_relaxed(
         &self,
         stream: &Stream,
         source: &[T],
@@ -120,7 +120,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     ) -> Result<()> {
         // SAFETY: the source is borrowed until the copy was waited for.
         let copied = unsafe { self.upload(stream, source.as_ptr().cast::<u8>(), size_of_val(source)) };
-        copied.wait(stream)
+        copied.wait(stream).or_abort("DeviceRange::copy_from_slice")
     }
 
     /// Copies it into `target`, and returns when the bytes are there.
@@ -141,7 +141,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         let bytes = size_of_val(target);
         // SAFETY: the target is borrowed mutably until the copy was waited for, and `DeviceCopy` makes any bytes valid.
         let copied = unsafe { self.download(stream, target.as_mut_ptr().cast::<u8>(), bytes) };
-        copied.wait(stream)
+        copied.wait(stream).or_abort("DeviceRange::copy_to_slice")
     }
 
     /// Copies the elements of `source` into it, on the device. The two must not overlap.
@@ -157,7 +157,8 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     ///
     /// [`Error::LengthMismatch`], [`Error::Overlapping`], those of [`DeviceBuffer::on`], [`Error::Driver`].
     pub fn copy_from(&self, stream: &Stream, source: &DeviceRange<'_, T>) -> Result<()> {
-        stream.refuse_capturing("DeviceRange::copy_from")?;
+        const CALL: &str = "DeviceRange::copy_from";
+        stream.refuse_capturing(CALL)?;
         let bytes = self.size_bytes();
         expect_equal(source.size_bytes(), bytes)?;
         if bytes == 0 {
@@ -170,6 +171,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         let written = self.buffer.block().begin(stream, Access::Write)?;
         let (driver, to, from) = (stream.driver(), self.buffer.context(), source.buffer.context());
         let entered = stream.enter_context()?;
+        stream.refuse_capturing(CALL)?;
         let copied = if to == from {
             // SAFETY: both ranges lie in live buffers of `bytes` bytes, whose releases are ordered behind this stream.
             unsafe { call!(driver, cuMemcpyDtoDAsync(self.as_raw(), source.as_raw(), bytes, entered.raw())) }
@@ -185,7 +187,8 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         };
         copied.with_bytes(bytes)?;
         read.end()?;
-        written.end()
+        written.end()?;
+        stream.spoil_capture(CALL)
     }
 
     /// Sets each of its bytes to `value`.
@@ -201,22 +204,20 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     ///
     /// Those of [`DeviceBuffer::on`], [`Error::Driver`].
     pub fn fill_bytes(&self, stream: &Stream, value: u8) -> Result<()> {
-        stream.refuse_capturing("DeviceRange::fill_bytes")?;
-        self.fill(stream, value)
-    }
-
-    /// Fills on a stream that was just seen not to capture.
-    pub(super) fn fill(&self, stream: &Stream, value: u8) -> Result<()> {
+        const CALL: &str = "DeviceRange::fill_bytes";
+        stream.refuse_capturing(CALL)?;
         let bytes = self.size_bytes();
         if bytes == 0 {
             return Ok(());
         }
         let written = self.buffer.block().begin(stream, Access::Write)?;
         let entered = stream.enter_context()?;
+        stream.refuse_capturing(CALL)?;
         // SAFETY: `bytes` bytes of a live buffer, whose release is ordered behind this stream.
         unsafe { call!(stream.driver(), cuMemsetD8Async(self.as_raw(), value, bytes, entered.raw())) }
             .with_bytes(bytes)?;
-        written.end()
+        written.end()?;
+        stream.spoil_capture(CALL)
     }
 
     /// Puts a copy of `bytes` bytes of any host memory, from the byte `offset` on, into the stream.
@@ -261,7 +262,14 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
             file.read_exact_at(&mut memory, at)
                 .map_err(|error| Error::Io { call: "pread", source: error.into() })?;
             // SAFETY: as many bytes as the part has, which live until the copy was waited for.
-            unsafe { part.upload(stream, memory.as_ptr()) }.wait(stream)?;
+            match unsafe { part.upload(stream, memory.as_ptr()) }.wait(stream) {
+                Quiet::Yes(copied) => copied?,
+                Quiet::Unknown(error) => {
+                    // The device may read it still.
+                    std::mem::forget(memory);
+                    return Err(error);
+                }
+            }
         }
         Ok(())
     }

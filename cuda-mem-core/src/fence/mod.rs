@@ -21,7 +21,7 @@ use crate::stream_mem::{self, WaitFlags};
 
 use line::Line;
 
-pub use line::FenceLine;
+pub use line::{FenceLine, ReservedFence};
 pub use words::{SharedWords, poison_word};
 
 /// A point that streams and the host can wait for.
@@ -89,7 +89,8 @@ impl Fence {
     /// [`Error::Poisoned`] if it is poisoned already, [`Error::ForeignContext`], [`Error::Driver`], [`Error::WrongThread`],
     /// [`Error::Forked`].
     pub fn hold_up(&self, stream: &Stream) -> Result<()> {
-        stream.refuse_capturing("Fence::hold_up")?;
+        const CALL: &str = "Fence::hold_up";
+        stream.refuse_capturing(CALL)?;
         match &self.kind {
             Kind::Event(event) => stream.wait_uncaptured(event),
             Kind::Word { line, generation } => {
@@ -97,8 +98,9 @@ impl Fence {
                     return Ok(());
                 }
                 let given = || line.note_awaited(*generation);
-                line.enqueue(stream, |address| {
+                line.enqueue(stream, CALL, |address| {
                     let flags = WaitFlags::empty();
+                    stream.refuse_capturing(CALL)?;
                     // SAFETY: the line's word, which `enqueue` keeps allocated for the stream.
                     unsafe { stream_mem::wait_value64_and(stream, address, *generation, flags, given) }
                 })

@@ -264,7 +264,7 @@ impl Release for Block {
             };
             let is_over = match freed {
                 // Without a point to ask for, the stream is waited for: the free was behind them all.
-                Free::Ordered => reached.is_none() && self.home.drain().is_ok(),
+                Free::Ordered => reached.is_none() && self.home.drain().result().is_ok(),
                 Free::Waited => true,
                 Free::Lost => false,
             };

@@ -100,7 +100,7 @@ enum Part {
     Owner,
     /// It was given a pool that a program made here and may let go: as long as this value lives, so does the pool.
     Guest,
-    /// The pool is the driver's, or another library's.
+    /// The pool is the driver's, or another library's that keeps it.
     None,
 }
 
@@ -154,11 +154,15 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::ForeignPool`] if another library's pool was made current; [`Error::Driver`], [`Error::Forked`].
     pub fn current_of_device(device: Device) -> Result<Self> {
         let driver = device.driver();
         let _relaxed = Relaxed::enter(driver)?;
-        Self::given(driver, |raw| {
+        let default = |raw: &mut CUmemoryPool| {
+            // SAFETY: one handle to write, a valid device.
+            unsafe { call!(driver, cuDeviceGetDefaultMemPool(raw, device.as_raw())) }
+        };
+        Self::given(driver, default, |raw| {
             // SAFETY: one handle to write, a valid device.
             unsafe { call!(driver, cuDeviceGetMemPool(raw, device.as_raw())) }
         })
@@ -169,31 +173,51 @@ impl MemoryPool {
     /// Wraps [`cuMemGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). The pool stays
     /// its owner's; one that was made here is destroyed when this value is gone too.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
-    /// [`Error::Missing`] before CUDA 13.0, [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::Missing`] before CUDA 13.0; [`Error::ForeignPool`], [`Error::Driver`], [`Error::Forked`].
     pub fn current(driver: Driver, location: MemoryLocation, kind: AllocationType) -> Result<Self> {
         let _relaxed = Relaxed::enter(driver)?;
         let mut place = location.as_raw();
-        Self::given(driver, |raw| {
+        let default = |raw: &mut CUmemoryPool| default_raw(driver, location, kind, raw);
+        Self::given(driver, default, |raw| {
             // SAFETY: one handle to write; the location is read during the call.
             unsafe { call!(driver, cuMemGetMemPool(raw, &mut place, kind.as_raw())) }
         })
     }
 
-    /// A pool that may be one which was made here.
-    fn given(driver: Driver, get: impl FnOnce(&mut CUmemoryPool) -> Result<()>) -> Result<Self> {
+    /// A pool that was made here, or that nobody can destroy.
+    fn given(
+        driver: Driver,
+        default: impl FnOnce(&mut CUmemoryPool) -> Result<()>,
+        get: impl FnOnce(&mut CUmemoryPool) -> Result<()>,
+    ) -> Result<Self> {
         let mut raw: CUmemoryPool = ptr::null_mut();
         let is_ours = owned::given(driver, || {
             get(&mut raw)?;
             Ok(raw.addr())
         })?;
+        if !is_ours {
+            let mut never_destroyed: CUmemoryPool = ptr::null_mut();
+            default(&mut never_destroyed)?;
+            if raw != never_destroyed {
+                return Err(Error::ForeignPool);
+            }
+        }
         let part = if is_ours { Part::Guest } else { Part::None };
         Ok(Self { driver, raw: Handle::new(raw), part })
+    }
+
+    /// A pool of another library, which owns it and destroys it.
+    ///
+    /// Takes an untyped pointer, so that any binding's `CUmemoryPool` can be passed.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be a pool of `driver`, and stay valid for as long as the result exists.
+    #[must_use]
+    pub unsafe fn borrow_raw(driver: Driver, raw: *mut std::ffi::c_void) -> Self {
+        Self { driver, raw: Handle::new(raw.cast()), part: Part::None }
     }
 
     /// The default pool for a place and a kind of memory.
@@ -209,10 +233,8 @@ impl MemoryPool {
     /// As [`MemoryPool::current`].
     pub fn default_of(driver: Driver, location: MemoryLocation, kind: AllocationType) -> Result<Self> {
         let _relaxed = Relaxed::enter(driver)?;
-        let mut place = location.as_raw();
         let mut raw: CUmemoryPool = ptr::null_mut();
-        // SAFETY: one handle to write; the location is read during the call.
-        unsafe { call!(driver, cuMemGetDefaultMemPool(&mut raw, &mut place, kind.as_raw())) }?;
+        default_raw(driver, location, kind, &mut raw)?;
         Ok(Self { driver, raw: Handle::new(raw), part: Part::None })
     }
 
@@ -273,18 +295,25 @@ impl MemoryPool {
             return Err(Error::ForeignContext { what: "the stream" });
         }
         let _relaxed = Relaxed::enter(self.driver)?;
-        stream.refuse_capturing("allocating from a memory pool")?;
+        const CALL: &str = "allocating from a memory pool";
+        stream.refuse_capturing(CALL)?;
         if bytes == 0 {
             return Ok(0);
         }
         self.driver.reclaim();
         let entered = stream.enter()?;
         let mut address = 0;
+        stream.refuse_capturing(CALL)?;
         // SAFETY: one address to write; a live pool and a live stream of the same driver.
         unsafe {
             call!(self.driver, cuMemAllocFromPoolAsync(&mut address, bytes, self.raw.raw(), entered.raw()))
         }
         .with_bytes(bytes)?;
+        if let Err(error) = stream.spoil_capture(CALL) {
+            // The graph's or nobody's: which of the two cannot be known, so it is leaked.
+            self.driver.report_release_failure(&error);
+            return Err(error);
+        }
         Ok(address)
     }
 
@@ -415,6 +444,18 @@ impl MemoryPool {
         let default = Self::default_of(self.driver, location, kind)?;
         set_current(self.driver, location, kind, default.raw.raw())
     }
+}
+
+/// The default pool of a place, which the driver lets nobody destroy (`cuMemPoolDestroy`'s documentation).
+fn default_raw(
+    driver: Driver,
+    location: MemoryLocation,
+    kind: AllocationType,
+    raw: &mut CUmemoryPool,
+) -> Result<()> {
+    let mut place = location.as_raw();
+    // SAFETY: one handle to write; the location is read during the call.
+    unsafe { call!(driver, cuMemGetDefaultMemPool(raw, &mut place, kind.as_raw())) }
 }
 
 /// Has a live pool be the current one of a place.

@@ -21,8 +21,14 @@ impl Stream {
     }
 
     #[inline]
-    fn is_lent(&self) -> bool {
+    pub(super) fn is_lent(&self) -> bool {
         self.inner.is_lent.load(Ordering::Acquire)
+    }
+
+    /// Whether somebody else may have the stream capture what it is given. The legacy default stream never captures.
+    #[inline]
+    pub(super) fn may_capture(&self) -> bool {
+        self.is_lent() && !self.is_legacy()
     }
 
     #[cold]
@@ -39,7 +45,7 @@ impl Stream {
         self.refuse_capturing(call)?;
         let event = Event::pooled(self.context())?;
         self.record_unnoticed(&event)?;
-        if self.is_lent() && !self.is_legacy() {
+        if self.may_capture() {
             // A capture that began before the record has the event: asked for, it would end the capture, and waited for, draw the
             // other stream into it. Once the capture has ended the driver refuses both (seen on hardware).
             self.refuse_capturing(call)?;

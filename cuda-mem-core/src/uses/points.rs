@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_sys::CUdeviceptr;
 
-use super::{Access, Mark, Use, Uses};
+use super::{Access, Entries, Mark, Use, Uses};
 use crate::buffer::StreamUse;
 use crate::capture::Relaxed;
 use crate::driver::refuse_forked;
@@ -175,13 +175,18 @@ impl Uses {
         let other = other.entries.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut entries = self.lock();
         let mut forgotten = entries.forget_done_readers();
-        for entry in other.writer.into_iter().chain(other.readers) {
+        // A writer stays one: later readers are ordered behind it.
+        let writer = other.writer.map(|writer| Use { wrote: true, ..writer });
+        for entry in writer.into_iter().chain(other.readers) {
             // A stream without a point stands for all that it was given, so that once is enough.
-            let stands = |known: &&Use| known.event.is_none() && known.stream.ends_with(&entry.stream);
-            if entry.event.is_none() && entries.iter().any(|known| stands(&known)) {
-                forgotten.push(entry);
-            } else {
-                entries.readers.push(Use { open: 0, ..entry });
+            let Entries { writer, readers } = &mut *entries;
+            let stands = |known: &&mut Use| known.event.is_none() && known.stream.ends_with(&entry.stream);
+            match writer.iter_mut().chain(readers.iter_mut()).find(stands).filter(|_| entry.event.is_none()) {
+                Some(known) => {
+                    known.wrote |= entry.wrote;
+                    forgotten.push(entry);
+                }
+                None => readers.push(Use { open: 0, ..entry }),
             }
         }
         drop(entries);
@@ -269,7 +274,7 @@ impl UsePoint {
         stream.wait_uncaptured(self.mark.event())
     }
 
-    /// Waits until nothing before the point runs any more, whatever the result says. Blocks the calling thread.
+    /// Waits until nothing before the point runs any more. Blocks the calling thread.
     ///
     /// Wraps [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///
@@ -279,10 +284,11 @@ impl UsePoint {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`] if a wait failed or the context was lost; [`Error::Forked`], without a wait.
+    /// [`Error::Driver`] if a wait failed at first or the context was lost: nothing runs any more either. [`Error::StillInUse`] if the
+    /// driver kept refusing, and [`Error::Forked`], without a wait.
     pub fn wait(&self) -> Result<()> {
         refuse_forked()?;
         let _relaxed = Relaxed::enter(self.stream.driver()).ok();
-        until_quiet(&self.stream, || self.mark.event().synchronize())
+        until_quiet(&self.stream, || self.mark.event().synchronize()).result()
     }
 }

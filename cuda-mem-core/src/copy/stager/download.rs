@@ -120,7 +120,8 @@ impl Download<'_> {
             let start = range.start.saturating_add(at);
             for (at, piece) in self.sources.over(start..start.saturating_add(target.len())) {
                 // SAFETY: as many bytes of a target that nobody else touches; the wait ends the copy's use of them.
-                unsafe { piece.download(stream, target.address().wrapping_add(at)) }.wait(stream)?;
+                let copied = unsafe { piece.download(stream, target.address().wrapping_add(at)) };
+                copied.wait(stream).or_abort("Stager::download")?;
             }
         }
         Ok(())

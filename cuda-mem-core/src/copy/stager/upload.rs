@@ -131,7 +131,9 @@ impl Upload<'_> {
         stream.refuse_capturing("Stager::upload")?;
         for (at, piece) in self.targets.over(range) {
             // SAFETY: the caller's promise; the wait below ends the copy's use of the bytes.
-            unsafe { piece.upload(stream, source.wrapping_add(at)) }.wait(stream)?;
+            unsafe { piece.upload(stream, source.wrapping_add(at)) }
+                .wait(stream)
+                .or_abort("Stager::upload")?;
         }
         Ok(())
     }
