@@ -125,10 +125,6 @@ impl Context {
     ///
     /// Wraps [`cuCtxPushCurrent` and `cuCtxPopCurrent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::Forked`]; `body` was not called then.
@@ -160,10 +156,6 @@ impl Context {
     ///
     /// Wraps [`cuMemGetInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::Forked`].
@@ -179,10 +171,6 @@ impl Context {
     /// Memory that is mapped, and that of pools, is shared piece by piece instead.
     ///
     /// Wraps [`cuCtxEnablePeerAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PEER__ACCESS.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -36,10 +36,6 @@ impl Driver {
     /// itself, and it costs next to nothing where nothing was put off. What [`Driver::registrations_left`] counts is no part of it: no
     /// stream is kept for that. A stream of somebody else ([`Stream::borrow_raw`](crate::Stream::borrow_raw)) that memory was used
     /// on may be destroyed when this returns 0 and the memory's owners are gone.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture; what they used keeps waiting.
     pub fn reclaim(self) -> usize {
         if crate::fork::forked() { 0 } else { self.deferred().reclaim(self) }
     }

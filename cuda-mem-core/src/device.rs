@@ -52,10 +52,6 @@ impl Device {
     ///
     /// Wraps [`cuDeviceGetName`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::Forked`].
@@ -72,10 +68,6 @@ impl Device {
     /// Its UUID: 16 bytes, the same in every process.
     ///
     /// Wraps [`cuDeviceGetUuid`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html), once for each device.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -94,10 +86,6 @@ impl Device {
     ///
     /// Wraps [`cuDeviceTotalMem`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::Forked`].
@@ -113,10 +101,6 @@ impl Device {
     ///
     /// Wraps [`cuDeviceGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`] (an attribute that this driver does not know is code 1), [`Error::Forked`].
@@ -129,10 +113,6 @@ impl Device {
     }
 
     /// Whether the device supports what an attribute of zero or one stands for; an unknown attribute means it does not.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -151,10 +131,6 @@ impl Device {
     ///
     /// Wraps [`cuDeviceCanAccessPeer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PEER__ACCESS.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::ForeignContext`] if `peer` is of another driver, [`Error::Driver`], [`Error::Forked`].
@@ -170,10 +146,6 @@ impl Device {
     }
 
     /// Its primary context, retained. The one that CUDA's runtime and PyTorch use.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

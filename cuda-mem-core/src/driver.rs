@@ -70,10 +70,6 @@ impl Driver {
     /// [`Table::system`] says which library that is. Wraps
     /// [`cuInit`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__INITIALIZE.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Load`] without a driver of CUDA 12.2 or newer, [`Error::Driver`] if it does not initialise (no device, say),
@@ -150,10 +146,6 @@ impl Driver {
     ///
     /// Wraps [`cuDeviceGetCount`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::Forked`].
@@ -168,10 +160,6 @@ impl Driver {
     /// The device with this number, from 0.
     ///
     /// Wraps [`cuDeviceGet`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -188,10 +176,6 @@ impl Driver {
 
     /// All devices.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// As [`Driver::device`].
@@ -202,10 +186,6 @@ impl Driver {
     /// The device of the context that is current in the calling thread; none if no context is.
     ///
     /// Wraps [`cuCtxGetCurrent` and `cuCtxGetDevice`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -66,10 +66,6 @@ impl Event {
     ///
     /// Wraps [`cuEventCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) with `CU_EVENT_DISABLE_TIMING`.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
@@ -78,10 +74,6 @@ impl Event {
     }
 
     /// An event that keeps the time at which its point was reached.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -159,10 +151,6 @@ impl Event {
     /// The time from `earlier`'s point to this one's, on the device's clock. Its resolution is about half a microsecond.
     ///
     /// Wraps [`cuEventElapsedTime`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

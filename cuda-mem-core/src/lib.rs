@@ -21,6 +21,9 @@
 //! - **A buffer remembers every stream that used it.** Uses on other streams, and its release, are ordered behind all of
 //!   them, on the device.
 //! - **The caller's world stays as it was**: the current context, the thread's capture mode, captures of other threads.
+//! - **No safe call puts memory into a graph.** Every call may be made while streams capture, and leaves their captures alone. A call
+//!   that gives memory to a stream that captures, or waits for what such a stream was given, is [`Error::Capturing`]; what is
+//!   dropped meanwhile is freed after the capture. A section `# Capture` says where a call differs.
 //! - **Nothing panics on bad input**, and nothing is lost with an error: owners come back with it.
 //! - **In a forked child** every call is [`Error::Forked`], and drops do nothing.
 

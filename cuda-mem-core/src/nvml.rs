@@ -68,10 +68,6 @@ pub enum Error {
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
 ///
-/// # Capture
-///
-/// May be called while streams capture.
-///
 /// # Errors
 ///
 /// [`Error::Load`] without the library; [`Error::Refused`]: code 6 for a device that it does not know, such as a part of one (MIG),
@@ -91,10 +87,6 @@ pub fn processes(device: Device) -> Result<Vec<ProcessMemory>, Error> {
 }
 
 /// As [`processes`], of another library than the system's.
-///
-/// # Capture
-///
-/// May be called while streams capture.
 ///
 /// # Errors
 ///

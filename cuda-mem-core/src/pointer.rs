@@ -67,10 +67,6 @@ pub struct Attributes {
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
 ///
-/// # Capture
-///
-/// May be called while streams capture.
-///
 /// # Errors
 ///
 /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
@@ -128,10 +124,6 @@ pub fn attributes(context: &Context, address: CUdeviceptr) -> Result<Attributes>
 /// The address by which the device of `context` reaches pinned or registered host memory; 0 for null.
 ///
 /// Wraps [`cuMemHostGetDevicePointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-///
-/// # Capture
-///
-/// May be called while streams capture.
 ///
 /// # Errors
 ///

@@ -43,10 +43,6 @@ use crate::stream::Stream;
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
 ///
-/// # Capture
-///
-/// Streams that capture are refused with [`Error::Capturing`].
-///
 /// # Errors
 ///
 /// What `body` returns, else the first failure among the waits ([`Error::Driver`], with the code of work that failed) and the
@@ -89,10 +85,6 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Wraps [`cuMemHostRegister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). The pages must be
     /// writable, as those of any vector are; those of a constant are not, which is an error.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// As [`Registered::new`](crate::host::Registered::new).
@@ -101,10 +93,6 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     /// Registers `memory` where it is, for copies in both directions, until the scope ends, and gives it back.
-    ///
-    /// # Capture
-    ///
-    /// As [`Scope::register`].
     ///
     /// # Errors
     ///
@@ -126,10 +114,6 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// Wraps [`cuMemcpyHtoDAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
     /// [`Error::LengthMismatch`], [`Error::Capturing`], those of [`DeviceBuffer::on`](crate::DeviceBuffer::on),
@@ -150,10 +134,6 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// Wraps [`cuMemcpyDtoHAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
     /// As [`Scope::upload`].
@@ -172,10 +152,6 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     /// Copies a range of bytes of any host memory, a registered file mapping for example, to `target`. Ordered on `stream`.
-    ///
-    /// # Capture
-    ///
-    /// As [`Scope::upload`].
     ///
     /// # Errors
     ///

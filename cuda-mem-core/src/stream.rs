@@ -144,10 +144,6 @@ impl Stream {
     ///
     /// Wraps [`cuStreamCreateWithPriority`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while other streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::Forked`].
@@ -157,10 +153,6 @@ impl Stream {
 
     /// As [`Stream::new`], with a priority: lower numbers come first, 0 is the default, and the driver clamps to the range
     /// that the device has.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

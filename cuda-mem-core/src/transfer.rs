@@ -54,10 +54,6 @@ impl<M: HostMemory> Transfer<M> {
     /// file mapping that is not registered, or a piece of a registered one below 64 KiB, is read from the file, and the call
     /// waits for the stream.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures: a graph would keep nothing alive.
-    ///
     /// # Errors
     ///
     /// The memory comes back with the error, but for [`Error::StillInUse`]: [`Error::LengthMismatch`], those of
@@ -81,10 +77,6 @@ impl<M: HostMemory> Transfer<M> {
     ///
     /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture, its own too.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`], also for work of the stream that failed; [`Error::Forked`].
@@ -95,10 +87,6 @@ impl<M: HostMemory> Transfer<M> {
     /// Waits until the copy is done, and gives the memory back. Blocks the calling thread.
     ///
     /// Wraps [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
-    ///
-    /// # Capture
-    ///
-    /// As [`Transfer::is_done`].
     ///
     /// # Errors
     ///
@@ -147,10 +135,6 @@ impl<M: HostElements> Transfer<M> {
     /// Copies all of `source` to `target`, which must have as many bytes.
     ///
     /// Wraps [`cuMemcpyDtoHAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`.
-    ///
-    /// # Capture
-    ///
-    /// As [`Transfer::upload`].
     ///
     /// # Errors
     ///

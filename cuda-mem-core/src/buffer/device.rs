@@ -69,10 +69,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// Wraps [`cuMemAllocAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Ordered on
     /// `stream`; the address is known at once, the memory may be used after this point of the stream.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures: the driver would make the memory part of the graph.
-    ///
     /// # Errors
     ///
     /// [`Error::TooLarge`], [`Error::Driver`] (out of memory among others), [`Error::WrongThread`], [`Error::Forked`].
@@ -107,10 +103,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// Adds [`cuMemsetD8Async`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html) to
     /// [`DeviceBuffer::uninit`]. Ordered on `stream`; uses on other streams wait for it.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
     /// As [`DeviceBuffer::uninit`].
@@ -121,10 +113,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     }
 
     /// The elements of `source` in device memory. Returns when they are there.
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
     ///
     /// # Errors
     ///
@@ -140,10 +128,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// behind the work of every stream that used it.
     ///
     /// `stream` is the one that the memory was allocated on.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture, `stream` too; the graph does not keep the memory alive.
     ///
     /// # Errors
     ///
@@ -210,10 +194,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
     /// `cuEventSynchronize` where an event stands for a stream ([`Uses::wait`](crate::Uses::wait)).
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures. May be called while others do.
     ///
     /// # Errors
     ///
@@ -289,10 +269,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
 
     /// As [`DeviceBuffer::on`], for work that only reads: readers on several streams do not wait for each other.
     ///
-    /// # Capture
-    ///
-    /// As [`DeviceBuffer::on`].
-    ///
     /// # Errors
     ///
     /// As [`DeviceBuffer::on`].
@@ -335,10 +311,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
 
     /// Copies `source` into it. See [`DeviceRange::copy_from_slice`].
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -348,10 +320,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
 
     /// Copies it into `target`. See [`DeviceRange::copy_to_slice`].
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -360,10 +328,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     }
 
     /// Its elements in host memory. Returns when they are there.
-    ///
-    /// # Capture
-    ///
-    /// As [`DeviceRange::copy_to_slice`].
     ///
     /// # Errors
     ///
@@ -380,10 +344,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), or asks the
     /// [`MemorySource`] that it came from.
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; dropping it frees it after the capture.
     ///
     /// # Errors
     ///

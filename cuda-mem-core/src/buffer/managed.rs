@@ -61,10 +61,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     /// Wraps [`cuMemAllocManaged`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). The host zeroes the
     /// pages, and so has them first.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Unsupported`], [`Error::TooLarge`], [`Error::Driver`], [`Error::Forked`].
@@ -97,10 +93,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
 
     /// The elements, once every device use has ended.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`], also for device work that failed; [`Error::Forked`].
@@ -112,10 +104,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     }
 
     /// The elements, to change, once every device use has ended.
-    ///
-    /// # Capture
-    ///
-    /// As [`ManagedBuffer::as_slice`].
     ///
     /// # Errors
     ///
@@ -153,10 +141,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the address for it. See
     /// [`DeviceBuffer::on`](super::DeviceBuffer::on). Work that runs while a slice is held is its author's responsibility.
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -171,10 +155,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     /// context.
     ///
     /// Wraps [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; dropping it frees it after the capture.
     ///
     /// # Errors
     ///

@@ -98,10 +98,6 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     /// memory behind `source`, and then only a wait proves that the device reads it no more. Overlapping copies with other
     /// work takes [`Transfer`](crate::Transfer) or [`scope`](crate::scope()).
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
     /// [`Error::LengthMismatch`], those of [`DeviceBuffer::on`], and [`Error::Driver`], also for earlier work that failed.
@@ -128,10 +124,6 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     /// Wraps [`cuMemcpyDtoHAsync` and `cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     /// Ordered on `stream`, and waits for everything that the stream was given before.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
     /// As [`DeviceRange::copy_from_slice`]. The bytes of `target` are unspecified then.
@@ -148,10 +140,6 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     ///
     /// Wraps [`cuMemcpyDtoDAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), or
     /// `cuMemcpyPeerAsync` if the two are in different contexts. Ordered on `stream`; the host waits for nothing.
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
     ///
     /// # Errors
     ///
@@ -195,10 +183,6 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     ///
     /// Wraps [`cuMemsetD8Async`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`; the
     /// host waits for nothing.
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
     ///
     /// # Errors
     ///

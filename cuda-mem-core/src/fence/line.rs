@@ -55,10 +55,6 @@ pub(super) struct Line {
 impl FenceLine {
     /// A line with no fence reached or open, on two words of pinned memory ([`PinnedBuffer::zeroed`]).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Unsupported`] if the device's streams cannot wait for 64-bit words; those of [`PinnedBuffer::zeroed`].
@@ -83,10 +79,6 @@ impl FenceLine {
     /// device makes all earlier writes of the stream visible, to the host and to other devices too. Ordered on
     /// `stream`, which waits for the line's last fence if that is on another stream: for the word, and in shared memory for an event
     /// ([`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)), which nobody else can take back.
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
     ///
     /// # Errors
     ///
@@ -136,10 +128,6 @@ impl FenceLine {
     /// The number is checked, but not whether the other end will ever come to it: whoever waits should be ready to
     /// [`poison`](FenceLine::poison) the line when that end is dead.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::NotAccepted`] for a number that no fence has; [`Error::Forked`].
@@ -183,10 +171,6 @@ impl ReservedFence<'_> {
     }
 
     /// As [`FenceLine::record`].
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///

@@ -62,10 +62,6 @@ impl Fence {
     ///
     /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::WrongThread`], [`Error::Forked`].
@@ -79,10 +75,6 @@ impl Fence {
     /// [`cuStreamWaitValue64`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEMOP.html) for a word.
     ///
     /// Work behind a fence that is poisoned later starts all the same: ask [`Fence::is_complete`] before its results are used.
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
     ///
     /// # Errors
     ///
@@ -113,10 +105,6 @@ impl Fence {
     /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html), for a fence of an event; a word is
     /// read without a call.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Poisoned`] if it never will be; [`Error::Driver`], [`Error::Forked`].
@@ -131,10 +119,6 @@ impl Fence {
     ///
     /// Wraps [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) without a limit; otherwise
     /// asks again and again.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

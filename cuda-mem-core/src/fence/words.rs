@@ -80,10 +80,6 @@ struct Slots {
 impl SharedWords {
     /// New memory with at least `slots` slots, to be given to other processes by its descriptor ([`AsFd`]).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Unsupported`] if the device's streams cannot wait for 64-bit words; those of [`SharedMapping::create`] and
@@ -97,10 +93,6 @@ impl SharedWords {
     /// The memory behind a descriptor that another process sent, all of it, which is pinned and so has to be there: of a process that
     /// is not trusted, open a [`SharedMapping`], look at its size and take [`SharedWords::of`] that.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// As [`SharedWords::create`], and those of [`SharedMapping::open`].
@@ -110,10 +102,6 @@ impl SharedWords {
     }
 
     /// All of a mapping as words.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -142,10 +130,6 @@ impl SharedWords {
     /// Each of its fences takes an event, for the next stream to wait for: what another process writes to the word keeps no stream of this
     /// process waiting for another one. If one stream alone records, [`SharedWords::line_of_one_stream`] does without.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`], [`Error::Forked`].
@@ -168,10 +152,6 @@ impl SharedWords {
     /// assert!(matches!(line.record(&second), Err(Error::OtherStream)));
     /// # Ok::<(), Error>(())
     /// ```
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///

@@ -85,10 +85,6 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     ///
     /// Wraps [`cuMemHostAlloc`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), which pins 2 to 3 GB a second.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::TooLarge`], [`Error::Driver`], [`Error::Forked`].
@@ -115,10 +111,6 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
     /// `cuEventSynchronize` where an event stands for a stream ([`Uses::wait`](crate::Uses::wait)).
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures. May be called while others do.
-    ///
     /// # Errors
     ///
     /// [`Error::Capturing`] if a stream that used it captures; [`Error::Driver`], also for device work that failed;
@@ -131,10 +123,6 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     }
 
     /// The elements, to change, once every device use that is known of has ended.
-    ///
-    /// # Capture
-    ///
-    /// As [`PinnedBuffer::as_slice`].
     ///
     /// # Errors
     ///
@@ -169,10 +157,6 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     ///
     /// Wraps [`cuMemHostGetDevicePointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there, and [`Error::Driver`] if the device cannot reach the memory.
@@ -203,10 +187,6 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// work of the context.
     ///
     /// Wraps [`cuMemFreeHost`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; dropping it frees it after the capture.
     ///
     /// # Errors
     ///

@@ -29,10 +29,6 @@ use crate::error::{Error, Result};
 /// Wraps [`cuMemHostRegister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html) with
 /// `CU_MEMHOSTREGISTER_PORTABLE`.
 ///
-/// # Capture
-///
-/// May be called while streams capture.
-///
 /// # Errors
 ///
 /// A [`PinError`] with the driver's code: 712 if any of the bytes is registered already, 1 for null, no bytes or addresses
@@ -60,10 +56,6 @@ pub unsafe fn pin_memory(ptr: *mut c_void, size: usize) -> Result<(), PinError> 
 /// unsafe { raw::unpin_memory_with(driver, memory.as_mut_ptr().cast()) }?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// # Capture
-///
-/// As [`pin_memory`].
 ///
 /// # Errors
 ///
@@ -108,10 +100,6 @@ pub unsafe fn pin_memory_with(driver: Driver, ptr: *mut c_void, size: usize) -> 
 ///
 /// Wraps [`cuMemHostUnregister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
 ///
-/// # Capture
-///
-/// May be called while streams capture, unless they use the memory.
-///
 /// # Errors
 ///
 /// A [`PinError`] with the driver's code: 713 if nothing is registered there, 1 for null and for an address inside of pinned
@@ -127,10 +115,6 @@ pub unsafe fn unpin_memory(ptr: *mut c_void) -> Result<(), PinError> {
 }
 
 /// As [`unpin_memory`], with any driver.
-///
-/// # Capture
-///
-/// As [`unpin_memory`].
 ///
 /// # Errors
 ///

@@ -110,10 +110,6 @@ impl<M: HostMemory> Registered<M> {
     /// that are not there yet, which takes far longer than the registration of those that are; see
     /// [`Registered::with_options`].
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// The owner comes back with the error: [`Error::AlreadyRegistered`], [`Error::NotMapped`], [`Error::LockLimit`],
@@ -146,10 +142,6 @@ impl<M: HostMemory> Registered<M> {
     /// println!("{:?}", registered.memory()?.residency()?);
     /// # Ok::<(), cuda_mem_core::Error>(())
     /// ```
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -195,10 +187,6 @@ impl<M: HostMemory> Registered<M> {
 
     /// The owner of the memory, once every device use that is known of has ended. Blocks the calling thread until then.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures. May be called while others do.
-    ///
     /// # Errors
     ///
     /// [`Error::Capturing`] if a stream that used it captures; [`Error::Driver`], also for device work that failed;
@@ -226,10 +214,6 @@ impl<M: HostMemory> Registered<M> {
     ///
     /// Wraps [`cuMemHostGetDevicePointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there, and [`Error::Driver`] if the device cannot reach the memory.
@@ -249,10 +233,6 @@ impl<M: HostMemory> Registered<M> {
     /// is not known here: [`Registered::on`], or [`Registered::absorb_uses`].
     ///
     /// Wraps [`cuMemHostGetDevicePointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -278,10 +258,6 @@ impl<M: HostMemory> Registered<M> {
 
     /// Whether no use of the memory runs any more that it knows of, so that its end waits for none: [`Uses::have_passed`].
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -294,10 +270,6 @@ impl<M: HostMemory> Registered<M> {
     ///
     /// Wraps [`cuMemHostUnregister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), for the last who shares
     /// the registration.
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; dropping it unregisters it after the capture.
     ///
     /// # Errors
     ///
@@ -380,10 +352,6 @@ impl<M: HostMemory> Drop for WhenIdle<M> {
 impl<M: HostElements> Registered<M> {
     /// The elements, once every device use that is known of has ended.
     ///
-    /// # Capture
-    ///
-    /// As [`Registered::memory`].
-    ///
     /// # Errors
     ///
     /// As [`Registered::memory`].
@@ -396,10 +364,6 @@ impl<M: HostElements> Registered<M> {
     }
 
     /// The elements, to change, once every device use that is known of has ended.
-    ///
-    /// # Capture
-    ///
-    /// As [`Registered::memory`].
     ///
     /// # Errors
     ///

@@ -2,8 +2,10 @@
 //!
 //! # Safety
 //!
-//! Relies on a memory file of sealed length: no page behind the mapping ever ends, so no access raises SIGBUS. Other processes
-//! and devices write the bytes at any time, so they are only touched as whole atomic words, and no slice of them exists.
+//! Relies on a memory file of sealed length: no page behind the mapping ever ends. The system may still have no page for an access, where
+//! it gives out more memory than it has (overcommit, a limit of a control group) and somebody took the page out again: that ends the
+//! process by SIGBUS, before anything is read. Other processes and devices write the bytes at any time, so they are only touched as whole
+//! atomic words, and no slice of them exists.
 
 #![allow(unsafe_code, reason = "maps a file and touches its words atomically")]
 

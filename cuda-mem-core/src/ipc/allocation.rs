@@ -38,7 +38,8 @@ const PAGE: usize = 2 << 20;
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let memory = DeviceAllocation::new(&context, 100_000)?;
-/// let handle = memory.handle(5000..6000)?; // to be sent over any channel
+/// // SAFETY: the memory stays until the other process has closed what it opens by it.
+/// let handle = unsafe { memory.handle(5000..6000) }?; // to be sent over any channel
 /// assert_eq!((handle.offset(), handle.len()), (5000, 1000));
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
@@ -61,10 +62,6 @@ impl DeviceAllocation {
     /// At least `bytes` bytes, a multiple of 2 MiB. What is in it is undefined.
     ///
     /// Wraps [`cuMemAlloc`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -98,28 +95,25 @@ impl DeviceAllocation {
     /// Wraps [`cuIpcGetMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), whose handle is that of the
     /// whole allocation.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`], [`Error::Driver`], [`Error::Forked`].
-    pub fn handle(&self, range: Range<usize>) -> Result<MemoryHandle> {
+    ///
+    /// # Safety
+    ///
+    /// No other process has the memory open by the result when this value frees it: CUDA does not say what comes of that
+    /// ([`cuIpcCloseMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html)).
+    pub unsafe fn handle(&self, range: Range<usize>) -> Result<MemoryHandle> {
         let Some(len) = range.end.checked_sub(range.start).filter(|_| range.end <= self.bytes) else {
             return Err(Error::OutOfRange { range, len: self.bytes });
         };
         let address = self.block.address + range.start as u64;
-        // SAFETY: device memory, of which nothing here borrows a slice; the documentation tells when it may be freed.
+        // SAFETY: device memory, of which nothing here borrows a slice; the caller's promise.
         unsafe { MemoryHandle::of_address(&self.block.context, address, len as u64) }
     }
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
     /// [`DeviceBuffer::on`](crate::DeviceBuffer::on).
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -135,10 +129,6 @@ impl DeviceAllocation {
     /// work of the context.
     ///
     /// Wraps [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; dropping it frees it after the capture.
     ///
     /// # Errors
     ///

@@ -55,10 +55,6 @@ impl InterprocessEvent {
     /// Wraps [`cuEventCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) with
     /// `CU_EVENT_INTERPROCESS` and `CU_EVENT_DISABLE_TIMING`.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
@@ -75,10 +71,6 @@ impl InterprocessEvent {
     /// What another process opens it by. It takes this process to be alive.
     ///
     /// Wraps [`cuIpcGetEventHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -97,10 +89,6 @@ impl OpenedEvent {
     /// Opens an event of another process. Opened twice, it has two handles here, each of which is destroyed once.
     ///
     /// Wraps [`cuIpcOpenEventHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -79,10 +79,6 @@ impl ImportedMapping {
     /// Wraps [`cuMemImportFromShareableHandle`, `cuMemGetAllocationPropertiesFromHandle`, `cuMemMap` and
     /// `cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Needs no context.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::NotWhole`], [`Error::NotAsDeclared`], [`Error::NotGranular`], [`Error::ForeignContext`]; [`Error::Driver`]: code 999
@@ -98,10 +94,6 @@ impl ImportedMapping {
 
     /// As [`ImportedMapping::import_posix_fd`], for memory of several handles with their sizes, which are mapped side by side in
     /// this order.
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -125,10 +117,6 @@ impl ImportedMapping {
     ///
     /// Wraps [`cuMemMap` and `cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Needs no
     /// context.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -187,10 +175,6 @@ impl ImportedMapping {
     ///
     /// Wraps [`cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Needs no context.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::ForeignContext`] for devices of another driver; [`Error::Driver`]: code 101 for a device that cannot reach it;
@@ -203,10 +187,6 @@ impl ImportedMapping {
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
     /// [`DeviceBuffer::on`](crate::DeviceBuffer::on). It is not ordered behind work of the other process: that takes a fence.
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -225,10 +205,6 @@ impl ImportedMapping {
 
     /// Whether no use of the memory runs any more that it knows of, so that its end waits for none: [`Uses::have_passed`].
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -246,10 +222,6 @@ impl ImportedMapping {
     /// Unmaps the memory, and tells whether the driver did. Waits for the device uses that it knows of.
     ///
     /// Wraps [`cuMemUnmap` and `cuMemAddressFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; dropping it unmaps it after the capture.
     ///
     /// # Errors
     ///

@@ -69,10 +69,6 @@ impl MemoryHandle {
     ///
     /// Wraps [`cuMemGetAddressRange` and `cuIpcGetMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`] if the allocation ends before; [`Error::Driver`]: code 1 for memory that is not of `cuMemAlloc` or
@@ -117,7 +113,8 @@ impl fmt::Debug for MemoryHandle {
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let memory = DeviceAllocation::new(&context, 1 << 20)?;
-/// send(&memory.handle(4096..8192)?);
+/// // SAFETY: the memory stays until the other process has closed it.
+/// send(&unsafe { memory.handle(4096..8192) }?);
 ///
 /// // In the other process, which received the handle.
 /// let theirs = OpenedMemory::open(&context, &receive())?;
@@ -151,10 +148,6 @@ impl OpenedMemory {
     /// Wraps [`cuIpcOpenMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html) with
     /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, and `cuMemGetAddressRange`, with which the length is checked. The driver wants all
     /// memory of one device of a process to be opened in one context of each device here.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -211,10 +204,6 @@ impl OpenedMemory {
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
     /// [`DeviceBuffer::on`](crate::DeviceBuffer::on). It is not ordered behind work of the other process: that takes a fence.
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -234,10 +223,6 @@ impl OpenedMemory {
     /// Closes the memory, and tells whether the driver did. Waits for the device uses that it knows of.
     ///
     /// Wraps [`cuIpcCloseMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; dropping it closes it after the capture.
     ///
     /// # Errors
     ///

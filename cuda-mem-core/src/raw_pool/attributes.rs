@@ -52,10 +52,6 @@ impl MemoryPool {
     /// Wraps [`cuMemPoolGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Others may
     /// allocate between one attribute and the next.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`](crate::Error::Driver): code 1 for an imported pool, whose attributes are its own process's to ask;
@@ -79,10 +75,6 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemPoolGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// As [`MemoryPool::attributes`]; [`Error::NotAccepted`] for an attribute of which this crate does not know the size.
@@ -94,10 +86,6 @@ impl MemoryPool {
     /// One attribute that is a number.
     ///
     /// Wraps [`cuMemPoolGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -117,10 +105,6 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemPoolSetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`](crate::Error::Driver): code 1 if it cannot be set, or the pool is imported; [`Error::NotAccepted`] as
@@ -132,10 +116,6 @@ impl MemoryPool {
     /// Sets an attribute that is a number. The two `*_MEM_HIGH` take 0 only, which resets them to what is there now.
     ///
     /// Wraps [`cuMemPoolSetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -52,10 +52,6 @@ pub struct PoolBlock {
 impl PoolBlock {
     /// Memory of the pool, allocated and to be freed on `stream`: [`MemoryPool::allocate`].
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -88,10 +84,6 @@ impl PoolBlock {
 
     /// What another process needs to find it: [`MemoryPool::export_pointer`].
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -107,10 +99,6 @@ impl PoolBlock {
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
     /// [`DeviceBuffer::on`](crate::DeviceBuffer::on).
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -124,10 +112,6 @@ impl PoolBlock {
     }
 
     /// Whether no use of the memory runs any more that it knows of, so that its free is reached at once: [`Uses::have_passed`].
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///

@@ -116,10 +116,6 @@ impl ImportedBlock {
     /// [`cuPointerGetAttributes`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__UNIFIED.html), with which the size is
     /// checked. Not ordered behind the allocation: that takes a fence.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::NotAsDeclared`] if it has fewer bytes, after it was freed again; [`Error::ForeignContext`] for another driver's
@@ -173,10 +169,6 @@ impl ImportedBlock {
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
     /// [`DeviceBuffer::on`](crate::DeviceBuffer::on). It is not ordered behind work of the other process: that takes a fence.
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -190,10 +182,6 @@ impl ImportedBlock {
     }
 
     /// Whether no use of the memory runs any more that it knows of, so that its free is reached at once: [`Uses::have_passed`].
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -214,10 +202,6 @@ impl ImportedBlock {
     ///
     /// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), or
     /// [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html) where that stream cannot be named.
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; dropping it frees it after the capture.
     ///
     /// # Errors
     ///

@@ -110,10 +110,6 @@ impl MemoryPool {
     /// Wraps [`cuMemPoolCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Needs no
     /// context.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`]: code 1 for a location or kind that the driver has no pools of, or none to share, 2 if `max_size` is
@@ -147,10 +143,6 @@ impl MemoryPool {
     ///
     /// Wraps [`cuDeviceGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html). The pool stays its
     /// owner's; one that was made here is destroyed when this value is gone too.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -224,10 +216,6 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemGetDefaultMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// As [`MemoryPool::current`].
@@ -242,10 +230,6 @@ impl MemoryPool {
     /// all of the process. When it is destroyed, the default one is current again.
     ///
     /// Wraps [`cuMemSetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -280,11 +264,6 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemAllocFromPoolAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Ordered
     /// on `stream`; the address is known at once, the memory may be used after this point of the stream.
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures: the driver would make the memory part of the graph. May be called while
-    /// others do.
     ///
     /// # Errors
     ///
@@ -323,10 +302,6 @@ impl MemoryPool {
     /// Wraps [`cuMemPoolTrimTo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). NVIDIA documents
     /// that shareable pools ignore it; drivers of CUDA 13.0 act on it (seen on hardware).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`]: code 1 for an imported pool; [`Error::Forked`].
@@ -339,10 +314,6 @@ impl MemoryPool {
     /// Whether a device reads and writes the pool's memory.
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -366,10 +337,6 @@ impl MemoryPool {
     /// devices. It takes longer the more memory is allocated (8.5 ms for 1 GiB of host memory, seen on hardware).
     ///
     /// Work that uses the memory from a device that loses access faults.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -402,10 +369,6 @@ impl MemoryPool {
     /// freed, and then goes back to the system.
     ///
     /// Wraps [`cuMemPoolDestroy`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -474,10 +437,6 @@ fn set_current(
 ///
 /// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Ordered on `stream`;
 /// the host waits for nothing.
-///
-/// # Capture
-///
-/// [`Error::Capturing`] if the stream captures. May be called while others do.
 ///
 /// # Errors
 ///

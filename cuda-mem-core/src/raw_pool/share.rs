@@ -64,10 +64,6 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemPoolExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`](crate::Error::Driver): code 1 if the pool was not made shareable, or is imported;
@@ -92,10 +88,6 @@ impl MemoryPool {
     /// Wraps [`cuMemPoolImportFromShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     /// The descriptor stays the caller's and may be closed afterwards.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`](crate::Error::Driver): code 999 if the descriptor is no pool's; [`Error::Forked`](crate::Error::Forked).
@@ -117,10 +109,6 @@ impl MemoryPool {
     /// ([`MemoryPool::export`]).
     ///
     /// Wraps [`cuMemPoolExportPointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -144,10 +132,6 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemPoolImportPointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Not ordered
     /// behind the allocation: that takes an event.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

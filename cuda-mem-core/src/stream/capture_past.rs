@@ -79,10 +79,6 @@ impl CapturePast {
     /// Wraps [`cuGraphNodeGetDependencies`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html) for each node that is
     /// new. What a node may begin before is not taken to come before it.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::Missing`], [`Error::Forked`]; it is of no place then.

@@ -59,10 +59,6 @@ impl Stream {
     ///
     /// Wraps [`cuStreamGetCaptureInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::WrongThread`](crate::Error::WrongThread), [`Error::Driver`](crate::Error::Driver), for the legacy stream also while a blocking stream of its
@@ -84,10 +80,6 @@ impl Stream {
     /// Where the stream stands in its capture, behind all that it was given; None as for [`Stream::capture_id`].
     ///
     /// Wraps [`cuStreamGetCaptureInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

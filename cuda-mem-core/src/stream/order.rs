@@ -114,7 +114,7 @@ impl Stream {
     /// # Capture
     ///
     /// [`Error::Capturing`] if either stream captures: this one would be drawn into the graph of `other`, or its own graph
-    /// would fail. Inside a capture, streams are joined with [`Stream::record`] and [`Stream::wait`].
+    /// would fail. Inside a capture, streams are joined with [`Stream::record`] and [`Stream::join_capture`].
     ///
     /// # Errors
     ///
@@ -175,10 +175,6 @@ impl Stream {
     ///
     /// Wraps [`cuStreamIsCapturing`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html). An invalidated
     /// capture counts until it is ended. The legacy stream counts as capturing while a blocking stream of its context does.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

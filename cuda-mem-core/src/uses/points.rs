@@ -65,10 +65,6 @@ impl Uses {
     /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) and
     /// [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for each other stream.
     ///
-    /// # Capture
-    ///
-    /// A stream that is ordered behind others must not capture, nor they: [`Error::Capturing`].
-    ///
     /// # Errors
     ///
     /// [`Error::Capturing`], [`Error::WrongThread`], [`Error::Disowned`], [`Error::Driver`], [`Error::Forked`].
@@ -82,10 +78,6 @@ impl Uses {
     /// Takes a call for a per-thread default stream alone: [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html),
     /// because no other thread can name that stream.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture, `stream` too. Until its capture has ended it cannot be waited for.
-    ///
     /// # Errors
     ///
     /// [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
@@ -97,10 +89,6 @@ impl Uses {
     ///
     /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) and
     /// [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for each other stream.
-    ///
-    /// # Capture
-    ///
-    /// As [`Uses::on`].
     ///
     /// # Errors
     ///
@@ -115,10 +103,6 @@ impl Uses {
     /// have capture ([`Uses::are_over`]), and [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)
     /// for those that are busy then, and for all others.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if one of the streams captures, which leaves the capture alone. May be called while others do.
-    ///
     /// # Errors
     ///
     /// [`Error::Capturing`]; [`Error::Driver`], also for work that failed; [`Error::Forked`].
@@ -129,10 +113,6 @@ impl Uses {
     /// As [`Uses::wait`], for at most `limit`: asks again and again.
     ///
     /// Wraps what [`Uses::have_passed`] does.
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -156,10 +136,6 @@ impl Uses {
     /// A point behind the uses for each of their streams: a pooled event, recorded now. The host waits for nothing.
     ///
     /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream captures: its event would be a node of the graph.
     ///
     /// # Errors
     ///
@@ -241,10 +217,6 @@ impl UsePoint {
     ///
     /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture, the point's own too: it was recorded before.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`], after which nothing is known; [`Error::Forked`].
@@ -258,10 +230,6 @@ impl UsePoint {
     /// Orders `stream` behind the point. The host waits for nothing, and nothing is called for the point's own stream.
     ///
     /// Wraps [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html).
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if `stream` captures.
     ///
     /// # Errors
     ///
@@ -277,10 +245,6 @@ impl UsePoint {
     /// Waits until nothing before the point runs any more. Blocks the calling thread.
     ///
     /// Wraps [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
-    ///
-    /// # Capture
-    ///
-    /// As [`UsePoint::is_reached`].
     ///
     /// # Errors
     ///

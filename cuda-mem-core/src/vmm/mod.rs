@@ -96,10 +96,6 @@ impl Access {
 /// Wraps [`cuMemGetAllocationGranularity`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html), with the minimum,
 /// once for each device.
 ///
-/// # Capture
-///
-/// May be called while streams capture.
-///
 /// # Errors
 ///
 /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).

@@ -81,10 +81,6 @@ impl PhysicalMemory {
     /// # Ok::<(), cuda_mem_core::Error>(())
     /// ```
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`]: code 1 if the memory was not made [shareable](super::CreateOptions::shareable), which the type of
@@ -116,10 +112,6 @@ impl PhysicalMemory {
     /// assert_eq!(properties.handle_types, HandleTypes::empty());
     /// # Ok::<(), cuda_mem_core::Error>(())
     /// ```
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -164,10 +156,6 @@ impl PhysicalMemory {
     /// # Ok::<(), Error>(())
     /// ```
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::NotWhole`], [`Error::NotAsDeclared`], [`Error::NotGranular`]; [`Error::Driver`]: code 999 if the descriptor is no
@@ -189,10 +177,6 @@ impl PhysicalMemory {
     }
 
     /// As [`PhysicalMemory::import_posix_fd`], by a fabric handle.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -41,10 +41,6 @@ pub struct ShareableMemory {
 impl ShareableMemory {
     /// New memory of a device that can be exported: [`PhysicalMemory::create`] with [`CreateOptions::shareable`] set.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// As [`PhysicalMemory::create`].
@@ -57,10 +53,6 @@ impl ShareableMemory {
 
     /// Memory that the driver says can be exported in any way. It does not say so of imported memory: what is to be passed on is
     /// the descriptor that came.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -83,10 +75,6 @@ impl ShareableMemory {
 
     /// A descriptor of the memory: [`PhysicalMemory::export_posix_fd`].
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::NotShareable`] if it was made for fabric handles alone, [`Error::Driver`], [`Error::Forked`].
@@ -99,10 +87,6 @@ impl ShareableMemory {
     ///
     /// Wraps [`cuMemExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html) with
     /// `CU_MEM_HANDLE_TYPE_FABRIC`.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

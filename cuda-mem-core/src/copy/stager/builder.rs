@@ -64,10 +64,6 @@ impl<'c> StagerBuilder<'c> {
     ///
     /// Wraps [`cuMemHostAlloc`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::NotAccepted`] for a value that is not, [`Error::Driver`], [`Error::Io`] if a thread cannot be started,

@@ -108,10 +108,6 @@ impl Stager {
     /// A stager with the usual number of threads and slots: 9 threads, or as many as the machine has
     /// processors, and 8 slots of 4 MiB.
     ///
-    /// # Capture
-    ///
-    /// As [`StagerBuilder::build`].
-    ///
     /// # Errors
     ///
     /// Those of [`StagerBuilder::build`].
@@ -154,10 +150,6 @@ impl Stager {
     /// work on it sees the bytes, and uses of the buffer on other streams wait for them. The host waits for the stream only where
     /// the ring is full; up to 64 KiB it does what [`DeviceRange::copy_from_slice`] does.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures. May be called while other streams do.
-    ///
     /// # Errors
     ///
     /// [`Error::LengthMismatch`], [`Error::ForeignContext`] for another driver's stream, those of
@@ -184,10 +176,6 @@ impl Stager {
     /// Wraps [`cuMemcpyDtoHAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`, and
     /// waits for what the stream was given before. Pages of `target` that were never touched are faulted in by all threads
     /// together.
-    ///
-    /// # Capture
-    ///
-    /// As [`Stager::upload`].
     ///
     /// # Errors
     ///
@@ -229,10 +217,6 @@ impl Stager {
     /// # Ok::<(), cuda_mem_core::Error>(())
     /// ```
     ///
-    /// # Capture
-    ///
-    /// As [`Stager::upload`].
-    ///
     /// # Errors
     ///
     /// As [`Stager::upload`]; and [`Error::TooLarge`] if the pieces are longer than an address space. Before the first copy,
@@ -255,10 +239,6 @@ impl Stager {
     ///
     /// Wraps [`cuMemcpyDtoHAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`, as
     /// [`Stager::download`] is.
-    ///
-    /// # Capture
-    ///
-    /// As [`Stager::upload`].
     ///
     /// # Errors
     ///
@@ -296,10 +276,6 @@ impl Stager {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// # Capture
-    ///
-    /// As [`Stager::upload`].
-    ///
     /// # Errors
     ///
     /// As [`Stager::upload`]; and [`Error::Source`] if the file cannot be read or ends too early, with the first byte that is
@@ -322,10 +298,6 @@ impl Stager {
     ///
     /// The calling thread reads, straight into the ring, while the link copies what was read before. Ordered on `stream`, as
     /// [`Stager::upload`] is. What `source` finds in the memory that it is given is left from other copies.
-    ///
-    /// # Capture
-    ///
-    /// As [`Stager::upload`].
     ///
     /// # Errors
     ///
