@@ -1,14 +1,19 @@
 //! Errors: what was called, what the driver said, and what to do about it where that is known.
+//!
+//! # Safety
+//!
+//! Relies on the driver's texts being terminated strings that are part of it, as `cuGetErrorName` documents.
 
-use std::ffi::CStr;
+#![allow(unsafe_code, reason = "asks the driver for the texts of its codes")]
+
+use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
+use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_mem_sys::{CUresult, LoadError, MissingFunction, Table};
-
-use crate::driver::{Driver, describe};
 
 /// The result of whatever can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -565,13 +570,32 @@ impl<T> WithBytes for Result<T> {
     }
 }
 
+/// A driver's name and text for a code.
+fn describe(table: &Table, code: CUresult) -> (Option<&'static CStr>, Option<&'static CStr>) {
+    let mut name: *const c_char = ptr::null();
+    let mut text: *const c_char = ptr::null();
+    if let Ok(get_name) = table.cuGetErrorName() {
+        // SAFETY: one pointer to write; any number may be asked for.
+        let _ = unsafe { get_name(code, &mut name) };
+    }
+    if let Ok(get_text) = table.cuGetErrorString() {
+        // SAFETY: as above.
+        let _ = unsafe { get_text(code, &mut text) };
+    }
+    let string = |address: *const c_char| {
+        // SAFETY: the driver returns null or a terminated string that is part of it, and it is never unloaded.
+        (!address.is_null()).then(|| unsafe { CStr::from_ptr(address) })
+    };
+    (string(name), string(text))
+}
+
 /// Calls a driver function by name and turns its code into a result: `call!(driver, cuMemFree(address))`.
 ///
 /// Expands to a call of a foreign function, so it stands in an `unsafe` block.
 macro_rules! call {
     ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {
         match $driver.table().$function() {
-            Ok(function) => $crate::error::check($driver, stringify!($function), function($($argument),*)),
+            Ok(function) => $crate::error::check($driver.table(), stringify!($function), function($($argument),*)),
             Err(missing) => Err($crate::error::Error::Missing(missing)),
         }
     };
@@ -582,7 +606,7 @@ pub(crate) use call;
 macro_rules! query {
     ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {
         match $driver.table().$function() {
-            Ok(function) => $crate::error::check_ready($driver, stringify!($function), function($($argument),*)),
+            Ok(function) => $crate::error::check_ready($driver.table(), stringify!($function), function($($argument),*)),
             Err(missing) => Err($crate::error::Error::Missing(missing)),
         }
     };
@@ -590,17 +614,13 @@ macro_rules! query {
 pub(crate) use query;
 
 #[inline]
-pub(crate) fn check_ready(driver: Driver, call: &'static str, code: CUresult) -> Result<bool> {
-    if code == CUresult::CUDA_ERROR_NOT_READY { Ok(false) } else { check(driver, call, code).map(|()| true) }
+pub(crate) fn check_ready(table: &Table, call: &'static str, code: CUresult) -> Result<bool> {
+    if code == CUresult::CUDA_ERROR_NOT_READY { Ok(false) } else { check(table, call, code).map(|()| true) }
 }
 
 #[inline]
-pub(crate) fn check(driver: Driver, call: &'static str, code: CUresult) -> Result<()> {
-    if code == CUresult::CUDA_SUCCESS {
-        Ok(())
-    } else {
-        Err(DriverError::new(driver.table(), call, code).into())
-    }
+pub(crate) fn check(table: &Table, call: &'static str, code: CUresult) -> Result<()> {
+    if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(DriverError::new(table, call, code).into()) }
 }
 
 /// The error, unless it tells of a lost context.

@@ -29,53 +29,40 @@
 
 #![deny(unsafe_code)]
 
-mod buffer;
-mod capture;
-mod constants;
-mod context;
-pub mod copy;
-mod deferred;
-mod device;
-mod driver;
-mod element;
-mod error;
-mod event;
-mod fence;
-mod fork;
-mod handle;
-pub mod host;
-mod idle;
-pub mod ipc;
-mod late_reports;
-mod marker;
+// The layers, top to bottom: each imports those below it.
 pub mod nvml;
-mod opaque;
-pub mod pointer;
+
+pub mod copy;
 pub mod raw_pool;
-mod scope;
-mod source;
-mod stream;
-pub mod stream_mem;
-mod transfer;
-mod uses;
+
+pub mod ipc;
 pub mod vmm;
 
-pub use buffer::{DeviceBuffer, DeviceRange, ManagedBuffer, StreamUse};
-pub use context::{Context, MemoryInfo};
+mod buffer;
+mod fence;
+
+pub mod host;
+
+pub mod pointer;
+mod uses;
+
+mod stream;
+
+mod driver;
+mod element;
+
+mod error;
+
+pub use buffer::{DeviceBuffer, DeviceRange, ManagedBuffer, MemorySource};
+pub use copy::{Scope, Transfer, scope};
 pub use cuda_mem_sys as sys;
 #[doc(hidden)]
-pub use deferred::catch_panic;
-pub use device::Device;
-pub use driver::Driver;
+pub use driver::deferred::catch_panic;
+pub use driver::fork::forked;
+pub use driver::{Context, Device, Driver, Event, LateReports, MemoryInfo};
 pub use element::DeviceCopy;
 pub use error::{DriverError, Error, Refused, RegisteredBy, Result};
-pub use event::Event;
 pub use fence::{Fence, FenceLine, ReservedFence};
-pub use fork::forked;
 pub use host::PinnedBuffer;
-pub use late_reports::LateReports;
-pub use scope::{Scope, scope};
-pub use source::MemorySource;
-pub use stream::{CaptureId, CapturePast, CapturePoint, Stream, StreamId};
-pub use transfer::Transfer;
-pub use uses::{UsePoint, Uses};
+pub use stream::{CaptureId, CapturePast, CapturePoint, Stream, StreamId, stream_mem};
+pub use uses::{StreamUse, UsePoint, Uses};

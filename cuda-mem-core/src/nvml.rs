@@ -18,7 +18,7 @@ use cuda_mem_sys::nvml::{
     LoadError, NVML_VALUE_NOT_AVAILABLE, Table, nvmlDevice_t, nvmlProcessInfo_t, nvmlReturn_t,
 };
 
-use crate::device::Device;
+use crate::driver::Device;
 
 /// A process that uses a device. [`processes`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -11,7 +11,7 @@ use std::ptr;
 
 use cuda_mem_sys::{CUcontext, CUdeviceptr, CUmemorytype, CUpointer_attribute};
 
-use crate::context::Context;
+use crate::driver::Context;
 use crate::error::{Result, call};
 
 /// Where memory lies. [`attributes`] has an example.

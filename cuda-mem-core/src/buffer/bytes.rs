@@ -12,8 +12,7 @@ use cuda_mem_sys::{CUdeviceptr, CUstream};
 
 use super::device::Block;
 use crate::error::{Error, Result, WithBytes, call};
-use crate::marker::Marker;
-use crate::stream::{Quiet, Stream};
+use crate::stream::{Marker, Quiet, Stream};
 use crate::uses::Access;
 
 /// What a stream that captures refuses.

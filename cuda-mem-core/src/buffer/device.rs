@@ -16,17 +16,14 @@ use std::sync::Arc;
 
 use cuda_mem_sys::{CUdeviceptr, CUresult};
 
-use super::{DeviceRange, StreamUse};
-use crate::capture::Relaxed;
-use crate::context::Context;
-use crate::deferred::Release;
-use crate::driver::refuse_forked;
+use super::{DeviceRange, MemorySource};
+use crate::driver::deferred::Release;
+use crate::driver::{Context, Relaxed, fork, refuse_forked};
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Error, Refused, Result, WithBytes, call};
-use crate::fork;
-use crate::source::MemorySource;
+use crate::uses::{Access, OpenUse, StreamUse, Uses};
+
 use crate::stream::{Entered, Stream};
-use crate::uses::{Access, OpenUse, Uses};
 
 /// Elements in device memory.
 ///

@@ -14,15 +14,12 @@ use std::mem::ManuallyDrop;
 
 use cuda_mem_sys::{CUdevice_attribute, CUdeviceptr, CUmemAttach_flags};
 
-use super::StreamUse;
-use crate::context::Context;
-use crate::deferred::Release;
-use crate::driver::refuse_forked;
+use crate::driver::deferred::Release;
+use crate::driver::{Context, fork, refuse_forked};
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Error, Refused, Result, WithBytes, call};
-use crate::fork;
 use crate::stream::Stream;
-use crate::uses::{Access, Uses};
+use crate::uses::{Access, StreamUse, Uses};
 
 /// Elements in managed memory.
 ///

@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use cuda_mem_sys::CUdeviceptr;
 
 use super::{DeviceBuffer, DeviceBytes, Enqueued};
-use crate::capture::Relaxed;
+use crate::driver::Relaxed;
 use crate::element::DeviceCopy;
 use crate::error::{Error, Result, WithBytes, call};
 use crate::host::HostMemory;

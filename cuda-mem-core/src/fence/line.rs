@@ -15,14 +15,12 @@ use cuda_mem_sys::CUdeviceptr;
 
 use super::memory::{Issued, LAST, Memory, Word, let_go};
 use super::{Fence, Kind};
-use crate::context::Context;
-use crate::driver::refuse_forked;
+use crate::driver::{Context, Event, fork, refuse_forked};
 use crate::error::{Error, Result};
-use crate::event::Event;
-use crate::fork;
 use crate::host::{HostMemory, PinnedBuffer, PinnedFlags, device_address};
 use crate::stream::Stream;
-use crate::stream_mem::{self, WaitFlags};
+use crate::stream::idle::WhenIdle;
+use crate::stream::stream_mem::{self, WaitFlags};
 
 /// A row of fences on one word in host memory, each a generation: reached when the word has come that far.
 ///
@@ -280,7 +278,7 @@ impl Drop for Line {
         let driver = self.memory.driver();
         if let Memory::Own(own) = &mut self.memory {
             // So that it is dropped here, and not by a thread that is looking whether it is awaited.
-            driver.when_idle().forget(own);
+            driver.service::<WhenIdle>().forget(own);
             if own.needs_poison() {
                 let_go(own);
             }

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::driver::Event;
 use crate::error::{Error, Result};
-use crate::event::Event;
 use crate::stream::Stream;
-use crate::stream_mem::{self, WaitFlags};
+use crate::stream::stream_mem::{self, WaitFlags};
 
 use line::Line;
 

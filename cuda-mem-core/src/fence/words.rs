@@ -9,14 +9,11 @@ use cuda_mem_sys::CUdeviceptr;
 
 use super::FenceLine;
 use super::memory::{Memory, State, Told, Word, let_go, poison};
-use crate::context::Context;
-use crate::driver::{Driver, refuse_forked};
+use crate::driver::{Context, Driver, fork, refuse_forked};
 use crate::error::{Error, Result};
-use crate::fork;
 use crate::host::{HostMemory, RegisterFlags, Registered, SharedMapping, device_address};
-use crate::idle::Awaited;
-use crate::stream::Stream;
-use crate::stream_mem;
+use crate::stream::idle::{Awaited, WhenIdle};
+use crate::stream::{Stream, stream_mem};
 use crate::uses::{OpenUse, Uses};
 
 /// Bytes of a slot: a cache line, so that no word is slowed by its neighbour.
@@ -115,7 +112,7 @@ impl SharedWords {
         let states = (0..mapping.bytes() / SLOT).map(|_| State::default()).collect();
         let slots = Arc::new(Slots { registered, mapping, address, states });
         let watched: Weak<Slots> = Arc::downgrade(&slots);
-        context.driver().when_idle().watch(watched);
+        context.driver().service::<WhenIdle>().watch(watched);
         Ok(Self { page: Arc::new(Page { slots }) })
     }
 
@@ -303,7 +300,7 @@ impl Drop for Page {
             return;
         }
         // So that they are dropped here, and not by a thread that is looking whether they are awaited.
-        self.driver().when_idle().forget(&self.slots);
+        self.driver().service::<WhenIdle>().forget(&self.slots);
         // The release waits for the streams that were told of the words.
         if self.slots.poison_awaited() {
             let_go(&mut self.slots);

@@ -18,16 +18,12 @@ use cuda_mem_sys::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHO
 
 use super::memory::{HostElements, HostMemory};
 use super::registration::device_address;
-use crate::buffer::StreamUse;
-use crate::context::Context;
-use crate::deferred::Release;
-use crate::driver::refuse_forked;
+use crate::driver::deferred::Release;
+use crate::driver::{Context, Handle, fork, refuse_forked};
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Error, Refused, Result, WithBytes, call};
-use crate::fork;
-use crate::handle::Handle;
 use crate::stream::Stream;
-use crate::uses::{Access, OpenUse, Uses};
+use crate::uses::{Access, OpenUse, StreamUse, Uses};
 
 bitflags! {
     /// How pinned memory is allocated. [`PinnedBuffer`] has an example.

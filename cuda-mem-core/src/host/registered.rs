@@ -20,14 +20,11 @@ use super::memory::{HostElements, HostMemory};
 use super::options::RegisterOptions;
 use super::populate::Population;
 use super::registration::{Registration, device_address};
-use crate::buffer::StreamUse;
-use crate::context::Context;
-use crate::deferred::Release;
-use crate::driver::refuse_forked;
+use crate::driver::deferred::Release;
+use crate::driver::{Context, fork, refuse_forked};
 use crate::error::{Error, Refused, Result};
-use crate::fork;
 use crate::stream::Stream;
-use crate::uses::{Access, Uses};
+use crate::uses::{Access, StreamUse, Uses};
 
 bitflags! {
     /// How host memory is registered.

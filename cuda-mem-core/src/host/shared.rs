@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::memory::HostMemory;
 use super::system::page_size;
+use crate::driver::Handle;
 use crate::error::{Error, Result};
-use crate::handle::Handle;
 
 /// Bytes of the words that memory is touched in.
 const WORD: usize = 8;

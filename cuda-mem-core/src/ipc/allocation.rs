@@ -14,14 +14,11 @@ use std::ops::Range;
 use cuda_mem_sys::CUdeviceptr;
 
 use super::MemoryHandle;
-use crate::buffer::StreamUse;
-use crate::context::Context;
-use crate::deferred::Release;
-use crate::driver::refuse_forked;
+use crate::driver::deferred::Release;
+use crate::driver::{Context, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
-use crate::fork;
 use crate::stream::Stream;
-use crate::uses::{Access, Uses};
+use crate::uses::{Access, StreamUse, Uses};
 
 /// What such memory is allocated in: the driver shares whole pages, and what else lies in them would be shared too.
 const PAGE: usize = 2 << 20;

@@ -10,10 +10,8 @@ use std::ptr;
 
 use cuda_mem_sys::{CUevent, CUipcEventHandle_v1};
 
-use crate::context::Context;
+use crate::driver::{Context, Event, opaque};
 use crate::error::{Result, call};
-use crate::event::Event;
-use crate::opaque::opaque;
 
 opaque! {
     /// Names an event for other processes: 64 bytes that may travel over any channel. [`InterprocessEvent`] has an example.

@@ -14,15 +14,12 @@ use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
-use super::Companion;
-use crate::buffer::StreamUse;
-use crate::deferred::Release;
-use crate::device::Device;
-use crate::driver::refuse_forked;
+use crate::driver::deferred::Companion;
+use crate::driver::deferred::Release;
+use crate::driver::{Device, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, expect_lost};
-use crate::fork;
 use crate::stream::Stream;
-use crate::uses::{Access as UseAccess, Uses};
+use crate::uses::{Access as UseAccess, StreamUse, Uses};
 use crate::vmm::{Access, AddressRange, PhysicalMemory};
 
 /// Memory of another process's `cuMemCreate`, mapped as a whole. It stays when that process is gone. Memory of this process can be

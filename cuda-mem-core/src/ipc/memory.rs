@@ -13,15 +13,12 @@ use std::mem::ManuallyDrop;
 
 use cuda_mem_sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle_v1};
 
-use super::Companion;
-use crate::buffer::StreamUse;
-use crate::context::Context;
-use crate::deferred::Release;
-use crate::driver::refuse_forked;
+use crate::driver::deferred::Companion;
+use crate::driver::deferred::Release;
+use crate::driver::{Context, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, call};
-use crate::fork;
 use crate::stream::Stream;
-use crate::uses::{Access, Uses};
+use crate::uses::{Access, StreamUse, Uses};
 
 /// Names a part of an allocation for other processes: the driver's 64 bytes for the whole of it, and where the part lies.
 ///

@@ -9,7 +9,7 @@
 use cuda_mem_sys::CUmemPool_attribute;
 
 use super::MemoryPool;
-use crate::capture::Relaxed;
+use crate::driver::Relaxed;
 use crate::error::{Error, Result, call};
 
 /// The attributes of a pool, all read one after the other. Sizes are in bytes.

@@ -15,11 +15,10 @@ use cuda_mem_sys::CUdeviceptr;
 
 use super::imported::Block;
 use super::{MemoryPool, PointerExport};
-use crate::buffer::StreamUse;
+use crate::driver::fork;
 use crate::error::Result;
-use crate::fork;
 use crate::stream::Stream;
-use crate::uses::Uses;
+use crate::uses::{StreamUse, Uses};
 
 /// A block of a [`MemoryPool`], freed once, behind all uses that it knows of and without the host waiting. It keeps the pool. (Only
 /// the free of a block whose stream was disowned, or is another thread's default stream, waits there: the stream has no name.)

@@ -15,16 +15,14 @@ use std::time::Duration;
 use cuda_mem_sys::CUdeviceptr;
 
 use super::{MemoryPool, PointerExport, free};
-use crate::buffer::StreamUse;
-use crate::deferred::Release;
-use crate::driver::refuse_forked;
+use crate::driver::deferred::Companion;
+use crate::driver::deferred::Release;
+use crate::driver::{fork, refuse_forked};
 use crate::error::{Error, Refused, Result, call, expect_lost};
 use crate::fence::Fence;
-use crate::fork;
-use crate::ipc::Companion;
 use crate::pointer;
 use crate::stream::Stream;
-use crate::uses::{Access, Uses};
+use crate::uses::{Access, StreamUse, Uses};
 
 /// A block of another process's pool, freed here once, behind all uses that it knows of and without the host waiting. (Only the
 /// free of a block whose stream was disowned, or is another thread's default stream, waits there: the stream has no name.)

@@ -10,7 +10,6 @@
 mod attributes;
 mod block;
 mod imported;
-mod location;
 mod owned;
 mod share;
 
@@ -23,18 +22,14 @@ use cuda_mem_sys::{
     CUmemPoolProps_v1, CUmemoryPool,
 };
 
-use crate::capture::Relaxed;
-use crate::device::Device;
-use crate::driver::{Driver, refuse_forked};
+use crate::driver::{Device, Driver, Handle, Relaxed, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
-use crate::fork;
-use crate::handle::Handle;
 use crate::stream::Stream;
 
+pub use crate::vmm::{AllocationType, MemoryLocation};
 pub use attributes::PoolAttributes;
 pub use block::PoolBlock;
 pub use imported::ImportedBlock;
-pub use location::{AllocationType, MemoryLocation};
 pub use share::PointerExport;
 
 /// How a pool is made. There is no default: a pool lies somewhere.

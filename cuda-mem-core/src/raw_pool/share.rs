@@ -13,11 +13,8 @@ use std::ptr;
 use cuda_mem_sys::{CUdeviceptr, CUmemAllocationHandleType, CUmemPoolPtrExportData_v1, CUmemoryPool};
 
 use super::{MemoryPool, Part, owned};
-use crate::capture::Relaxed;
-use crate::driver::Driver;
+use crate::driver::{Driver, Handle, Relaxed, opaque};
 use crate::error::{Result, call};
-use crate::handle::Handle;
-use crate::opaque::opaque;
 
 const DESCRIPTOR: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;

@@ -3,13 +3,14 @@
 //! What is asked of a stream itself ends a capture that has just begun. What is asked of an event does not, if no capture has the
 //! event.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use super::Stream;
-use crate::driver::refuse_forked;
+use super::idle::WhenIdle;
+use crate::driver::{Event, fork, refuse_forked};
 use crate::error::Result;
-use crate::event::Event;
-use crate::fork;
 
 impl Stream {
     /// From here on somebody else may have the stream capture: by its handle, or by an event of a capture.
@@ -34,7 +35,7 @@ impl Stream {
     #[cold]
     fn lend_first(&self) {
         if !fork::forked() {
-            self.driver().when_idle().streams.lend(&self.inner);
+            self.driver().service::<WhenIdle>().streams.lend(&self.inner);
             self.inner.is_lent.store(true, Ordering::Release);
         }
     }
@@ -77,6 +78,46 @@ impl Stream {
     /// Whether it has no work; None if somebody else may have it capture, so that it cannot be asked.
     pub(crate) fn is_idle_unlent(&self) -> Result<Option<bool>> {
         refuse_forked()?;
-        self.driver().when_idle().streams.is_idle(&self.inner)
+        self.driver().service::<WhenIdle>().streams.is_idle(&self.inner)
+    }
+}
+
+/// The owner has said that it ends. The rest counts calls.
+const DISOWNED: usize = 1;
+const CALL: usize = 2;
+
+/// Who names a stream right now.
+#[derive(Debug, Default)]
+pub(super) struct Naming(AtomicUsize);
+
+/// A call that names it.
+#[derive(Debug)]
+pub(crate) struct Named<'n>(&'n Naming);
+
+impl Naming {
+    /// None once the stream was disowned.
+    #[inline]
+    pub(super) fn begin(&self) -> Option<Named<'_>> {
+        let before = self.0.fetch_add(CALL, Ordering::Acquire);
+        let named = Named(self);
+        (before & DISOWNED == 0).then_some(named)
+    }
+
+    /// No call begins from here on. Waits for those that have begun, which may themselves wait for what the stream was given.
+    pub(super) fn end(&self) {
+        self.0.fetch_or(DISOWNED, Ordering::AcqRel);
+        let mut pause = Duration::from_micros(1);
+        // Acquire: the calls come before whatever their stream's owner does next.
+        while self.0.load(Ordering::Acquire) != DISOWNED {
+            thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Named<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(CALL, Ordering::Release);
     }
 }

@@ -7,18 +7,10 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-use std::io::Write;
-use std::process;
-use std::thread;
-use std::time::{Duration, Instant};
-
-use cuda_mem_sys::CUresult;
-
+use super::quiet::{Quiet, until_quiet};
 use super::{Stream, is_capturing};
-use crate::capture::Relaxed;
-use crate::driver::refuse_forked;
+use crate::driver::{Event, Relaxed, refuse_forked};
 use crate::error::{Error, Result, call, query};
-use crate::event::Event;
 
 impl Stream {
     /// Has the driver remember this point in `event`.
@@ -147,7 +139,7 @@ impl Stream {
         self.wait_until_idle()
     }
 
-    fn wait_until_idle(&self) -> Result<()> {
+    pub(super) fn wait_until_idle(&self) -> Result<()> {
         let entered = self.enter()?;
         // SAFETY: a live stream.
         unsafe { call!(self.driver(), cuStreamSynchronize(entered.raw())) }
@@ -211,95 +203,5 @@ impl Stream {
     /// As [`Stream::drain`], for callers in the relaxed capture mode.
     pub(crate) fn drain_relaxed(&self) -> Quiet {
         until_quiet(self, || self.wait_until_idle())
-    }
-}
-
-/// How a wait for the sake of memory has ended.
-#[derive(Debug)]
-#[must_use = "memory that may be in use is neither given back nor freed"]
-pub(crate) enum Quiet {
-    /// Nothing of the work runs any more. An error is the first failure of a wait, or says how the work was lost.
-    Yes(Result<()>),
-    /// The driver refused to wait for as long as [`Driver::patience`](crate::Driver) says: the work may run on.
-    Unknown(Error),
-}
-
-impl Quiet {
-    /// For owners that keep their memory after any error.
-    pub(crate) fn result(self) -> Result<()> {
-        match self {
-            Self::Yes(result) => result,
-            Self::Unknown(error) => Err(error),
-        }
-    }
-
-    /// Replaces a success, and the error of a wait, by an error that came before it.
-    pub(crate) fn behind(self, error: Error) -> Self {
-        match self {
-            Self::Yes(_) => Self::Yes(Err(error)),
-            unknown => unknown,
-        }
-    }
-
-    /// For memory that is borrowed, which goes back to its owner whatever `call` does: ends the process if work may use it still.
-    pub(crate) fn or_abort(self, call: &'static str) -> Result<()> {
-        match self {
-            Self::Yes(result) => result,
-            Self::Unknown(error) => {
-                if error.code() == Some(CUresult::CUDA_ERROR_DEINITIALIZED) {
-                    // The process ends. Whoever has ended it does not wait for this thread.
-                    thread::sleep(Duration::from_secs(60));
-                }
-                let _ = writeln!(std::io::stderr(), "{call}: borrowed memory may still be in use: {error}");
-                process::abort()
-            }
-        }
-    }
-}
-
-/// Waits in one way, and if that fails for all that the stream was given, until nothing of it can run any more.
-///
-/// While a capture that somebody began meanwhile keeps the stream from being waited for, this waits for the capture's end.
-pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Quiet {
-    let mut first = None;
-    let mut refused_since = None;
-    let mut pause = Duration::from_micros(10);
-    loop {
-        let waited = wait().or_else(|error| match stream.wait_until_idle() {
-            // Another thread's default stream cannot be waited for as a whole: what counts is why the wait failed.
-            Err(Error::WrongThread) => Err(error),
-            // Its owner may have destroyed it, and what it was given runs on.
-            Err(Error::Disowned) => stream.context().synchronize(),
-            waited => waited,
-        });
-        let error = match waited {
-            Ok(()) => return Quiet::Yes(first.map_or(Ok(()), Err)),
-            // Nothing of the parent's runs in a forked child's memory.
-            Err(Error::Forked) => return Quiet::Yes(Err(Error::Forked)),
-            Err(Error::Driver(error)) if error.context_is_lost() => {
-                return Quiet::Yes(Err(first.unwrap_or(error.into())));
-            }
-            Err(error) => error,
-        };
-        let (is_capture, is_end) = match &error {
-            Error::Driver(error) => (error.is_capture(), error.is_end()),
-            _ => (false, false),
-        };
-        // In a host function the driver refuses because of where it is asked.
-        let is_elsewhere = error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED);
-        if is_end {
-            return Quiet::Unknown(error);
-        }
-        if is_capture || is_elsewhere {
-            refused_since = None;
-        } else {
-            let waited = refused_since.get_or_insert_with(Instant::now).elapsed();
-            if waited >= stream.driver().patience() {
-                return Quiet::Unknown(Error::StillInUse { waited, refusal: Box::new(error) });
-            }
-        }
-        first.get_or_insert(error);
-        thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(1));
     }
 }

@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_sys::CUdeviceptr;
 
-use super::{Access, Entries, Mark, Use, Uses};
-use crate::buffer::StreamUse;
-use crate::capture::Relaxed;
-use crate::driver::refuse_forked;
+use super::{Access, Entries, StreamUse, Use, Uses};
+use crate::driver::{Relaxed, refuse_forked};
 use crate::error::{Error, Result};
-use crate::stream::{Stream, until_quiet};
+use crate::stream::{Mark, Stream, until_quiet};
 
 /// A point in a stream behind the uses of a piece of memory: who has all of them knows when the memory is quiet.
 ///

@@ -52,6 +52,7 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
+mod location;
 mod physical;
 mod range;
 mod share;
@@ -59,10 +60,10 @@ mod shareable;
 
 use cuda_mem_sys::{CUmemAccess_flags, CUmemAllocationGranularity_flags};
 
-use crate::device::Device;
-use crate::driver::refuse_forked;
+use crate::driver::{Device, refuse_forked};
 use crate::error::{Result, call};
 
+pub use location::{AllocationType, MemoryLocation};
 pub use physical::{CreateOptions, PhysicalMemory};
 pub use range::AddressRange;
 pub use share::{FabricHandle, HandleTypes, MemoryProperties};

@@ -15,10 +15,8 @@ use cuda_mem_sys::{
 };
 
 use super::{HandleTypes, granularity};
-use crate::device::Device;
-use crate::driver::{Driver, refuse_forked};
+use crate::driver::{Device, Driver, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
-use crate::fork;
 
 /// What memory can do besides. The default is nothing.
 ///

@@ -14,10 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cuda_mem_sys::{CUdeviceptr, CUmemAccessDesc_v1, CUmemLocation, CUmemLocationType};
 
 use super::{Access, PhysicalMemory, granularity};
-use crate::device::Device;
-use crate::driver::{Driver, refuse_forked};
+use crate::driver::{Device, Driver, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
-use crate::fork;
 
 /// Addresses of devices that are kept for mappings.
 ///

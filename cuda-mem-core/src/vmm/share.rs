@@ -14,14 +14,11 @@ use std::ptr;
 use bitflags::bitflags;
 use cuda_mem_sys::{CUmemAllocationHandleType, CUmemAllocationProp_v1, CUresult};
 
+use super::MemoryLocation;
 use super::physical::without_fabric;
 use super::{AddressRange, PhysicalMemory, granularity};
-use crate::capture::Relaxed;
-use crate::device::Device;
-use crate::driver::refuse_forked;
+use crate::driver::{Device, Relaxed, opaque, refuse_forked};
 use crate::error::{Error, Result, call};
-use crate::opaque::opaque;
-use crate::raw_pool::MemoryLocation;
 
 const DESCRIPTOR: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;

@@ -10,8 +10,7 @@ use std::os::fd::OwnedFd;
 
 use super::share::FABRIC;
 use super::{CreateOptions, FabricHandle, HandleTypes, PhysicalMemory};
-use crate::capture::Relaxed;
-use crate::device::Device;
+use crate::driver::{Device, Relaxed};
 use crate::error::{Error, Refused, Result, call};
 
 /// Memory that was made to be given to other processes.

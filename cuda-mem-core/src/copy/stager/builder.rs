@@ -11,8 +11,7 @@ use super::tuning::{
     PAGE, SLOT_BYTES, SLOT_BYTES_ACCEPTED, SLOTS, SLOTS_ACCEPTED, THREADS, THREADS_ACCEPTED,
 };
 use super::{Inner, Stager, copy_parts};
-use crate::context::Context;
-use crate::driver::refuse_forked;
+use crate::driver::{Context, refuse_forked};
 use crate::error::{Error, Result};
 
 /// How many threads a [`Stager`] has, and how large its ring is. From [`Stager::builder`].

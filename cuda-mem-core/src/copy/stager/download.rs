@@ -19,7 +19,7 @@ use super::task::{Host, Task};
 use super::tuning::{chunk, part};
 use super::way::Way;
 use crate::buffer::DeviceBytes;
-use crate::capture::Relaxed;
+use crate::driver::Relaxed;
 use crate::error::{Error, Result};
 
 /// A copy to the host.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::buffer::DeviceBytes;
-use crate::handle::Handle;
+use crate::driver::Handle;
 
 /// A stretch of memory that can be cut.
 pub(super) trait Piece: Copy {

@@ -19,14 +19,10 @@ use super::patience::Patience;
 use super::task::{Host, Task};
 use super::tuning::STALLED;
 use crate::buffer::{DeviceBytes, Enqueued};
-use crate::context::Context;
-use crate::driver::Driver;
+use crate::driver::{Context, Driver, Handle, fork};
 use crate::error::{Error, Result};
-use crate::fork;
-use crate::handle::Handle;
 use crate::host::{HostElements, PinnedBuffer, PinnedFlags};
-use crate::marker::Marker;
-use crate::stream::{Quiet, Stream};
+use crate::stream::{Marker, Quiet, Stream};
 
 /// One pinned allocation, cut into slots of one size.
 pub(super) struct Ring {

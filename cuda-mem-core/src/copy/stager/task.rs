@@ -17,7 +17,7 @@ use super::board::Failure;
 use super::line::{HostBytes, Line, Piece};
 use super::past_cache;
 use super::tuning::PAST_CACHE;
-use crate::handle::Handle;
+use crate::driver::Handle;
 
 /// The host's side of a copy.
 #[derive(Debug)]

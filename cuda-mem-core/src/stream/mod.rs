@@ -11,13 +11,13 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-mod beside_legacy;
-mod capture_past;
-mod capture_point;
+mod capture;
+pub(crate) mod idle;
 mod known;
 mod lent;
-mod naming;
 mod order;
+mod quiet;
+pub mod stream_mem;
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -31,20 +31,13 @@ use cuda_mem_sys::{
     CUstreamCaptureStatus,
 };
 
-use crate::context::{Bound, Context};
-use crate::driver::{Driver, refuse_forked};
+use crate::driver::{Bound, Context, Driver, Event, Handle, destroy_stream, fork, refuse_forked};
 use crate::error::{Error, Result, call};
-use crate::event::Event;
-use crate::fork;
-use crate::handle::Handle;
-use crate::uses::Mark;
 
-pub(crate) use beside_legacy::BesideLegacy;
-pub use capture_past::CapturePast;
-pub use capture_point::{CaptureId, CapturePoint};
-pub(crate) use known::{KnownStreams, Points};
-use naming::{Named, Naming};
-pub(crate) use order::{Quiet, until_quiet};
+pub use capture::{CaptureId, CapturePast, CapturePoint};
+use idle::WhenIdle;
+use lent::{Named, Naming};
+pub(crate) use quiet::{Mark, Marker, Quiet, until_quiet};
 
 /// The first driver on which stream calls were seen to need no current context.
 const NEEDS_NO_CURRENT_CONTEXT: i32 = 13000;
@@ -167,7 +160,7 @@ impl Stream {
         match identify(driver, raw, "Stream::new") {
             Ok(id) => Ok(Self::wrap(context, raw, id, Kind::Owned)),
             Err(error) => {
-                destroy(driver, raw);
+                destroy_stream(driver, raw);
                 Err(error)
             }
         }
@@ -242,7 +235,7 @@ impl Stream {
         let (raw, naming) = (Handle::new(raw), Naming::default());
         let context = context.clone();
         let inner = Arc::new(Inner { context, raw, id, kind, is_lent, naming, last: OnceLock::new() });
-        inner.context.driver().when_idle().streams.enter(&inner);
+        inner.context.driver().service::<WhenIdle>().streams.enter(&inner);
         Self { inner }
     }
 
@@ -326,7 +319,7 @@ impl Stream {
     /// If there is none, because the stream captures or the driver refuses, memory stays that none was recorded for before.
     pub fn disown(&self) {
         if self.inner.kind == Kind::Borrowed && !fork::forked() {
-            self.driver().when_idle().streams.leave(&self.inner);
+            self.driver().service::<WhenIdle>().streams.leave(&self.inner);
             // Also whoever says it a second time returns when nobody names it any more.
             self.inner.last.get_or_init(|| {
                 self.inner.naming.end();
@@ -481,21 +474,14 @@ fn is_capturing(driver: Driver, raw: CUstream) -> Result<bool> {
     }
 }
 
-fn destroy(driver: Driver, raw: CUstream) {
-    driver.release(|| {
-        // SAFETY: called once, for a stream that its only owner created and gives up here; pending work finishes.
-        unsafe { call!(driver, cuStreamDestroy(raw)) }
-    });
-}
-
 impl Drop for Inner {
     fn drop(&mut self) {
         if fork::forked() {
             return;
         }
-        self.context.driver().when_idle().streams.leave(self);
+        self.context.driver().service::<WhenIdle>().streams.leave(self);
         if self.kind == Kind::Owned {
-            destroy(self.context.driver(), self.raw.raw());
+            destroy_stream(self.context.driver(), self.raw.raw());
         }
     }
 }

@@ -4,20 +4,18 @@
 //! the stream itself, kept alive; an event is made only when somebody on another stream has to wait, and covers all that
 //! the stream was given by then.
 
-mod mark;
 mod points;
 
 pub use points::UsePoint;
 
+use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::capture::Relaxed;
-use crate::driver::refuse_forked;
+use cuda_mem_sys::CUdeviceptr;
+
+use crate::driver::{Event, Relaxed, fork, refuse_forked};
 use crate::error::{Error, Result};
-use crate::event::Event;
-use crate::fork;
-use crate::stream::{Stream, until_quiet};
-pub(crate) use mark::Mark;
+use crate::stream::{Mark, Stream, until_quiet};
 
 /// What a stream that captures refuses.
 const WAITING: &str = "waiting for uses of memory";
@@ -79,6 +77,37 @@ pub(crate) enum Access {
 pub(crate) struct OpenUse<'u> {
     uses: &'u Uses,
     stream: &'u Stream,
+}
+
+/// A use of memory on a stream, from [`DeviceBuffer::on`] and its like: the address to hand to a kernel.
+///
+/// The stream is ordered behind the uses that came before, and later uses, the release among them, are ordered behind what
+/// the stream is given while this lives. [`Uses`] has an example.
+#[derive(Debug)]
+#[must_use = "drop it after the work was enqueued"]
+pub struct StreamUse<'b> {
+    address: CUdeviceptr,
+    /// Ends the use when it is dropped.
+    _open: OpenUse<'b>,
+    /// The end is marked in the thread that enqueued the work.
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl<'b> StreamUse<'b> {
+    pub(crate) fn begin(
+        address: CUdeviceptr,
+        uses: &'b Uses,
+        stream: &'b Stream,
+        access: Access,
+    ) -> Result<Self> {
+        Ok(Self { address, _open: uses.begin(stream, access)?, _not_send: PhantomData })
+    }
+
+    /// The address on the device.
+    #[must_use]
+    pub fn address(&self) -> CUdeviceptr {
+        self.address
+    }
 }
 
 impl Uses {

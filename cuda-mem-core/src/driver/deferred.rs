@@ -37,7 +37,7 @@ impl Driver {
     /// stream is kept for that. A stream of somebody else ([`Stream::borrow_raw`](crate::Stream::borrow_raw)) that memory was used
     /// on may be destroyed when this returns 0 and the memory's owners are gone.
     pub fn reclaim(self) -> usize {
-        if crate::fork::forked() { 0 } else { self.deferred().reclaim(self) }
+        if crate::driver::fork::forked() { 0 } else { self.deferred().reclaim(self) }
     }
 
     /// Releases what an owner had, now if possible and later if not.
@@ -111,5 +111,31 @@ impl fmt::Debug for Deferred {
         f.debug_struct("Deferred")
             .field("waiting", &self.count.load(Ordering::Relaxed))
             .finish_non_exhaustive()
+    }
+}
+
+/// Something to be dropped when memory has gone back to the driver.
+pub(crate) struct Companion(Option<Box<dyn Send + Sync>>);
+
+impl Companion {
+    pub(crate) const NONE: Self = Self(None);
+
+    /// Adds one, which is dropped after those that are there.
+    pub(crate) fn add(&mut self, guard: impl Send + Sync + 'static) {
+        self.0 = Some(match self.take() {
+            Some(first) => Box::new((first, guard)),
+            None => Box::new(guard),
+        });
+    }
+
+    /// All of them.
+    pub(crate) fn take(&mut self) -> Option<Box<dyn Send + Sync>> {
+        self.0.take()
+    }
+}
+
+impl fmt::Debug for Companion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Companion").field(&self.0.is_some()).finish()
     }
 }

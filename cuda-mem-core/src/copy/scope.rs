@@ -13,13 +13,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 
 use crate::buffer::{DeviceRange, Enqueued};
-use crate::context::Context;
+use crate::driver::{Context, fork};
 use crate::element::DeviceCopy;
 use crate::error::{Error, Result};
-use crate::fork;
 use crate::host::{HostMemory, RegisterFlags, Registration};
-use crate::marker::Marker;
-use crate::stream::Stream;
+use crate::stream::{Marker, Stream};
 
 /// Runs `body`, in which host memory can be borrowed for asynchronous copies and registered in place. Returns when all
 /// copies are done and all registrations undone, also if `body` panics; then the panic goes on.

@@ -11,12 +11,11 @@ use std::fmt;
 use std::mem::{ManuallyDrop, MaybeUninit};
 
 use crate::buffer::{DeviceRange, Enqueued};
+use crate::driver::fork;
 use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result};
-use crate::fork;
 use crate::host::{HostElements, HostMemory};
-use crate::marker::Marker;
-use crate::stream::{Quiet, Stream};
+use crate::stream::{Marker, Quiet, Stream};
 
 /// A copy under way between host memory that it owns and device memory.
 ///

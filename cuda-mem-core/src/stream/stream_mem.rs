@@ -9,10 +9,9 @@
 use bitflags::bitflags;
 use cuda_mem_sys::{CUdevice_attribute, CUdeviceptr, CUstreamWaitValue_flags};
 
-use crate::device::Device;
+use super::{Stream, idle};
+use crate::driver::Device;
 use crate::error::{Error, Result, call};
-use crate::idle;
-use crate::stream::Stream;
 
 bitflags! {
     /// When a wait for a word ends.

@@ -16,12 +16,8 @@ use std::time::Duration;
 
 use cuda_mem_sys::{CUevent, CUevent_flags, CUevent_st};
 
-use crate::capture::Relaxed;
-use crate::context::Context;
-use crate::driver::{Driver, refuse_forked};
+use crate::driver::{Context, Driver, Handle, Relaxed, fork, refuse_forked};
 use crate::error::{Result, call, query};
-use crate::fork;
-use crate::handle::Handle;
 
 /// A point in a stream's work.
 ///
