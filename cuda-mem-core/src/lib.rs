@@ -24,7 +24,8 @@
 //! - **No safe call puts memory into a graph.** Every call may be made while streams capture, and leaves their captures alone. A call
 //!   that gives memory to a stream that captures, or waits for what such a stream was given, is [`Error::Capturing`]; what is
 //!   dropped meanwhile is freed after the capture. A section `# Capture` says where a call differs.
-//! - **Nothing panics on bad input**, and nothing is lost with an error: owners come back with it.
+//! - **Nothing panics on bad input**, and nothing is lost with an error: owners come back with it. Any call can be [`Error::Driver`], with
+//!   the driver's code. A section `# Errors` says what else it can be; a call that does something "as" another one has its errors.
 //! - **In a forked child** every call is [`Error::Forked`], and drops do nothing.
 
 #![deny(unsafe_code)]

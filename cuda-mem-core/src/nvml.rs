@@ -87,10 +87,6 @@ pub fn processes(device: Device) -> Result<Vec<ProcessMemory>, Error> {
 }
 
 /// As [`processes`], of another library than the system's.
-///
-/// # Errors
-///
-/// As [`processes`].
 pub fn processes_with(table: &Table, device: Device) -> Result<Vec<ProcessMemory>, Error> {
     let name = name_of(device.uuid()?);
     let _session = Session::begin(table)?;

@@ -66,10 +66,6 @@ pub struct Attributes {
 /// assert_eq!((known.kind, known.range_start, known.range_size), (MemoryKind::Device, buffer.as_raw(), 4096));
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
-///
-/// # Errors
-///
-/// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
 pub fn attributes(context: &Context, address: CUdeviceptr) -> Result<Attributes> {
     // Without a current context the driver gives no address for devices (seen on hardware).
     let _bound = context.bind()?;

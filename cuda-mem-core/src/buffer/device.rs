@@ -265,10 +265,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     }
 
     /// As [`DeviceBuffer::on`], for work that only reads: readers on several streams do not wait for each other.
-    ///
-    /// # Errors
-    ///
-    /// As [`DeviceBuffer::on`].
     pub fn on_read<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         self.block.expect_same_driver(stream)?;
         StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Read)

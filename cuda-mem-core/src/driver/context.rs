@@ -150,10 +150,6 @@ impl Context {
     /// How much memory the device has and how much of it is free.
     ///
     /// Wraps [`cuMemGetInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn memory_info(&self) -> Result<MemoryInfo> {
         let _bound = self.bind()?;
         let (mut free, mut total) = (0, 0);

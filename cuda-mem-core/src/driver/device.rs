@@ -52,10 +52,6 @@ impl Device {
     /// Its name.
     ///
     /// Wraps [`cuDeviceGetName`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn name(self) -> Result<String> {
         refuse_forked()?;
         let mut name = [0u8; 256];
@@ -69,10 +65,6 @@ impl Device {
     /// Its UUID: 16 bytes, the same in every process.
     ///
     /// Wraps [`cuDeviceGetUuid`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html), once for each device.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn uuid(self) -> Result<[u8; 16]> {
         refuse_forked()?;
         self.driver.constants().uuid.get(self.raw, || {
@@ -86,10 +78,6 @@ impl Device {
     /// The size of its memory in bytes.
     ///
     /// Wraps [`cuDeviceTotalMem`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn total_memory(self) -> Result<usize> {
         refuse_forked()?;
         let mut bytes = 0;
@@ -147,10 +135,6 @@ impl Device {
     }
 
     /// Its primary context, retained. The one that CUDA's runtime and PyTorch use.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn primary_context(self) -> Result<Context> {
         Context::retain_primary(self)
     }

@@ -61,10 +61,6 @@ impl Event {
     /// An event for ordering, without a time stamp.
     ///
     /// Wraps [`cuEventCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) with `CU_EVENT_DISABLE_TIMING`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
     pub fn new(context: &Context) -> Result<Self> {
         Self::create(context, CUevent_flags::CU_EVENT_DISABLE_TIMING, Kind::Untimed)
     }

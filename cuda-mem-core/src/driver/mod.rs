@@ -162,10 +162,6 @@ impl Driver {
     /// How many devices there are.
     ///
     /// Wraps [`cuDeviceGetCount`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn device_count(self) -> Result<usize> {
         refuse_forked()?;
         let mut count: c_int = 0;
@@ -203,10 +199,6 @@ impl Driver {
     /// The device of the context that is current in the calling thread; none if no context is.
     ///
     /// Wraps [`cuCtxGetCurrent` and `cuCtxGetDevice`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn current_device(self) -> Result<Option<Device>> {
         refuse_forked()?;
         let mut context: CUcontext = ptr::null_mut();

@@ -169,10 +169,6 @@ impl ReservedFence<'_> {
     }
 
     /// As [`FenceLine::record`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn record(mut self, stream: &Stream) -> Result<Fence> {
         const CALL: &str = "FenceLine::record";
         // Dropped behind the lock: the last handle to a context may go with it.

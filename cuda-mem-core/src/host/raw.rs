@@ -57,10 +57,6 @@ pub unsafe fn pin_memory(ptr: *mut c_void, size: usize) -> Result<(), PinError> 
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # Errors
-///
-/// As [`pin_memory`].
-///
 /// # Safety
 ///
 /// As for [`pin_memory`].
@@ -115,10 +111,6 @@ pub unsafe fn unpin_memory(ptr: *mut c_void) -> Result<(), PinError> {
 }
 
 /// As [`unpin_memory`], with any driver.
-///
-/// # Errors
-///
-/// As [`unpin_memory`].
 ///
 /// # Safety
 ///

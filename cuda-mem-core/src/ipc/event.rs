@@ -52,10 +52,6 @@ impl InterprocessEvent {
     ///
     /// Wraps [`cuEventCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) with
     /// `CU_EVENT_INTERPROCESS` and `CU_EVENT_DISABLE_TIMING`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
     pub fn new(context: &Context) -> Result<Self> {
         Ok(Self { event: Event::interprocess(context)? })
     }
@@ -69,10 +65,6 @@ impl InterprocessEvent {
     /// What another process opens it by. It takes this process to be alive.
     ///
     /// Wraps [`cuIpcGetEventHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
     pub fn handle(&self) -> Result<EventHandle> {
         let context = self.event.context();
         let (_relaxed, _bound) = context.bind_relaxed()?;

@@ -39,7 +39,8 @@ type Node = Handle<CUgraphNode_st>;
 /// unsafe { table.cuStreamBeginCapture().unwrap()(stream.as_raw().cast(), mode) };
 /// let event = Event::new(&context)?;
 /// stream.record(&event)?;
-/// side.wait(&event)?; // the second stream is part of the capture from here on
+/// // SAFETY: nobody else works at the capture, and its graph is not launched.
+/// unsafe { side.join_capture(&event) }?; // the second stream is part of it from here on
 /// // SAFETY: one host function on nothing.
 /// unsafe { table.cuLaunchHostFunc().unwrap()(side.as_raw().cast(), Some(nothing), std::ptr::null_mut()) };
 ///
@@ -51,7 +52,8 @@ type Node = Handle<CUgraphNode_st>;
 /// assert!(!past.contains(&used));
 ///
 /// side.record(&event)?;
-/// stream.wait(&event)?;
+/// // SAFETY: as above.
+/// unsafe { stream.join_capture(&event) }?;
 /// // SAFETY: as above.
 /// unsafe { past.advance(&stream.capture_point()?.unwrap()) }?;
 /// assert!(past.contains(&used));

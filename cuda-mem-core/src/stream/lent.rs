@@ -63,10 +63,6 @@ impl Stream {
     /// # Capture
     ///
     /// As [`Stream::record`]; the event of a legacy stream is never part of a graph.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::record`].
     pub fn record_unnoticed(&self, event: &Event) -> Result<()> {
         if !self.is_legacy() {
             return self.record(event);

@@ -136,20 +136,12 @@ impl Stream {
     /// A stream that neither waits for the legacy default stream nor holds it up (`CU_STREAM_NON_BLOCKING`).
     ///
     /// Wraps [`cuStreamCreateWithPriority`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn new(context: &Context) -> Result<Self> {
         Self::with_priority(context, 0)
     }
 
     /// As [`Stream::new`], with a priority: lower numbers come first, 0 is the default, and the driver clamps to the range
     /// that the device has.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::new`].
     pub fn with_priority(context: &Context, priority: i32) -> Result<Self> {
         let _bound = context.bind()?;
         let driver = context.driver();
@@ -172,10 +164,6 @@ impl Stream {
     ///
     /// [`Error::Capturing`] while a blocking stream of the context captures: the driver would fail that capture at the
     /// first mention of the legacy stream.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn legacy(context: &Context) -> Result<Self> {
         let _bound = context.bind()?;
         let id = identify(context.driver(), CU_STREAM_LEGACY, "Stream::legacy")?;
@@ -190,10 +178,6 @@ impl Stream {
     /// # Capture
     ///
     /// [`Error::Capturing`] while it captures.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn per_thread(context: &Context) -> Result<Self> {
         let _bound = context.bind()?;
         let id = identify(context.driver(), CU_STREAM_PER_THREAD, "Stream::per_thread")?;

@@ -221,10 +221,6 @@ impl Uses {
     ///
     /// Wraps [`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), and
     /// [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) and `cuEventQuery` for streams that are busy.
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn have_passed(&mut self) -> Result<bool> {
         self.all(Use::has_passed)
     }

@@ -96,10 +96,6 @@ impl Access {
 ///
 /// Wraps [`cuMemGetAllocationGranularity`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html), with the minimum,
 /// once for each device.
-///
-/// # Errors
-///
-/// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
 pub fn granularity(device: Device) -> Result<usize> {
     refuse_forked()?;
     device.driver().constants().granularity.get(device.as_raw(), || {

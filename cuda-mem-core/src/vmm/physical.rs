@@ -45,10 +45,6 @@ impl CreateOptions {
     ///
     /// Wraps [`cuDeviceGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html): it is worth asking
     /// once.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn supported_by(device: Device) -> Result<Self> {
         Ok(Self {
             shareable: device.supports(

@@ -109,10 +109,6 @@ impl PhysicalMemory {
     /// assert_eq!(properties.handle_types, HandleTypes::empty());
     /// # Ok::<(), cuda_mem_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn properties(&self) -> Result<MemoryProperties> {
         refuse_forked()?;
         let mut raw = CUmemAllocationProp_v1::default();
