@@ -369,8 +369,7 @@ impl Error {
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Error, Stream, Transfer};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // with a GPU: Driver::system()?
 /// let device = DeviceBuffer::<u8>::zeroed(&stream, 4)?;
 /// let refused = Transfer::upload(&stream, vec![1u8, 2, 3], &device.whole()).unwrap_err();
 /// assert!(matches!(refused.error, Error::LengthMismatch { .. }));
@@ -446,8 +445,7 @@ impl fmt::Display for RegisteredBy {
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Error, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // with a GPU: Driver::system()?
 /// let Err(Error::Driver(error)) = DeviceBuffer::<u8>::uninit(&stream, 1 << 60) else { panic!("too much") };
 /// assert_eq!((error.name(), error.bytes()), (Some("CUDA_ERROR_OUT_OF_MEMORY"), Some(1 << 60)));
 /// # Ok::<(), Error>(())

@@ -10,15 +10,14 @@
 use std::alloc::Layout;
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use cuda_mem_sys::{CUdeviceptr, CUresult};
 
 use super::{DeviceRange, MemorySource};
-use crate::driver::deferred::Release;
-use crate::driver::{Context, Relaxed, fork, refuse_forked};
+use crate::driver::deferred::{Held, Owned, Release};
+use crate::driver::{Context, Driver, Relaxed, refuse_forked};
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Error, Refused, Result, WithBytes, call};
 use crate::uses::{Access, OpenUse, StreamUse, Uses};
@@ -34,8 +33,7 @@ use crate::stream::{Entered, Stream};
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let stream = Stream::new(&context)?;
 /// let buffer = DeviceBuffer::from_slice(&stream, &[1u32, 2, 3])?;
 /// assert_eq!(buffer.to_vec(&stream)?, [1, 2, 3]);
@@ -43,7 +41,7 @@ use crate::stream::{Entered, Stream};
 /// ```
 pub struct DeviceBuffer<T: DeviceCopy> {
     /// Taken out when the buffer is closed or dropped.
-    block: ManuallyDrop<Block>,
+    block: Owned<Block>,
     len: usize,
     _elements: PhantomData<T>,
 }
@@ -88,7 +86,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
                 .with_bytes(bytes)?;
         }
         let block = Block { address, home: stream.clone(), uses: Uses::default(), source: None };
-        let mut buffer = Self { block: ManuallyDrop::new(block), len, _elements: PhantomData };
+        let mut buffer = Self { block: Owned::new(block), len, _elements: PhantomData };
         buffer.block.uses = Uses::starting_on(stream)?;
         // A node of a graph would have it, which the free behind the capture's end is refused for.
         stream.spoil_capture(CALL)?;
@@ -144,7 +142,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         let len = layout.size().checked_div(size_of::<T>()).unwrap_or(0);
         let block =
             Block { address, home: stream.clone(), uses: Uses::default(), source: Some((source, layout)) };
-        let mut buffer = Self { block: ManuallyDrop::new(block), len, _elements: PhantomData };
+        let mut buffer = Self { block: Owned::new(block), len, _elements: PhantomData };
         buffer.block.uses = Uses::starting_on(stream)?;
         Ok(buffer)
     }
@@ -164,26 +162,21 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// # Errors
     ///
     /// The buffer comes back with [`Error::Misaligned`] if the memory is not aligned for the type.
-    pub fn cast<U: DeviceCopy>(mut self) -> Result<DeviceBuffer<U>, Refused<Self>> {
+    pub fn cast<U: DeviceCopy>(self) -> Result<DeviceBuffer<U>, Refused<Self>> {
         let align = align_of::<U>();
         if !usize::try_from(self.block.address).is_ok_and(|address| address.is_multiple_of(align)) {
             let error = Error::Misaligned { address: self.block.address, align };
             return Err(Refused::new(error, self));
         }
         let len = self.size_bytes().checked_div(size_of::<U>()).unwrap_or(0);
-        // SAFETY: taken once; `self` is not dropped below.
-        let block = unsafe { ManuallyDrop::take(&mut self.block) };
-        let _ = ManuallyDrop::new(self);
-        Ok(DeviceBuffer { block: ManuallyDrop::new(block), len, _elements: PhantomData })
+        Ok(DeviceBuffer { block: self.block, len, _elements: PhantomData })
     }
 
     /// Takes the memory out, without waiting for or freeing anything: address, and the stream that it was allocated on. For
     /// memory of a [`MemorySource`], who must get it back some other way.
     #[must_use = "the memory is leaked unless it is freed by its address"]
-    pub fn into_raw(mut self) -> (CUdeviceptr, Stream) {
-        // SAFETY: taken once; `self` is not dropped below.
-        let block = unsafe { ManuallyDrop::take(&mut self.block) };
-        let _ = ManuallyDrop::new(self);
+    pub fn into_raw(self) -> (CUdeviceptr, Stream) {
+        let block = self.block.into_inner();
         (block.address, block.home)
     }
 
@@ -366,13 +359,13 @@ impl Block {
     }
 }
 
-impl<T: DeviceCopy> Drop for DeviceBuffer<T> {
-    fn drop(&mut self) {
-        // SAFETY: taken once; the buffer is not used after its drop.
-        let block = unsafe { ManuallyDrop::take(&mut self.block) };
-        if block.address != 0 && !fork::forked() {
-            block.home.driver().release_or_defer(block);
-        }
+impl Held for Block {
+    fn driver(&self) -> Driver {
+        self.home.driver()
+    }
+
+    fn is_released(&self) -> bool {
+        self.address == 0
     }
 }
 

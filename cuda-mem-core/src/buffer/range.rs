@@ -29,8 +29,7 @@ const PIECE: usize = 32 << 20;
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let stream = Stream::new(&context)?;
 /// let buffer = DeviceBuffer::<u8>::zeroed(&stream, 8)?;
 /// buffer.range(2..4)?.copy_from_slice(&stream, &[7, 9])?;

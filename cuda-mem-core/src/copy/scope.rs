@@ -25,8 +25,7 @@ use crate::stream::{Marker, Stream};
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let (one, two) = (Stream::new(&context)?, Stream::new(&context)?);
 /// let source = vec![3u8; 1 << 20];
 /// let mut target = vec![0u8; 1 << 20];

@@ -21,8 +21,7 @@ use crate::error::{Error, Result, call};
 /// ```
 /// use cuda_mem_core::Driver;
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let device = driver.device(0)?;
+/// let device = Driver::over(cuda_mem_sim::table())?.device(0)?; // with a GPU: Driver::system()?
 /// println!("{}: {} MiB", device.name()?, device.total_memory()? >> 20);
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```

@@ -38,8 +38,7 @@ const SLOT: usize = 64;
 /// use cuda_mem_core::ipc::SharedWords;
 /// use cuda_mem_core::{Driver, Error, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let (producer, consumer) = (Stream::new(&context)?, Stream::new(&context)?);
 /// let words = SharedWords::create(&context, 64)?;
 /// let generation = words.line(3)?.record(&producer)?.generation().unwrap_or_default();

@@ -73,8 +73,7 @@ const LOADED_BY_THE_HOST: usize = 64 << 10;
 /// ```
 /// use cuda_mem_core::{Driver, host::{RegisterFlags, Registered}};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let registered = Registered::new(&context, vec![7u8; 4096], RegisterFlags::default())?;
 /// assert_eq!(registered.as_slice()?[0], 7);
 /// let vector = registered.close()?;

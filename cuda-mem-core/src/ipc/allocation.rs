@@ -7,15 +7,13 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-use std::fmt;
-use std::mem::ManuallyDrop;
 use std::ops::Range;
 
 use cuda_mem_sys::CUdeviceptr;
 
 use super::MemoryHandle;
-use crate::driver::deferred::Release;
-use crate::driver::{Context, fork, refuse_forked};
+use crate::driver::deferred::{Held, Owned, Release};
+use crate::driver::{Context, Driver, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
 use crate::stream::Stream;
 use crate::uses::{Access, StreamUse, Uses};
@@ -32,17 +30,17 @@ const PAGE: usize = 2 << 20;
 /// use cuda_mem_core::Driver;
 /// use cuda_mem_core::ipc::DeviceAllocation;
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let memory = DeviceAllocation::new(&context, 100_000)?;
 /// // SAFETY: the memory stays until the other process has closed what it opens by it.
 /// let handle = unsafe { memory.handle(5000..6000) }?; // to be sent over any channel
 /// assert_eq!((handle.offset(), handle.len()), (5000, 1000));
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct DeviceAllocation {
     /// Taken out when the memory is dropped.
-    block: ManuallyDrop<Block>,
+    block: Owned<Block>,
     bytes: usize,
 }
 
@@ -72,7 +70,7 @@ impl DeviceAllocation {
         // SAFETY: one address to write; the context is current.
         unsafe { call!(context.driver(), cuMemAlloc(&mut address, bytes)) }.with_bytes(bytes)?;
         let block = Block { address, context: context.clone(), uses: Uses::new() };
-        Ok(Self { block: ManuallyDrop::new(block), bytes })
+        Ok(Self { block: Owned::new(block), bytes })
     }
 
     /// Where it begins. It is valid while this value lives.
@@ -138,6 +136,16 @@ impl DeviceAllocation {
     }
 }
 
+impl Held for Block {
+    fn driver(&self) -> Driver {
+        self.context.driver()
+    }
+
+    fn is_released(&self) -> bool {
+        self.address == 0
+    }
+}
+
 impl Release for Block {
     fn release(&mut self) -> Result<()> {
         refuse_forked()?;
@@ -150,24 +158,5 @@ impl Release for Block {
         unsafe { call!(self.context.driver(), cuMemFree(self.address)) }?;
         self.address = 0;
         Ok(())
-    }
-}
-
-impl Drop for DeviceAllocation {
-    fn drop(&mut self) {
-        // SAFETY: taken once; the value is not used after its drop.
-        let block = unsafe { ManuallyDrop::take(&mut self.block) };
-        if block.address != 0 && !fork::forked() {
-            block.context.driver().release_or_defer(block);
-        }
-    }
-}
-
-impl fmt::Debug for DeviceAllocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceAllocation")
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
     }
 }

@@ -27,8 +27,7 @@ opaque! {
 /// ```
 /// use cuda_mem_core::{Driver, Stream, ipc::InterprocessEvent};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let event = InterprocessEvent::new(&context)?;
 /// Stream::new(&context)?.record(event.event())?;
 /// let bytes = *event.handle()?.as_bytes(); // to be sent; there: OpenedEvent::open(&context, &EventHandle::from_bytes(bytes))

@@ -7,16 +7,13 @@
 
 #![allow(unsafe_code, reason = "unmaps memory")]
 
-use std::fmt;
-use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
-use crate::driver::deferred::Companion;
-use crate::driver::deferred::Release;
-use crate::driver::{Device, fork, refuse_forked};
+use crate::driver::deferred::{Companion, Held, Owned, Release};
+use crate::driver::{Device, Driver, refuse_forked};
 use crate::error::{Error, Refused, Result, expect_lost};
 use crate::stream::Stream;
 use crate::uses::{Access as UseAccess, StreamUse, Uses};
@@ -34,8 +31,7 @@ use crate::vmm::{Access, AddressRange, PhysicalMemory};
 /// use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
 /// use cuda_mem_core::{Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let device = driver.device(0)?;
+/// let device = Driver::over(cuda_mem_sim::table())?.device(0)?; // with a GPU: Driver::system()?
 /// let page = vmm::granularity(device)?;
 /// let memory = ShareableMemory::create(device, page, &CreateOptions::supported_by(device)?)?;
 /// let descriptor = memory.export_posix_fd()?;
@@ -47,9 +43,10 @@ use crate::vmm::{Access, AddressRange, PhysicalMemory};
 /// assert_eq!(address, theirs.as_raw());
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct ImportedMapping {
     /// Taken out when the mapping is closed or dropped.
-    mapped: ManuallyDrop<Mapped>,
+    mapped: Owned<Mapped>,
 }
 
 /// What there is to unmap.
@@ -137,7 +134,7 @@ impl ImportedMapping {
         let address = range.address();
         let kept = Vec::with_capacity(handles.len());
         let mapped = Mapped { range: Some(range), bytes, address, device, uses, companion, handles: kept };
-        let mut mapping = Self { mapped: ManuallyDrop::new(mapped) };
+        let mut mapping = Self { mapped: Owned::new(mapped) };
         let Mapped { range: Some(range), handles: kept, .. } = &mut *mapping.mapped else {
             return Ok(mapping);
         };
@@ -231,6 +228,16 @@ impl ImportedMapping {
     }
 }
 
+impl Held for Mapped {
+    fn driver(&self) -> Driver {
+        self.device.driver()
+    }
+
+    fn is_released(&self) -> bool {
+        self.range.is_none()
+    }
+}
+
 impl Release for Mapped {
     fn release(&mut self) -> Result<()> {
         refuse_forked()?;
@@ -262,24 +269,5 @@ impl Release for Mapped {
             return Err(refused.error);
         }
         Ok(())
-    }
-}
-
-impl Drop for ImportedMapping {
-    fn drop(&mut self) {
-        // SAFETY: taken once; the value is not used after its drop.
-        let mapped = unsafe { ManuallyDrop::take(&mut self.mapped) };
-        if mapped.range.is_some() && !fork::forked() {
-            mapped.device.driver().release_or_defer(mapped);
-        }
-    }
-}
-
-impl fmt::Debug for ImportedMapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ImportedMapping")
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("bytes", &self.bytes())
-            .finish_non_exhaustive()
     }
 }

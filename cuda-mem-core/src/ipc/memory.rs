@@ -9,13 +9,11 @@
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 use std::fmt;
-use std::mem::ManuallyDrop;
 
 use cuda_mem_sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle_v1};
 
-use crate::driver::deferred::Companion;
-use crate::driver::deferred::Release;
-use crate::driver::{Context, fork, refuse_forked};
+use crate::driver::deferred::{Companion, Held, Owned, Release};
+use crate::driver::{Context, Driver, refuse_forked};
 use crate::error::{Error, Refused, Result, call};
 use crate::stream::Stream;
 use crate::uses::{Access, StreamUse, Uses};
@@ -107,8 +105,7 @@ impl fmt::Debug for MemoryHandle {
 ///
 /// # fn send(_: &MemoryHandle) {}
 /// # fn receive() -> MemoryHandle { MemoryHandle::from_parts([0; 64], 0, 0) }
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let memory = DeviceAllocation::new(&context, 1 << 20)?;
 /// // SAFETY: the memory stays until the other process has closed it.
 /// send(&unsafe { memory.handle(4096..8192) }?);
@@ -121,9 +118,10 @@ impl fmt::Debug for MemoryHandle {
 /// # let _ = address;
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct OpenedMemory {
     /// Taken out when the memory is closed or dropped.
-    opened: ManuallyDrop<Opened>,
+    opened: Owned<Opened>,
     offset: u64,
     len: usize,
     allocation: usize,
@@ -166,8 +164,7 @@ impl OpenedMemory {
         // From here on it is closed if anything is wrong.
         let (uses, companion) = (Uses::new(), Companion::NONE);
         let opened = Opened { base, context: context.clone(), uses, companion };
-        let mut memory =
-            Self { opened: ManuallyDrop::new(opened), offset: handle.offset, len: 0, allocation: 0 };
+        let mut memory = Self { opened: Owned::new(opened), offset: handle.offset, len: 0, allocation: 0 };
         let (_, bytes) = range_around(context, base)?;
         memory.allocation = bytes;
         memory.len = expect_inside(handle.offset, handle.len, bytes)?;
@@ -232,6 +229,16 @@ impl OpenedMemory {
     }
 }
 
+impl Held for Opened {
+    fn driver(&self) -> Driver {
+        self.context.driver()
+    }
+
+    fn is_released(&self) -> bool {
+        self.base == 0
+    }
+}
+
 impl Release for Opened {
     fn release(&mut self) -> Result<()> {
         refuse_forked()?;
@@ -244,25 +251,6 @@ impl Release for Opened {
         unsafe { call!(self.context.driver(), cuIpcCloseMemHandle(self.base)) }?;
         self.base = 0;
         Ok(())
-    }
-}
-
-impl Drop for OpenedMemory {
-    fn drop(&mut self) {
-        // SAFETY: taken once; the value is not used after its drop.
-        let opened = unsafe { ManuallyDrop::take(&mut self.opened) };
-        if opened.base != 0 && !fork::forked() {
-            opened.context.driver().release_or_defer(opened);
-        }
-    }
-}
-
-impl fmt::Debug for OpenedMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenedMemory")
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("bytes", &self.len)
-            .finish_non_exhaustive()
     }
 }
 

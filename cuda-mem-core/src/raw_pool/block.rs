@@ -7,15 +7,13 @@
 
 #![allow(unsafe_code, reason = "exports the address of a block")]
 
-use std::fmt;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use cuda_mem_sys::CUdeviceptr;
 
 use super::imported::Block;
 use super::{MemoryPool, PointerExport};
-use crate::driver::fork;
+use crate::driver::deferred::Owned;
 use crate::error::Result;
 use crate::stream::Stream;
 use crate::uses::{StreamUse, Uses};
@@ -42,9 +40,10 @@ use crate::uses::{StreamUse, Uses};
 /// assert_eq!(block.on(&stream)?.address(), block.as_raw());
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct PoolBlock {
     /// Taken out when the block is dropped.
-    block: ManuallyDrop<Block>,
+    block: Owned<Block>,
     bytes: usize,
 }
 
@@ -56,7 +55,7 @@ impl PoolBlock {
     /// As there.
     pub fn allocate(pool: &Arc<MemoryPool>, bytes: usize, stream: &Stream) -> Result<Self> {
         let address = pool.allocate(bytes, stream)?;
-        let block = ManuallyDrop::new(Block::new(address, stream, pool));
+        let block = Owned::new(Block::new(address, stream, pool));
         let allocated = Self { block, bytes };
         // Others wait for the allocation.
         allocated.block.uses.record_stream(stream)?;
@@ -117,24 +116,5 @@ impl PoolBlock {
     /// As there.
     pub fn have_uses_passed(&mut self) -> Result<bool> {
         self.block.uses.have_passed()
-    }
-}
-
-impl Drop for PoolBlock {
-    fn drop(&mut self) {
-        // SAFETY: taken once; the value is not used after its drop.
-        let block = unsafe { ManuallyDrop::take(&mut self.block) };
-        if !fork::forked() {
-            block.home.driver().release_or_defer(block);
-        }
-    }
-}
-
-impl fmt::Debug for PoolBlock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PoolBlock")
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
     }
 }

@@ -7,17 +7,14 @@
 
 #![allow(unsafe_code, reason = "frees memory")]
 
-use std::fmt;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
 use super::{MemoryPool, PointerExport, free};
-use crate::driver::deferred::Companion;
-use crate::driver::deferred::Release;
-use crate::driver::{fork, refuse_forked};
+use crate::driver::deferred::{Companion, Held, Owned, Release};
+use crate::driver::{Driver, refuse_forked};
 use crate::error::{Error, Refused, Result, call, expect_lost};
 use crate::fence::Fence;
 use crate::pointer;
@@ -62,9 +59,10 @@ use crate::uses::{Access, StreamUse, Uses};
 /// unsafe { raw_pool::free(address, &stream) }?;
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct ImportedBlock {
     /// Taken out when the block is freed or dropped.
-    block: ManuallyDrop<Block>,
+    block: Owned<Block>,
     bytes: usize,
 }
 
@@ -134,7 +132,7 @@ impl ImportedBlock {
         pool.driver().reclaim();
         // SAFETY: the caller's promise.
         let address = unsafe { pool.import_pointer(export) }?;
-        let imported = Self { block: ManuallyDrop::new(Block::imported(address, stream, pool)), bytes };
+        let imported = Self { block: Owned::new(Block::imported(address, stream, pool)), bytes };
         let found = pointer::attributes(stream.context(), address)?.range_size;
         if found < bytes {
             return Err(Error::NotAsDeclared {
@@ -221,6 +219,16 @@ enum Free {
     Waited,
     /// With the context that was lost.
     Lost,
+}
+
+impl Held for Block {
+    fn driver(&self) -> Driver {
+        self.home.driver()
+    }
+
+    fn is_released(&self) -> bool {
+        self.address == 0
+    }
 }
 
 impl Release for Block {
@@ -320,24 +328,5 @@ impl Release for Freed {
             reached.or_else(expect_lost)?;
         }
         if self.uses.have_passed_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
-    }
-}
-
-impl Drop for ImportedBlock {
-    fn drop(&mut self) {
-        // SAFETY: taken once; the value is not used after its drop.
-        let block = unsafe { ManuallyDrop::take(&mut self.block) };
-        if block.address != 0 && !fork::forked() {
-            block.home.driver().release_or_defer(block);
-        }
-    }
-}
-
-impl fmt::Debug for ImportedBlock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ImportedBlock")
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
     }
 }

@@ -185,8 +185,7 @@ unsafe fn dependencies(driver: Driver, node: Node, found: &mut Vec<Node>) -> Res
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // with a GPU: Driver::system()?
 /// assert_eq!(stream.capture_id()?, None); // it captures nothing
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```

@@ -53,8 +53,7 @@ const NEEDS_NO_CURRENT_CONTEXT: i32 = 13000;
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let stream = Stream::new(&context)?;
 /// stream.synchronize()?;
 /// assert!(stream.is_idle()?);
@@ -70,8 +69,7 @@ pub struct Stream {
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let ended = Stream::new(&context)?.id();
 /// assert_ne!(Stream::new(&context)?.id(), ended);
 /// # Ok::<(), cuda_mem_core::Error>(())
@@ -249,28 +247,8 @@ impl Stream {
         self.inner.raw.raw().cast::<c_void>()
     }
 
-    /// Whether the stream was made here and this is the only handle to it: once this is dropped it is destroyed, and until then nobody else
-    /// gives it work. What others gave it before has been given.
-    ///
-    /// ```
-    /// use cuda_mem_core::{Driver, Stream};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let stream = Stream::new(&context)?;
-    /// assert!(stream.is_last_handle());
-    /// let other = stream.clone();
-    /// assert!(!stream.is_last_handle());
-    /// # drop(other);
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
-    #[must_use]
-    pub fn is_last_handle(&self) -> bool {
-        self.is_left_to(1)
-    }
-
-    /// As [`Stream::is_last_handle`] for those who have so many handles to it: whether nobody else has any, as long as none of theirs is
-    /// dropped or cloned meanwhile.
+    /// Whether the stream was made here and at most so many handles to it exist: if the caller has them all, nobody else gives it work, and
+    /// it is destroyed once they are dropped. What others gave it before has been given.
     ///
     /// ```
     /// use cuda_mem_core::{Driver, Stream};

@@ -18,8 +18,7 @@ use crate::stream::{Mark, Stream, until_quiet};
 /// ```
 /// use cuda_mem_core::{Driver, Stream, Uses};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // with a GPU: Driver::system()?
 /// let mut uses = Uses::new();
 /// uses.record_stream(&stream)?;
 /// for point in uses.points()? {

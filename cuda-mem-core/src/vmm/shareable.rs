@@ -19,8 +19,7 @@ use crate::error::{Error, Refused, Result, call};
 /// use cuda_mem_core::vmm::{self, CreateOptions, PhysicalMemory, ShareableMemory};
 /// use cuda_mem_core::{Driver, Error};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let device = driver.device(0)?;
+/// let device = Driver::over(cuda_mem_sim::table())?.device(0)?; // with a GPU: Driver::system()?
 /// let page = vmm::granularity(device)?;
 /// let memory = ShareableMemory::create(device, page, &CreateOptions::supported_by(device)?)?;
 /// let descriptor = memory.export_posix_fd()?; // to be sent over a Unix socket

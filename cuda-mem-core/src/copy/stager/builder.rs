@@ -19,8 +19,7 @@ use crate::error::{Error, Result};
 /// ```
 /// use cuda_mem_core::{Driver, copy::Stager};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let stager = Stager::builder(&context).threads(4).slots(4).slot_bytes(1 << 20).build()?;
 /// assert_eq!((stager.threads(), stager.slots(), stager.slot_bytes()), (4, 4, 1 << 20));
 /// # Ok::<(), cuda_mem_core::Error>(())

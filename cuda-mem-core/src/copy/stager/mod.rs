@@ -69,8 +69,7 @@ use crate::stream::Stream;
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream, copy::Stager};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let stream = Stream::new(&context)?;
 /// let stager = Stager::new(&context)?;
 ///
