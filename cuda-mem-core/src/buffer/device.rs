@@ -10,17 +10,17 @@
 use std::alloc::Layout;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use cuda_mem_sys::{CUdeviceptr, CUresult};
 
-use super::{DeviceRange, MemorySource};
+use super::{Borrowed, DeviceRange, MemorySource};
 use crate::driver::deferred::{Held, Owned, Release};
 use crate::driver::{Context, Driver, Relaxed, refuse_forked};
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Error, Refused, Result, WithBytes, call};
-use crate::uses::{Access, OpenUse, StreamUse, Uses};
+use crate::uses::{Access, StreamUse, Uses};
 
 use crate::stream::{Entered, Stream};
 
@@ -263,36 +263,21 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Read)
     }
 
-    pub(super) fn block(&self) -> &Block {
-        &self.block
-    }
-
     /// A part of it, by element numbers. Makes no driver call.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`] if it reaches beyond the end or ends before it starts.
     pub fn range(&self, range: impl RangeBounds<usize>) -> Result<DeviceRange<'_, T>> {
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(before) => before.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last.saturating_add(1),
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => self.len,
-        };
-        if start > end || end > self.len {
-            return Err(Error::OutOfRange { range: start..end, len: self.len });
-        }
-        Ok(DeviceRange::new(self, start..end))
+        self.whole().range(range)
     }
 
     /// All of it.
     #[must_use]
     pub fn whole(&self) -> DeviceRange<'_, T> {
-        DeviceRange::new(self, 0..self.len)
+        let Block { address, home, uses, .. } = &*self.block;
+        let memory = Borrowed { uses, driver: home.driver(), context: Some(home.context()) };
+        DeviceRange::new(memory, *address, self.len)
     }
 
     /// Copies `source` into it. See [`DeviceRange::copy_from_slice`].
@@ -344,12 +329,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
 }
 
 impl Block {
-    /// Orders `stream` behind the uses that `access` has to wait for, and enters it as a user until the result is ended.
-    pub(super) fn begin<'b>(&'b self, stream: &'b Stream, access: Access) -> Result<OpenUse<'b>> {
-        self.expect_same_driver(stream)?;
-        self.uses.begin(stream, access)
-    }
-
     fn expect_same_driver(&self, stream: &Stream) -> Result<()> {
         if stream.driver() == self.home.driver() {
             Ok(())

@@ -15,7 +15,7 @@ pub use device::DeviceBuffer;
 pub use managed::ManagedBuffer;
 pub use range::DeviceRange;
 
-pub(crate) use bytes::{DeviceBytes, Enqueued};
+pub(crate) use bytes::{Borrowed, DeviceBytes, Enqueued};
 pub(crate) use range::expect_equal;
 
 use std::alloc::Layout;

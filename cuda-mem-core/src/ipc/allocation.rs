@@ -12,8 +12,10 @@ use std::ops::Range;
 use cuda_mem_sys::CUdeviceptr;
 
 use super::MemoryHandle;
+use crate::buffer::{Borrowed, DeviceRange};
 use crate::driver::deferred::{Held, Owned, Release};
 use crate::driver::{Context, Driver, refuse_forked};
+use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result, WithBytes, call};
 use crate::stream::Stream;
 use crate::uses::{Access, StreamUse, Uses};
@@ -105,6 +107,16 @@ impl DeviceAllocation {
         let address = self.block.address + range.start as u64;
         // SAFETY: device memory, of which nothing here borrows a slice; the caller's promise.
         unsafe { MemoryHandle::of_address(&self.block.context, address, len as u64) }
+    }
+
+    /// The memory as elements, to be copied on any stream, as many as fit. Makes no driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misaligned`] if it does not begin where an element may.
+    pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>> {
+        let Block { address, context, uses } = &*self.block;
+        Borrowed { uses, driver: context.driver(), context: Some(context) }.range(*address, self.bytes)
     }
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See

@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
+use crate::buffer::{Borrowed, DeviceRange};
 use crate::driver::deferred::{Companion, Held, Owned, Release};
 use crate::driver::{Device, Driver, refuse_forked};
+use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result, expect_lost};
 use crate::stream::Stream;
 use crate::uses::{Access as UseAccess, StreamUse, Uses};
@@ -177,6 +179,16 @@ impl ImportedMapping {
         // There is one until the mapping is closed.
         let range = self.mapped.range.as_ref();
         range.map_or(Ok(()), |range| range.set_access(0, self.mapped.bytes, devices, Access::ReadWrite))
+    }
+
+    /// The memory as elements, to be copied on any stream, as many as fit. Makes no driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misaligned`] if it does not begin where an element may.
+    pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>> {
+        let Mapped { device, uses, .. } = &*self.mapped;
+        Borrowed { uses, driver: device.driver(), context: None }.range(self.as_raw(), self.mapped.bytes)
     }
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See

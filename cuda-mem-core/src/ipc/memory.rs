@@ -12,8 +12,10 @@ use std::fmt;
 
 use cuda_mem_sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle_v1};
 
+use crate::buffer::{Borrowed, DeviceRange};
 use crate::driver::deferred::{Companion, Held, Owned, Release};
 use crate::driver::{Context, Driver, refuse_forked};
+use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result, call};
 use crate::stream::Stream;
 use crate::uses::{Access, StreamUse, Uses};
@@ -193,6 +195,16 @@ impl OpenedMemory {
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.opened.context
+    }
+
+    /// The memory as elements, to be copied on any stream, as many as fit. Makes no driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misaligned`] if it does not begin where an element may.
+    pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>> {
+        let Opened { context, uses, .. } = &*self.opened;
+        Borrowed { uses, driver: context.driver(), context: Some(context) }.range(self.as_raw(), self.len)
     }
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See

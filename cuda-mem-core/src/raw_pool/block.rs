@@ -13,7 +13,9 @@ use cuda_mem_sys::CUdeviceptr;
 
 use super::imported::Block;
 use super::{MemoryPool, PointerExport};
+use crate::buffer::DeviceRange;
 use crate::driver::deferred::Owned;
+use crate::element::DeviceCopy;
 use crate::error::Result;
 use crate::stream::Stream;
 use crate::uses::{StreamUse, Uses};
@@ -92,6 +94,15 @@ impl PoolBlock {
     pub unsafe fn export(&self) -> Result<PointerExport> {
         // SAFETY: no slice of it exists; the caller's promise.
         unsafe { MemoryPool::export_pointer(self.block.home.driver(), self.block.address) }
+    }
+
+    /// The memory as elements, to be copied on any stream, as many as fit. Makes no driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misaligned`](crate::Error::Misaligned) if it does not begin where an element may.
+    pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>> {
+        self.block.range(self.bytes)
     }
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See

@@ -13,8 +13,10 @@ use std::time::Duration;
 use cuda_mem_sys::CUdeviceptr;
 
 use super::{MemoryPool, PointerExport, free};
+use crate::buffer::{Borrowed, DeviceRange};
 use crate::driver::deferred::{Companion, Held, Owned, Release};
 use crate::driver::{Driver, refuse_forked};
+use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result, call, expect_lost};
 use crate::fence::Fence;
 use crate::pointer;
@@ -96,6 +98,12 @@ impl Block {
         if self.is_freed_with_context { expect_lost(error) } else { Err(error) }
     }
 
+    pub(super) fn range<T: DeviceCopy>(&self, bytes: usize) -> Result<DeviceRange<'_, T>> {
+        let context = self.home.context();
+        Borrowed { uses: &self.uses, driver: context.driver(), context: Some(context) }
+            .range(self.address, bytes)
+    }
+
     /// Its address, for work that is about to be put into `stream`.
     pub(super) fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>> {
         if stream.driver() != self.home.driver() {
@@ -160,6 +168,15 @@ impl ImportedBlock {
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.block.home
+    }
+
+    /// The memory as elements, to be copied on any stream, as many as fit. Makes no driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misaligned`] if it does not begin where an element may.
+    pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>> {
+        self.block.range(self.bytes)
     }
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See

@@ -79,7 +79,11 @@ impl Uses {
     ///
     /// [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
     pub fn record_stream(&self, stream: &Stream) -> Result<()> {
-        self.note(stream)?.end()
+        let open = self.note(stream)?;
+        // It may have written: later readers come behind it, too.
+        let of_stream = |entry: &&mut Use| entry.stream.ends_with(stream);
+        self.lock().readers.iter_mut().filter(of_stream).for_each(|entry| entry.wrote = true);
+        open.end()
     }
 
     /// Orders `stream` behind all uses. The host waits for nothing, and `stream` does not become a user.
