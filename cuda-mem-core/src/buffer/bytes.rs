@@ -79,13 +79,6 @@ impl<'b> DeviceBytes<'b> {
         Self { memory: self.memory, address, len: end.saturating_sub(start) }
     }
 
-    /// Both together, if `next` begins where this one ends, in the same memory.
-    pub(crate) fn joined(&self, next: &Self) -> Option<Self> {
-        let follows = self.address.checked_add(self.len as CUdeviceptr) == Some(next.address);
-        let len = self.len.checked_add(next.len)?;
-        (std::ptr::eq(self.memory.uses, next.memory.uses) && follows).then_some(Self { len, ..*self })
-    }
-
     /// Puts a copy from host memory into the stream.
     ///
     /// # Safety

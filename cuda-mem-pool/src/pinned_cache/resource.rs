@@ -23,7 +23,9 @@ use super::error::PinnedCacheError;
 use super::options::Placement;
 use crate::error::{Error, Result};
 use crate::primitive::{Mutex, lock};
-use crate::resource::{DEFAULT_ALIGNMENT, HostDeviceAccessible, MemoryResource, RawResource, ResourceContext};
+use crate::resource::{
+    DEFAULT_ALIGNMENT, HostDeviceAccessible, MemoryResource, RawResource, ResourceContext,
+};
 
 /// A [`PinnedCachingAllocator`] as a [`MemoryResource`]: adaptors go over it, and its memory can be freed by address.
 ///

@@ -67,7 +67,13 @@ impl Kind {
     fn is_of_memory(self) -> bool {
         matches!(
             self,
-            Self::Create | Self::Map | Self::Access | Self::Unmap | Self::Release | Self::Malloc | Self::MallocFree
+            Self::Create
+                | Self::Map
+                | Self::Access
+                | Self::Unmap
+                | Self::Release
+                | Self::Malloc
+                | Self::MallocFree
         )
     }
 }

@@ -112,7 +112,8 @@ impl Player<'_> {
         let tally = self.candidate.tally()?;
         self.machine.finish()?;
         let late = (plan.blocks.len() - plan.blocks.len() / 2).max(1);
-        let late_time = (costs.driver + costs.host_wait).saturating_sub(first_half.driver + first_half.host_wait);
+        let late_time =
+            (costs.driver + costs.host_wait).saturating_sub(first_half.driver + first_half.host_wait);
         #[expect(clippy::cast_precision_loss, reason = "fewer calls than a float counts exactly")]
         let late_calls = (costs.calls.of_memory() - first_half.calls.of_memory()) as f64 * 1e4 / late as f64;
         let clock = clock_cost() * self.calls;

@@ -4,8 +4,8 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::capacity::Smallest;
-use super::costs::Kind;
 use super::check::Sums;
+use super::costs::Kind;
 use super::plan::Plan;
 use super::play::Outcome;
 use super::setting::{Setting, name};

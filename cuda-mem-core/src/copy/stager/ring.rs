@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::board::{Board, Shared, Slot, Turn};
-use super::line::Line;
 use super::patience::Patience;
 use super::task::{Host, Task};
 use super::tuning::STALLED;
@@ -244,16 +243,15 @@ impl Ring {
         &self,
         slot: Slot<Task>,
         stream: &Stream,
-        targets: &Line<DeviceBytes<'_>>,
+        target: &DeviceBytes<'_>,
         range: Range<usize>,
     ) -> Result<()> {
         let from = self.address(&slot);
-        let flight =
-            self.take_off(slot, stream, targets, range, "copying from a staging ring", |piece, at| {
-                // SAFETY: the slot is long enough for the range, and nobody touches it while its flight lives, which ends when
-                // the stream has passed the copy.
-                unsafe { piece.upload(stream, from.wrapping_add(at)) }
-            })?;
+        let flight = self.take_off(slot, stream, "copying from a staging ring", || {
+            // SAFETY: the slot is long enough for the range, and nobody touches it while its flight lives, which ends when
+            // the stream has passed the copy.
+            unsafe { target.part(range).upload(stream, from) }
+        })?;
         self.flights().push_back(flight);
         Ok(())
     }
@@ -263,40 +261,27 @@ impl Ring {
         &self,
         slot: Slot<Task>,
         stream: &Stream,
-        sources: &Line<DeviceBytes<'_>>,
+        source: &DeviceBytes<'_>,
         range: Range<usize>,
     ) -> Result<Flight> {
         let to = self.address(&slot);
-        self.take_off(slot, stream, sources, range, "copying to a staging ring", |piece, at| {
+        self.take_off(slot, stream, "copying to a staging ring", || {
             // SAFETY: as in `send`.
-            unsafe { piece.download(stream, to.wrapping_add(at)) }
+            unsafe { source.part(range).download(stream, to) }
         })
     }
 
-    /// Puts copies between a slot and the device's side of a range into the stream, and a point behind them.
+    /// Puts a copy between a slot and the device into the stream, and a point behind it.
     fn take_off(
         &self,
         slot: Slot<Task>,
         stream: &Stream,
-        line: &Line<DeviceBytes<'_>>,
-        range: Range<usize>,
         call: &'static str,
-        enqueue: impl Fn(&DeviceBytes<'_>, usize) -> Enqueued,
+        enqueue: impl FnOnce() -> Enqueued,
     ) -> Result<Flight> {
         stream.refuse_capturing(call)?;
         let marker = Marker::new(stream)?;
-        let mut enqueued = Enqueued::Copy;
-        for (index, (at, piece)) in line.over(range).enumerate() {
-            enqueued = match enqueue(&piece, at) {
-                // Those before it are in the stream.
-                Enqueued::Nothing(error) if index > 0 => Enqueued::Perhaps(error),
-                enqueued => enqueued,
-            };
-            if !matches!(enqueued, Enqueued::Copy) {
-                break;
-            }
-        }
-        let marked = enqueued.mark(&marker);
+        let marked = enqueue().mark(&marker);
         let mut flight = Flight { marker, slot: Some(slot), is_in_use: Arc::clone(&self.is_in_use) };
         if !matches!(marked, Quiet::Yes(Ok(()))) {
             // After an error nothing of it runs any more, and the slot is free.

@@ -246,7 +246,8 @@ impl<B: Backend> PageSource<B> {
         let headroom = self.headroom(wanted);
         // Handles have one size, unless the limit changed while memory was held.
         let unit = self.policy.handle_bytes;
-        let units: BTreeSet<usize> = self.memory.ranges_of(heap).map(|range| range.unit).chain([unit]).collect();
+        let units: BTreeSet<usize> =
+            self.memory.ranges_of(heap).map(|range| range.unit).chain([unit]).collect();
         for unit in units.into_iter().rev() {
             match self.grow_by(unit, heap, heaps, (wanted, headroom), index) {
                 Err(GrowError::OutOfMemory) => {}
@@ -268,7 +269,8 @@ impl<B: Backend> PageSource<B> {
         let mut has_new_range = false;
         loop {
             let done = self.timelines.entry(heap).or_default().reached(self.round, &mut self.backend);
-            let planned = heaps.with(heap, |mine| self.plan(unit, heap, mine, (wanted, headroom, done), index));
+            let planned =
+                heaps.with(heap, |mine| self.plan(unit, heap, mine, (wanted, headroom, done), index));
             match planned.ok_or(GrowError::NoNumbers)? {
                 Planned::Block(block) => return Ok(block),
                 Planned::NoRange if has_new_range => return Err(GrowError::OutOfMemory),
@@ -352,7 +354,8 @@ impl<B: Backend> PageSource<B> {
 
     /// Reserves a range of addresses for a heap, long enough for a block.
     fn add_range(&mut self, heap: u32, size: usize, unit: usize) -> Result<(), GrowError<B::Error>> {
-        let needed = (size as u64).saturating_mul(2).next_multiple_of(unit as u64).saturating_add(unit as u64);
+        let needed =
+            (size as u64).saturating_mul(2).next_multiple_of(unit as u64).saturating_add(unit as u64);
         let wanted = self.total.saturating_mul(RANGE_FACTOR).next_multiple_of(unit as u64).max(needed);
         // Where there are not as many addresses in a row, those that are needed do.
         for bytes in [wanted, needed] {

@@ -129,7 +129,8 @@ impl<B: Backend> PageSource<B> {
         // Idle streams that hold much more than anybody ever had in use leave it to others.
         let held = self.memory.bytes().saturating_add(plan.new * unit);
         let peak = wanted.load.peak.max(wanted.load.active.saturating_add(wanted.size));
-        let is_too_much = held > (peak / 1000).saturating_mul(self.policy.idle_permille).saturating_add(IDLE_BYTES);
+        let is_too_much =
+            held > (peak / 1000).saturating_mul(self.policy.idle_permille).saturating_add(IDLE_BYTES);
         if plan.new > 0 && is_too_much {
             self.take_from_others(plan, heaps, lacks, true);
         }

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
 use cuda_mem_pool::paged::{
-    Block, Climb, GrowError, Heaps, Load, NoIndex, PageSource, Policy, Step, StreamHeap, Wanted, block_size, climb,
+    Block, Climb, GrowError, Heaps, Load, NoIndex, PageSource, Policy, Step, StreamHeap, Wanted, block_size,
+    climb,
 };
 
 use super::super::candidate::{Candidate, Refused, Tally};
