@@ -86,7 +86,7 @@ pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Qui
         // In a host function the driver refuses because of where it is asked.
         let is_elsewhere = error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED);
         if is_end {
-            return Quiet::Unknown(error);
+            return Quiet::Unknown(Error::StillInUse { waited: Duration::ZERO, refusal: Box::new(error) });
         }
         if is_capture || is_elsewhere {
             refused_since = None;
