@@ -1,13 +1,19 @@
 //! Errors: what was called, what the driver said, and what to do about it where that is known.
+//!
+//! # Safety
+//!
+//! Relies on the driver's texts being terminated strings that are part of it, as `cuGetErrorName` documents.
 
-use std::ffi::CStr;
+#![allow(unsafe_code, reason = "asks the driver for the texts of its codes")]
+
+use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
+use std::ptr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cuda_mem_sys::{CUresult, LoadError, MissingFunction, Table};
-
-use crate::driver::{Driver, describe};
 
 /// The result of whatever can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -159,9 +165,17 @@ pub enum Error {
     /// The owner of a stream has said that it ends, so that nobody can name it any more ([`Stream::disown`](crate::Stream::disown)).
     #[error("the stream was disowned: its owner has said that it ends")]
     Disowned,
+    /// The driver kept refusing to wait for work, which may run on: its memory was not given back.
+    #[error("the driver refused for {} s to wait for work, whose memory is not given back: {refusal}", waited.as_secs())]
+    StillInUse {
+        /// For how long it was asked.
+        waited: Duration,
+        /// What it said last.
+        refusal: Box<Self>,
+    },
     /// A wait took longer than it was allowed to.
     #[error("the wait did not end within {} ms", .0.as_millis())]
-    Timeout(std::time::Duration),
+    Timeout(Duration),
     /// A value that an option does not take.
     #[error("{option} is {value}; accepted are {} to {}", accepted.start(), accepted.end())]
     NotAccepted {
@@ -204,6 +218,11 @@ pub enum Error {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// The current memory pool is neither the driver's own nor one that was made here, so that its owner may destroy it at any moment.
+    #[error(
+        "the current memory pool is another library's; name it with MemoryPool::borrow_raw while its owner keeps it"
+    )]
+    ForeignPool,
     /// Memory of another process is not what it was said to be.
     #[error("{what} of the imported memory is {found}, and was declared as {declared}")]
     NotAsDeclared {
@@ -333,6 +352,7 @@ impl Error {
             Self::AlreadyRegistered { .. } => Some(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED),
             Self::NotMapped { .. } | Self::NoPage { .. } => Some(CUresult::CUDA_ERROR_INVALID_VALUE),
             Self::LockLimit { code, .. } => Some(*code),
+            Self::StillInUse { refusal, .. } => refusal.code(),
             _ => None,
         }
     }
@@ -349,18 +369,17 @@ impl Error {
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Error, Stream, Transfer};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // with a GPU: Driver::system()?
 /// let device = DeviceBuffer::<u8>::zeroed(&stream, 4)?;
 /// let refused = Transfer::upload(&stream, vec![1u8, 2, 3], &device.whole()).unwrap_err();
 /// assert!(matches!(refused.error, Error::LengthMismatch { .. }));
-/// assert_eq!(refused.owner, [1, 2, 3]);
+/// assert_eq!(refused.owner, Some(vec![1, 2, 3]));
 /// # Ok::<(), Error>(())
 /// ```
 pub struct Refused<O> {
     /// Why it was refused.
     pub error: Error,
-    /// What was passed in, as it was.
+    /// What was passed in, as it was. An option is none if a device may still use the memory: then it is leaked.
     pub owner: O,
 }
 
@@ -426,8 +445,7 @@ impl fmt::Display for RegisteredBy {
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Error, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // with a GPU: Driver::system()?
 /// let Err(Error::Driver(error)) = DeviceBuffer::<u8>::uninit(&stream, 1 << 60) else { panic!("too much") };
 /// assert_eq!((error.name(), error.bytes()), (Some("CUDA_ERROR_OUT_OF_MEMORY"), Some(1 << 60)));
 /// # Ok::<(), Error>(())
@@ -473,14 +491,18 @@ impl DriverError {
         Self { call, code, name, text, bytes: None }
     }
 
-    /// Whether the code says that the context is gone, and with it everything that ran there. These codes are reported by
-    /// whatever call comes next.
+    /// Whether the code says that the context is lost, and that nothing runs there any more. Such a code is reported by whatever call
+    /// comes next.
+    ///
+    /// These are the codes of which [the manual](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html) says that the
+    /// context cannot be used any more or that every later call returns them (226, 700, 702, 710, 714 to 719, 721, 810), that the context
+    /// was destroyed (709), and the two of memory and links after which the driver ends the work of the context by itself
+    /// ([214](https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html), [220](https://docs.nvidia.com/deploy/xid-errors/index.html)).
     #[must_use]
     pub fn context_is_lost(&self) -> bool {
         matches!(
             self.code,
-            CUresult::CUDA_ERROR_DEINITIALIZED
-                | CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
+            CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
                 | CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE
                 | CUresult::CUDA_ERROR_CONTAINED
                 | CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
@@ -493,7 +515,14 @@ impl DriverError {
                 | CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE
                 | CUresult::CUDA_ERROR_INVALID_PC
                 | CUresult::CUDA_ERROR_LAUNCH_FAILED
+                | CUresult::CUDA_ERROR_TENSOR_MEMORY_LEAK
+                | CUresult::CUDA_ERROR_MPS_CLIENT_TERMINATED
         )
+    }
+
+    /// Whether the process ends, and the driver with it. What runs then runs on for a while.
+    pub(crate) fn is_end(&self) -> bool {
+        self.code == CUresult::CUDA_ERROR_DEINITIALIZED
     }
 
     /// Whether the code says that a capture is in the way.
@@ -539,13 +568,32 @@ impl<T> WithBytes for Result<T> {
     }
 }
 
+/// A driver's name and text for a code.
+fn describe(table: &Table, code: CUresult) -> (Option<&'static CStr>, Option<&'static CStr>) {
+    let mut name: *const c_char = ptr::null();
+    let mut text: *const c_char = ptr::null();
+    if let Ok(get_name) = table.cuGetErrorName() {
+        // SAFETY: one pointer to write; any number may be asked for.
+        let _ = unsafe { get_name(code, &mut name) };
+    }
+    if let Ok(get_text) = table.cuGetErrorString() {
+        // SAFETY: as above.
+        let _ = unsafe { get_text(code, &mut text) };
+    }
+    let string = |address: *const c_char| {
+        // SAFETY: the driver returns null or a terminated string that is part of it, and it is never unloaded.
+        (!address.is_null()).then(|| unsafe { CStr::from_ptr(address) })
+    };
+    (string(name), string(text))
+}
+
 /// Calls a driver function by name and turns its code into a result: `call!(driver, cuMemFree(address))`.
 ///
 /// Expands to a call of a foreign function, so it stands in an `unsafe` block.
 macro_rules! call {
     ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {
         match $driver.table().$function() {
-            Ok(function) => $crate::error::check($driver, stringify!($function), function($($argument),*)),
+            Ok(function) => $crate::error::check($driver.table(), stringify!($function), function($($argument),*)),
             Err(missing) => Err($crate::error::Error::Missing(missing)),
         }
     };
@@ -556,7 +604,7 @@ pub(crate) use call;
 macro_rules! query {
     ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {
         match $driver.table().$function() {
-            Ok(function) => $crate::error::check_ready($driver, stringify!($function), function($($argument),*)),
+            Ok(function) => $crate::error::check_ready($driver.table(), stringify!($function), function($($argument),*)),
             Err(missing) => Err($crate::error::Error::Missing(missing)),
         }
     };
@@ -564,17 +612,13 @@ macro_rules! query {
 pub(crate) use query;
 
 #[inline]
-pub(crate) fn check_ready(driver: Driver, call: &'static str, code: CUresult) -> Result<bool> {
-    if code == CUresult::CUDA_ERROR_NOT_READY { Ok(false) } else { check(driver, call, code).map(|()| true) }
+pub(crate) fn check_ready(table: &Table, call: &'static str, code: CUresult) -> Result<bool> {
+    if code == CUresult::CUDA_ERROR_NOT_READY { Ok(false) } else { check(table, call, code).map(|()| true) }
 }
 
 #[inline]
-pub(crate) fn check(driver: Driver, call: &'static str, code: CUresult) -> Result<()> {
-    if code == CUresult::CUDA_SUCCESS {
-        Ok(())
-    } else {
-        Err(DriverError::new(driver.table(), call, code).into())
-    }
+pub(crate) fn check(table: &Table, call: &'static str, code: CUresult) -> Result<()> {
+    if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(DriverError::new(table, call, code).into()) }
 }
 
 /// The error, unless it tells of a lost context.

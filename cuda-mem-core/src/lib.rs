@@ -3,8 +3,7 @@
 //! ```
 //! use cuda_mem_core::{DeviceBuffer, Driver, Stream, host::{RegisterFlags, Registered}};
 //!
-//! let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-//! let context = driver.device(0)?.primary_context()?;
+//! let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 //! let stream = Stream::new(&context)?;
 //!
 //! let pinned = Registered::new(&context, vec![42u8; 1 << 20], RegisterFlags::default())?;
@@ -21,58 +20,49 @@
 //! - **A buffer remembers every stream that used it.** Uses on other streams, and its release, are ordered behind all of
 //!   them, on the device.
 //! - **The caller's world stays as it was**: the current context, the thread's capture mode, captures of other threads.
-//! - **Nothing panics on bad input**, and nothing is lost with an error: owners come back with it.
+//! - **No safe call puts memory into a graph.** Every call may be made while streams capture, and leaves their captures alone. A call
+//!   that gives memory to a stream that captures, or waits for what such a stream was given, is [`Error::Capturing`]; what is
+//!   dropped meanwhile is freed after the capture. A section `# Capture` says where a call differs.
+//! - **Nothing panics on bad input**, and nothing is lost with an error: owners come back with it. Any call can be [`Error::Driver`], with
+//!   the driver's code. A section `# Errors` says what else it can be; a call that does something "as" another one has its errors.
 //! - **In a forked child** every call is [`Error::Forked`], and drops do nothing.
 
 #![deny(unsafe_code)]
 
-mod buffer;
-mod capture;
-mod constants;
-mod context;
-pub mod copy;
-mod deferred;
-mod device;
-mod driver;
-mod element;
-mod error;
-mod event;
-mod fence;
-mod fork;
-mod handle;
-pub mod host;
-mod idle;
-pub mod ipc;
-mod late_reports;
-mod marker;
+// The layers, top to bottom: each imports those below it.
 pub mod nvml;
-mod opaque;
-pub mod pointer;
+
+pub mod copy;
 pub mod raw_pool;
-mod scope;
-mod source;
-mod stream;
-pub mod stream_mem;
-mod transfer;
-mod uses;
+
+pub mod ipc;
 pub mod vmm;
 
-pub use buffer::{DeviceBuffer, DeviceRange, ManagedBuffer, StreamUse};
-pub use context::{Context, MemoryInfo};
+mod buffer;
+mod fence;
+
+pub mod host;
+
+pub mod pointer;
+mod uses;
+
+mod stream;
+
+mod driver;
+mod element;
+
+mod error;
+
+pub use buffer::{DeviceBuffer, DeviceRange, ManagedBuffer, MemorySource};
+pub use copy::{Scope, Transfer, scope};
 pub use cuda_mem_sys as sys;
 #[doc(hidden)]
-pub use deferred::catch_panic;
-pub use device::Device;
-pub use driver::Driver;
+pub use driver::deferred::catch_panic;
+pub use driver::fork::forked;
+pub use driver::{Context, Device, Driver, Event, LateReports, MemoryInfo};
 pub use element::DeviceCopy;
 pub use error::{DriverError, Error, Refused, RegisteredBy, Result};
-pub use event::Event;
-pub use fence::{Fence, FenceLine};
-pub use fork::forked;
+pub use fence::{Fence, FenceLine, ReservedFence};
 pub use host::PinnedBuffer;
-pub use late_reports::LateReports;
-pub use scope::{Scope, scope};
-pub use source::MemorySource;
-pub use stream::{CaptureId, CapturePast, CapturePoint, Stream, StreamId};
-pub use transfer::Transfer;
-pub use uses::{UsePoint, Uses};
+pub use stream::{CaptureId, CapturePast, CapturePoint, Stream, StreamId, stream_mem};
+pub use uses::{StreamUse, UsePoint, Uses};

@@ -18,7 +18,7 @@ use cuda_mem_sys::nvml::{
     LoadError, NVML_VALUE_NOT_AVAILABLE, Table, nvmlDevice_t, nvmlProcessInfo_t, nvmlReturn_t,
 };
 
-use crate::device::Device;
+use crate::driver::Device;
 
 /// A process that uses a device. [`processes`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,10 +68,6 @@ pub enum Error {
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
 ///
-/// # Capture
-///
-/// May be called while streams capture.
-///
 /// # Errors
 ///
 /// [`Error::Load`] without the library; [`Error::Refused`]: code 6 for a device that it does not know, such as a part of one (MIG),
@@ -91,14 +87,6 @@ pub fn processes(device: Device) -> Result<Vec<ProcessMemory>, Error> {
 }
 
 /// As [`processes`], of another library than the system's.
-///
-/// # Capture
-///
-/// May be called while streams capture.
-///
-/// # Errors
-///
-/// As [`processes`].
 pub fn processes_with(table: &Table, device: Device) -> Result<Vec<ProcessMemory>, Error> {
     let name = name_of(device.uuid()?);
     let _session = Session::begin(table)?;

@@ -11,7 +11,7 @@ use std::ptr;
 
 use cuda_mem_sys::{CUcontext, CUdeviceptr, CUmemorytype, CUpointer_attribute};
 
-use crate::context::Context;
+use crate::driver::Context;
 use crate::error::{Result, call};
 
 /// Where memory lies. [`attributes`] has an example.
@@ -59,21 +59,12 @@ pub struct Attributes {
 /// use cuda_mem_core::pointer::{MemoryKind, attributes};
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let buffer = DeviceBuffer::<u8>::uninit(&Stream::new(&context)?, 4096)?;
 /// let known = attributes(&context, buffer.as_raw() + 100)?;
 /// assert_eq!((known.kind, known.range_start, known.range_size), (MemoryKind::Device, buffer.as_raw(), 4096));
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
-///
-/// # Capture
-///
-/// May be called while streams capture.
-///
-/// # Errors
-///
-/// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
 pub fn attributes(context: &Context, address: CUdeviceptr) -> Result<Attributes> {
     // Without a current context the driver gives no address for devices (seen on hardware).
     let _bound = context.bind()?;
@@ -128,10 +119,6 @@ pub fn attributes(context: &Context, address: CUdeviceptr) -> Result<Attributes>
 /// The address by which the device of `context` reaches pinned or registered host memory; 0 for null.
 ///
 /// Wraps [`cuMemHostGetDevicePointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-///
-/// # Capture
-///
-/// May be called while streams capture.
 ///
 /// # Errors
 ///

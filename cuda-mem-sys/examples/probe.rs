@@ -17,15 +17,15 @@ fn probe() -> Result<String, Box<dyn Error>> {
     let table = Table::system()?;
     let init = table.cuInit()?;
     // SAFETY: cuInit may be called at any time, from any thread, with flags 0.
-    check(&table, "cuInit", unsafe { init(0) })?;
+    check(table, "cuInit", unsafe { init(0) })?;
     let get_count = table.cuDeviceGetCount()?;
     let mut count = 0;
     // SAFETY: the function writes one int.
-    check(&table, "cuDeviceGetCount", unsafe { get_count(&mut count) })?;
+    check(table, "cuDeviceGetCount", unsafe { get_count(&mut count) })?;
     if count == 0 {
         return Err("the driver has no device".into());
     }
-    let devices = (0..count).map(|ordinal| device(&table, ordinal)).collect::<Result<Vec<_>, _>>()?;
+    let devices = (0..count).map(|ordinal| device(table, ordinal)).collect::<Result<Vec<_>, _>>()?;
     Ok(format!("{{\"driver\":{},\"devices\":[{}]}}", table.version(), devices.join(",")))
 }
 

@@ -44,7 +44,7 @@ pub enum LoadError {
         /// The environment variable that says where it is.
         variable: &'static str,
         /// The loader's reason.
-        source: libloading::Error,
+        reason: String,
     },
     /// The library lacks a function that each supported version has.
     NotTheLibrary {
@@ -74,13 +74,11 @@ pub enum LoadError {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Library { name, variable, source } => {
-                write!(f, "{name} could not be opened")?;
-                // The loader's own words stand behind the error.
-                if let Some(reason) = source.source() {
-                    write!(f, " ({reason})")?;
-                }
-                write!(f, "; set {variable} to the library's path or folder")
+            Self::Library { name, variable, reason } => {
+                write!(
+                    f,
+                    "{name} could not be opened ({reason}); set {variable} to the library's path or folder"
+                )
             }
             Self::NotTheLibrary { library, symbol } => write!(f, "this is no {library}: it has no {symbol}"),
             Self::VersionQuery { library, code } => {
@@ -97,14 +95,7 @@ impl fmt::Display for LoadError {
     }
 }
 
-impl Error for LoadError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Library { source, .. } => Some(source),
-            _ => None,
-        }
-    }
-}
+impl Error for LoadError {}
 
 /// A function that this library does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -142,13 +133,13 @@ pub(crate) fn open(
     name: &'static str,
     variable: &'static str,
 ) -> Result<impl Fn(&CStr) -> *const c_void, LoadError> {
-    let file = located(name, std::env::var_os(variable));
+    let file = located(name, crate::variable(variable));
     // SAFETY: the initialisers of the library may run: the documentation of the callers says who vouches for them.
     let library = unsafe { libloading::Library::new(&file) };
-    let library = library.map_err(|source| LoadError::Library {
+    let library = library.map_err(|error| LoadError::Library {
         name: file.to_string_lossy().into_owned(),
         variable,
-        source,
+        reason: crate::table::reason(&error),
     })?;
     // Never unloaded: it has threads, and the tables hand out its addresses.
     let library = ManuallyDrop::new(library);

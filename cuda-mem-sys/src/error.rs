@@ -10,7 +10,7 @@ pub enum LoadError {
     /// No driver library could be opened.
     Library {
         /// Each file name that was tried, with the loader's reason.
-        tried: Vec<(String, libloading::Error)>,
+        tried: Vec<(String, String)>,
     },
     /// The library was opened but is not a CUDA driver of any supported kind: it lacks a function that each has.
     NotADriver {
@@ -38,13 +38,10 @@ impl fmt::Display for LoadError {
         match self {
             Self::Library { tried } => {
                 f.write_str("no CUDA driver could be opened (")?;
-                for (index, (name, error)) in tried.iter().enumerate() {
+                for (index, (name, reason)) in tried.iter().enumerate() {
                     f.write_str(if index == 0 { "" } else { "; " })?;
-                    // The loader's own words, which name the file, stand behind the error.
-                    match error.source() {
-                        Some(reason) => write!(f, "{reason}")?,
-                        None => write!(f, "{name}: {error}")?,
-                    }
+                    // The loader names the file itself.
+                    f.write_str(if reason.is_empty() { name } else { reason })?;
                 }
                 f.write_str("); install the NVIDIA driver, or set CUDA_MEM_DRIVER to the path of its library")
             }
@@ -66,14 +63,7 @@ impl fmt::Display for LoadError {
     }
 }
 
-impl Error for LoadError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Library { tried } => tried.last().map(|(_, error)| error as &(dyn Error + 'static)),
-            _ => None,
-        }
-    }
-}
+impl Error for LoadError {}
 
 /// A function that this driver does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

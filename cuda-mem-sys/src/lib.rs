@@ -28,6 +28,7 @@
 #[cfg(any(feature = "nccl", feature = "nvshmem"))]
 pub mod engine;
 mod error;
+mod library;
 #[cfg(feature = "nccl")]
 pub mod nccl;
 #[cfg(feature = "nvml")]
@@ -38,6 +39,7 @@ mod table;
 mod types;
 
 pub use error::{LoadError, MissingFunction};
+pub use library::{LibraryId, variable};
 pub use table::{FUNCTIONS, FunctionInfo, MINIMUM_DRIVER, Table};
 pub use types::*;
 

@@ -90,7 +90,7 @@ pub enum LoadError {
         /// Its file name.
         name: &'static str,
         /// The loader's reason.
-        source: libloading::Error,
+        reason: String,
     },
     /// The library lacks a function: it is older than CUDA 11.5's, or something else.
     MissingFunction {
@@ -102,24 +102,15 @@ pub enum LoadError {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Library { name, source } => {
-                write!(f, "NVIDIA's management library {name} could not be opened")?;
-                // The loader's own words stand behind the error.
-                source.source().map_or(Ok(()), |reason| write!(f, ": {reason}"))
+            Self::Library { name, reason } => {
+                write!(f, "NVIDIA's management library {name} could not be opened: {reason}")
             }
             Self::MissingFunction { name } => write!(f, "NVIDIA's management library has no {name}"),
         }
     }
 }
 
-impl Error for LoadError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Library { source, .. } => Some(source),
-            Self::MissingFunction { .. } => None,
-        }
-    }
-}
+impl Error for LoadError {}
 
 /// Writes the table of functions, each by the name that the library exports it under.
 macro_rules! functions {
@@ -193,7 +184,10 @@ impl Table {
     pub fn system() -> Result<Self, LoadError> {
         // SAFETY: the initialisers of the system's library may run: the documentation says who vouches for them.
         let library = unsafe { libloading::Library::new(LIBRARY_NAME) };
-        let library = library.map_err(|source| LoadError::Library { name: LIBRARY_NAME, source })?;
+        let library = library.map_err(|error| LoadError::Library {
+            name: LIBRARY_NAME,
+            reason: crate::table::reason(&error),
+        })?;
         // Never unloaded: the table hands out its addresses.
         let library = ManuallyDrop::new(library);
         let lookup = |symbol: &CStr| {

@@ -4,9 +4,11 @@ use std::ffi::{CStr, OsString, c_void};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::error::{LoadError, MissingFunction};
+use crate::library::{LibraryId, variable};
 use crate::types::*;
 
 /// The oldest driver that serves: CUDA 12.2.
@@ -21,19 +23,25 @@ const LIBRARY_NAMES: &[&str] = &["nvcuda.dll"];
 /// From an exported symbol's name to its address, null if there is none.
 type Lookup = dyn Fn(&CStr) -> *const c_void + Send + Sync;
 
+/// Stands in a slot for a function that the driver does not have.
+static ABSENT: u8 = 0;
+
 /// The functions of one driver.
 ///
 /// A table is a value: several drivers can live in one process, the system's and simulated ones among them. Each function
 /// has an accessor of its own name, which gives its address or says why there is none. An accessor costs one atomic load
-/// once the function is known.
+/// once the driver was asked for the function, also if it has none.
+///
+/// The null stream means the legacy default stream in every table. The default stream of a thread has a handle of its own,
+/// [`CU_STREAM_PER_THREAD`](crate::CU_STREAM_PER_THREAD).
 ///
 /// The library behind a table is never unloaded, so addresses taken from it stay valid for the life of the process.
 pub struct Table {
     lookup: Box<Lookup>,
     /// None for a lookup that knows only exported symbols.
     get_proc_address: Option<PFN_cuGetProcAddress_v12000>,
+    library: LibraryId,
     version: i32,
-    per_thread_default_stream: bool,
     slots: [AtomicPtr<c_void>; FUNCTIONS.len()],
 }
 
@@ -53,26 +61,39 @@ pub struct FunctionInfo {
 
 impl Table {
     /// The system's driver: the library in the environment variable `CUDA_MEM_DRIVER` if it is set, else `libcuda.so.1`,
-    /// else `libcuda.so` (`nvcuda.dll` on Windows, untested).
+    /// else `libcuda.so` (`nvcuda.dll` on Windows, untested). The process has one table of it, loaded at the first call.
     ///
-    /// Opening a library runs its initialisers: whoever sets the variable or installs the driver vouches for the file.
+    /// Opening a library runs its initialisers: whoever sets the variable or installs the driver vouches for the file. A program
+    /// that runs with raised privileges ignores the variable ([`variable`]).
     /// No driver function is called but `cuDriverGetVersion`.
     ///
     /// # Errors
     ///
-    /// [`LoadError`]: no library, not a driver, or a driver older than [`MINIMUM_DRIVER`].
-    pub fn system() -> Result<Self, LoadError> {
-        let names: Vec<OsString> = match std::env::var_os("CUDA_MEM_DRIVER") {
+    /// [`LoadError`]: no library, not a driver, or a driver older than [`MINIMUM_DRIVER`]. A failure is not remembered: the next
+    /// call tries again.
+    pub fn system() -> Result<&'static Self, LoadError> {
+        static SYSTEM: OnceLock<Table> = OnceLock::new();
+        match SYSTEM.get() {
+            Some(table) => Ok(table),
+            None => {
+                let table = Self::load()?;
+                Ok(SYSTEM.get_or_init(|| table))
+            }
+        }
+    }
+
+    fn load() -> Result<Self, LoadError> {
+        let names: Vec<OsString> = match variable("CUDA_MEM_DRIVER") {
             Some(path) => vec![path],
             None => LIBRARY_NAMES.iter().map(OsString::from).collect(),
         };
         let mut tried = Vec::new();
         for name in names {
             // SAFETY: the initialisers of the system's driver, or of the library that the environment names in its
-            // place, may run: the documentation of this function says who vouches for them.
+            // place, may run: the documentation of `system` says who vouches for them.
             match unsafe { libloading::Library::new(&name) } {
                 Ok(library) => return Self::from_library(library, &name.to_string_lossy()),
-                Err(error) => tried.push((name.to_string_lossy().into_owned(), error)),
+                Err(error) => tried.push((name.to_string_lossy().into_owned(), reason(&error))),
             }
         }
         Err(LoadError::Library { tried })
@@ -94,7 +115,8 @@ impl Table {
     /// A driver behind a closure that gives the address of an exported symbol, or null.
     ///
     /// The closure is asked for `cuGetProcAddress_v2` first, and for the rest through that function. If it has none, it is
-    /// asked for each function under its exported name ([`FunctionInfo::export`]).
+    /// asked for each function under its exported name ([`FunctionInfo::export`]). Tables whose `cuInit` has the same address are
+    /// of the same library ([`Table::library`]).
     ///
     /// # Safety
     ///
@@ -120,11 +142,12 @@ impl Table {
             // SAFETY: the address of the export `cuGetProcAddress_v2`, which is this ABI (CUDA 12.0).
             unsafe { std::mem::transmute::<*const c_void, PFN_cuGetProcAddress_v12000>(get_proc_address) }
         });
+        let library_id = LibraryId::of(lookup(c"cuInit").addr());
         let mut table = Self {
             lookup,
             get_proc_address,
+            library: library_id,
             version: MINIMUM_DRIVER,
-            per_thread_default_stream: false,
             slots: [const { AtomicPtr::new(ptr::null_mut()) }; FUNCTIONS.len()],
         };
         let Ok(get_version) = table.cuDriverGetVersion() else {
@@ -143,15 +166,10 @@ impl Table {
         Ok(table)
     }
 
-    /// The same driver, with the null stream meaning the calling thread's default stream instead of the legacy one, as a C
-    /// program gets it with `CUDA_API_PER_THREAD_DEFAULT_STREAM`.
-    ///
-    /// Only calls that pass the null stream, or take no stream, notice.
+    /// The library behind it: what is known of a driver is kept under this name, whichever table it was asked through.
     #[must_use]
-    pub fn per_thread_default_stream(mut self) -> Self {
-        self.per_thread_default_stream = true;
-        self.slots = [const { AtomicPtr::new(ptr::null_mut()) }; FUNCTIONS.len()];
-        self
+    pub fn library(&self) -> LibraryId {
+        self.library
     }
 
     /// The driver's CUDA version: 1000 × major + 10 × minor.
@@ -165,14 +183,15 @@ impl Table {
     fn address(&self, slot: usize) -> Result<*mut c_void, MissingFunction> {
         // Acquire pairs with the release below; the address itself is all that is published.
         let known = self.slots[slot].load(Ordering::Acquire);
-        if known.is_null() { self.look_up(slot) } else { Ok(known) }
+        if known.is_null() || ptr::eq(known, absent()) { self.look_up(slot, known) } else { Ok(known) }
     }
 
     #[cold]
-    fn look_up(&self, slot: usize) -> Result<*mut c_void, MissingFunction> {
+    fn look_up(&self, slot: usize, known: *mut c_void) -> Result<*mut c_void, MissingFunction> {
         let function = &FUNCTIONS[slot];
-        let address = self.find(function);
+        let address = if known.is_null() { self.find(function) } else { ptr::null_mut() };
         if address.is_null() {
+            self.slots[slot].store(absent(), Ordering::Release);
             let name = function.name.to_str().unwrap_or_default();
             return Err(MissingFunction { name, needed: function.version, found: self.version });
         }
@@ -184,40 +203,45 @@ impl Table {
         if function.version > self.version {
             return ptr::null_mut();
         }
-        let per_thread = function.per_thread_version.filter(|_| self.per_thread_default_stream);
         if let Some(get_proc_address) = self.get_proc_address {
-            let (version, flags) = match per_thread {
-                Some(version) => {
-                    (version, CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
-                }
-                None => (function.version, CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_LEGACY_STREAM),
-            };
+            let flags = CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_LEGACY_STREAM;
             let mut address = ptr::null_mut();
             let mut status = CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+            let (name, version) = (function.name.as_ptr(), function.version);
             // SAFETY: a terminated name, one address and one status to write; may be called before cuInit.
-            let result = unsafe {
-                get_proc_address(function.name.as_ptr(), &mut address, version, flags.0.into(), &mut status)
-            };
+            let result =
+                unsafe { get_proc_address(name, &mut address, version, flags.0.into(), &mut status) };
             let found = CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SUCCESS;
             if result == CUresult::CUDA_SUCCESS && status == found && !address.is_null() {
                 return address;
             }
-        }
-        if per_thread.is_some() {
-            // An export in its place would mean the other stream.
-            return ptr::null_mut();
+            if status != CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND {
+                // It knows the name and not with this ABI: what it exports may have another one.
+                return ptr::null_mut();
+            }
         }
         // Profilers put a library of their own in front of the driver that knows fewer names: the export has the same ABI.
         (self.lookup)(function.export).cast_mut()
     }
 }
 
+/// The address that is no function's.
+fn absent() -> *mut c_void {
+    (&raw const ABSENT).cast_mut().cast()
+}
+
+/// The loader's own words, which stand behind its error.
+pub(crate) fn reason(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+}
+
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = self.slots.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null()).count();
+        let is_known = |address: *mut c_void| !address.is_null() && !ptr::eq(address, absent());
+        let known = self.slots.iter().filter(|slot| is_known(slot.load(Ordering::Relaxed))).count();
         f.debug_struct("Table")
             .field("version", &self.version)
-            .field("per_thread_default_stream", &self.per_thread_default_stream)
+            .field("library", &self.library)
             .field("functions_looked_up", &known)
             .finish_non_exhaustive()
     }

@@ -9,10 +9,10 @@ use std::fs::File;
 use std::io::Write;
 use std::ptr;
 
-use cuda_mem_sys::{CUcontext, CUdevice, CUdeviceptr, CUresult, Table};
+use cuda_mem_sys::{CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream, Table};
 
 /// The driver, initialised; None where there is none and none was promised.
-fn driver() -> Option<Table> {
+fn driver() -> Option<&'static Table> {
     let found = Table::system();
     if std::env::var_os("CUDA_MEM_BACKEND").is_none()
         && let Err(error) = &found
@@ -22,14 +22,18 @@ fn driver() -> Option<Table> {
         return None;
     }
     let table = found.expect("the row promises a driver");
-    let table = match std::env::var("CUDA_MEM_DEFAULT_STREAM").as_deref() {
-        Ok("per_thread") => table.per_thread_default_stream(),
-        _ => table,
-    };
     let init = table.cuInit().unwrap();
     // SAFETY: cuInit may be called at any time, from any thread, with flags 0.
     assert_eq!(unsafe { init(0) }, CUresult::CUDA_SUCCESS);
     Some(table)
+}
+
+/// The default stream that `CUDA_MEM_DEFAULT_STREAM` names: the legacy one, or this thread's.
+fn default_stream() -> CUstream {
+    match std::env::var("CUDA_MEM_DEFAULT_STREAM").as_deref() {
+        Ok("per_thread") => CU_STREAM_PER_THREAD,
+        _ => ptr::null_mut(),
+    }
 }
 
 /// Leaves a result to be compared between drivers, and hands it on.
@@ -76,12 +80,11 @@ fn bytes_come_back_from_each_device() {
     let (alloc, free) = (table.cuMemAlloc().unwrap(), table.cuMemFree().unwrap());
     let (upload, download) = (table.cuMemcpyHtoDAsync().unwrap(), table.cuMemcpyDtoHAsync().unwrap());
     let synchronize = table.cuStreamSynchronize().unwrap();
-    on_each_device(&table, |_| {
+    on_each_device(table, |_| {
         let sent: Vec<u8> = (0..=255).cycle().take(10_000).collect();
         let mut received = vec![0_u8; sent.len()];
         let mut address: CUdeviceptr = 0;
-        // The null stream: the legacy one, or this thread's.
-        let stream = ptr::null_mut();
+        let stream = default_stream();
         // SAFETY: the function writes one address.
         let result = unsafe { alloc(&mut address, sent.len()) };
         assert_eq!(record("allocate", result), CUresult::CUDA_SUCCESS);
@@ -91,7 +94,7 @@ fn bytes_come_back_from_each_device() {
         // SAFETY: as above, into memory that nobody looks at before that.
         let result = unsafe { download(received.as_mut_ptr().cast(), address, sent.len(), stream) };
         assert_eq!(record("download", result), CUresult::CUDA_SUCCESS);
-        // SAFETY: the null stream is always there.
+        // SAFETY: a default stream is always there.
         let result = unsafe { synchronize(stream) };
         assert_eq!(record("synchronize", result), CUresult::CUDA_SUCCESS);
         assert_eq!(received, sent);
@@ -107,7 +110,7 @@ fn refusals_have_the_codes_of_the_manual() {
     let record = |step, result| record("refusals_have_the_codes_of_the_manual", step, result);
     let (alloc, get_device) = (table.cuMemAlloc().unwrap(), table.cuDeviceGet().unwrap());
     let unregister = table.cuMemHostUnregister().unwrap();
-    on_each_device(&table, |_| {
+    on_each_device(table, |_| {
         let mut address: CUdeviceptr = 0;
         // SAFETY: the function writes one address, or nothing.
         let result = unsafe { alloc(&mut address, 0) };

@@ -46,7 +46,7 @@ impl Sim {
         self.table.get_or_init(|| table_of(&self.driver))
     }
 
-    /// Its functions in a table of one's own, for [`Table::per_thread_default_stream`].
+    /// Its functions in a table of one's own: another table of the same library.
     ///
     /// # Errors
     ///
@@ -129,6 +129,9 @@ impl Sim {
 
 impl Drop for Sim {
     fn drop(&mut self) {
+        // Before another simulator has the slot, and with it these functions.
+        // SAFETY: what was made by this one is refused once the slot is empty, and the next one does not know it.
+        unsafe { cuda_mem_sys::LibraryId::retire(self.symbol(c"cuInit")) };
         dispatch::clear(self.driver.slot);
         self.driver.runtime.stop();
     }

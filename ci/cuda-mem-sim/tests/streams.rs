@@ -8,7 +8,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use common::{Machine, NOT_READY, code, ok};
-use cuda_mem_sys::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUstream};
+use cuda_mem_sys::{
+    CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUdriverProcAddress_flags, CUresult, CUstream,
+    PFN_cuGetProcAddress_v12000, PFN_cuStreamGetId_v12000,
+};
 
 #[test]
 fn work_of_a_stream_is_done_in_order_and_the_host_goes_on() {
@@ -75,24 +78,39 @@ fn blocking_streams_wait_for_the_legacy_stream() {
 }
 
 #[test]
-fn the_null_stream_is_the_threads_own_in_a_per_thread_table() {
+fn the_null_stream_is_the_threads_own_for_the_per_thread_functions() {
     let machine = Machine::new();
-    let own = machine.sim.new_table().unwrap().per_thread_default_stream();
-    let id = |table: &cuda_mem_sys::Table, stream: CUstream| {
+    let look_up = machine.sim.symbol(c"cuGetProcAddress_v2");
+    // SAFETY: the export of exactly this type.
+    let look_up = unsafe { std::mem::transmute::<*const c_void, PFN_cuGetProcAddress_v12000>(look_up) };
+    let flags = CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.0.into();
+    let (mut found, status) = (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: a terminated name and one address to write.
+    let code = unsafe { look_up(c"cuStreamGetId".as_ptr(), &mut found, 12000, flags, status) };
+    assert_eq!(code, CUresult::CUDA_SUCCESS);
+    // SAFETY: the function of this type, whose null stream is the calling thread's.
+    let get_own_id = unsafe { std::mem::transmute::<*mut c_void, PFN_cuStreamGetId_v12000>(found) };
+    let own_id = |stream: CUstream| {
         let mut id = 0;
-        ok!(table, cuStreamGetId(stream, &mut id));
+        // SAFETY: a default stream, and one number to write.
+        assert_eq!(unsafe { get_own_id(stream, &mut id) }, CUresult::CUDA_SUCCESS);
         id
     };
-    let mine = id(&own, ptr::null_mut());
-    assert_eq!(mine, id(machine.table, CU_STREAM_PER_THREAD));
-    assert_eq!(id(machine.table, ptr::null_mut()), id(&own, CU_STREAM_LEGACY));
-    assert_ne!(mine, id(machine.table, CU_STREAM_LEGACY));
+    let id = |stream: CUstream| {
+        let mut id = 0;
+        ok!(machine.table, cuStreamGetId(stream, &mut id));
+        id
+    };
+    let mine = own_id(ptr::null_mut());
+    assert_eq!(mine, id(CU_STREAM_PER_THREAD));
+    assert_eq!(id(ptr::null_mut()), own_id(CU_STREAM_LEGACY));
+    assert_ne!(mine, id(CU_STREAM_LEGACY));
     let context = machine.context.addr();
     let theirs = std::thread::scope(|scope| {
         scope
             .spawn(|| {
-                ok!(own, cuCtxSetCurrent(ptr::without_provenance_mut(context)));
-                id(&own, ptr::null_mut())
+                ok!(machine.table, cuCtxSetCurrent(ptr::without_provenance_mut(context)));
+                own_id(ptr::null_mut())
             })
             .join()
             .unwrap()

@@ -10,24 +10,60 @@ use std::ops::Range;
 
 use cuda_mem_sys::{CUdeviceptr, CUstream};
 
-use super::device::Block;
+use super::DeviceRange;
+use crate::driver::{Context, Driver};
+use crate::element::DeviceCopy;
 use crate::error::{Error, Result, WithBytes, call};
-use crate::marker::Marker;
-use crate::stream::Stream;
-use crate::uses::Access;
+use crate::stream::{Marker, Quiet, Stream};
+use crate::uses::{Access, OpenUse, Uses};
 
-/// A part of a device buffer whose elements do not matter.
+/// What a stream that captures refuses.
+const COPYING: &str = "a copy of memory that no graph keeps";
+
+/// Who has memory of a device, for as long as it is borrowed: whoever frees it orders that behind the uses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Borrowed<'m> {
+    pub(crate) uses: &'m Uses,
+    pub(crate) driver: Driver,
+    /// The one that the memory was allocated in; none for memory that is mapped, which belongs to a device.
+    pub(crate) context: Option<&'m Context>,
+}
+
+impl<'m> Borrowed<'m> {
+    /// `bytes` bytes from an address on as elements, as many as fit. The caller has checked that the bytes are the memory's.
+    pub(crate) fn range<T: DeviceCopy>(
+        self,
+        address: CUdeviceptr,
+        bytes: usize,
+    ) -> Result<DeviceRange<'m, T>> {
+        let align = align_of::<T>();
+        if !usize::try_from(address).is_ok_and(|address| address.is_multiple_of(align)) {
+            return Err(Error::Misaligned { address, align });
+        }
+        Ok(DeviceRange::new(self, address, bytes.checked_div(size_of::<T>()).unwrap_or(0)))
+    }
+
+    /// Orders `stream` behind the uses that `access` has to wait for, and enters it as a user until the result is ended.
+    pub(super) fn begin(&self, stream: &'m Stream, access: Access) -> Result<OpenUse<'m>> {
+        if stream.driver() != self.driver {
+            return Err(Error::ForeignContext { what: "the stream" });
+        }
+        self.uses.begin(stream, access)
+    }
+}
+
+/// A part of a device's memory whose elements do not matter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeviceBytes<'b> {
-    block: &'b Block,
+    memory: Borrowed<'b>,
     address: CUdeviceptr,
     len: usize,
 }
 
 impl<'b> DeviceBytes<'b> {
-    /// The caller has checked that the `len` bytes from `address` on lie in the block.
-    pub(super) fn new(block: &'b Block, address: CUdeviceptr, len: usize) -> Self {
-        Self { block, address, len }
+    /// The caller has checked that the `len` bytes from `address` on are the memory's.
+    pub(super) fn new(memory: Borrowed<'b>, address: CUdeviceptr, len: usize) -> Self {
+        Self { memory, address, len }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -40,14 +76,7 @@ impl<'b> DeviceBytes<'b> {
         let start = range.start.min(end);
         // Inside the buffer, whose end is an address too.
         let address = self.address.wrapping_add(start as CUdeviceptr);
-        Self { block: self.block, address, len: end.saturating_sub(start) }
-    }
-
-    /// Both together, if `next` begins where this one ends, in the same buffer.
-    pub(crate) fn joined(&self, next: &Self) -> Option<Self> {
-        let follows = self.address.checked_add(self.len as CUdeviceptr) == Some(next.address);
-        let len = self.len.checked_add(next.len)?;
-        (std::ptr::eq(self.block, next.block) && follows).then_some(Self { len, ..*self })
+        Self { memory: self.memory, address, len: end.saturating_sub(start) }
     }
 
     /// Puts a copy from host memory into the stream.
@@ -85,12 +114,15 @@ impl<'b> DeviceBytes<'b> {
             return Enqueued::Copy;
         }
         let (open, entered) =
-            match self.block.begin(stream, access).and_then(|open| Ok((open, stream.enter_context()?))) {
+            match self.memory.begin(stream, access).and_then(|open| Ok((open, stream.enter_context()?))) {
                 Ok(begun) => begun,
                 Err(error) => return Enqueued::Nothing(error),
             };
+        if let Err(error) = stream.refuse_capturing(COPYING) {
+            return Enqueued::Nothing(error);
+        }
         let copied = copy(self.address, self.len, entered.raw()).with_bytes(self.len);
-        match copied.and_then(|()| open.end()) {
+        match copied.and_then(|()| open.end()).and_then(|()| stream.spoil_capture(COPYING)) {
             Ok(()) => Enqueued::Copy,
             Err(error) => Enqueued::Perhaps(error),
         }
@@ -110,28 +142,20 @@ pub(crate) enum Enqueued {
 
 impl Enqueued {
     /// Waits until the copy does not run any more, for callers in the relaxed capture mode.
-    pub(crate) fn wait(self, stream: &Stream) -> Result<()> {
+    pub(crate) fn wait(self, stream: &Stream) -> Quiet {
         match self {
             Self::Copy => stream.drain_relaxed(),
-            Self::Nothing(error) => Err(error),
-            Self::Perhaps(error) => {
-                // The first error is the one to tell; draining is for the memory's sake.
-                let _ = stream.drain_relaxed();
-                Err(error)
-            }
+            Self::Nothing(error) => Quiet::Yes(Err(error)),
+            Self::Perhaps(error) => stream.drain_relaxed().behind(error),
         }
     }
 
     /// Puts `marker` behind the copy. After an error nothing of the copy runs any more.
-    pub(crate) fn mark(self, marker: &Marker) -> Result<()> {
+    pub(crate) fn mark(self, marker: &Marker) -> Quiet {
         match self {
             Self::Copy => marker.set(),
-            Self::Nothing(error) => Err(error),
-            Self::Perhaps(error) => {
-                // As in `wait`.
-                let _ = marker.stream().drain();
-                Err(error)
-            }
+            Self::Nothing(error) => Quiet::Yes(Err(error)),
+            Self::Perhaps(error) => marker.stream().drain().behind(error),
         }
     }
 }

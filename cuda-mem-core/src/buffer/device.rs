@@ -10,23 +10,19 @@
 use std::alloc::Layout;
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use cuda_mem_sys::{CUdeviceptr, CUresult};
 
-use super::{DeviceRange, StreamUse};
-use crate::capture::Relaxed;
-use crate::context::Context;
-use crate::deferred::Release;
-use crate::driver::refuse_forked;
+use super::{Borrowed, DeviceRange, MemorySource};
+use crate::driver::deferred::{Held, Owned, Release};
+use crate::driver::{Context, Driver, Relaxed, refuse_forked};
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Error, Refused, Result, WithBytes, call};
-use crate::fork;
-use crate::source::MemorySource;
+use crate::uses::{Access, StreamUse, Uses};
+
 use crate::stream::{Entered, Stream};
-use crate::uses::{Access, OpenUse, Uses};
 
 /// Elements in device memory.
 ///
@@ -37,8 +33,7 @@ use crate::uses::{Access, OpenUse, Uses};
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let stream = Stream::new(&context)?;
 /// let buffer = DeviceBuffer::from_slice(&stream, &[1u32, 2, 3])?;
 /// assert_eq!(buffer.to_vec(&stream)?, [1, 2, 3]);
@@ -46,7 +41,7 @@ use crate::uses::{Access, OpenUse, Uses};
 /// ```
 pub struct DeviceBuffer<T: DeviceCopy> {
     /// Taken out when the buffer is closed or dropped.
-    block: ManuallyDrop<Block>,
+    block: Owned<Block>,
     len: usize,
     _elements: PhantomData<T>,
 }
@@ -69,10 +64,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// Wraps [`cuMemAllocAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Ordered on
     /// `stream`; the address is known at once, the memory may be used after this point of the stream.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures: the driver would make the memory part of the graph.
-    ///
     /// # Errors
     ///
     /// [`Error::TooLarge`], [`Error::Driver`] (out of memory among others), [`Error::WrongThread`], [`Error::Forked`].
@@ -83,18 +74,22 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// The driver forbids allocation in every thread while any captures globally, unless the thread is in the relaxed mode.
     fn allocate(stream: &Stream, len: usize, _relaxed: &Relaxed) -> Result<Self> {
         let bytes = size_of_elements::<T>(len)?;
-        stream.refuse_capturing("allocating device memory")?;
+        const CALL: &str = "allocating device memory";
+        stream.refuse_capturing(CALL)?;
         stream.driver().reclaim();
         let mut address = 0;
         if bytes > 0 {
             let entered = stream.enter()?;
+            stream.refuse_capturing(CALL)?;
             // SAFETY: one address to write; a live stream.
             unsafe { call!(stream.driver(), cuMemAllocAsync(&mut address, bytes, entered.raw())) }
                 .with_bytes(bytes)?;
         }
         let block = Block { address, home: stream.clone(), uses: Uses::default(), source: None };
-        let mut buffer = Self { block: ManuallyDrop::new(block), len, _elements: PhantomData };
+        let mut buffer = Self { block: Owned::new(block), len, _elements: PhantomData };
         buffer.block.uses = Uses::starting_on(stream)?;
+        // A node of a graph would have it, which the free behind the capture's end is refused for.
+        stream.spoil_capture(CALL)?;
         Ok(buffer)
     }
 
@@ -103,24 +98,16 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// Adds [`cuMemsetD8Async`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html) to
     /// [`DeviceBuffer::uninit`]. Ordered on `stream`; uses on other streams wait for it.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
     /// As [`DeviceBuffer::uninit`].
     pub fn zeroed(stream: &Stream, len: usize) -> Result<Self> {
         let buffer = Self::uninit(stream, len)?;
-        buffer.whole().fill(stream, 0)?;
+        buffer.whole().fill_bytes(stream, 0)?;
         Ok(buffer)
     }
 
     /// The elements of `source` in device memory. Returns when they are there.
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
     ///
     /// # Errors
     ///
@@ -128,7 +115,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     pub fn from_slice(stream: &Stream, source: &[T]) -> Result<Self> {
         let relaxed = Relaxed::enter(stream.driver())?;
         let buffer = Self::allocate(stream, source.len(), &relaxed)?;
-        buffer.whole().copy_from_slice_checked(stream, source, &relaxed)?;
+        buffer.whole().copy_from_slice_relaxed(stream, source, &relaxed)?;
         Ok(buffer)
     }
 
@@ -136,10 +123,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// behind the work of every stream that used it.
     ///
     /// `stream` is the one that the memory was allocated on.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture, `stream` too; the graph does not keep the memory alive.
     ///
     /// # Errors
     ///
@@ -159,7 +142,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         let len = layout.size().checked_div(size_of::<T>()).unwrap_or(0);
         let block =
             Block { address, home: stream.clone(), uses: Uses::default(), source: Some((source, layout)) };
-        let mut buffer = Self { block: ManuallyDrop::new(block), len, _elements: PhantomData };
+        let mut buffer = Self { block: Owned::new(block), len, _elements: PhantomData };
         buffer.block.uses = Uses::starting_on(stream)?;
         Ok(buffer)
     }
@@ -179,26 +162,21 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// # Errors
     ///
     /// The buffer comes back with [`Error::Misaligned`] if the memory is not aligned for the type.
-    pub fn cast<U: DeviceCopy>(mut self) -> Result<DeviceBuffer<U>, Refused<Self>> {
+    pub fn cast<U: DeviceCopy>(self) -> Result<DeviceBuffer<U>, Refused<Self>> {
         let align = align_of::<U>();
         if !usize::try_from(self.block.address).is_ok_and(|address| address.is_multiple_of(align)) {
             let error = Error::Misaligned { address: self.block.address, align };
             return Err(Refused::new(error, self));
         }
         let len = self.size_bytes().checked_div(size_of::<U>()).unwrap_or(0);
-        // SAFETY: taken once; `self` is not dropped below.
-        let block = unsafe { ManuallyDrop::take(&mut self.block) };
-        let _ = ManuallyDrop::new(self);
-        Ok(DeviceBuffer { block: ManuallyDrop::new(block), len, _elements: PhantomData })
+        Ok(DeviceBuffer { block: self.block, len, _elements: PhantomData })
     }
 
     /// Takes the memory out, without waiting for or freeing anything: address, and the stream that it was allocated on. For
     /// memory of a [`MemorySource`], who must get it back some other way.
     #[must_use = "the memory is leaked unless it is freed by its address"]
-    pub fn into_raw(mut self) -> (CUdeviceptr, Stream) {
-        // SAFETY: taken once; `self` is not dropped below.
-        let block = unsafe { ManuallyDrop::take(&mut self.block) };
-        let _ = ManuallyDrop::new(self);
+    pub fn into_raw(self) -> (CUdeviceptr, Stream) {
+        let block = self.block.into_inner();
         (block.address, block.home)
     }
 
@@ -206,10 +184,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
     /// `cuEventSynchronize` where an event stands for a stream ([`Uses::wait`](crate::Uses::wait)).
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures. May be called while others do.
     ///
     /// # Errors
     ///
@@ -284,21 +258,9 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     }
 
     /// As [`DeviceBuffer::on`], for work that only reads: readers on several streams do not wait for each other.
-    ///
-    /// # Capture
-    ///
-    /// As [`DeviceBuffer::on`].
-    ///
-    /// # Errors
-    ///
-    /// As [`DeviceBuffer::on`].
     pub fn on_read<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         self.block.expect_same_driver(stream)?;
         StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Read)
-    }
-
-    pub(super) fn block(&self) -> &Block {
-        &self.block
     }
 
     /// A part of it, by element numbers. Makes no driver call.
@@ -307,33 +269,18 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// [`Error::OutOfRange`] if it reaches beyond the end or ends before it starts.
     pub fn range(&self, range: impl RangeBounds<usize>) -> Result<DeviceRange<'_, T>> {
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(before) => before.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last.saturating_add(1),
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => self.len,
-        };
-        if start > end || end > self.len {
-            return Err(Error::OutOfRange { range: start..end, len: self.len });
-        }
-        Ok(DeviceRange::new(self, start..end))
+        self.whole().range(range)
     }
 
     /// All of it.
     #[must_use]
     pub fn whole(&self) -> DeviceRange<'_, T> {
-        DeviceRange::new(self, 0..self.len)
+        let Block { address, home, uses, .. } = &*self.block;
+        let memory = Borrowed { uses, driver: home.driver(), context: Some(home.context()) };
+        DeviceRange::new(memory, *address, self.len)
     }
 
     /// Copies `source` into it. See [`DeviceRange::copy_from_slice`].
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -344,10 +291,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
 
     /// Copies it into `target`. See [`DeviceRange::copy_to_slice`].
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -356,10 +299,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     }
 
     /// Its elements in host memory. Returns when they are there.
-    ///
-    /// # Capture
-    ///
-    /// As [`DeviceRange::copy_to_slice`].
     ///
     /// # Errors
     ///
@@ -377,10 +316,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), or asks the
     /// [`MemorySource`] that it came from.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; dropping it frees it after the capture.
-    ///
     /// # Errors
     ///
     /// The buffer comes back with the error.
@@ -394,12 +329,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
 }
 
 impl Block {
-    /// Orders `stream` behind the uses that `access` has to wait for, and enters it as a user until the result is ended.
-    pub(super) fn begin<'b>(&'b self, stream: &'b Stream, access: Access) -> Result<OpenUse<'b>> {
-        self.expect_same_driver(stream)?;
-        self.uses.begin(stream, access)
-    }
-
     fn expect_same_driver(&self, stream: &Stream) -> Result<()> {
         if stream.driver() == self.home.driver() {
             Ok(())
@@ -409,13 +338,13 @@ impl Block {
     }
 }
 
-impl<T: DeviceCopy> Drop for DeviceBuffer<T> {
-    fn drop(&mut self) {
-        // SAFETY: taken once; the buffer is not used after its drop.
-        let block = unsafe { ManuallyDrop::take(&mut self.block) };
-        if block.address != 0 && !fork::forked() {
-            block.home.driver().release_or_defer(block);
-        }
+impl Held for Block {
+    fn driver(&self) -> Driver {
+        self.home.driver()
+    }
+
+    fn is_released(&self) -> bool {
+        self.address == 0
     }
 }
 

@@ -10,19 +10,15 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
 
 use cuda_mem_sys::{CUdevice_attribute, CUdeviceptr, CUmemAttach_flags};
 
-use super::StreamUse;
-use crate::context::Context;
-use crate::deferred::Release;
-use crate::driver::refuse_forked;
+use crate::driver::deferred::{Held, Owned, Release};
+use crate::driver::{Context, Driver, refuse_forked};
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Error, Refused, Result, WithBytes, call};
-use crate::fork;
 use crate::stream::Stream;
-use crate::uses::{Access, Uses};
+use crate::uses::{Access, StreamUse, Uses};
 
 /// Elements in managed memory.
 ///
@@ -31,8 +27,7 @@ use crate::uses::{Access, Uses};
 /// ```
 /// use cuda_mem_core::{Driver, ManagedBuffer};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let mut buffer = ManagedBuffer::<u32>::zeroed(&context, 4)?;
 /// buffer.as_mut_slice()?[2] = 7;
 /// assert_eq!(buffer.as_slice()?, [0, 0, 7, 0]);
@@ -40,7 +35,7 @@ use crate::uses::{Access, Uses};
 /// ```
 pub struct ManagedBuffer<T: DeviceCopy> {
     /// Taken out when the buffer is dropped.
-    block: ManuallyDrop<Block>,
+    block: Owned<Block>,
     len: usize,
     _elements: PhantomData<T>,
 }
@@ -60,10 +55,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     ///
     /// Wraps [`cuMemAllocManaged`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). The host zeroes the
     /// pages, and so has them first.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -87,7 +78,7 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
                 .with_bytes(bytes)?;
         }
         let block = Block { address, context: context.clone(), uses: Uses::default() };
-        let buffer = Self { block: ManuallyDrop::new(block), len, _elements: PhantomData };
+        let buffer = Self { block: Owned::new(block), len, _elements: PhantomData };
         if bytes > 0 {
             // SAFETY: `bytes` writable bytes that nobody else knows of yet.
             unsafe { std::ptr::write_bytes(buffer.host_address().cast::<u8>(), 0, bytes) };
@@ -96,10 +87,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     }
 
     /// The elements, once every device use has ended.
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures.
     ///
     /// # Errors
     ///
@@ -112,10 +99,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     }
 
     /// The elements, to change, once every device use has ended.
-    ///
-    /// # Capture
-    ///
-    /// As [`ManagedBuffer::as_slice`].
     ///
     /// # Errors
     ///
@@ -153,10 +136,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the address for it. See
     /// [`DeviceBuffer::on`](super::DeviceBuffer::on). Work that runs while a slice is held is its author's responsibility.
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -171,10 +150,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     /// context.
     ///
     /// Wraps [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; dropping it frees it after the capture.
     ///
     /// # Errors
     ///
@@ -195,6 +170,16 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     }
 }
 
+impl Held for Block {
+    fn driver(&self) -> Driver {
+        self.context.driver()
+    }
+
+    fn is_released(&self) -> bool {
+        self.address == 0
+    }
+}
+
 impl Release for Block {
     fn release(&mut self) -> Result<()> {
         refuse_forked()?;
@@ -207,16 +192,6 @@ impl Release for Block {
         unsafe { call!(self.context.driver(), cuMemFree(self.address)) }?;
         self.address = 0;
         Ok(())
-    }
-}
-
-impl<T: DeviceCopy> Drop for ManagedBuffer<T> {
-    fn drop(&mut self) {
-        // SAFETY: taken once; the buffer is not used after its drop.
-        let block = unsafe { ManuallyDrop::take(&mut self.block) };
-        if block.address != 0 && !fork::forked() {
-            block.context.driver().release_or_defer(block);
-        }
     }
 }
 

@@ -1,4 +1,10 @@
 //! Memory of a device.
+//!
+//! # Safety
+//!
+//! Declares an unsafe trait; nothing is called here.
+
+#![allow(unsafe_code, reason = "declares an unsafe trait")]
 
 mod bytes;
 mod device;
@@ -9,44 +15,63 @@ pub use device::DeviceBuffer;
 pub use managed::ManagedBuffer;
 pub use range::DeviceRange;
 
-pub(crate) use bytes::{DeviceBytes, Enqueued};
+pub(crate) use bytes::{Borrowed, DeviceBytes, Enqueued};
 pub(crate) use range::expect_equal;
 
-use std::marker::PhantomData;
+use std::alloc::Layout;
+use std::fmt;
 
 use cuda_mem_sys::CUdeviceptr;
 
 use crate::error::Result;
 use crate::stream::Stream;
-use crate::uses::{Access, OpenUse, Uses};
 
-/// A use of memory on a stream, from [`DeviceBuffer::on`] and its like: the address to hand to a kernel.
+/// Who takes the memory of a [`DeviceBuffer`](crate::DeviceBuffer) back.
 ///
-/// The stream is ordered behind the uses that came before, and later uses, the release among them, are ordered behind what
-/// the stream is given while this lives. [`Uses`] has an example.
-#[derive(Debug)]
-#[must_use = "drop it after the work was enqueued"]
-pub struct StreamUse<'b> {
-    address: CUdeviceptr,
-    /// Ends the use when it is dropped.
-    _open: OpenUse<'b>,
-    /// The end is marked in the thread that enqueued the work.
-    _not_send: PhantomData<*mut ()>,
-}
-
-impl<'b> StreamUse<'b> {
-    pub(crate) fn begin(
-        address: CUdeviceptr,
-        uses: &'b Uses,
-        stream: &'b Stream,
-        access: Access,
-    ) -> Result<Self> {
-        Ok(Self { address, _open: uses.begin(stream, access)?, _not_send: PhantomData })
-    }
-
-    /// The address on the device.
-    #[must_use]
-    pub fn address(&self) -> CUdeviceptr {
-        self.address
-    }
+/// ```
+/// use std::{alloc::Layout, sync::Arc};
+///
+/// use cuda_mem_core::raw_pool::{self, MemoryPool};
+/// use cuda_mem_core::{DeviceBuffer, Driver, MemorySource, Result, Stream};
+///
+/// #[derive(Debug)]
+/// struct Pool(MemoryPool);
+///
+/// // SAFETY: the driver gives memory of a pool to one receiver until it is freed, aligned to 256 bytes.
+/// unsafe impl MemorySource for Pool {
+///     unsafe fn deallocate(&self, address: u64, _layout: Layout, stream: &Stream) -> Result<()> {
+///         // SAFETY: the caller's promise.
+///         unsafe { raw_pool::free(address, stream) }
+///     }
+/// }
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let pool = Arc::new(Pool(MemoryPool::current_of_device(driver.device(0)?)?));
+/// let (address, layout) = (pool.0.allocate(4096, &stream)?, Layout::from_size_align(4096, 256)?);
+/// // SAFETY: memory of the pool, allocated on this stream and known to nobody else.
+/// let buffer = unsafe { DeviceBuffer::<u32>::from_source(&stream, address, layout, pool) }?;
+/// assert_eq!(buffer.len(), 1024);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Safety
+///
+/// Memory that came from it belongs to its receiver until [`deallocate`](MemorySource::deallocate) has succeeded. It is
+/// aligned to 256 bytes or to what was asked for, if that is more.
+pub unsafe trait MemorySource: Send + Sync + fmt::Debug {
+    /// Takes memory back, ordered on `stream`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Capturing`](crate::Error::Capturing) or [`Error::Timeout`](crate::Error::Timeout) if it cannot be taken back now, and will
+    /// be offered again;
+    /// [`Error::NotAllocated`](crate::Error::NotAllocated) and [`Error::WrongSize`](crate::Error::WrongSize) from sources that
+    /// know what they gave; [`Error::Driver`](crate::Error::Driver) and others. The memory is still allocated after any error.
+    ///
+    /// # Safety
+    ///
+    /// `address` came from this source with this layout and is given back once; all work that uses it is ordered before
+    /// this point of `stream`.
+    unsafe fn deallocate(&self, address: CUdeviceptr, layout: Layout, stream: &Stream) -> Result<()>;
 }

@@ -1,36 +1,37 @@
-//! Parts of device buffers, and the copies that need no host memory to stay.
+//! Parts of the memory of devices, and the copies that need no host memory to stay.
 //!
 //! # Safety
 //!
-//! Relies on [`DeviceBuffer::range`] checking the bounds once, and on [`Stream::drain`] returning only when the stream runs
+//! Relies on [`Borrowed::range`] and [`DeviceRange::range`] checking the bounds once, and on [`Stream::drain`] returning only when the stream runs
 //! nothing any more that it was given before: until then the borrowed slices below are borrowed.
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 use std::fs::File;
-use std::ops::Range;
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
 use std::os::unix::fs::FileExt;
 
 use cuda_mem_sys::CUdeviceptr;
 
-use super::{DeviceBuffer, DeviceBytes, Enqueued};
-use crate::capture::Relaxed;
-use crate::element::DeviceCopy;
+use super::{Borrowed, DeviceBytes, Enqueued};
+use crate::driver::{Context, Relaxed};
+use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Error, Result, WithBytes, call};
 use crate::host::HostMemory;
-use crate::stream::Stream;
-use crate::uses::Access;
+use crate::stream::{Quiet, Stream};
+use crate::uses::{Access, Uses};
 
 /// So much of a file is in memory at once, on its way to a device.
 const PIECE: usize = 32 << 20;
 
-/// A part of a [`DeviceBuffer`].
+/// A part of the memory of a device: of a [`DeviceBuffer`](super::DeviceBuffer), or of whatever else has such memory and gives it as a range of elements
+/// (`as_range`). It is borrowed, and copied on any stream, behind all that used it.
 ///
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let stream = Stream::new(&context)?;
 /// let buffer = DeviceBuffer::<u8>::zeroed(&stream, 8)?;
 /// buffer.range(2..4)?.copy_from_slice(&stream, &[7, 9])?;
@@ -39,9 +40,10 @@ const PIECE: usize = 32 << 20;
 /// ```
 #[derive(Debug)]
 pub struct DeviceRange<'b, T: DeviceCopy> {
-    buffer: &'b DeviceBuffer<T>,
-    start: usize,
+    memory: Borrowed<'b>,
+    address: CUdeviceptr,
     len: usize,
+    _elements: PhantomData<T>,
 }
 
 // Not derived: a derive would ask `T: Clone` of a reference.
@@ -54,9 +56,68 @@ impl<T: DeviceCopy> Clone for DeviceRange<'_, T> {
 impl<T: DeviceCopy> Copy for DeviceRange<'_, T> {}
 
 impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
-    /// The caller has checked that `range` lies in the buffer.
-    pub(super) fn new(buffer: &'b DeviceBuffer<T>, range: Range<usize>) -> Self {
-        Self { buffer, start: range.start, len: range.end.saturating_sub(range.start) }
+    /// The caller has checked that the elements lie in the memory, and are aligned.
+    pub(super) fn new(memory: Borrowed<'b>, address: CUdeviceptr, len: usize) -> Self {
+        Self { memory, address, len, _elements: PhantomData }
+    }
+
+    /// Memory of somebody else: `len` elements from an address on, which was allocated in `context`.
+    ///
+    /// ```
+    /// use cuda_mem_core::{DeviceBuffer, DeviceRange, Driver, Stream, Uses};
+    ///
+    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+    /// let stream = Stream::new(&context)?;
+    /// let theirs = DeviceBuffer::<u32>::zeroed(&stream, 100)?; // some other library's
+    /// stream.synchronize()?;
+    /// let uses = Uses::new();
+    /// // SAFETY: the buffer stays, and nobody else uses it before the uses are waited for.
+    /// let range = unsafe { DeviceRange::<u32>::from_raw_parts(&uses, &context, theirs.as_raw(), 100) }?;
+    /// range.copy_from_slice(&stream, &[7; 100])?;
+    /// uses.wait()?; // from here on it may be freed
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misaligned`]; [`Error::TooLarge`] for more bytes than an address space has.
+    ///
+    /// # Safety
+    ///
+    /// The memory is a device's, and stays allocated while `uses` is borrowed. Whoever frees it, or uses it otherwise, comes behind `uses`
+    /// ([`Uses::order`], [`Uses::wait`]), and what uses it already is in there.
+    pub unsafe fn from_raw_parts(
+        uses: &'b Uses,
+        context: &'b Context,
+        address: CUdeviceptr,
+        len: usize,
+    ) -> Result<Self> {
+        let memory = Borrowed { uses, driver: context.driver(), context: Some(context) };
+        memory.range(address, size_of_elements::<T>(len)?)
+    }
+
+    /// A part of it, by element numbers. Makes no driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if it reaches beyond the end or ends before it starts.
+    pub fn range(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => self.len,
+        };
+        if start > end || end > self.len {
+            return Err(Error::OutOfRange { range: start..end, len: self.len });
+        }
+        // Inside the memory, whose end is an address too: neither step can overflow.
+        let address = self.address.wrapping_add(start.wrapping_mul(size_of::<T>()) as CUdeviceptr);
+        Ok(Self { address, len: end.saturating_sub(start), ..*self })
     }
 
     /// Number of elements.
@@ -74,21 +135,14 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     /// Its size in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
-        // No more than the buffer's, which was checked.
+        // No more than the memory's, which was checked.
         self.len.wrapping_mul(size_of::<T>())
     }
 
-    /// The buffer it is a part of.
-    #[must_use]
-    pub fn buffer(&self) -> &'b DeviceBuffer<T> {
-        self.buffer
-    }
-
-    /// Its address on the device. See [`DeviceBuffer::as_raw`].
+    /// Its address on the device. See [`DeviceBuffer::as_raw`](super::DeviceBuffer::as_raw).
     #[must_use]
     pub fn as_raw(&self) -> CUdeviceptr {
-        // Inside the buffer, whose end is an address too: neither step can overflow.
-        self.buffer.as_raw().wrapping_add(self.start.wrapping_mul(size_of::<T>()) as CUdeviceptr)
+        self.address
     }
 
     /// Copies `source` into it, and returns when the bytes are there.
@@ -98,21 +152,17 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     /// memory behind `source`, and then only a wait proves that the device reads it no more. Overlapping copies with other
     /// work takes [`Transfer`](crate::Transfer) or [`scope`](crate::scope()).
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
-    /// [`Error::LengthMismatch`], those of [`DeviceBuffer::on`], and [`Error::Driver`], also for earlier work that failed.
+    /// [`Error::LengthMismatch`], those of [`DeviceBuffer::on`](super::DeviceBuffer::on), and [`Error::Driver`], also for earlier work that failed.
     pub fn copy_from_slice(&self, stream: &Stream, source: &[T]) -> Result<()> {
         let relaxed = Relaxed::enter(stream.driver())?;
         stream.refuse_capturing("DeviceRange::copy_from_slice")?;
-        self.copy_from_slice_checked(stream, source, &relaxed)
+        self.copy_from_slice_relaxed(stream, source, &relaxed)
     }
 
-    /// Copies on a stream that was just seen not to capture.
-    pub(super) fn copy_from_slice_checked(
+    /// Copies in the relaxed capture mode.
+    pub(super) fn copy_from_slice_relaxed(
         &self,
         stream: &Stream,
         source: &[T],
@@ -120,17 +170,13 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     ) -> Result<()> {
         // SAFETY: the source is borrowed until the copy was waited for.
         let copied = unsafe { self.upload(stream, source.as_ptr().cast::<u8>(), size_of_val(source)) };
-        copied.wait(stream)
+        copied.wait(stream).or_abort("DeviceRange::copy_from_slice")
     }
 
     /// Copies it into `target`, and returns when the bytes are there.
     ///
     /// Wraps [`cuMemcpyDtoHAsync` and `cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     /// Ordered on `stream`, and waits for everything that the stream was given before.
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
     ///
     /// # Errors
     ///
@@ -141,7 +187,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         let bytes = size_of_val(target);
         // SAFETY: the target is borrowed mutably until the copy was waited for, and `DeviceCopy` makes any bytes valid.
         let copied = unsafe { self.download(stream, target.as_mut_ptr().cast::<u8>(), bytes) };
-        copied.wait(stream)
+        copied.wait(stream).or_abort("DeviceRange::copy_to_slice")
     }
 
     /// Copies the elements of `source` into it, on the device. The two must not overlap.
@@ -149,43 +195,47 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     /// Wraps [`cuMemcpyDtoDAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), or
     /// `cuMemcpyPeerAsync` if the two are in different contexts. Ordered on `stream`; the host waits for nothing.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
-    /// [`Error::LengthMismatch`], [`Error::Overlapping`], those of [`DeviceBuffer::on`], [`Error::Driver`].
+    /// [`Error::LengthMismatch`], [`Error::Overlapping`], those of [`DeviceBuffer::on`](super::DeviceBuffer::on), [`Error::Driver`].
     pub fn copy_from(&self, stream: &Stream, source: &DeviceRange<'_, T>) -> Result<()> {
-        stream.refuse_capturing("DeviceRange::copy_from")?;
+        const CALL: &str = "DeviceRange::copy_from";
+        stream.refuse_capturing(CALL)?;
         let bytes = self.size_bytes();
         expect_equal(source.size_bytes(), bytes)?;
         if bytes == 0 {
             return Ok(());
         }
-        if std::ptr::eq(self.buffer, source.buffer) && self.start.abs_diff(source.start) < self.len {
+        if self.memory.driver == source.memory.driver && self.address.abs_diff(source.address) < bytes as u64
+        {
             return Err(Error::Overlapping);
         }
-        let read = source.buffer.block().begin(stream, Access::Read)?;
-        let written = self.buffer.block().begin(stream, Access::Write)?;
-        let (driver, to, from) = (stream.driver(), self.buffer.context(), source.buffer.context());
+        let read = source.memory.begin(stream, Access::Read)?;
+        let written = self.memory.begin(stream, Access::Write)?;
+        let driver = stream.driver();
+        let contexts = self.memory.context.zip(source.memory.context).filter(|(to, from)| to != from);
         let entered = stream.enter_context()?;
-        let copied = if to == from {
-            // SAFETY: both ranges lie in live buffers of `bytes` bytes, whose releases are ordered behind this stream.
-            unsafe { call!(driver, cuMemcpyDtoDAsync(self.as_raw(), source.as_raw(), bytes, entered.raw())) }
-        } else {
-            let (to, from) = (to.as_raw().cast(), from.as_raw().cast());
-            // SAFETY: as above, each in the context that it is named with.
-            unsafe {
-                call!(
-                    driver,
-                    cuMemcpyPeerAsync(self.as_raw(), to, source.as_raw(), from, bytes, entered.raw())
-                )
+        stream.refuse_capturing(CALL)?;
+        let copied = match contexts {
+            // SAFETY: both ranges lie in live memory of `bytes` bytes, whose releases are ordered behind this stream.
+            None => unsafe {
+                call!(driver, cuMemcpyDtoDAsync(self.as_raw(), source.as_raw(), bytes, entered.raw()))
+            },
+            Some((to, from)) => {
+                let (to, from) = (to.as_raw().cast(), from.as_raw().cast());
+                // SAFETY: as above, each in the context that it is named with.
+                unsafe {
+                    call!(
+                        driver,
+                        cuMemcpyPeerAsync(self.as_raw(), to, source.as_raw(), from, bytes, entered.raw())
+                    )
+                }
             }
         };
         copied.with_bytes(bytes)?;
         read.end()?;
-        written.end()
+        written.end()?;
+        stream.spoil_capture(CALL)
     }
 
     /// Sets each of its bytes to `value`.
@@ -193,30 +243,24 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     /// Wraps [`cuMemsetD8Async`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`; the
     /// host waits for nothing.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
-    /// Those of [`DeviceBuffer::on`], [`Error::Driver`].
+    /// Those of [`DeviceBuffer::on`](super::DeviceBuffer::on), [`Error::Driver`].
     pub fn fill_bytes(&self, stream: &Stream, value: u8) -> Result<()> {
-        stream.refuse_capturing("DeviceRange::fill_bytes")?;
-        self.fill(stream, value)
-    }
-
-    /// Fills on a stream that was just seen not to capture.
-    pub(super) fn fill(&self, stream: &Stream, value: u8) -> Result<()> {
+        const CALL: &str = "DeviceRange::fill_bytes";
+        stream.refuse_capturing(CALL)?;
         let bytes = self.size_bytes();
         if bytes == 0 {
             return Ok(());
         }
-        let written = self.buffer.block().begin(stream, Access::Write)?;
+        let written = self.memory.begin(stream, Access::Write)?;
         let entered = stream.enter_context()?;
+        stream.refuse_capturing(CALL)?;
         // SAFETY: `bytes` bytes of a live buffer, whose release is ordered behind this stream.
         unsafe { call!(stream.driver(), cuMemsetD8Async(self.as_raw(), value, bytes, entered.raw())) }
             .with_bytes(bytes)?;
-        written.end()
+        written.end()?;
+        stream.spoil_capture(CALL)
     }
 
     /// Puts a copy of `bytes` bytes of any host memory, from the byte `offset` on, into the stream.
@@ -261,7 +305,14 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
             file.read_exact_at(&mut memory, at)
                 .map_err(|error| Error::Io { call: "pread", source: error.into() })?;
             // SAFETY: as many bytes as the part has, which live until the copy was waited for.
-            unsafe { part.upload(stream, memory.as_ptr()) }.wait(stream)?;
+            match unsafe { part.upload(stream, memory.as_ptr()) }.wait(stream) {
+                Quiet::Yes(copied) => copied?,
+                Quiet::Unknown(error) => {
+                    // The device may read it still.
+                    std::mem::forget(memory);
+                    return Err(error);
+                }
+            }
         }
         Ok(())
     }
@@ -294,7 +345,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
 
     /// The same part of the buffer, whatever its elements are.
     pub(crate) fn bytes(&self) -> DeviceBytes<'b> {
-        DeviceBytes::new(self.buffer.block(), self.as_raw(), self.size_bytes())
+        DeviceBytes::new(self.memory, self.as_raw(), self.size_bytes())
     }
 }
 

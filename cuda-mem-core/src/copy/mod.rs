@@ -7,13 +7,17 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
+mod scope;
 mod stager;
+mod transfer;
 
+pub use scope::{Scope, scope};
 pub use stager::{Stager, StagerBuilder};
+pub use transfer::Transfer;
 
 use cuda_mem_sys::{CUcontext, CUdeviceptr};
 
-use crate::context::Context;
+use crate::driver::Context;
 use crate::error::{Error, Result, WithBytes, call};
 use crate::stream::Stream;
 

@@ -8,21 +8,19 @@
 #![allow(unsafe_code, reason = "has streams write and wait for words")]
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 
 use cuda_mem_sys::CUdeviceptr;
 
 use super::memory::{Issued, LAST, Memory, Word, let_go};
 use super::{Fence, Kind};
-use crate::context::Context;
-use crate::driver::refuse_forked;
+use crate::driver::{Context, Event, fork, refuse_forked};
 use crate::error::{Error, Result};
-use crate::event::Event;
-use crate::fork;
 use crate::host::{HostMemory, PinnedBuffer, PinnedFlags, device_address};
 use crate::stream::Stream;
-use crate::stream_mem::{self, WaitFlags};
+use crate::stream::idle::WhenIdle;
+use crate::stream::stream_mem::{self, WaitFlags};
 
 /// A row of fences on one word in host memory, each a generation: reached when the word has come that far.
 ///
@@ -36,16 +34,24 @@ pub struct FenceLine {
     line: Arc<Line>,
 }
 
+/// The next fence of a line, which the calling thread records. [`FenceLine::reserve`] has an example.
+#[derive(Debug)]
+#[must_use = "other threads wait for it to be recorded or dropped"]
+pub struct ReservedFence<'l> {
+    line: &'l Arc<Line>,
+    /// Locked, so that no other thread records a fence in between.
+    issued: MutexGuard<'l, Issued>,
+    last: u64,
+    generation: u64,
+    is_announced: bool,
+}
+
 pub(super) struct Line {
     memory: Memory,
 }
 
 impl FenceLine {
     /// A line with no fence reached or open, on two words of pinned memory ([`PinnedBuffer::zeroed`]).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -72,21 +78,16 @@ impl FenceLine {
     /// `stream`, which waits for the line's last fence if that is on another stream: for the word, and in shared memory for an event
     /// ([`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)), which nobody else can take back.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
     /// [`Error::Poisoned`] if the line is; [`Error::OtherStream`] behind another stream's fence without an event; [`Error::ForeignContext`], [`Error::Driver`], [`Error::WrongThread`],
     /// [`Error::Forked`].
     pub fn record(&self, stream: &Stream) -> Result<Fence> {
-        self.record_announced(stream, |_| false)
+        self.reserve()?.record(stream)
     }
 
-    /// As [`FenceLine::record`]; `announce` is told the fence's number when everything is checked, right before the driver is asked, so
-    /// that somebody else can prepare for the fence while the driver is busy. It is called while the line is locked, at most once, and says
-    /// whether it told somebody.
+    /// The number that the line's next fence will have, so that somebody else can prepare for the fence while the driver is busy with it.
+    /// Until the result is recorded or dropped, other threads wait before they record on this line.
     ///
     /// A stream that waits for a fence which its own process is about to record may hold up the recording stream, in the same hardware
     /// queue: tell other processes only.
@@ -97,67 +98,33 @@ impl FenceLine {
     /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
     /// let context = driver.device(0)?.primary_context()?;
     /// let (line, stream) = (FenceLine::new(&context)?, Stream::new(&context)?);
-    /// let mut announced = None;
-    /// let fence = line.record_announced(&stream, |generation| {
-    ///     announced = Some(generation);
-    ///     true
-    /// })?;
-    /// assert_eq!(announced, fence.generation());
+    /// let mut reserved = line.reserve()?;
+    /// let announced = reserved.announce(); // to whoever is to wait for it
+    /// let fence = reserved.record(&stream)?;
+    /// assert_eq!(fence.generation(), Some(announced));
     /// # Ok::<(), cuda_mem_core::Error>(())
     /// ```
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
-    /// As there. If somebody was told, the line is poisoned then.
-    pub fn record_announced(&self, stream: &Stream, announce: impl FnOnce(u64) -> bool) -> Result<Fence> {
+    /// [`Error::Poisoned`] if the line is; [`Error::Forked`].
+    pub fn reserve(&self) -> Result<ReservedFence<'_>> {
         refuse_forked()?;
         let line = &self.line;
-        stream.refuse_capturing("FenceLine::record")?;
-        // Dropped behind the lock: the last handle to a context may go with it.
-        let mut replaced = None;
-        let mut issued = line.memory.issued();
+        let issued = line.memory.issued();
         line.refuse_poisoned()?;
         // Shared memory may have seen a writer before this process.
         let seen = line.memory.word(Word::Generation).load(Ordering::SeqCst);
         let last = if seen > LAST { issued.generation } else { issued.generation.max(seen) };
         // 2^62 fences do not come to pass; they stay below the poison.
         let generation = last.saturating_add(1).min(LAST);
-        let mut is_told = false;
-        let enqueued = line.enqueue(stream, |address| {
-            line.order(stream, address, &issued, last)?;
-            let asking = || is_told = announce(generation);
-            // SAFETY: the line's word, which `enqueue` keeps allocated for the stream.
-            unsafe { stream_mem::write_value64_and(stream, address, generation, asking) }
-        });
-        let enqueued = enqueued.and_then(|()| {
-            // Also if there is no event: the word will come to this number.
-            let written = Issued { generation, writer: Some(stream.id()), behind: None };
-            replaced = std::mem::replace(&mut *issued, written).behind;
-            issued.behind = line.point_behind(stream)?;
-            Ok(())
-        });
-        if enqueued.is_err() && is_told {
-            // Before the lock goes: the next fence would have the number, and let those go who wait for this one.
-            line.poison();
-        }
-        drop(issued);
-        drop(replaced);
-        enqueued?;
-        Ok(Fence { kind: Kind::Word { line: Arc::clone(line), generation } })
+        Ok(ReservedFence { line, issued, last, generation, is_announced: false })
     }
 
     /// The fence that the process at the other end of a shared line has recorded, by its [`Fence::generation`].
     ///
     /// The number is checked, but not whether the other end will ever come to it: whoever waits should be ready to
     /// [`poison`](FenceLine::poison) the line when that end is dead.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -188,19 +155,66 @@ impl FenceLine {
     }
 }
 
+impl ReservedFence<'_> {
+    /// Its number, for somebody who is told of it. If it is not recorded after this, the line is poisoned: the next fence would have
+    /// the number, and let those go who wait for this one.
+    pub fn announce(&mut self) -> u64 {
+        self.is_announced = true;
+        self.generation
+    }
+
+    /// Takes [`announce`](Self::announce) back: nobody was told.
+    pub fn withdraw(&mut self) {
+        self.is_announced = false;
+    }
+
+    /// As [`FenceLine::record`].
+    pub fn record(mut self, stream: &Stream) -> Result<Fence> {
+        const CALL: &str = "FenceLine::record";
+        // Dropped behind the lock: the last handle to a context may go with it.
+        let mut _replaced = None;
+        let (line, generation) = (self.line, self.generation);
+        line.enqueue(stream, CALL, |address| {
+            line.order(stream, address, &self.issued, self.last)?;
+            stream.refuse_capturing(CALL)?;
+            // SAFETY: the line's word, which `enqueue` keeps allocated for the stream.
+            unsafe { stream_mem::write_value64(stream, address, generation) }?;
+            // Also if there is no event: the word will come to this number.
+            let written = Issued { generation, writer: Some(stream.id()), behind: None };
+            _replaced = std::mem::replace(&mut *self.issued, written).behind;
+            Ok(())
+        })?;
+        self.issued.behind = line.point_behind(stream)?;
+        self.is_announced = false;
+        Ok(Fence { kind: Kind::Word { line: Arc::clone(line), generation } })
+    }
+}
+
+impl Drop for ReservedFence<'_> {
+    fn drop(&mut self) {
+        if self.is_announced {
+            // Before the lock goes.
+            self.line.poison();
+        }
+    }
+}
+
 impl Line {
     /// Puts what `operation` does with the word into `stream`, and has the memory outlive it.
     pub(super) fn enqueue(
         &self,
         stream: &Stream,
+        call: &'static str,
         operation: impl FnOnce(CUdeviceptr) -> Result<()>,
     ) -> Result<()> {
         if self.memory.driver() != stream.driver() {
             return Err(Error::ForeignContext { what: "the stream" });
         }
+        stream.refuse_capturing(call)?;
         let open = self.memory.note(stream)?;
         operation(self.memory.address())?;
-        open.end()
+        open.end()?;
+        stream.spoil_capture(call)
     }
 
     /// Has `stream` wait for the line's last fence, if that is on another stream.
@@ -260,7 +274,7 @@ impl Drop for Line {
         let driver = self.memory.driver();
         if let Memory::Own(own) = &mut self.memory {
             // So that it is dropped here, and not by a thread that is looking whether it is awaited.
-            driver.when_idle().forget(own);
+            driver.service::<WhenIdle>().forget(own);
             if own.needs_poison() {
                 let_go(own);
             }

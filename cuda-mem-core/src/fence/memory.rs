@@ -16,12 +16,11 @@ use std::time::Duration;
 use cuda_mem_sys::CUdeviceptr;
 
 use super::words::Page;
-use crate::deferred::Release;
-use crate::driver::Driver;
+use crate::driver::deferred::Release;
+use crate::driver::{Driver, Event};
 use crate::error::{Error, Result};
-use crate::event::Event;
 use crate::host::{HostMemory, PinnedBuffer};
-use crate::idle::Awaited;
+use crate::stream::idle::{Awaited, WhenIdle};
 use crate::stream::{Stream, StreamId};
 use crate::uses::{OpenUse, Uses};
 
@@ -146,7 +145,7 @@ impl Memory {
         let driver = words.context().driver();
         let own = Arc::new(Own { words, address, state: State::default() });
         let watched: Weak<Own> = Arc::downgrade(&own);
-        driver.when_idle().watch(watched);
+        driver.service::<WhenIdle>().watch(watched);
         Self::Own(own)
     }
 

@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::driver::Event;
 use crate::error::{Error, Result};
-use crate::event::Event;
 use crate::stream::Stream;
-use crate::stream_mem::{self, WaitFlags};
+use crate::stream::stream_mem::{self, WaitFlags};
 
 use line::Line;
 
-pub use line::FenceLine;
+pub use line::{FenceLine, ReservedFence};
 pub use words::{SharedWords, poison_word};
 
 /// A point that streams and the host can wait for.
@@ -32,8 +32,7 @@ pub use words::{SharedWords, poison_word};
 /// ```
 /// use cuda_mem_core::{Driver, Error, Fence, FenceLine, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let (producer, consumer) = (Stream::new(&context)?, Stream::new(&context)?);
 ///
 /// let fence = Fence::record(&producer)?;
@@ -62,10 +61,6 @@ impl Fence {
     ///
     /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::WrongThread`], [`Error::Forked`].
@@ -80,16 +75,13 @@ impl Fence {
     ///
     /// Work behind a fence that is poisoned later starts all the same: ask [`Fence::is_complete`] before its results are used.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
     /// [`Error::Poisoned`] if it is poisoned already, [`Error::ForeignContext`], [`Error::Driver`], [`Error::WrongThread`],
     /// [`Error::Forked`].
     pub fn hold_up(&self, stream: &Stream) -> Result<()> {
-        stream.refuse_capturing("Fence::hold_up")?;
+        const CALL: &str = "Fence::hold_up";
+        stream.refuse_capturing(CALL)?;
         match &self.kind {
             Kind::Event(event) => stream.wait_uncaptured(event),
             Kind::Word { line, generation } => {
@@ -97,8 +89,9 @@ impl Fence {
                     return Ok(());
                 }
                 let given = || line.note_awaited(*generation);
-                line.enqueue(stream, |address| {
+                line.enqueue(stream, CALL, |address| {
                     let flags = WaitFlags::empty();
+                    stream.refuse_capturing(CALL)?;
                     // SAFETY: the line's word, which `enqueue` keeps allocated for the stream.
                     unsafe { stream_mem::wait_value64_and(stream, address, *generation, flags, given) }
                 })
@@ -110,10 +103,6 @@ impl Fence {
     ///
     /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html), for a fence of an event; a word is
     /// read without a call.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -129,10 +118,6 @@ impl Fence {
     ///
     /// Wraps [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) without a limit; otherwise
     /// asks again and again.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

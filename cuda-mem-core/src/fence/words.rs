@@ -9,14 +9,11 @@ use cuda_mem_sys::CUdeviceptr;
 
 use super::FenceLine;
 use super::memory::{Memory, State, Told, Word, let_go, poison};
-use crate::context::Context;
-use crate::driver::{Driver, refuse_forked};
+use crate::driver::{Context, Driver, fork, refuse_forked};
 use crate::error::{Error, Result};
-use crate::fork;
 use crate::host::{HostMemory, RegisterFlags, Registered, SharedMapping, device_address};
-use crate::idle::Awaited;
-use crate::stream::Stream;
-use crate::stream_mem;
+use crate::stream::idle::{Awaited, WhenIdle};
+use crate::stream::{Stream, stream_mem};
 use crate::uses::{OpenUse, Uses};
 
 /// Bytes of a slot: a cache line, so that no word is slowed by its neighbour.
@@ -41,8 +38,7 @@ const SLOT: usize = 64;
 /// use cuda_mem_core::ipc::SharedWords;
 /// use cuda_mem_core::{Driver, Error, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let (producer, consumer) = (Stream::new(&context)?, Stream::new(&context)?);
 /// let words = SharedWords::create(&context, 64)?;
 /// let generation = words.line(3)?.record(&producer)?.generation().unwrap_or_default();
@@ -80,10 +76,6 @@ struct Slots {
 impl SharedWords {
     /// New memory with at least `slots` slots, to be given to other processes by its descriptor ([`AsFd`]).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Unsupported`] if the device's streams cannot wait for 64-bit words; those of [`SharedMapping::create`] and
@@ -97,10 +89,6 @@ impl SharedWords {
     /// The memory behind a descriptor that another process sent, all of it, which is pinned and so has to be there: of a process that
     /// is not trusted, open a [`SharedMapping`], look at its size and take [`SharedWords::of`] that.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// As [`SharedWords::create`], and those of [`SharedMapping::open`].
@@ -110,10 +98,6 @@ impl SharedWords {
     }
 
     /// All of a mapping as words.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -127,7 +111,7 @@ impl SharedWords {
         let states = (0..mapping.bytes() / SLOT).map(|_| State::default()).collect();
         let slots = Arc::new(Slots { registered, mapping, address, states });
         let watched: Weak<Slots> = Arc::downgrade(&slots);
-        context.driver().when_idle().watch(watched);
+        context.driver().service::<WhenIdle>().watch(watched);
         Ok(Self { page: Arc::new(Page { slots }) })
     }
 
@@ -141,10 +125,6 @@ impl SharedWords {
     ///
     /// Each of its fences takes an event, for the next stream to wait for: what another process writes to the word keeps no stream of this
     /// process waiting for another one. If one stream alone records, [`SharedWords::line_of_one_stream`] does without.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -168,10 +148,6 @@ impl SharedWords {
     /// assert!(matches!(line.record(&second), Err(Error::OtherStream)));
     /// # Ok::<(), Error>(())
     /// ```
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -323,7 +299,7 @@ impl Drop for Page {
             return;
         }
         // So that they are dropped here, and not by a thread that is looking whether they are awaited.
-        self.driver().when_idle().forget(&self.slots);
+        self.driver().service::<WhenIdle>().forget(&self.slots);
         // The release waits for the streams that were told of the words.
         if self.slots.poison_awaited() {
             let_go(&mut self.slots);

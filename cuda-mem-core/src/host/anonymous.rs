@@ -14,8 +14,8 @@ use super::memory::{HostElements, HostMemory};
 use super::residency::PageReport;
 use super::system::{huge_page_sizes, page_size, transparent_page_size};
 use super::{numa, populate};
+use crate::driver::Handle;
 use crate::error::{Error, Result};
-use crate::handle::Handle;
 
 /// The pages that a [`HostMapping`] is to be made of.
 ///

@@ -14,8 +14,8 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 
 use super::memory::HostMemory;
+use crate::driver::Handle;
 use crate::error::{Error, Result};
-use crate::handle::Handle;
 
 /// A file mapped into memory, to be registered and copied from. Its bytes are never handed out as a slice.
 ///

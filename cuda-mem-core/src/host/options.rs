@@ -82,8 +82,7 @@ impl fmt::Debug for RegisterOptions<'_> {
 ///
 /// use cuda_mem_core::{Driver, host::{Progress, RegisterOptions, Registered}};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let steps = RefCell::new(Vec::new());
 /// let keep = |step: Progress| steps.borrow_mut().push(step);
 /// let _registered = Registered::with_options(&context, vec![0u8; 1 << 20], &RegisterOptions::new().progress(&keep))?;
@@ -109,8 +108,7 @@ pub enum Progress {
 /// ```
 /// use cuda_mem_core::{Driver, Error, host::{CancelToken, RegisterOptions, Registered}};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let token = CancelToken::new();
 /// token.cancel();
 /// let refused = Registered::with_options(&context, vec![0u8; 4096], &RegisterOptions::new().cancel(&token));

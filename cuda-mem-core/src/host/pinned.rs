@@ -10,7 +10,6 @@
 
 use std::ffi::c_void;
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 
 use bitflags::bitflags;
@@ -18,16 +17,12 @@ use cuda_mem_sys::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHO
 
 use super::memory::{HostElements, HostMemory};
 use super::registration::device_address;
-use crate::buffer::StreamUse;
-use crate::context::Context;
-use crate::deferred::Release;
-use crate::driver::refuse_forked;
+use crate::driver::deferred::{Held, Owned, Release};
+use crate::driver::{Context, Driver, Handle, refuse_forked};
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Error, Refused, Result, WithBytes, call};
-use crate::fork;
-use crate::handle::Handle;
 use crate::stream::Stream;
-use crate::uses::{Access, OpenUse, Uses};
+use crate::uses::{Access, OpenUse, StreamUse, Uses};
 
 bitflags! {
     /// How pinned memory is allocated. [`PinnedBuffer`] has an example.
@@ -55,8 +50,7 @@ impl Default for PinnedFlags {
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, PinnedBuffer, Stream, host::PinnedFlags};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let stream = Stream::new(&context)?;
 /// let mut pinned = PinnedBuffer::<f32>::zeroed(&context, 1024, PinnedFlags::default())?;
 /// pinned.as_mut_slice()?.fill(1.5);
@@ -68,7 +62,7 @@ pub struct PinnedBuffer<T: DeviceCopy> {
     elements: Handle<T>,
     len: usize,
     /// Taken out when the buffer is dropped.
-    block: ManuallyDrop<Block>,
+    block: Owned<Block>,
 }
 
 /// Pinned memory without its type: what there is to free.
@@ -84,10 +78,6 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// Memory for `len` elements, all of whose bytes are zero. Nothing is allocated for zero bytes.
     ///
     /// Wraps [`cuMemHostAlloc`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), which pins 2 to 3 GB a second.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -106,7 +96,7 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
         }
         let elements = if bytes > 0 { address.cast::<T>() } else { NonNull::dangling().as_ptr() };
         let block = Block { address: Handle::new(address), context: context.clone(), uses: Uses::default() };
-        Ok(Self { elements: Handle::new(elements), len, block: ManuallyDrop::new(block) })
+        Ok(Self { elements: Handle::new(elements), len, block: Owned::new(block) })
     }
 
     /// The elements, once every device use that is known of has ended. Blocks the calling thread until then. Without recorded
@@ -114,10 +104,6 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     ///
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
     /// `cuEventSynchronize` where an event stands for a stream ([`Uses::wait`](crate::Uses::wait)).
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures. May be called while others do.
     ///
     /// # Errors
     ///
@@ -131,10 +117,6 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     }
 
     /// The elements, to change, once every device use that is known of has ended.
-    ///
-    /// # Capture
-    ///
-    /// As [`PinnedBuffer::as_slice`].
     ///
     /// # Errors
     ///
@@ -169,10 +151,6 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     ///
     /// Wraps [`cuMemHostGetDevicePointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there, and [`Error::Driver`] if the device cannot reach the memory.
@@ -204,10 +182,6 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     ///
     /// Wraps [`cuMemFreeHost`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; dropping it frees it after the capture.
-    ///
     /// # Errors
     ///
     /// The buffer comes back with the error.
@@ -216,6 +190,16 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
             Ok(()) => Ok(()),
             Err(error) => Err(Refused::new(error, self)),
         }
+    }
+}
+
+impl Held for Block {
+    fn driver(&self) -> Driver {
+        self.context.driver()
+    }
+
+    fn is_released(&self) -> bool {
+        self.address.raw().is_null()
     }
 }
 
@@ -266,16 +250,6 @@ unsafe impl<T: DeviceCopy> HostElements for PinnedBuffer<T> {
 
     fn as_mut_ptr(&mut self) -> *mut T {
         self.elements.raw()
-    }
-}
-
-impl<T: DeviceCopy> Drop for PinnedBuffer<T> {
-    fn drop(&mut self) {
-        // SAFETY: taken once; the buffer is not used after its drop.
-        let block = unsafe { ManuallyDrop::take(&mut self.block) };
-        if !block.address.raw().is_null() && !fork::forked() {
-            block.context.driver().release_or_defer(block);
-        }
     }
 }
 

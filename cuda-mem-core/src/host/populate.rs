@@ -22,8 +22,8 @@ use super::pieces::{Pieces, overlap};
 use super::registered::RegisterFlags;
 use super::residency::PageReport;
 use super::system::{self, page_size};
+use crate::driver::Handle;
 use crate::error::{Error, Result};
-use crate::handle::Handle;
 
 /// What a thread takes at a time: a few milliseconds of zeroing, so that a cancellation is heard soon, and a whole number of
 /// huge pages, so that two threads never wait for one page.

@@ -16,9 +16,9 @@ use super::options::RegisterOptions;
 use super::populate::Population;
 use super::registered::RegisterFlags;
 use super::registration::{register, unregister};
+use super::registry::Registry;
 use super::system;
-use crate::context::Context;
-use crate::driver::{Driver, refuse_forked};
+use crate::driver::{Context, Driver, refuse_forked};
 use crate::error::{Error, Result};
 
 /// Pins `size` bytes at `ptr` for all contexts, with the system's driver, which is initialised if nobody has done so.
@@ -28,10 +28,6 @@ use crate::error::{Error, Result};
 ///
 /// Wraps [`cuMemHostRegister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html) with
 /// `CU_MEMHOSTREGISTER_PORTABLE`.
-///
-/// # Capture
-///
-/// May be called while streams capture.
 ///
 /// # Errors
 ///
@@ -61,14 +57,6 @@ pub unsafe fn pin_memory(ptr: *mut c_void, size: usize) -> Result<(), PinError> 
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # Capture
-///
-/// As [`pin_memory`].
-///
-/// # Errors
-///
-/// As [`pin_memory`].
-///
 /// # Safety
 ///
 /// As for [`pin_memory`].
@@ -82,7 +70,7 @@ pub unsafe fn pin_memory_with(driver: Driver, ptr: *mut c_void, size: usize) -> 
             unsafe { register(&context, ptr.cast::<u8>(), size, flags) }
         };
         match system::range_of(ptr.cast::<u8>(), size) {
-            Ok(range) if size > 0 => driver.registry().pin(range.clone(), flags, &context, || {
+            Ok(range) if size > 0 => driver.service::<Registry>().pin(range.clone(), flags, &context, || {
                 if let Some(pages) = Population::of_private(&range) {
                     let populated = pages.populate_and(&RegisterOptions::new(), &|| Ok(()));
                     // What else is wrong with the pages, the driver says, with its code. This it would not refuse: the system
@@ -108,10 +96,6 @@ pub unsafe fn pin_memory_with(driver: Driver, ptr: *mut c_void, size: usize) -> 
 ///
 /// Wraps [`cuMemHostUnregister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
 ///
-/// # Capture
-///
-/// May be called while streams capture, unless they use the memory.
-///
 /// # Errors
 ///
 /// A [`PinError`] with the driver's code: 713 if nothing is registered there, 1 for null and for an address inside of pinned
@@ -128,14 +112,6 @@ pub unsafe fn unpin_memory(ptr: *mut c_void) -> Result<(), PinError> {
 
 /// As [`unpin_memory`], with any driver.
 ///
-/// # Capture
-///
-/// As [`unpin_memory`].
-///
-/// # Errors
-///
-/// As [`unpin_memory`].
-///
 /// # Safety
 ///
 /// As for [`unpin_memory`].
@@ -145,7 +121,7 @@ pub unsafe fn unpin_memory_with(driver: Driver, ptr: *mut c_void) -> Result<(), 
         unsafe { unregister(driver, ptr.cast::<u8>()) }
     };
     let unpinned = refuse_forked()
-        .and_then(|()| driver.registry().unpin(ptr.addr(), unregister).unwrap_or_else(unregister));
+        .and_then(|()| driver.service::<Registry>().unpin(ptr.addr(), unregister).unwrap_or_else(unregister));
     unpinned.map_err(|error| PinError::new("unregistering", ptr, error))
 }
 

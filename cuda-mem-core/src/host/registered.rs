@@ -20,14 +20,11 @@ use super::memory::{HostElements, HostMemory};
 use super::options::RegisterOptions;
 use super::populate::Population;
 use super::registration::{Registration, device_address};
-use crate::buffer::StreamUse;
-use crate::context::Context;
-use crate::deferred::Release;
-use crate::driver::refuse_forked;
+use crate::driver::deferred::Release;
+use crate::driver::{Context, fork, refuse_forked};
 use crate::error::{Error, Refused, Result};
-use crate::fork;
 use crate::stream::Stream;
-use crate::uses::{Access, Uses};
+use crate::uses::{Access, StreamUse, Uses};
 
 bitflags! {
     /// How host memory is registered.
@@ -76,8 +73,7 @@ const LOADED_BY_THE_HOST: usize = 64 << 10;
 /// ```
 /// use cuda_mem_core::{Driver, host::{RegisterFlags, Registered}};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let registered = Registered::new(&context, vec![7u8; 4096], RegisterFlags::default())?;
 /// assert_eq!(registered.as_slice()?[0], 7);
 /// let vector = registered.close()?;
@@ -109,10 +105,6 @@ impl<M: HostMemory> Registered<M> {
     /// Wraps [`cuMemHostRegister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Faults in all pages
     /// that are not there yet, which takes far longer than the registration of those that are; see
     /// [`Registered::with_options`].
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -146,10 +138,6 @@ impl<M: HostMemory> Registered<M> {
     /// println!("{:?}", registered.memory()?.residency()?);
     /// # Ok::<(), cuda_mem_core::Error>(())
     /// ```
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -195,10 +183,6 @@ impl<M: HostMemory> Registered<M> {
 
     /// The owner of the memory, once every device use that is known of has ended. Blocks the calling thread until then.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures. May be called while others do.
-    ///
     /// # Errors
     ///
     /// [`Error::Capturing`] if a stream that used it captures; [`Error::Driver`], also for device work that failed;
@@ -226,10 +210,6 @@ impl<M: HostMemory> Registered<M> {
     ///
     /// Wraps [`cuMemHostGetDevicePointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there, and [`Error::Driver`] if the device cannot reach the memory.
@@ -249,10 +229,6 @@ impl<M: HostMemory> Registered<M> {
     /// is not known here: [`Registered::on`], or [`Registered::absorb_uses`].
     ///
     /// Wraps [`cuMemHostGetDevicePointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -278,10 +254,6 @@ impl<M: HostMemory> Registered<M> {
 
     /// Whether no use of the memory runs any more that it knows of, so that its end waits for none: [`Uses::have_passed`].
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -294,10 +266,6 @@ impl<M: HostMemory> Registered<M> {
     ///
     /// Wraps [`cuMemHostUnregister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), for the last who shares
     /// the registration.
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; dropping it unregisters it after the capture.
     ///
     /// # Errors
     ///
@@ -380,10 +348,6 @@ impl<M: HostMemory> Drop for WhenIdle<M> {
 impl<M: HostElements> Registered<M> {
     /// The elements, once every device use that is known of has ended.
     ///
-    /// # Capture
-    ///
-    /// As [`Registered::memory`].
-    ///
     /// # Errors
     ///
     /// As [`Registered::memory`].
@@ -396,10 +360,6 @@ impl<M: HostElements> Registered<M> {
     }
 
     /// The elements, to change, once every device use that is known of has ended.
-    ///
-    /// # Capture
-    ///
-    /// As [`Registered::memory`].
     ///
     /// # Errors
     ///

@@ -11,11 +11,9 @@ use std::ops::Range;
 use cuda_mem_sys::{CUdevice_attribute, CUdeviceptr, CUresult};
 
 use super::registered::RegisterFlags;
-use super::registry::Claim;
+use super::registry::{Claim, Registry};
 use super::system::{self, Locks};
-use crate::capture::Relaxed;
-use crate::context::Context;
-use crate::driver::{Driver, refuse_forked};
+use crate::driver::{Context, Driver, Relaxed, refuse_forked};
 use crate::error::{Error, RegisteredBy, Result, WithBytes, call};
 
 /// A range of host memory that the driver holds pinned for us. Whoever has one keeps the memory in place.
@@ -67,7 +65,7 @@ impl Registration {
             }
         }
         let range = system::range_of(start, len)?;
-        if driver.registrations_left() > 0 && driver.registry().refuses(&range, flags) {
+        if driver.registrations_left() > 0 && driver.service::<Registry>().refuses(&range, flags) {
             // What is in the way may be nobody's any more.
             driver.undo_if_all_are_idle();
         }
@@ -75,7 +73,7 @@ impl Registration {
             // SAFETY: the caller keeps the bytes mapped.
             unsafe { register(context, start, len, flags) }
         };
-        let claim = driver.registry().claim(range, flags, context, || prepare(&register))?;
+        let claim = driver.service::<Registry>().claim(range, flags, context, || prepare(&register))?;
         Ok(Self { driver, flags, claim: Some(claim) })
     }
 
@@ -88,7 +86,7 @@ impl Registration {
     pub(crate) fn release(&mut self) -> Result<()> {
         refuse_forked()?;
         let Some(claim) = self.claim else { return Ok(()) };
-        self.driver.registry().release(claim, || {
+        self.driver.service::<Registry>().release(claim, || {
             // SAFETY: the start of a range that was registered through the registry and has its last holder here.
             unsafe { unregister(self.driver, std::ptr::without_provenance_mut(claim.start)) }
         })?;
@@ -99,7 +97,7 @@ impl Registration {
     /// Gives up on memory that the driver would not unregister and whose owner takes it back: nobody else may count on it.
     pub(crate) fn abandon(&mut self) {
         if let Some(claim) = self.claim.take() {
-            self.driver.registry().abandon(claim);
+            self.driver.service::<Registry>().abandon(claim);
         }
     }
 }

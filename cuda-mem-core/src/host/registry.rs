@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use cuda_mem_sys::CUresult;
 
-use crate::context::Context;
+use crate::driver::{Context, Service};
 use crate::error::{Error, RegisteredBy, Result};
 use crate::host::RegisterFlags;
 
@@ -47,6 +47,10 @@ enum State {
 pub(crate) struct Claim {
     /// The start of the range that the driver knows.
     pub(crate) start: usize,
+}
+
+impl Service for Registry {
+    const SLOT: usize = 1;
 }
 
 impl Registry {

@@ -2,8 +2,10 @@
 //!
 //! # Safety
 //!
-//! Relies on a memory file of sealed length: no page behind the mapping ever ends, so no access raises SIGBUS. Other processes
-//! and devices write the bytes at any time, so they are only touched as whole atomic words, and no slice of them exists.
+//! Relies on a memory file of sealed length: no page behind the mapping ever ends. The system may still have no page for an access, where
+//! it gives out more memory than it has (overcommit, a limit of a control group) and somebody took the page out again: that ends the
+//! process by SIGBUS, before anything is read. Other processes and devices write the bytes at any time, so they are only touched as whole
+//! atomic words, and no slice of them exists.
 
 #![allow(unsafe_code, reason = "maps a file and touches its words atomically")]
 
@@ -15,8 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::memory::HostMemory;
 use super::system::page_size;
+use crate::driver::Handle;
 use crate::error::{Error, Result};
-use crate::handle::Handle;
 
 /// Bytes of the words that memory is touched in.
 const WORD: usize = 8;
@@ -61,8 +63,7 @@ pub struct SharedMapping {
 /// use cuda_mem_core::Driver;
 /// use cuda_mem_core::host::{RegisterFlags, Registered, SharedMapping};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let mapping = SharedMapping::create(10_000)?;
 /// let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
 /// let registered = Registered::new(&context, mapping.pages(()), flags)?;

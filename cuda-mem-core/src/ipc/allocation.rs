@@ -7,21 +7,18 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-use std::fmt;
-use std::mem::ManuallyDrop;
 use std::ops::Range;
 
 use cuda_mem_sys::CUdeviceptr;
 
 use super::MemoryHandle;
-use crate::buffer::StreamUse;
-use crate::context::Context;
-use crate::deferred::Release;
-use crate::driver::refuse_forked;
+use crate::buffer::{Borrowed, DeviceRange};
+use crate::driver::deferred::{Held, Owned, Release};
+use crate::driver::{Context, Driver, refuse_forked};
+use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result, WithBytes, call};
-use crate::fork;
 use crate::stream::Stream;
-use crate::uses::{Access, Uses};
+use crate::uses::{Access, StreamUse, Uses};
 
 /// What such memory is allocated in: the driver shares whole pages, and what else lies in them would be shared too.
 const PAGE: usize = 2 << 20;
@@ -35,16 +32,17 @@ const PAGE: usize = 2 << 20;
 /// use cuda_mem_core::Driver;
 /// use cuda_mem_core::ipc::DeviceAllocation;
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let memory = DeviceAllocation::new(&context, 100_000)?;
-/// let handle = memory.handle(5000..6000)?; // to be sent over any channel
+/// // SAFETY: the memory stays until the other process has closed what it opens by it.
+/// let handle = unsafe { memory.handle(5000..6000) }?; // to be sent over any channel
 /// assert_eq!((handle.offset(), handle.len()), (5000, 1000));
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct DeviceAllocation {
     /// Taken out when the memory is dropped.
-    block: ManuallyDrop<Block>,
+    block: Owned<Block>,
     bytes: usize,
 }
 
@@ -62,10 +60,6 @@ impl DeviceAllocation {
     ///
     /// Wraps [`cuMemAlloc`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::TooLarge`]; [`Error::Driver`]: code 2 for more than there is; [`Error::Forked`].
@@ -78,7 +72,7 @@ impl DeviceAllocation {
         // SAFETY: one address to write; the context is current.
         unsafe { call!(context.driver(), cuMemAlloc(&mut address, bytes)) }.with_bytes(bytes)?;
         let block = Block { address, context: context.clone(), uses: Uses::new() };
-        Ok(Self { block: ManuallyDrop::new(block), bytes })
+        Ok(Self { block: Owned::new(block), bytes })
     }
 
     /// Where it begins. It is valid while this value lives.
@@ -98,28 +92,35 @@ impl DeviceAllocation {
     /// Wraps [`cuIpcGetMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), whose handle is that of the
     /// whole allocation.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`], [`Error::Driver`], [`Error::Forked`].
-    pub fn handle(&self, range: Range<usize>) -> Result<MemoryHandle> {
+    ///
+    /// # Safety
+    ///
+    /// No other process has the memory open by the result when this value frees it: CUDA does not say what comes of that
+    /// ([`cuIpcCloseMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html)).
+    pub unsafe fn handle(&self, range: Range<usize>) -> Result<MemoryHandle> {
         let Some(len) = range.end.checked_sub(range.start).filter(|_| range.end <= self.bytes) else {
             return Err(Error::OutOfRange { range, len: self.bytes });
         };
         let address = self.block.address + range.start as u64;
-        // SAFETY: device memory, of which nothing here borrows a slice; the documentation tells when it may be freed.
+        // SAFETY: device memory, of which nothing here borrows a slice; the caller's promise.
         unsafe { MemoryHandle::of_address(&self.block.context, address, len as u64) }
+    }
+
+    /// The memory as elements, to be copied on any stream, as many as fit. Makes no driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misaligned`] if it does not begin where an element may.
+    pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>> {
+        let Block { address, context, uses } = &*self.block;
+        Borrowed { uses, driver: context.driver(), context: Some(context) }.range(*address, self.bytes)
     }
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
     /// [`DeviceBuffer::on`](crate::DeviceBuffer::on).
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -136,10 +137,6 @@ impl DeviceAllocation {
     ///
     /// Wraps [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; dropping it frees it after the capture.
-    ///
     /// # Errors
     ///
     /// The memory comes back with the error.
@@ -148,6 +145,16 @@ impl DeviceAllocation {
             return Err(Refused::new(error, self));
         }
         Ok(())
+    }
+}
+
+impl Held for Block {
+    fn driver(&self) -> Driver {
+        self.context.driver()
+    }
+
+    fn is_released(&self) -> bool {
+        self.address == 0
     }
 }
 
@@ -163,24 +170,5 @@ impl Release for Block {
         unsafe { call!(self.context.driver(), cuMemFree(self.address)) }?;
         self.address = 0;
         Ok(())
-    }
-}
-
-impl Drop for DeviceAllocation {
-    fn drop(&mut self) {
-        // SAFETY: taken once; the value is not used after its drop.
-        let block = unsafe { ManuallyDrop::take(&mut self.block) };
-        if block.address != 0 && !fork::forked() {
-            block.context.driver().release_or_defer(block);
-        }
-    }
-}
-
-impl fmt::Debug for DeviceAllocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceAllocation")
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
     }
 }

@@ -10,10 +10,8 @@ use std::ptr;
 
 use cuda_mem_sys::{CUevent, CUipcEventHandle_v1};
 
-use crate::context::Context;
+use crate::driver::{Context, Event, opaque};
 use crate::error::{Result, call};
-use crate::event::Event;
-use crate::opaque::opaque;
 
 opaque! {
     /// Names an event for other processes: 64 bytes that may travel over any channel. [`InterprocessEvent`] has an example.
@@ -29,8 +27,7 @@ opaque! {
 /// ```
 /// use cuda_mem_core::{Driver, Stream, ipc::InterprocessEvent};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let event = InterprocessEvent::new(&context)?;
 /// Stream::new(&context)?.record(event.event())?;
 /// let bytes = *event.handle()?.as_bytes(); // to be sent; there: OpenedEvent::open(&context, &EventHandle::from_bytes(bytes))
@@ -54,14 +51,6 @@ impl InterprocessEvent {
     ///
     /// Wraps [`cuEventCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) with
     /// `CU_EVENT_INTERPROCESS` and `CU_EVENT_DISABLE_TIMING`.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
     pub fn new(context: &Context) -> Result<Self> {
         Ok(Self { event: Event::interprocess(context)? })
     }
@@ -75,14 +64,6 @@ impl InterprocessEvent {
     /// What another process opens it by. It takes this process to be alive.
     ///
     /// Wraps [`cuIpcGetEventHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
     pub fn handle(&self) -> Result<EventHandle> {
         let context = self.event.context();
         let (_relaxed, _bound) = context.bind_relaxed()?;
@@ -97,10 +78,6 @@ impl OpenedEvent {
     /// Opens an event of another process. Opened twice, it has two handles here, each of which is destroyed once.
     ///
     /// Wraps [`cuIpcOpenEventHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

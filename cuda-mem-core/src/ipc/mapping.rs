@@ -7,22 +7,18 @@
 
 #![allow(unsafe_code, reason = "unmaps memory")]
 
-use std::fmt;
-use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
-use super::Companion;
-use crate::buffer::StreamUse;
-use crate::deferred::Release;
-use crate::device::Device;
-use crate::driver::refuse_forked;
+use crate::buffer::{Borrowed, DeviceRange};
+use crate::driver::deferred::{Companion, Held, Owned, Release};
+use crate::driver::{Device, Driver, refuse_forked};
+use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result, expect_lost};
-use crate::fork;
 use crate::stream::Stream;
-use crate::uses::{Access as UseAccess, Uses};
+use crate::uses::{Access as UseAccess, StreamUse, Uses};
 use crate::vmm::{Access, AddressRange, PhysicalMemory};
 
 /// Memory of another process's `cuMemCreate`, mapped as a whole. It stays when that process is gone. Memory of this process can be
@@ -37,8 +33,7 @@ use crate::vmm::{Access, AddressRange, PhysicalMemory};
 /// use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
 /// use cuda_mem_core::{Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let device = driver.device(0)?;
+/// let device = Driver::over(cuda_mem_sim::table())?.device(0)?; // with a GPU: Driver::system()?
 /// let page = vmm::granularity(device)?;
 /// let memory = ShareableMemory::create(device, page, &CreateOptions::supported_by(device)?)?;
 /// let descriptor = memory.export_posix_fd()?;
@@ -50,9 +45,10 @@ use crate::vmm::{Access, AddressRange, PhysicalMemory};
 /// assert_eq!(address, theirs.as_raw());
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct ImportedMapping {
     /// Taken out when the mapping is closed or dropped.
-    mapped: ManuallyDrop<Mapped>,
+    mapped: Owned<Mapped>,
 }
 
 /// What there is to unmap.
@@ -79,10 +75,6 @@ impl ImportedMapping {
     /// Wraps [`cuMemImportFromShareableHandle`, `cuMemGetAllocationPropertiesFromHandle`, `cuMemMap` and
     /// `cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Needs no context.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::NotWhole`], [`Error::NotAsDeclared`], [`Error::NotGranular`], [`Error::ForeignContext`]; [`Error::Driver`]: code 999
@@ -98,10 +90,6 @@ impl ImportedMapping {
 
     /// As [`ImportedMapping::import_posix_fd`], for memory of several handles with their sizes, which are mapped side by side in
     /// this order.
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -126,10 +114,6 @@ impl ImportedMapping {
     /// Wraps [`cuMemMap` and `cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Needs no
     /// context.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::ForeignContext`] for memory or devices of another driver; [`Error::Driver`]: code 101 for a device that cannot reach
@@ -152,7 +136,7 @@ impl ImportedMapping {
         let address = range.address();
         let kept = Vec::with_capacity(handles.len());
         let mapped = Mapped { range: Some(range), bytes, address, device, uses, companion, handles: kept };
-        let mut mapping = Self { mapped: ManuallyDrop::new(mapped) };
+        let mut mapping = Self { mapped: Owned::new(mapped) };
         let Mapped { range: Some(range), handles: kept, .. } = &mut *mapping.mapped else {
             return Ok(mapping);
         };
@@ -187,10 +171,6 @@ impl ImportedMapping {
     ///
     /// Wraps [`cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Needs no context.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::ForeignContext`] for devices of another driver; [`Error::Driver`]: code 101 for a device that cannot reach it;
@@ -201,12 +181,18 @@ impl ImportedMapping {
         range.map_or(Ok(()), |range| range.set_access(0, self.mapped.bytes, devices, Access::ReadWrite))
     }
 
+    /// The memory as elements, to be copied on any stream, as many as fit. Makes no driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misaligned`] if it does not begin where an element may.
+    pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>> {
+        let Mapped { device, uses, .. } = &*self.mapped;
+        Borrowed { uses, driver: device.driver(), context: None }.range(self.as_raw(), self.mapped.bytes)
+    }
+
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
     /// [`DeviceBuffer::on`](crate::DeviceBuffer::on). It is not ordered behind work of the other process: that takes a fence.
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -224,10 +210,6 @@ impl ImportedMapping {
     }
 
     /// Whether no use of the memory runs any more that it knows of, so that its end waits for none: [`Uses::have_passed`].
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -247,10 +229,6 @@ impl ImportedMapping {
     ///
     /// Wraps [`cuMemUnmap` and `cuMemAddressFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; dropping it unmaps it after the capture.
-    ///
     /// # Errors
     ///
     /// The mapping comes back with the error.
@@ -259,6 +237,16 @@ impl ImportedMapping {
             return Err(Refused::new(error, self));
         }
         Ok(())
+    }
+}
+
+impl Held for Mapped {
+    fn driver(&self) -> Driver {
+        self.device.driver()
+    }
+
+    fn is_released(&self) -> bool {
+        self.range.is_none()
     }
 }
 
@@ -293,24 +281,5 @@ impl Release for Mapped {
             return Err(refused.error);
         }
         Ok(())
-    }
-}
-
-impl Drop for ImportedMapping {
-    fn drop(&mut self) {
-        // SAFETY: taken once; the value is not used after its drop.
-        let mapped = unsafe { ManuallyDrop::take(&mut self.mapped) };
-        if mapped.range.is_some() && !fork::forked() {
-            mapped.device.driver().release_or_defer(mapped);
-        }
-    }
-}
-
-impl fmt::Debug for ImportedMapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ImportedMapping")
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("bytes", &self.bytes())
-            .finish_non_exhaustive()
     }
 }

@@ -9,19 +9,16 @@
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 use std::fmt;
-use std::mem::ManuallyDrop;
 
 use cuda_mem_sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle_v1};
 
-use super::Companion;
-use crate::buffer::StreamUse;
-use crate::context::Context;
-use crate::deferred::Release;
-use crate::driver::refuse_forked;
+use crate::buffer::{Borrowed, DeviceRange};
+use crate::driver::deferred::{Companion, Held, Owned, Release};
+use crate::driver::{Context, Driver, refuse_forked};
+use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result, call};
-use crate::fork;
 use crate::stream::Stream;
-use crate::uses::{Access, Uses};
+use crate::uses::{Access, StreamUse, Uses};
 
 /// Names a part of an allocation for other processes: the driver's 64 bytes for the whole of it, and where the part lies.
 ///
@@ -69,10 +66,6 @@ impl MemoryHandle {
     ///
     /// Wraps [`cuMemGetAddressRange` and `cuIpcGetMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`] if the allocation ends before; [`Error::Driver`]: code 1 for memory that is not of `cuMemAlloc` or
@@ -114,10 +107,10 @@ impl fmt::Debug for MemoryHandle {
 ///
 /// # fn send(_: &MemoryHandle) {}
 /// # fn receive() -> MemoryHandle { MemoryHandle::from_parts([0; 64], 0, 0) }
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let memory = DeviceAllocation::new(&context, 1 << 20)?;
-/// send(&memory.handle(4096..8192)?);
+/// // SAFETY: the memory stays until the other process has closed it.
+/// send(&unsafe { memory.handle(4096..8192) }?);
 ///
 /// // In the other process, which received the handle.
 /// let theirs = OpenedMemory::open(&context, &receive())?;
@@ -127,9 +120,10 @@ impl fmt::Debug for MemoryHandle {
 /// # let _ = address;
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct OpenedMemory {
     /// Taken out when the memory is closed or dropped.
-    opened: ManuallyDrop<Opened>,
+    opened: Owned<Opened>,
     offset: u64,
     len: usize,
     allocation: usize,
@@ -152,10 +146,6 @@ impl OpenedMemory {
     /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, and `cuMemGetAddressRange`, with which the length is checked. The driver wants all
     /// memory of one device of a process to be opened in one context of each device here.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`] if the allocation ends before the memory does; [`Error::Driver`]: code 1 for bytes that are no
@@ -176,8 +166,7 @@ impl OpenedMemory {
         // From here on it is closed if anything is wrong.
         let (uses, companion) = (Uses::new(), Companion::NONE);
         let opened = Opened { base, context: context.clone(), uses, companion };
-        let mut memory =
-            Self { opened: ManuallyDrop::new(opened), offset: handle.offset, len: 0, allocation: 0 };
+        let mut memory = Self { opened: Owned::new(opened), offset: handle.offset, len: 0, allocation: 0 };
         let (_, bytes) = range_around(context, base)?;
         memory.allocation = bytes;
         memory.len = expect_inside(handle.offset, handle.len, bytes)?;
@@ -208,12 +197,18 @@ impl OpenedMemory {
         &self.opened.context
     }
 
+    /// The memory as elements, to be copied on any stream, as many as fit. Makes no driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misaligned`] if it does not begin where an element may.
+    pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>> {
+        let Opened { context, uses, .. } = &*self.opened;
+        Borrowed { uses, driver: context.driver(), context: Some(context) }.range(self.as_raw(), self.len)
+    }
+
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
     /// [`DeviceBuffer::on`](crate::DeviceBuffer::on). It is not ordered behind work of the other process: that takes a fence.
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -235,10 +230,6 @@ impl OpenedMemory {
     ///
     /// Wraps [`cuIpcCloseMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; dropping it closes it after the capture.
-    ///
     /// # Errors
     ///
     /// The memory comes back with the error, still open.
@@ -247,6 +238,16 @@ impl OpenedMemory {
             return Err(Refused::new(error, self));
         }
         Ok(())
+    }
+}
+
+impl Held for Opened {
+    fn driver(&self) -> Driver {
+        self.context.driver()
+    }
+
+    fn is_released(&self) -> bool {
+        self.base == 0
     }
 }
 
@@ -262,25 +263,6 @@ impl Release for Opened {
         unsafe { call!(self.context.driver(), cuIpcCloseMemHandle(self.base)) }?;
         self.base = 0;
         Ok(())
-    }
-}
-
-impl Drop for OpenedMemory {
-    fn drop(&mut self) {
-        // SAFETY: taken once; the value is not used after its drop.
-        let opened = unsafe { ManuallyDrop::take(&mut self.opened) };
-        if opened.base != 0 && !fork::forked() {
-            opened.context.driver().release_or_defer(opened);
-        }
-    }
-}
-
-impl fmt::Debug for OpenedMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenedMemory")
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("bytes", &self.len)
-            .finish_non_exhaustive()
     }
 }
 

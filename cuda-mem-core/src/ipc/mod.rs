@@ -30,33 +30,3 @@ pub use allocation::DeviceAllocation;
 pub use event::{EventHandle, InterprocessEvent, OpenedEvent};
 pub use mapping::ImportedMapping;
 pub use memory::{MemoryHandle, OpenedMemory};
-
-use std::fmt;
-
-/// Something to be dropped when memory has gone back to the driver.
-pub(crate) struct Companion(Option<Box<dyn Send + Sync>>);
-
-impl Companion {
-    pub(crate) const NONE: Self = Self(None);
-
-    /// Adds one, which is dropped after those that are there.
-    pub(crate) fn add(&mut self, guard: impl Send + Sync + 'static) {
-        self.0 = Some(match self.take() {
-            Some(first) => Box::new((first, guard)),
-            None => Box::new(guard),
-        });
-    }
-}
-
-impl Companion {
-    /// All of them.
-    pub(crate) fn take(&mut self) -> Option<Box<dyn Send + Sync>> {
-        self.0.take()
-    }
-}
-
-impl fmt::Debug for Companion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Companion").field(&self.0.is_some()).finish()
-    }
-}

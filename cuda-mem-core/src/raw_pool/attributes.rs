@@ -2,15 +2,15 @@
 //!
 //! # Safety
 //!
-//! Relies on no attribute of a pool having more than eight bytes.
+//! Relies on none of the attributes that are accepted here having more than eight bytes.
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 use cuda_mem_sys::CUmemPool_attribute;
 
 use super::MemoryPool;
-use crate::capture::Relaxed;
-use crate::error::{Result, call};
+use crate::driver::Relaxed;
+use crate::error::{Error, Result, call};
 
 /// The attributes of a pool, all read one after the other. Sizes are in bytes.
 ///
@@ -52,10 +52,6 @@ impl MemoryPool {
     /// Wraps [`cuMemPoolGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Others may
     /// allocate between one attribute and the next.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`](crate::Error::Driver): code 1 for an imported pool, whose attributes are its own process's to ask;
@@ -79,13 +75,9 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemPoolGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
-    /// As [`MemoryPool::attributes`]; code 1 if the driver does not know the attribute.
+    /// As [`MemoryPool::attributes`]; [`Error::NotAccepted`] for an attribute of which this crate does not know the size.
     pub fn flag(&self, attribute: CUmemPool_attribute) -> Result<bool> {
         // The driver writes four bytes of the eight, the others stay 0.
         Ok(self.number(attribute)? != 0)
@@ -95,17 +87,14 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemPoolGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// As [`MemoryPool::flag`].
     pub fn number(&self, attribute: CUmemPool_attribute) -> Result<u64> {
+        expect_known(attribute)?;
         let _relaxed = Relaxed::enter(self.driver)?;
         let mut value = 0u64;
-        // SAFETY: eight bytes to write, which is the size of the largest attribute; a live pool.
+        // SAFETY: eight bytes to write, which is the size of the largest known attribute; a live pool.
         unsafe {
             call!(self.driver, cuMemPoolGetAttribute(self.raw.raw(), attribute, (&raw mut value).cast()))
         }?;
@@ -116,14 +105,10 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemPoolSetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 1 if it cannot be set, or the pool is imported;
-    /// [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`](crate::Error::Driver): code 1 if it cannot be set, or the pool is imported; [`Error::NotAccepted`] as
+    /// [`MemoryPool::flag`]; [`Error::Forked`](crate::Error::Forked).
     pub fn set_flag(&self, attribute: CUmemPool_attribute, value: bool) -> Result<()> {
         self.set_number(attribute, u64::from(value))
     }
@@ -132,20 +117,29 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemPoolSetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// As [`MemoryPool::set_flag`].
     pub fn set_number(&self, attribute: CUmemPool_attribute, value: u64) -> Result<()> {
+        expect_known(attribute)?;
         let _relaxed = Relaxed::enter(self.driver)?;
         let mut value = value;
-        // SAFETY: eight bytes to read, which is the size of the largest attribute (a flag reads the low four of them, on the
+        // SAFETY: eight bytes to read, which is the size of the largest known attribute (a flag reads the low four of them, on the
         // little-endian hosts that CUDA has); a live pool.
         unsafe {
             call!(self.driver, cuMemPoolSetAttribute(self.raw.raw(), attribute, (&raw mut value).cast()))
         }
     }
+}
+
+/// Refuses an attribute that a later driver may have: it could be larger than the place for its value.
+fn expect_known(attribute: CUmemPool_attribute) -> Result<()> {
+    let first = Name::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES.0;
+    let last = Name::CU_MEMPOOL_ATTR_USED_MEM_HIGH.0;
+    if (first..=last).contains(&attribute.0) {
+        return Ok(());
+    }
+    let number = |number| usize::try_from(number).unwrap_or(usize::MAX);
+    let accepted = number(first)..=number(last);
+    Err(Error::NotAccepted { option: "the attribute of a memory pool", value: number(attribute.0), accepted })
 }

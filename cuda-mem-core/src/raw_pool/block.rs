@@ -7,19 +7,18 @@
 
 #![allow(unsafe_code, reason = "exports the address of a block")]
 
-use std::fmt;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use cuda_mem_sys::CUdeviceptr;
 
 use super::imported::Block;
 use super::{MemoryPool, PointerExport};
-use crate::buffer::StreamUse;
+use crate::buffer::DeviceRange;
+use crate::driver::deferred::Owned;
+use crate::element::DeviceCopy;
 use crate::error::Result;
-use crate::fork;
 use crate::stream::Stream;
-use crate::uses::Uses;
+use crate::uses::{StreamUse, Uses};
 
 /// A block of a [`MemoryPool`], freed once, behind all uses that it knows of and without the host waiting. It keeps the pool. (Only
 /// the free of a block whose stream was disowned, or is another thread's default stream, waits there: the stream has no name.)
@@ -43,25 +42,22 @@ use crate::uses::Uses;
 /// assert_eq!(block.on(&stream)?.address(), block.as_raw());
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct PoolBlock {
     /// Taken out when the block is dropped.
-    block: ManuallyDrop<Block>,
+    block: Owned<Block>,
     bytes: usize,
 }
 
 impl PoolBlock {
     /// Memory of the pool, allocated and to be freed on `stream`: [`MemoryPool::allocate`].
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
     pub fn allocate(pool: &Arc<MemoryPool>, bytes: usize, stream: &Stream) -> Result<Self> {
         let address = pool.allocate(bytes, stream)?;
-        let block = ManuallyDrop::new(Block::new(address, stream, pool));
+        let block = Owned::new(Block::new(address, stream, pool));
         let allocated = Self { block, bytes };
         // Others wait for the allocation.
         allocated.block.uses.record_stream(stream)?;
@@ -88,10 +84,6 @@ impl PoolBlock {
 
     /// What another process needs to find it: [`MemoryPool::export_pointer`].
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -104,12 +96,17 @@ impl PoolBlock {
         unsafe { MemoryPool::export_pointer(self.block.home.driver(), self.block.address) }
     }
 
+    /// The memory as elements, to be copied on any stream, as many as fit. Makes no driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misaligned`](crate::Error::Misaligned) if it does not begin where an element may.
+    pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>> {
+        self.block.range(self.bytes)
+    }
+
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
     /// [`DeviceBuffer::on`](crate::DeviceBuffer::on).
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -125,33 +122,10 @@ impl PoolBlock {
 
     /// Whether no use of the memory runs any more that it knows of, so that its free is reached at once: [`Uses::have_passed`].
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
     pub fn have_uses_passed(&mut self) -> Result<bool> {
         self.block.uses.have_passed()
-    }
-}
-
-impl Drop for PoolBlock {
-    fn drop(&mut self) {
-        // SAFETY: taken once; the value is not used after its drop.
-        let block = unsafe { ManuallyDrop::take(&mut self.block) };
-        if !fork::forked() {
-            block.home.driver().release_or_defer(block);
-        }
-    }
-}
-
-impl fmt::Debug for PoolBlock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PoolBlock")
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
     }
 }

@@ -7,24 +7,21 @@
 
 #![allow(unsafe_code, reason = "frees memory")]
 
-use std::fmt;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
 use super::{MemoryPool, PointerExport, free};
-use crate::buffer::StreamUse;
-use crate::deferred::Release;
-use crate::driver::refuse_forked;
+use crate::buffer::{Borrowed, DeviceRange};
+use crate::driver::deferred::{Companion, Held, Owned, Release};
+use crate::driver::{Driver, refuse_forked};
+use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result, call, expect_lost};
 use crate::fence::Fence;
-use crate::fork;
-use crate::ipc::Companion;
 use crate::pointer;
 use crate::stream::Stream;
-use crate::uses::{Access, Uses};
+use crate::uses::{Access, StreamUse, Uses};
 
 /// A block of another process's pool, freed here once, behind all uses that it knows of and without the host waiting. (Only the
 /// free of a block whose stream was disowned, or is another thread's default stream, waits there: the stream has no name.)
@@ -64,9 +61,10 @@ use crate::uses::{Access, Uses};
 /// unsafe { raw_pool::free(address, &stream) }?;
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct ImportedBlock {
     /// Taken out when the block is freed or dropped.
-    block: ManuallyDrop<Block>,
+    block: Owned<Block>,
     bytes: usize,
 }
 
@@ -100,6 +98,12 @@ impl Block {
         if self.is_freed_with_context { expect_lost(error) } else { Err(error) }
     }
 
+    pub(super) fn range<T: DeviceCopy>(&self, bytes: usize) -> Result<DeviceRange<'_, T>> {
+        let context = self.home.context();
+        Borrowed { uses: &self.uses, driver: context.driver(), context: Some(context) }
+            .range(self.address, bytes)
+    }
+
     /// Its address, for work that is about to be put into `stream`.
     pub(super) fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>> {
         if stream.driver() != self.home.driver() {
@@ -115,10 +119,6 @@ impl ImportedBlock {
     /// Wraps [`cuMemPoolImportPointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), and
     /// [`cuPointerGetAttributes`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__UNIFIED.html), with which the size is
     /// checked. Not ordered behind the allocation: that takes a fence.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ impl ImportedBlock {
         pool.driver().reclaim();
         // SAFETY: the caller's promise.
         let address = unsafe { pool.import_pointer(export) }?;
-        let imported = Self { block: ManuallyDrop::new(Block::imported(address, stream, pool)), bytes };
+        let imported = Self { block: Owned::new(Block::imported(address, stream, pool)), bytes };
         let found = pointer::attributes(stream.context(), address)?.range_size;
         if found < bytes {
             return Err(Error::NotAsDeclared {
@@ -170,12 +170,17 @@ impl ImportedBlock {
         &self.block.home
     }
 
+    /// The memory as elements, to be copied on any stream, as many as fit. Makes no driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misaligned`] if it does not begin where an element may.
+    pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>> {
+        self.block.range(self.bytes)
+    }
+
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
     /// [`DeviceBuffer::on`](crate::DeviceBuffer::on). It is not ordered behind work of the other process: that takes a fence.
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -190,10 +195,6 @@ impl ImportedBlock {
     }
 
     /// Whether no use of the memory runs any more that it knows of, so that its free is reached at once: [`Uses::have_passed`].
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -215,10 +216,6 @@ impl ImportedBlock {
     /// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), or
     /// [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html) where that stream cannot be named.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; dropping it frees it after the capture.
-    ///
     /// # Errors
     ///
     /// The block comes back with the error. [`Error::Timeout`] if a context was lost, so that the free cannot be ordered behind uses that
@@ -239,6 +236,16 @@ enum Free {
     Waited,
     /// With the context that was lost.
     Lost,
+}
+
+impl Held for Block {
+    fn driver(&self) -> Driver {
+        self.home.driver()
+    }
+
+    fn is_released(&self) -> bool {
+        self.address == 0
+    }
 }
 
 impl Release for Block {
@@ -264,7 +271,7 @@ impl Release for Block {
             };
             let is_over = match freed {
                 // Without a point to ask for, the stream is waited for: the free was behind them all.
-                Free::Ordered => reached.is_none() && self.home.drain().is_ok(),
+                Free::Ordered => reached.is_none() && self.home.drain().result().is_ok(),
                 Free::Waited => true,
                 Free::Lost => false,
             };
@@ -338,24 +345,5 @@ impl Release for Freed {
             reached.or_else(expect_lost)?;
         }
         if self.uses.have_passed_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
-    }
-}
-
-impl Drop for ImportedBlock {
-    fn drop(&mut self) {
-        // SAFETY: taken once; the value is not used after its drop.
-        let block = unsafe { ManuallyDrop::take(&mut self.block) };
-        if block.address != 0 && !fork::forked() {
-            block.home.driver().release_or_defer(block);
-        }
-    }
-}
-
-impl fmt::Debug for ImportedBlock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ImportedBlock")
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
     }
 }

@@ -10,7 +10,6 @@
 mod attributes;
 mod block;
 mod imported;
-mod location;
 mod owned;
 mod share;
 
@@ -23,18 +22,14 @@ use cuda_mem_sys::{
     CUmemPoolProps_v1, CUmemoryPool,
 };
 
-use crate::capture::Relaxed;
-use crate::device::Device;
-use crate::driver::{Driver, refuse_forked};
+use crate::driver::{Device, Driver, Handle, Relaxed, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
-use crate::fork;
-use crate::handle::Handle;
 use crate::stream::Stream;
 
+pub use crate::vmm::{AllocationType, MemoryLocation};
 pub use attributes::PoolAttributes;
 pub use block::PoolBlock;
 pub use imported::ImportedBlock;
-pub use location::{AllocationType, MemoryLocation};
 pub use share::PointerExport;
 
 /// How a pool is made. There is no default: a pool lies somewhere.
@@ -100,7 +95,7 @@ enum Part {
     Owner,
     /// It was given a pool that a program made here and may let go: as long as this value lives, so does the pool.
     Guest,
-    /// The pool is the driver's, or another library's.
+    /// The pool is the driver's, or another library's that keeps it.
     None,
 }
 
@@ -109,10 +104,6 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemPoolCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Needs no
     /// context.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -148,17 +139,17 @@ impl MemoryPool {
     /// Wraps [`cuDeviceGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html). The pool stays its
     /// owner's; one that was made here is destroyed when this value is gone too.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
-    /// [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::ForeignPool`] if another library's pool was made current; [`Error::Driver`], [`Error::Forked`].
     pub fn current_of_device(device: Device) -> Result<Self> {
         let driver = device.driver();
         let _relaxed = Relaxed::enter(driver)?;
-        Self::given(driver, |raw| {
+        let default = |raw: &mut CUmemoryPool| {
+            // SAFETY: one handle to write, a valid device.
+            unsafe { call!(driver, cuDeviceGetDefaultMemPool(raw, device.as_raw())) }
+        };
+        Self::given(driver, default, |raw| {
             // SAFETY: one handle to write, a valid device.
             unsafe { call!(driver, cuDeviceGetMemPool(raw, device.as_raw())) }
         })
@@ -169,50 +160,64 @@ impl MemoryPool {
     /// Wraps [`cuMemGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). The pool stays
     /// its owner's; one that was made here is destroyed when this value is gone too.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
-    /// [`Error::Missing`] before CUDA 13.0, [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::Missing`] before CUDA 13.0; [`Error::ForeignPool`], [`Error::Driver`], [`Error::Forked`].
     pub fn current(driver: Driver, location: MemoryLocation, kind: AllocationType) -> Result<Self> {
         let _relaxed = Relaxed::enter(driver)?;
         let mut place = location.as_raw();
-        Self::given(driver, |raw| {
+        let default = |raw: &mut CUmemoryPool| default_raw(driver, location, kind, raw);
+        Self::given(driver, default, |raw| {
             // SAFETY: one handle to write; the location is read during the call.
             unsafe { call!(driver, cuMemGetMemPool(raw, &mut place, kind.as_raw())) }
         })
     }
 
-    /// A pool that may be one which was made here.
-    fn given(driver: Driver, get: impl FnOnce(&mut CUmemoryPool) -> Result<()>) -> Result<Self> {
+    /// A pool that was made here, or that nobody can destroy.
+    fn given(
+        driver: Driver,
+        default: impl FnOnce(&mut CUmemoryPool) -> Result<()>,
+        get: impl FnOnce(&mut CUmemoryPool) -> Result<()>,
+    ) -> Result<Self> {
         let mut raw: CUmemoryPool = ptr::null_mut();
         let is_ours = owned::given(driver, || {
             get(&mut raw)?;
             Ok(raw.addr())
         })?;
+        if !is_ours {
+            let mut never_destroyed: CUmemoryPool = ptr::null_mut();
+            default(&mut never_destroyed)?;
+            if raw != never_destroyed {
+                return Err(Error::ForeignPool);
+            }
+        }
         let part = if is_ours { Part::Guest } else { Part::None };
         Ok(Self { driver, raw: Handle::new(raw), part })
+    }
+
+    /// A pool of another library, which owns it and destroys it.
+    ///
+    /// Takes an untyped pointer, so that any binding's `CUmemoryPool` can be passed.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be a pool of `driver`, and stay valid for as long as the result exists.
+    #[must_use]
+    pub unsafe fn borrow_raw(driver: Driver, raw: *mut std::ffi::c_void) -> Self {
+        Self { driver, raw: Handle::new(raw.cast()), part: Part::None }
     }
 
     /// The default pool for a place and a kind of memory.
     ///
     /// Wraps [`cuMemGetDefaultMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// As [`MemoryPool::current`].
     pub fn default_of(driver: Driver, location: MemoryLocation, kind: AllocationType) -> Result<Self> {
         let _relaxed = Relaxed::enter(driver)?;
-        let mut place = location.as_raw();
         let mut raw: CUmemoryPool = ptr::null_mut();
-        // SAFETY: one handle to write; the location is read during the call.
-        unsafe { call!(driver, cuMemGetDefaultMemPool(&mut raw, &mut place, kind.as_raw())) }?;
+        default_raw(driver, location, kind, &mut raw)?;
         Ok(Self { driver, raw: Handle::new(raw), part: Part::None })
     }
 
@@ -220,10 +225,6 @@ impl MemoryPool {
     /// all of the process. When it is destroyed, the default one is current again.
     ///
     /// Wraps [`cuMemSetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -259,11 +260,6 @@ impl MemoryPool {
     /// Wraps [`cuMemAllocFromPoolAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Ordered
     /// on `stream`; the address is known at once, the memory may be used after this point of the stream.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures: the driver would make the memory part of the graph. May be called while
-    /// others do.
-    ///
     /// # Errors
     ///
     /// [`Error::ForeignContext`] for another driver's stream; [`Error::Driver`]: code 2 for more than there is or than the pool
@@ -273,18 +269,28 @@ impl MemoryPool {
             return Err(Error::ForeignContext { what: "the stream" });
         }
         let _relaxed = Relaxed::enter(self.driver)?;
-        stream.refuse_capturing("allocating from a memory pool")?;
+        const CALL: &str = "allocating from a memory pool";
+        stream.refuse_capturing(CALL)?;
         if bytes == 0 {
             return Ok(0);
         }
         self.driver.reclaim();
         let entered = stream.enter()?;
         let mut address = 0;
+        stream.refuse_capturing(CALL)?;
         // SAFETY: one address to write; a live pool and a live stream of the same driver.
         unsafe {
             call!(self.driver, cuMemAllocFromPoolAsync(&mut address, bytes, self.raw.raw(), entered.raw()))
         }
         .with_bytes(bytes)?;
+        if let Err(error) = stream.spoil_capture(CALL) {
+            // SAFETY: allocated above, known to nobody, and freed once.
+            if unsafe { free(address, stream) }.is_err() {
+                // A graph's, or nobody's.
+                self.driver.report_release_failure(&error);
+            }
+            return Err(error);
+        }
         Ok(address)
     }
 
@@ -293,10 +299,6 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemPoolTrimTo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). NVIDIA documents
     /// that shareable pools ignore it; drivers of CUDA 13.0 act on it (seen on hardware).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -310,10 +312,6 @@ impl MemoryPool {
     /// Whether a device reads and writes the pool's memory.
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -337,10 +335,6 @@ impl MemoryPool {
     /// devices. It takes longer the more memory is allocated (8.5 ms for 1 GiB of host memory, seen on hardware).
     ///
     /// Work that uses the memory from a device that loses access faults.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -373,10 +367,6 @@ impl MemoryPool {
     /// freed, and then goes back to the system.
     ///
     /// Wraps [`cuMemPoolDestroy`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -417,6 +407,18 @@ impl MemoryPool {
     }
 }
 
+/// The default pool of a place, which the driver lets nobody destroy (`cuMemPoolDestroy`'s documentation).
+fn default_raw(
+    driver: Driver,
+    location: MemoryLocation,
+    kind: AllocationType,
+    raw: &mut CUmemoryPool,
+) -> Result<()> {
+    let mut place = location.as_raw();
+    // SAFETY: one handle to write; the location is read during the call.
+    unsafe { call!(driver, cuMemGetDefaultMemPool(raw, &mut place, kind.as_raw())) }
+}
+
 /// Has a live pool be the current one of a place.
 fn set_current(
     driver: Driver,
@@ -433,10 +435,6 @@ fn set_current(
 ///
 /// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Ordered on `stream`;
 /// the host waits for nothing.
-///
-/// # Capture
-///
-/// [`Error::Capturing`] if the stream captures. May be called while others do.
 ///
 /// # Errors
 ///

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use super::location::{AllocationType, MemoryLocation};
+use super::{AllocationType, MemoryLocation};
 use crate::driver::Driver;
 use crate::error::Result;
 

@@ -13,11 +13,8 @@ use std::ptr;
 use cuda_mem_sys::{CUdeviceptr, CUmemAllocationHandleType, CUmemPoolPtrExportData_v1, CUmemoryPool};
 
 use super::{MemoryPool, Part, owned};
-use crate::capture::Relaxed;
-use crate::driver::Driver;
+use crate::driver::{Driver, Handle, Relaxed, opaque};
 use crate::error::{Result, call};
-use crate::handle::Handle;
-use crate::opaque::opaque;
 
 const DESCRIPTOR: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -64,10 +61,6 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemPoolExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`](crate::Error::Driver): code 1 if the pool was not made shareable, or is imported;
@@ -92,10 +85,6 @@ impl MemoryPool {
     /// Wraps [`cuMemPoolImportFromShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     /// The descriptor stays the caller's and may be closed afterwards.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`](crate::Error::Driver): code 999 if the descriptor is no pool's; [`Error::Forked`](crate::Error::Forked).
@@ -117,10 +106,6 @@ impl MemoryPool {
     /// ([`MemoryPool::export`]).
     ///
     /// Wraps [`cuMemPoolExportPointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -144,10 +129,6 @@ impl MemoryPool {
     ///
     /// Wraps [`cuMemPoolImportPointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Not ordered
     /// behind the allocation: that takes an event.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -18,16 +18,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use cuda_mem_sys::CUstream_st;
 
 use super::{Inner, Kind, StreamId, is_capturing};
-use crate::capture::Relaxed;
-use crate::context::Context;
-use crate::driver::Driver;
+use crate::driver::{Context, Driver, Event, Handle, Relaxed};
 use crate::error::{Error, Result, call, query};
-use crate::event::Event;
-use crate::handle::Handle;
 
 /// All streams of a driver that are known here, but for the default streams of threads, which no other thread can ask about.
 #[derive(Debug, Default)]
-pub(crate) struct KnownStreams {
+pub(super) struct KnownStreams {
     /// By where their values are.
     streams: Mutex<HashMap<usize, Entry>>,
 }
@@ -59,7 +55,7 @@ struct Here {
 
 /// Which of the streams that were lent have points; those that capture have none.
 #[derive(Debug, Default)]
-pub(crate) struct Points(HashMap<StreamId, Point>);
+pub(super) struct Points(HashMap<StreamId, Point>);
 
 #[derive(Debug)]
 enum Point {
@@ -124,7 +120,7 @@ impl KnownStreams {
 
     /// A point behind what each stream was given that was lent. The driver makes the record wait while somebody frees or
     /// unregisters memory: not for a thread that others wait for.
-    pub(crate) fn points(&self, driver: Driver) -> Points {
+    pub(super) fn points(&self, driver: Driver) -> Points {
         let Ok(_relaxed) = Relaxed::enter(driver) else { return Points::default() };
         let lent = |entry: &Entry| entry.is_lent.then(|| Arc::clone(&entry.known));
         let lent = self.lock().values().filter_map(lent).collect::<Vec<_>>();
@@ -137,7 +133,7 @@ impl KnownStreams {
     }
 
     /// Whether none has work: one that was lent none before its point. One that captures counts as busy, and its capture stays.
-    pub(crate) fn are_idle(&self, driver: Driver, points: &Points) -> bool {
+    pub(super) fn are_idle(&self, driver: Driver, points: &Points) -> bool {
         let Ok(_relaxed) = Relaxed::enter(driver) else { return false };
         self.lock().values().all(|entry| {
             let is_idle = if entry.is_lent { points.is_reached(&entry.known) } else { entry.is_idle() };
@@ -209,7 +205,7 @@ impl Known {
 }
 
 impl Points {
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 

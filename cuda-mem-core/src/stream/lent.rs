@@ -3,13 +3,14 @@
 //! What is asked of a stream itself ends a capture that has just begun. What is asked of an event does not, if no capture has the
 //! event.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use super::Stream;
-use crate::driver::refuse_forked;
+use super::idle::WhenIdle;
+use crate::driver::{Event, fork, refuse_forked};
 use crate::error::Result;
-use crate::event::Event;
-use crate::fork;
 
 impl Stream {
     /// From here on somebody else may have the stream capture: by its handle, or by an event of a capture.
@@ -21,14 +22,20 @@ impl Stream {
     }
 
     #[inline]
-    fn is_lent(&self) -> bool {
+    pub(super) fn is_lent(&self) -> bool {
         self.inner.is_lent.load(Ordering::Acquire)
+    }
+
+    /// Whether somebody else may have the stream capture what it is given. The legacy default stream never captures.
+    #[inline]
+    pub(super) fn may_capture(&self) -> bool {
+        self.is_lent() && !self.is_legacy()
     }
 
     #[cold]
     fn lend_first(&self) {
         if !fork::forked() {
-            self.driver().when_idle().streams.lend(&self.inner);
+            self.driver().service::<WhenIdle>().streams.lend(&self.inner);
             self.inner.is_lent.store(true, Ordering::Release);
         }
     }
@@ -39,7 +46,7 @@ impl Stream {
         self.refuse_capturing(call)?;
         let event = Event::pooled(self.context())?;
         self.record_unnoticed(&event)?;
-        if self.is_lent() && !self.is_legacy() {
+        if self.may_capture() {
             // A capture that began before the record has the event: asked for, it would end the capture, and waited for, draw the
             // other stream into it. Once the capture has ended the driver refuses both (seen on hardware).
             self.refuse_capturing(call)?;
@@ -56,10 +63,6 @@ impl Stream {
     /// # Capture
     ///
     /// As [`Stream::record`]; the event of a legacy stream is never part of a graph.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::record`].
     pub fn record_unnoticed(&self, event: &Event) -> Result<()> {
         if !self.is_legacy() {
             return self.record(event);
@@ -71,6 +74,46 @@ impl Stream {
     /// Whether it has no work; None if somebody else may have it capture, so that it cannot be asked.
     pub(crate) fn is_idle_unlent(&self) -> Result<Option<bool>> {
         refuse_forked()?;
-        self.driver().when_idle().streams.is_idle(&self.inner)
+        self.driver().service::<WhenIdle>().streams.is_idle(&self.inner)
+    }
+}
+
+/// The owner has said that it ends. The rest counts calls.
+const DISOWNED: usize = 1;
+const CALL: usize = 2;
+
+/// Who names a stream right now.
+#[derive(Debug, Default)]
+pub(super) struct Naming(AtomicUsize);
+
+/// A call that names it.
+#[derive(Debug)]
+pub(crate) struct Named<'n>(&'n Naming);
+
+impl Naming {
+    /// None once the stream was disowned.
+    #[inline]
+    pub(super) fn begin(&self) -> Option<Named<'_>> {
+        let before = self.0.fetch_add(CALL, Ordering::Acquire);
+        let named = Named(self);
+        (before & DISOWNED == 0).then_some(named)
+    }
+
+    /// No call begins from here on. Waits for those that have begun, which may themselves wait for what the stream was given.
+    pub(super) fn end(&self) {
+        self.0.fetch_or(DISOWNED, Ordering::AcqRel);
+        let mut pause = Duration::from_micros(1);
+        // Acquire: the calls come before whatever their stream's owner does next.
+        while self.0.load(Ordering::Acquire) != DISOWNED {
+            thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Named<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(CALL, Ordering::Release);
     }
 }

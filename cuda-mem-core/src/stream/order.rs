@@ -7,18 +7,10 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-use std::thread;
-use std::time::Duration;
-
-use cuda_mem_sys::CUresult;
-
+use super::quiet::{Quiet, until_quiet};
 use super::{Stream, is_capturing};
-use crate::capture::Relaxed;
+use crate::driver::{Event, Relaxed, refuse_forked};
 use crate::error::{Error, Result, call, query};
-use crate::event::Event;
-
-/// So many waits in a row that fail, without a capture in the way, are taken for a lost context.
-const REFUSALS: u32 = 16;
 
 impl Stream {
     /// Has the driver remember this point in `event`.
@@ -28,7 +20,8 @@ impl Stream {
     ///
     /// # Capture
     ///
-    /// Becomes part of the graph if the stream captures.
+    /// Becomes part of the graph if the stream captures. The event is the capture's then until it is recorded outside one: other
+    /// streams join the capture by [`Stream::join_capture`].
     ///
     /// # Errors
     ///
@@ -36,8 +29,14 @@ impl Stream {
     pub fn record(&self, event: &Event) -> Result<()> {
         self.context().expect_same(event.context(), "the event")?;
         let entered = self.enter()?;
+        // Nobody is made to wait for the event before it is known whether a capture has it.
+        let mut is_captured = event.set_captured();
         // SAFETY: a live event and a live stream of the same context.
-        unsafe { call!(self.driver(), cuEventRecord(event.handle(), entered.raw())) }
+        let recorded = unsafe { call!(self.driver(), cuEventRecord(event.handle(), entered.raw())) };
+        // Asked behind the record: a capture that began before it has the event.
+        let may_capture = self.may_capture() && is_capturing(self.driver(), entered.raw()).unwrap_or(true);
+        *is_captured = may_capture || (recorded.is_err() && *is_captured);
+        recorded
     }
 
     /// Has this stream's later work wait for `event`.
@@ -47,12 +46,43 @@ impl Stream {
     ///
     /// # Capture
     ///
-    /// An event recorded in a capture draws this stream into it; a capturing stream cannot wait for any other.
+    /// [`Error::Capturing`] for an event that was recorded in a capture: this stream would be drawn into it
+    /// ([`Stream::join_capture`]). A capturing stream cannot wait for any other event.
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignContext`] for another driver's event, [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::ForeignContext`] for another driver's event, [`Error::Capturing`], [`Error::WrongThread`], [`Error::Driver`],
+    /// [`Error::Forked`].
     pub fn wait(&self, event: &Event) -> Result<()> {
+        refuse_forked()?;
+        if event.is_lent() {
+            self.lend();
+        }
+        let is_captured = event.is_captured();
+        if *is_captured {
+            return Err(Error::Capturing { call: "Stream::wait" });
+        }
+        self.wait_uncaptured(event)
+    }
+
+    /// Has this stream take part in the capture in which `event` was recorded: what it is given from here on is part of the graph, until
+    /// the capture ends.
+    ///
+    /// Wraps [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html).
+    ///
+    /// # Capture
+    ///
+    /// The stream captures afterwards. For an event of no capture it is [`Stream::wait`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::wait`], but for [`Error::Capturing`].
+    ///
+    /// # Safety
+    ///
+    /// No other thread is in a call that gives this stream work. The caller answers for the memory that the graph names, as whoever begins
+    /// a capture does.
+    pub unsafe fn join_capture(&self, event: &Event) -> Result<()> {
         self.lend();
         self.wait_uncaptured(event)
     }
@@ -76,7 +106,7 @@ impl Stream {
     /// # Capture
     ///
     /// [`Error::Capturing`] if either stream captures: this one would be drawn into the graph of `other`, or its own graph
-    /// would fail. Inside a capture, streams are joined with [`Stream::record`] and [`Stream::wait`].
+    /// would fail. Inside a capture, streams are joined with [`Stream::record`] and [`Stream::join_capture`].
     ///
     /// # Errors
     ///
@@ -109,7 +139,7 @@ impl Stream {
         self.wait_until_idle()
     }
 
-    fn wait_until_idle(&self) -> Result<()> {
+    pub(super) fn wait_until_idle(&self) -> Result<()> {
         let entered = self.enter()?;
         // SAFETY: a live stream.
         unsafe { call!(self.driver(), cuStreamSynchronize(entered.raw())) }
@@ -138,10 +168,6 @@ impl Stream {
     /// Wraps [`cuStreamIsCapturing`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html). An invalidated
     /// capture counts until it is ended. The legacy stream counts as capturing while a blocking stream of its context does.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
@@ -150,57 +176,32 @@ impl Stream {
         is_capturing(self.driver(), entered.raw())
     }
 
-    /// [`Error::Capturing`] for `call` if the stream captures.
+    /// [`Error::Capturing`] for `call` if the stream captures. A stream that nobody else can have capture is not asked.
     pub(crate) fn refuse_capturing(&self, call: &'static str) -> Result<()> {
-        if self.is_capturing()? { Err(Error::Capturing { call }) } else { Ok(()) }
+        self.refuse_other_threads()?;
+        if self.is_lent() && self.is_capturing()? { Err(Error::Capturing { call }) } else { Ok(()) }
     }
 
-    /// Waits until nothing runs any more that the stream was given before, for callers whose memory is at stake. See
-    /// [`until_quiet`] for what the result means.
-    pub(crate) fn drain(&self) -> Result<()> {
+    /// To be called right behind a call that gave the stream memory, and [`Stream::refuse_capturing`] right before it:
+    /// [`Error::Capturing`] if somebody else has begun a capture in between. The capture is invalidated, so that no graph has the memory.
+    pub(crate) fn spoil_capture(&self, call: &'static str) -> Result<()> {
+        if !self.may_capture() || !self.is_capturing()? {
+            return Ok(());
+        }
+        // Refused, and the capture with it (CUDA C++ Programming Guide, "Prohibited and Unhandled Operations").
+        let _ = self.wait_until_idle();
+        Err(Error::Capturing { call })
+    }
+
+    /// Waits until nothing runs any more that the stream was given before, for callers whose memory is at stake.
+    pub(crate) fn drain(&self) -> Quiet {
         // Without the relaxed mode somebody's capture may fail, but the memory is still safe.
         let _relaxed = Relaxed::enter(self.driver()).ok();
         self.drain_relaxed()
     }
 
     /// As [`Stream::drain`], for callers in the relaxed capture mode.
-    pub(crate) fn drain_relaxed(&self) -> Result<()> {
+    pub(crate) fn drain_relaxed(&self) -> Quiet {
         until_quiet(self, || self.wait_until_idle())
-    }
-}
-
-/// Waits in one way, and if that fails for all that the stream was given, until nothing of it can run any more.
-///
-/// `Ok` and `Err` both mean that: an `Err` is the first failure of a wait, or says how the work or the context was lost. While
-/// a capture that somebody began meanwhile keeps the stream from being waited for, this waits for the capture's end.
-pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Result<()> {
-    let mut first = None;
-    let mut refusals = 0;
-    let mut pause = Duration::from_micros(10);
-    loop {
-        let waited = wait().or_else(|error| match stream.wait_until_idle() {
-            // Another thread's default stream cannot be waited for as a whole: what counts is why the wait failed.
-            Err(Error::WrongThread) => Err(error),
-            // Its owner may have destroyed it, and what it was given runs on.
-            Err(Error::Disowned) => stream.context().synchronize(),
-            waited => waited,
-        });
-        match waited {
-            Ok(()) => return first.map_or(Ok(()), Err),
-            Err(Error::Driver(error)) if error.context_is_lost() => return Err(first.unwrap_or(error.into())),
-            Err(error) => {
-                let captured = matches!(&error, Error::Driver(error) if error.is_capture());
-                // In a host function the driver refuses because of where it is asked, and everything runs on.
-                let elsewhere = error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED);
-                first.get_or_insert(error);
-                // A driver that keeps refusing to wait, without a capture, has lost the context: see docs/soundness.md.
-                refusals = if captured || elsewhere { 0 } else { refusals + 1 };
-                if refusals == REFUSALS {
-                    return first.map_or(Ok(()), Err);
-                }
-            }
-        }
-        thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(1));
     }
 }

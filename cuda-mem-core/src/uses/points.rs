@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_sys::CUdeviceptr;
 
-use super::{Access, Mark, Use, Uses};
-use crate::buffer::StreamUse;
-use crate::capture::Relaxed;
-use crate::driver::refuse_forked;
+use super::{Access, Entries, StreamUse, Use, Uses};
+use crate::driver::{Relaxed, refuse_forked};
 use crate::error::{Error, Result};
-use crate::stream::{Stream, until_quiet};
+use crate::stream::{Mark, Stream, until_quiet};
 
 /// A point in a stream behind the uses of a piece of memory: who has all of them knows when the memory is quiet.
 ///
@@ -20,8 +18,7 @@ use crate::stream::{Stream, until_quiet};
 /// ```
 /// use cuda_mem_core::{Driver, Stream, Uses};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // with a GPU: Driver::system()?
 /// let mut uses = Uses::new();
 /// uses.record_stream(&stream)?;
 /// for point in uses.points()? {
@@ -65,10 +62,6 @@ impl Uses {
     /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) and
     /// [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for each other stream.
     ///
-    /// # Capture
-    ///
-    /// A stream that is ordered behind others must not capture, nor they: [`Error::Capturing`].
-    ///
     /// # Errors
     ///
     /// [`Error::Capturing`], [`Error::WrongThread`], [`Error::Disowned`], [`Error::Driver`], [`Error::Forked`].
@@ -82,25 +75,21 @@ impl Uses {
     /// Takes a call for a per-thread default stream alone: [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html),
     /// because no other thread can name that stream.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture, `stream` too. Until its capture has ended it cannot be waited for.
-    ///
     /// # Errors
     ///
     /// [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
     pub fn record_stream(&self, stream: &Stream) -> Result<()> {
-        self.note(stream)?.end()
+        let open = self.note(stream)?;
+        // It may have written: later readers come behind it, too.
+        let of_stream = |entry: &&mut Use| entry.stream.ends_with(stream);
+        self.lock().readers.iter_mut().filter(of_stream).for_each(|entry| entry.wrote = true);
+        open.end()
     }
 
     /// Orders `stream` behind all uses. The host waits for nothing, and `stream` does not become a user.
     ///
     /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) and
     /// [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for each other stream.
-    ///
-    /// # Capture
-    ///
-    /// As [`Uses::on`].
     ///
     /// # Errors
     ///
@@ -115,10 +104,6 @@ impl Uses {
     /// have capture ([`Uses::are_over`]), and [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)
     /// for those that are busy then, and for all others.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if one of the streams captures, which leaves the capture alone. May be called while others do.
-    ///
     /// # Errors
     ///
     /// [`Error::Capturing`]; [`Error::Driver`], also for work that failed; [`Error::Forked`].
@@ -129,10 +114,6 @@ impl Uses {
     /// As [`Uses::wait`], for at most `limit`: asks again and again.
     ///
     /// Wraps what [`Uses::have_passed`] does.
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -157,10 +138,6 @@ impl Uses {
     ///
     /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream captures: its event would be a node of the graph.
-    ///
     /// # Errors
     ///
     /// [`Error::Capturing`], [`Error::WrongThread`] for a per-thread stream whose use was never ended, [`Error::Driver`],
@@ -175,13 +152,18 @@ impl Uses {
         let other = other.entries.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut entries = self.lock();
         let mut forgotten = entries.forget_done_readers();
-        for entry in other.writer.into_iter().chain(other.readers) {
+        // A writer stays one: later readers are ordered behind it.
+        let writer = other.writer.map(|writer| Use { wrote: true, ..writer });
+        for entry in writer.into_iter().chain(other.readers) {
             // A stream without a point stands for all that it was given, so that once is enough.
-            let stands = |known: &&Use| known.event.is_none() && known.stream.ends_with(&entry.stream);
-            if entry.event.is_none() && entries.iter().any(|known| stands(&known)) {
-                forgotten.push(entry);
-            } else {
-                entries.readers.push(Use { open: 0, ..entry });
+            let Entries { writer, readers } = &mut *entries;
+            let stands = |known: &&mut Use| known.event.is_none() && known.stream.ends_with(&entry.stream);
+            match writer.iter_mut().chain(readers.iter_mut()).find(stands).filter(|_| entry.event.is_none()) {
+                Some(known) => {
+                    known.wrote |= entry.wrote;
+                    forgotten.push(entry);
+                }
+                None => readers.push(Use { open: 0, ..entry }),
             }
         }
         drop(entries);
@@ -236,10 +218,6 @@ impl UsePoint {
     ///
     /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture, the point's own too: it was recorded before.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`], after which nothing is known; [`Error::Forked`].
@@ -254,10 +232,6 @@ impl UsePoint {
     ///
     /// Wraps [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html).
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if `stream` captures.
-    ///
     /// # Errors
     ///
     /// [`Error::Capturing`], [`Error::WrongThread`], [`Error::Disowned`], [`Error::Driver`], [`Error::Forked`].
@@ -269,20 +243,17 @@ impl UsePoint {
         stream.wait_uncaptured(self.mark.event())
     }
 
-    /// Waits until nothing before the point runs any more, whatever the result says. Blocks the calling thread.
+    /// Waits until nothing before the point runs any more. Blocks the calling thread.
     ///
     /// Wraps [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///
-    /// # Capture
-    ///
-    /// As [`UsePoint::is_reached`].
-    ///
     /// # Errors
     ///
-    /// [`Error::Driver`] if a wait failed or the context was lost; [`Error::Forked`], without a wait.
+    /// [`Error::Driver`] if a wait failed at first or the context was lost: nothing runs any more either. [`Error::StillInUse`] if the
+    /// driver kept refusing, and [`Error::Forked`], without a wait.
     pub fn wait(&self) -> Result<()> {
         refuse_forked()?;
         let _relaxed = Relaxed::enter(self.stream.driver()).ok();
-        until_quiet(&self.stream, || self.mark.event().synchronize())
+        until_quiet(&self.stream, || self.mark.event().synchronize()).result()
     }
 }

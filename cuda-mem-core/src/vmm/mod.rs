@@ -9,8 +9,7 @@
 //! use cuda_mem_core::vmm::{self, Access, AddressRange, CreateOptions, PhysicalMemory};
 //! use cuda_mem_core::{DeviceBuffer, Driver, Stream, copy};
 //!
-//! let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-//! let device = driver.device(0)?;
+//! let device = Driver::over(cuda_mem_sim::table())?.device(0)?; // with a GPU: Driver::system()?
 //! let stream = Stream::new(&device.primary_context()?)?;
 //! let page = vmm::granularity(device)?;
 //!
@@ -52,6 +51,7 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
+mod location;
 mod physical;
 mod range;
 mod share;
@@ -59,10 +59,10 @@ mod shareable;
 
 use cuda_mem_sys::{CUmemAccess_flags, CUmemAllocationGranularity_flags};
 
-use crate::device::Device;
-use crate::driver::refuse_forked;
+use crate::driver::{Device, refuse_forked};
 use crate::error::{Result, call};
 
+pub use location::{AllocationType, MemoryLocation};
 pub use physical::{CreateOptions, PhysicalMemory};
 pub use range::AddressRange;
 pub use share::{FabricHandle, HandleTypes, MemoryProperties};
@@ -95,14 +95,6 @@ impl Access {
 ///
 /// Wraps [`cuMemGetAllocationGranularity`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html), with the minimum,
 /// once for each device.
-///
-/// # Capture
-///
-/// May be called while streams capture.
-///
-/// # Errors
-///
-/// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
 pub fn granularity(device: Device) -> Result<usize> {
     refuse_forked()?;
     device.driver().constants().granularity.get(device.as_raw(), || {

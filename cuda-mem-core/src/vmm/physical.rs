@@ -15,10 +15,8 @@ use cuda_mem_sys::{
 };
 
 use super::{HandleTypes, granularity};
-use crate::device::Device;
-use crate::driver::{Driver, refuse_forked};
+use crate::driver::{Device, Driver, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
-use crate::fork;
 
 /// What memory can do besides. The default is nothing.
 ///
@@ -47,14 +45,6 @@ impl CreateOptions {
     ///
     /// Wraps [`cuDeviceGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html): it is worth asking
     /// once.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn supported_by(device: Device) -> Result<Self> {
         Ok(Self {
             shareable: device.supports(
@@ -97,10 +87,6 @@ impl PhysicalMemory {
     /// New memory of a device. What is in it is undefined.
     ///
     /// Wraps [`cuMemCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Needs no context.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -169,10 +155,6 @@ impl PhysicalMemory {
     /// process.
     ///
     /// Wraps [`cuMemRelease`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Waits for nothing.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

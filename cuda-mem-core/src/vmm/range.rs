@@ -14,10 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cuda_mem_sys::{CUdeviceptr, CUmemAccessDesc_v1, CUmemLocation, CUmemLocationType};
 
 use super::{Access, PhysicalMemory, granularity};
-use crate::device::Device;
-use crate::driver::{Driver, refuse_forked};
+use crate::driver::{Device, Driver, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
-use crate::fork;
 
 /// Addresses of devices that are kept for mappings.
 ///
@@ -37,10 +35,6 @@ impl AddressRange {
     ///
     /// Wraps [`cuMemAddressReserve`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Needs no context. It
     /// costs no memory: 16 TiB are as good as 2 MiB.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -92,10 +86,6 @@ impl AddressRange {
     /// Wraps [`cuMemMap`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html), which maps handles as a whole. Not
     /// ordered with work of streams: the memory is there when this returns.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::NotGranular`] for the offset, [`Error::OutOfRange`], [`Error::ForeignContext`] for another driver's memory;
@@ -121,10 +111,6 @@ impl AddressRange {
     /// mappings. Not ordered with work of streams.
     ///
     /// Work that does what its device may no longer do faults.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -155,10 +141,6 @@ impl AddressRange {
     /// Wraps [`cuMemUnmap`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html), which waits for nothing, neither
     /// on the host nor on a device, and happens at once (seen on hardware).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::NotGranular`], [`Error::OutOfRange`]; [`Error::Driver`]: code 1 if a mapping reaches beyond the range;
@@ -182,10 +164,6 @@ impl AddressRange {
     ///
     /// Wraps [`cuMemAddressFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Dropped with something
     /// mapped, a range stays reserved, and the failure is [counted](Driver::release_failures).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -14,14 +14,11 @@ use std::ptr;
 use bitflags::bitflags;
 use cuda_mem_sys::{CUmemAllocationHandleType, CUmemAllocationProp_v1, CUresult};
 
+use super::MemoryLocation;
 use super::physical::without_fabric;
 use super::{AddressRange, PhysicalMemory, granularity};
-use crate::capture::Relaxed;
-use crate::device::Device;
-use crate::driver::refuse_forked;
+use crate::driver::{Device, Relaxed, opaque, refuse_forked};
 use crate::error::{Error, Result, call};
-use crate::opaque::opaque;
-use crate::raw_pool::MemoryLocation;
 
 const DESCRIPTOR: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -81,10 +78,6 @@ impl PhysicalMemory {
     /// # Ok::<(), cuda_mem_core::Error>(())
     /// ```
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`]: code 1 if the memory was not made [shareable](super::CreateOptions::shareable), which the type of
@@ -116,14 +109,6 @@ impl PhysicalMemory {
     /// assert_eq!(properties.handle_types, HandleTypes::empty());
     /// # Ok::<(), cuda_mem_core::Error>(())
     /// ```
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn properties(&self) -> Result<MemoryProperties> {
         refuse_forked()?;
         let mut raw = CUmemAllocationProp_v1::default();
@@ -164,10 +149,6 @@ impl PhysicalMemory {
     /// # Ok::<(), Error>(())
     /// ```
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::NotWhole`], [`Error::NotAsDeclared`], [`Error::NotGranular`]; [`Error::Driver`]: code 999 if the descriptor is no
@@ -189,10 +170,6 @@ impl PhysicalMemory {
     }
 
     /// As [`PhysicalMemory::import_posix_fd`], by a fabric handle.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -10,8 +10,7 @@ use std::os::fd::OwnedFd;
 
 use super::share::FABRIC;
 use super::{CreateOptions, FabricHandle, HandleTypes, PhysicalMemory};
-use crate::capture::Relaxed;
-use crate::device::Device;
+use crate::driver::{Device, Relaxed};
 use crate::error::{Error, Refused, Result, call};
 
 /// Memory that was made to be given to other processes.
@@ -20,8 +19,7 @@ use crate::error::{Error, Refused, Result, call};
 /// use cuda_mem_core::vmm::{self, CreateOptions, PhysicalMemory, ShareableMemory};
 /// use cuda_mem_core::{Driver, Error};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let device = driver.device(0)?;
+/// let device = Driver::over(cuda_mem_sim::table())?.device(0)?; // with a GPU: Driver::system()?
 /// let page = vmm::granularity(device)?;
 /// let memory = ShareableMemory::create(device, page, &CreateOptions::supported_by(device)?)?;
 /// let descriptor = memory.export_posix_fd()?; // to be sent over a Unix socket
@@ -41,10 +39,6 @@ pub struct ShareableMemory {
 impl ShareableMemory {
     /// New memory of a device that can be exported: [`PhysicalMemory::create`] with [`CreateOptions::shareable`] set.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// As [`PhysicalMemory::create`].
@@ -57,10 +51,6 @@ impl ShareableMemory {
 
     /// Memory that the driver says can be exported in any way. It does not say so of imported memory: what is to be passed on is
     /// the descriptor that came.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -83,10 +73,6 @@ impl ShareableMemory {
 
     /// A descriptor of the memory: [`PhysicalMemory::export_posix_fd`].
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::NotShareable`] if it was made for fabric handles alone, [`Error::Driver`], [`Error::Forked`].
@@ -99,10 +85,6 @@ impl ShareableMemory {
     ///
     /// Wraps [`cuMemExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html) with
     /// `CU_MEM_HANDLE_TYPE_FABRIC`.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

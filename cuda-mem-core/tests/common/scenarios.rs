@@ -56,7 +56,7 @@ pub(crate) const ALL: &[(&str, Scenario)] = &[
     ("scopes", scopes),
     ("staged slices", staged_slices),
     ("staged sources", staged_sources),
-    ("staged batches on two streams", staged_batches_on_two_streams),
+    ("staged batches on two streams", staged_copies_on_two_streams),
     ("releases during a capture", releases_during_a_capture),
     ("two devices", two_devices),
 ];
@@ -453,15 +453,17 @@ fn staged_sources(context: &Context) -> Result<()> {
     Ok(())
 }
 
-fn staged_batches_on_two_streams(context: &Context) -> Result<()> {
+fn staged_copies_on_two_streams(context: &Context) -> Result<()> {
     let (stager, one, two) = (stager(context)?, Stream::new(context)?, Stream::new(context)?);
     let bytes = pattern(20 * LEN, 14);
     let device = DeviceBuffer::<u8>::zeroed(&one, bytes.len())?;
     let (first, second) = (&bytes[..9 * LEN], &bytes[10 * LEN..]);
     let (start, end) = (device.range(..9 * LEN)?, device.range(10 * LEN..)?);
-    stager.upload_batch(&one, &[(first, start), (second, end)])?;
+    stager.upload(&one, first, &start)?;
+    stager.upload(&one, second, &end)?;
     let (mut left, mut right) = (vec![0; first.len()], vec![0; second.len()]);
-    stager.download_batch(&two, &mut [(start, &mut left), (end, &mut right)])?;
+    stager.download(&two, &start, &mut left)?;
+    stager.download(&two, &end, &mut right)?;
     assert!(left == first && right == second);
     // Dropped before the buffer's streams, which still have the last of its copies.
     stager.upload(&one, first, &start)?;

@@ -49,8 +49,6 @@ fn calls_that_would_put_memory_into_a_graph_are_refused_and_the_capture_goes_on(
             ),
             ("Stager::upload", stager.upload(&stream, &bytes, &whole)),
             ("Stager::download", stager.download(&stream, &whole, &mut target)),
-            ("Stager::upload_batch", stager.upload_batch(&stream, &[(&bytes, whole)])),
-            ("Stager::download_batch", stager.download_batch(&stream, &mut [(whole, &mut target)])),
             ("Stager::upload_file", stager.upload_file(&stream, &file.open(), 0, &whole)),
             ("Stager::upload_from", stager.upload_from(&stream, &mut &bytes[..], &whole)),
             ("copy_from", whole.copy_from(&stream, &whole)),

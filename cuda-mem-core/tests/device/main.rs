@@ -26,6 +26,7 @@ mod pinned;
 mod pointers;
 mod populated;
 mod process;
+mod ranges;
 mod raw_pins;
 mod registered;
 mod scopes;

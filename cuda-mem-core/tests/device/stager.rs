@@ -2,7 +2,7 @@
 
 use cuda_mem_core::copy::Stager;
 use cuda_mem_core::host::{CancelToken, RegisterFlags, Registered};
-use cuda_mem_core::{DeviceBuffer, DeviceRange, Error, Stream};
+use cuda_mem_core::{DeviceBuffer, Error, Stream};
 
 use crate::common::gate::Gate;
 use crate::common::kernels::Kernels;
@@ -115,50 +115,7 @@ fn a_download_sees_what_other_streams_wrote_before() {
 }
 
 #[test]
-fn a_batch_is_copied_piece_by_piece_in_order() {
-    let world = World::new();
-    let (stager, stream) = (small(&world), &world.stream);
-    let bytes = pattern(20 * SLOT, 3);
-    let device = DeviceBuffer::<u8>::zeroed(stream, bytes.len()).unwrap();
-    let mut expected = vec![0; bytes.len()];
-    // Many small pieces, in places that are neighbours and others that are not, one longer than a slot, one empty, and one that
-    // lies over an earlier one.
-    let mut places = (0..300).map(|piece| (piece * 331, piece * 400..piece * 400 + 100)).collect::<Vec<_>>();
-    places.extend((0..50).map(|piece| (piece * 17, 130_000 + piece * 64..130_000 + (piece + 1) * 64)));
-    places.extend([(5, 200_000..200_000 + 3 * SLOT + 1), (9, 0..0), (77, 50..90)]);
-    let mut pieces = Vec::<(&[u8], DeviceRange<'_, u8>)>::new();
-    for (from, to) in &places {
-        let source = &bytes[*from..from + to.len()];
-        pieces.push((source, device.range(to.clone()).unwrap()));
-        expected[to.clone()].copy_from_slice(source);
-    }
-    stager.upload_batch(stream, &pieces).unwrap();
-    let after = device.to_vec(stream).unwrap();
-    record!("uploaded", &after);
-    assert!(after == expected);
-
-    let mut targets = places.iter().map(|(_, to)| vec![0; to.len()]).collect::<Vec<_>>();
-    let mut pieces = targets
-        .iter_mut()
-        .zip(&places)
-        .map(|(target, (_, from))| (device.range(from.clone()).unwrap(), target.as_mut_slice()))
-        .collect::<Vec<_>>();
-    stager.download_batch(stream, &mut pieces).unwrap();
-    for (target, (_, from)) in targets.iter().zip(&places) {
-        assert!(*target == expected[from.clone()], "{from:?}");
-    }
-    stager.upload_batch::<u8>(stream, &[]).unwrap();
-    stager.download_batch::<u8>(stream, &mut []).unwrap();
-}
-
-/// Has copies of a stream that is held up fill the ring.
-fn fill_ring(stager: &Stager, held: &Stream, device: &DeviceBuffer<u8>) {
-    let range = device.range(..SLOTS * SLOT).unwrap();
-    stager.upload(held, &pattern(SLOTS * SLOT, 9), &range).unwrap();
-}
-
-#[test]
-fn of_pieces_that_lie_over_each_other_the_last_one_stays() {
+fn of_copies_that_lie_over_each_other_the_last_one_stays() {
     let world = World::new();
     let (stager, stream, held) = (small(&world), world.new_stream(), world.new_stream());
     let len = 9 * SLOT;
@@ -175,20 +132,27 @@ fn of_pieces_that_lie_over_each_other_the_last_one_stays() {
     let places =
         places.chain([(0, 1000..1500), (9, 1000..1500), (3, 700..700 + 4 * SLOT)]).collect::<Vec<_>>();
     let mut expected = vec![0; len];
-    let mut pieces = Vec::<(&[u8], DeviceRange<'_, u8>)>::new();
-    for (from, to) in &places {
-        let source = &bytes[*from..from + to.len()];
-        pieces.push((source, device.range(to.clone()).unwrap()));
-        expected[to.clone()].copy_from_slice(source);
-    }
-    stager.upload_batch(&stream, &pieces).unwrap();
+    let upload_all = |expected: &mut [u8]| {
+        for (from, to) in &places {
+            let source = &bytes[*from..from + to.len()];
+            stager.upload(&stream, source, &device.range(to.clone()).unwrap()).unwrap();
+            expected[to.clone()].copy_from_slice(source);
+        }
+    };
+    upload_all(&mut expected);
     assert!(device.to_vec(&stream).unwrap() == expected, "through the ring");
     device.whole().fill_bytes(&stream, 0).unwrap();
     let gate = Gate::before(&held);
     fill_ring(&stager, &held, &other);
-    stager.upload_batch(&stream, &pieces).unwrap();
+    upload_all(&mut expected);
     assert!(device.to_vec(&stream).unwrap() == expected, "past the ring");
     gate.open();
+}
+
+/// Has copies of a stream that is held up fill the ring.
+fn fill_ring(stager: &Stager, held: &Stream, device: &DeviceBuffer<u8>) {
+    let range = device.range(..SLOTS * SLOT).unwrap();
+    stager.upload(held, &pattern(SLOTS * SLOT, 9), &range).unwrap();
 }
 
 #[test]
@@ -218,9 +182,6 @@ fn what_does_not_fit_is_refused_before_anything_is_copied() {
     };
     mismatch(stager.upload(stream, &bytes, &whole));
     mismatch(stager.download(stream, &whole, &mut bytes.clone()));
-    let half = device.range(..2 * SLOT).unwrap();
-    mismatch(stager.upload_batch(stream, &[(&bytes[..2 * SLOT], half), (&bytes[..3], half)]));
-    mismatch(stager.download_batch(stream, &mut [(half, &mut bytes.clone())]));
     assert!(device.to_vec(stream).unwrap() == vec![0; 4 * SLOT]);
     for (builder, name) in [
         (Stager::builder(&world.context).threads(0), "threads is 0; accepted are 1 to"),

@@ -68,7 +68,8 @@ fn a_legacy_handle_is_passed_on() {
         let world = World::new();
         let memory = DeviceAllocation::new(&world.context, LEN + 5000).unwrap();
         upload(&world.stream, memory.as_raw() + 5000, &pattern(LEN, 40));
-        let handle = memory.handle(5000..5000 + LEN).unwrap();
+        // SAFETY: the memory stays until the peer has closed what it opened.
+        let handle = unsafe { memory.handle(5000..5000 + LEN) }.unwrap();
         begin(cast, &pattern(LEN, 40), &encode(&handle), &[]);
     });
 }

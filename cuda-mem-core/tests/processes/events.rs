@@ -46,7 +46,8 @@ fn an_event_orders_the_work_of_two_processes() {
         }
         stream.record(event.event()).unwrap();
         let consumer = cast.start("consumer");
-        consumer.send(&encode(&memory.handle(0..LEN).unwrap()), &[]);
+        // SAFETY: the memory stays until the peer has closed what it opened.
+        consumer.send(&encode(&unsafe { memory.handle(0..LEN) }.unwrap()), &[]);
         consumer.send(event.handle().unwrap().as_bytes(), &[]);
         assert_eq!(consumer.receive().bytes, b"waiting");
         gate.open();

@@ -51,7 +51,8 @@ fn a_part_of_an_allocation_is_the_same_bytes_in_another_process() {
         let mut bytes = pattern(memory.bytes(), 1);
         upload(&world.stream, memory.as_raw(), &bytes);
         let reader = cast.start("reader");
-        reader.send(&encode(&memory.handle(PART).unwrap()), &[]);
+        // SAFETY: the memory stays until the peer has closed what it opened.
+        reader.send(&encode(&unsafe { memory.handle(PART) }.unwrap()), &[]);
         assert_eq!(reader.receive().words(), [checksum(&bytes[PART])]);
         assert_eq!(reader.receive().bytes, b"written");
         bytes[PART].copy_from_slice(&pattern(PART.len(), 2));
@@ -73,7 +74,8 @@ fn handles_that_mean_nothing_are_refused() {
     let world = World::new();
     let open = |handle: &MemoryHandle| OpenedMemory::open(&world.context, handle);
     let memory = DeviceAllocation::new(&world.context, 1).unwrap();
-    let own = open(&memory.handle(0..1).unwrap());
+    // SAFETY: the memory stays until the peer has closed what it opened.
+    let own = open(&unsafe { memory.handle(0..1) }.unwrap());
     record!("of this process", &own);
     expect_code(own, 201);
     let zeros = open(&MemoryHandle::from_parts([0; 64], 0, 1));
@@ -81,7 +83,8 @@ fn handles_that_mean_nothing_are_refused() {
     expect_code(zeros, 1);
     #[expect(clippy::reversed_empty_ranges, reason = "is what is refused")]
     for range in [0..memory.bytes() + 1, 2..1] {
-        assert!(matches!(memory.handle(range), Err(Error::OutOfRange { .. })));
+        // SAFETY: the memory stays until the peer has closed what it opened.
+        assert!(matches!(unsafe { memory.handle(range) }, Err(Error::OutOfRange { .. })));
     }
     // SAFETY: nobody is given these handles.
     let of = |context: &Context, address| unsafe { MemoryHandle::of_address(context, address, 1) };
@@ -106,7 +109,8 @@ fn what_was_freed_cannot_be_opened() {
         let world = World::new();
         let memory = DeviceAllocation::new(&world.context, 1).unwrap();
         let reader = cast.start("reader");
-        reader.send(&encode(&memory.handle(0..100).unwrap()), &[]);
+        // SAFETY: the memory stays until the peer has closed what it opened.
+        reader.send(&encode(&unsafe { memory.handle(0..100) }.unwrap()), &[]);
         memory.close().unwrap();
         reader.send(b"freed", &[]);
         reader.finish();

@@ -221,7 +221,8 @@ fn another_device_of_another_process_reaches_the_memory() {
         let second = cast.start("second");
         let descriptor = memory.export_posix_fd().unwrap();
         second.send(&(memory.memory().bytes() as u64).to_le_bytes(), &[descriptor.as_fd()]);
-        second.send(&encode(&legacy.handle(0..4000).unwrap()), &[]);
+        // SAFETY: the memory stays until the peer has closed what it opened.
+        second.send(&encode(&unsafe { legacy.handle(0..4000) }.unwrap()), &[]);
         second.finish();
         for address in [mapped.address(), legacy.as_raw()] {
             assert_eq!(download(&world.stream, address, 4000), [8, 0, 0, 0].repeat(1000));

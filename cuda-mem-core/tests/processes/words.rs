@@ -62,7 +62,8 @@ fn a_word_orders_the_work_of_two_processes() {
         upload(&stream, memory.as_raw(), &pattern(LEN, 99));
         let consumer = cast.start("consumer");
         consumer.send(b"words", &[words.as_fd()]);
-        consumer.send(&encode(&memory.handle(0..LEN).unwrap()), &[]);
+        // SAFETY: the memory stays until the peer has closed what it opened.
+        consumer.send(&encode(&unsafe { memory.handle(0..LEN) }.unwrap()), &[]);
         for round in 0..20u8 {
             let bytes = DeviceBuffer::from_slice(&stream, &pattern(LEN, round)).unwrap();
             let gate = Gate::before(&stream);

@@ -19,14 +19,12 @@ fn the_number_of_a_fence_that_was_refused_is_no_other_s() {
     let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
     let (line, stream) = (FenceLine::new(&context).unwrap(), Stream::new(&context).unwrap());
     sim.fail_call("cuStreamWriteValue64", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-    let mut next = None;
-    let refused = line.record_announced(&stream, |generation| {
-        let (line, stream) = (line.clone(), stream.clone());
-        next = Some((generation, thread::spawn(move || line.record(&stream))));
-        true
-    });
+    let mut reserved = line.reserve().unwrap();
+    let generation = reserved.announce();
+    let other = (line.clone(), stream.clone());
+    let next = thread::spawn(move || other.0.record(&other.1));
+    let refused = reserved.record(&stream);
     assert!(matches!(refused, Err(Error::Driver(_))), "{refused:?}");
-    let (generation, next) = next.unwrap();
     let next = next.join().unwrap();
     assert!(matches!(next, Err(Error::Poisoned)), "{next:?}");
     assert!(matches!(line.fence(generation).unwrap().is_complete(), Err(Error::Poisoned)));
@@ -38,7 +36,7 @@ fn a_fence_that_was_refused_and_nobody_told_of_leaves_its_line() {
     let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
     let (line, stream) = (FenceLine::new(&context).unwrap(), Stream::new(&context).unwrap());
     sim.fail_call("cuStreamWriteValue64", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-    line.record_announced(&stream, |_| false).unwrap_err();
+    line.record(&stream).unwrap_err();
     let fence = line.record(&stream).unwrap();
     stream.synchronize().unwrap();
     assert!(fence.is_complete().unwrap());

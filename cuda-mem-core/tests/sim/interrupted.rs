@@ -6,7 +6,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cuda_mem_core::sys::{CUevent, CUresult, CUstream, Table};
+use cuda_mem_core::sys::{CUdeviceptr, CUevent, CUresult, CUstream, Table};
 use cuda_mem_core::{Context, Driver, Stream};
 use cuda_mem_sim::{Builder, Sim};
 
@@ -31,6 +31,9 @@ static BEFORE_WAIT: Mutex<Option<Meanwhile>> = Mutex::new(None);
 /// What is to be done once, after the driver has had a stream record an event.
 static BEHIND_RECORD: Mutex<Option<Meanwhile>> = Mutex::new(None);
 
+/// What is to be done once, before the driver copies from a device.
+static BEFORE_COPY: Mutex<Option<Meanwhile>> = Mutex::new(None);
+
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -45,6 +48,11 @@ pub(crate) fn meanwhile(todo: impl FnOnce() + Send + 'static) {
 /// Has something done before the driver has a stream wait for an event, once.
 pub(crate) fn before_wait(todo: impl FnOnce() + Send + 'static) {
     *lock(&BEFORE_WAIT) = Some(Box::new(todo));
+}
+
+/// Has something done before the driver copies from a device, once.
+pub(crate) fn before_copy(todo: impl FnOnce() + Send + 'static) {
+    *lock(&BEFORE_COPY) = Some(Box::new(todo));
 }
 
 /// As [`meanwhile`]: the owner of a stream has it capture.
@@ -92,6 +100,21 @@ unsafe extern "C" fn wait(stream: CUstream, event: CUevent, flags: c_uint) -> CU
     unsafe { table.cuStreamWaitEvent().expect("cuStreamWaitEvent")(stream, event, flags) }
 }
 
+unsafe extern "C" fn copy(
+    target: *mut c_void,
+    source: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> CUresult {
+    let todo = lock(&BEFORE_COPY).take();
+    if let Some(todo) = todo {
+        todo();
+    }
+    let table = lock(&SIM).expect("a simulator").table();
+    // SAFETY: the caller's memory and stream.
+    unsafe { table.cuMemcpyDtoHAsync().expect("cuMemcpyDtoHAsync")(target, source, bytes, stream) }
+}
+
 unsafe extern "C" fn record(event: CUevent, stream: CUstream) -> CUresult {
     // SAFETY: the caller's event and stream.
     let result = unsafe { table().cuEventRecord().expect("cuEventRecord")(event, stream) };
@@ -122,6 +145,7 @@ pub(crate) fn interrupted(builder: Builder, test: impl FnOnce(&'static Sim, &Con
         b"cuStreamQuery" => query as *const _,
         b"cuStreamSynchronize" => synchronize as *const _,
         b"cuStreamWaitEvent" => wait as *const _,
+        b"cuMemcpyDtoHAsync_v2" => copy as *const _,
         b"cuEventRecord" => record as *const _,
         b"cuMemHostUnregister" => unregister as *const _,
         _ => sim.symbol(symbol),

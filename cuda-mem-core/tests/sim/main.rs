@@ -26,6 +26,10 @@
 //! | B2 | asynchronous copies of borrowed memory; uninitialised pinned memory | `holes_values::b2_*`, `ui/b2_*` |
 //! | O1 | a registration that outlives its memory | `holes_registration::o1_*`, `ui/o1_*` |
 //! | E1 | a registration that failed is undone; one that was undone is undone again | `holes_registration::e1_*` |
+//! | D1 | two tables of one library are two drivers with books of their own | `holes_drivers::d1_*` |
+//! | D2 | memory comes back because the driver refused to wait for it | `holes_quiet::d2_*` |
+//! | D3 | a stream is drawn into a capture between the check and the call | `holes_capture::d3_*` |
+//! | D4 | a value of a later driver is larger than its place | `holes_drivers::d4_*` |
 //! | S1 | a panic skips the wait for copies of borrowed memory | `holes_order::s1_*` |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::print_stdout, reason = "figures that a test was asked to show")]
@@ -42,7 +46,9 @@ mod errors;
 mod fences;
 mod fork;
 mod holes_capture;
+mod holes_drivers;
 mod holes_order;
+mod holes_quiet;
 mod holes_registration;
 mod holes_values;
 mod idle;

@@ -92,7 +92,8 @@ pub(crate) fn measure_driver(lead: &Lead, request: &Request) -> Outcome {
             let memory = DeviceAllocation::new(&side.context, bytes.max(LEN))?;
             side.write(memory.on(&side.stream)?.address(), round)?;
             side.stream.synchronize()?;
-            side.table.put(memory.handle(0..memory.bytes())?.base())?;
+            // SAFETY: the memory stays until the peer has closed what it opened.
+            side.table.put(unsafe { memory.handle(0..memory.bytes()) }?.base())?;
             // Its memory must outlive every mapping of it.
             kept.push(memory);
             taken.push(mapped(side, round as u64)?);

@@ -165,9 +165,15 @@ impl Words {
         let number = lock(&self.own).of(stream).ok_or(Error::NoLinesLeft { lines: wire::LINES })?;
         let line = page.line(self.slot(self.side, number))?;
         let mut is_told = false;
-        let recorded = line.record_announced(stream, |generation| {
-            is_told = announce(Point { line: number, generation });
-            is_told
+        let recorded = line.reserve().and_then(|mut reserved| {
+            if stream.is_capturing()? {
+                return Err(core::Error::Capturing { call: "FenceLine::record" });
+            }
+            is_told = announce(Point { line: number, generation: reserved.announce() });
+            if !is_told {
+                reserved.withdraw();
+            }
+            reserved.record(stream)
         });
         if recorded.is_err() && is_told {
             self.give_up(number, &page);

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use cuda_mem_core::{Stream, StreamId, UsePoint, Uses};
+use cuda_mem_core::{Error, Stream, StreamId, UsePoint, Uses};
 
 use super::block::FreeBlock;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock, try_lock};
@@ -50,9 +50,15 @@ impl Pending {
         let mut drained = Vec::new();
         let queues = std::mem::take(&mut *lock(&self.queues));
         for (point, share) in queues.values().flat_map(|queue| queue.take_all()) {
-            // Whatever a wait says: nothing of it runs any more.
-            let _ = point.wait();
-            drained.extend(self.give_up(share));
+            match point.wait() {
+                Err(error @ Error::StillInUse { .. }) => {
+                    // Leaked, and its segment with it.
+                    std::mem::forget(share);
+                    point.stream().context().driver().report_release_failure(&error);
+                }
+                // Whatever else a wait says: nothing of it runs any more.
+                _ => drained.extend(self.give_up(share)),
+            }
         }
         let unmarked = std::mem::take(&mut *lock(&self.unmarked));
         self.waiting.fetch_sub(unmarked.len(), Ordering::Release);

@@ -268,3 +268,25 @@ fn a_process_may_end_with_everything_alive() {
     allocator.allocate(300_000).unwrap().record_stream(&stream).unwrap();
     ALIVE.lock().unwrap().push((allocator, block));
 }
+
+/// The last handle goes while a stream uses a block, and the driver refuses to wait for it: the memory is leaked, and counted.
+#[test]
+fn a_block_that_cannot_be_waited_for_is_not_given_back() {
+    let sim = Sim::builder().record(true).build();
+    let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    context.driver().set_patience(Duration::ZERO);
+    let (allocator, stream) = (allocator(&context), Stream::new(&context).unwrap());
+    let block = allocator.allocate(100_000).unwrap();
+    let gate = Gate::before(&stream);
+    block.record_stream(&stream).unwrap();
+    drop(block);
+    for function in ["cuEventSynchronize", "cuStreamSynchronize"] {
+        sim.fail_call(function, 1, CUresult::CUDA_ERROR_OPERATING_SYSTEM);
+    }
+    drop(allocator);
+    assert_eq!(context.driver().release_failures(), 1);
+    assert_eq!(sim.log().count("cuMemFreeHost") + sim.log().count("cuMemHostUnregister"), 0);
+    gate.open();
+    stream.synchronize().unwrap();
+    assert!(sim.misuse().is_empty(), "{:?}", sim.misuse());
+}

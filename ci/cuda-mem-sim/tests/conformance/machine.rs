@@ -30,7 +30,7 @@ impl Machine {
     }
 
     pub(crate) fn real() -> Self {
-        Self::begin(Box::leak(Box::new(Table::system().expect("a driver"))), None)
+        Self::begin(Table::system().expect("a driver"), None)
     }
 
     fn begin(table: &'static Table, sim: Option<Sim>) -> Self {

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::PoisonError;
 
 use super::primitive::{Arc, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, look};
-use crate::fork;
+use crate::driver::fork;
 
 /// The slots of one ring. `W` is what a thread needs to know to copy a part.
 pub(super) struct Board<W> {

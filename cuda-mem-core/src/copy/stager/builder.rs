@@ -11,8 +11,7 @@ use super::tuning::{
     PAGE, SLOT_BYTES, SLOT_BYTES_ACCEPTED, SLOTS, SLOTS_ACCEPTED, THREADS, THREADS_ACCEPTED,
 };
 use super::{Inner, Stager, copy_parts};
-use crate::context::Context;
-use crate::driver::refuse_forked;
+use crate::driver::{Context, refuse_forked};
 use crate::error::{Error, Result};
 
 /// How many threads a [`Stager`] has, and how large its ring is. From [`Stager::builder`].
@@ -20,8 +19,7 @@ use crate::error::{Error, Result};
 /// ```
 /// use cuda_mem_core::{Driver, copy::Stager};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let stager = Stager::builder(&context).threads(4).slots(4).slot_bytes(1 << 20).build()?;
 /// assert_eq!((stager.threads(), stager.slots(), stager.slot_bytes()), (4, 4, 1 << 20));
 /// # Ok::<(), cuda_mem_core::Error>(())
@@ -63,10 +61,6 @@ impl<'c> StagerBuilder<'c> {
     /// Allocates the ring and starts the threads.
     ///
     /// Wraps [`cuMemHostAlloc`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -12,20 +12,19 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::board::Posted;
-use super::line::{Line, Piece};
 use super::patience::Patience;
 use super::ring::{Flight, Ring, Waited};
 use super::task::{Host, Task};
 use super::tuning::{chunk, part};
 use super::way::Way;
 use crate::buffer::DeviceBytes;
-use crate::capture::Relaxed;
+use crate::driver::Relaxed;
 use crate::error::{Error, Result};
 
 /// A copy to the host.
 pub(super) struct Download<'s> {
     pub(super) way: Way<'s>,
-    pub(super) sources: Line<DeviceBytes<'s>>,
+    pub(super) source: DeviceBytes<'s>,
 }
 
 /// The slots that the link fills for this copy. Dropped, they are left to the ring.
@@ -49,7 +48,7 @@ impl Download<'_> {
     ///
     /// `host` must be a target with as many bytes as the sources, which nobody else touches until this returns or unwinds.
     pub(super) unsafe fn run(&self, host: &Arc<Host>) -> Result<()> {
-        let (Way { ring, stream, threads, .. }, total) = (self.way, self.sources.len());
+        let (Way { ring, stream, threads, .. }, total) = (self.way, self.source.len());
         let mut place = ring.place();
         let mut posted = VecDeque::<(Posted<Task>, Range<usize>)>::new();
         let mut flying = Flights { ring, flights: VecDeque::new() };
@@ -59,7 +58,7 @@ impl Download<'_> {
             let len = chunk(*asked, total.saturating_sub(*asked), ring.slot_bytes());
             let range = *asked..asked.saturating_add(len);
             *asked = range.end;
-            let flight = ring.fetch(slot, stream, &self.sources, range.clone())?;
+            let flight = ring.fetch(slot, stream, &self.source, range.clone())?;
             flying.flights.push_back((flight, range));
             Ok(())
         };
@@ -112,17 +111,13 @@ impl Download<'_> {
     /// As [`Download::run`].
     unsafe fn straight(&self, host: &Host, range: Range<usize>) -> Result<()> {
         let stream = self.way.stream;
-        let Host::Target(line) = host else { return Err(Error::ReadOnly) };
+        let Host::Target(bytes) = host else { return Err(Error::ReadOnly) };
         // The wait below would fail captures of others.
         let _relaxed = Relaxed::enter(stream.driver())?;
         stream.refuse_capturing("Stager::download")?;
-        for (at, target) in line.over(range.clone()) {
-            let start = range.start.saturating_add(at);
-            for (at, piece) in self.sources.over(start..start.saturating_add(target.len())) {
-                // SAFETY: as many bytes of a target that nobody else touches; the wait ends the copy's use of them.
-                unsafe { piece.download(stream, target.address().wrapping_add(at)) }.wait(stream)?;
-            }
-        }
-        Ok(())
+        let target = bytes.address(range.start);
+        // SAFETY: as many bytes of a target that nobody else touches; the wait ends the copy's use of them.
+        let copied = unsafe { self.source.part(range).download(stream, target) };
+        copied.wait(stream).or_abort("Stager::download")
     }
 }

@@ -6,7 +6,6 @@
 //! - `board`: who may touch which slot and which part of it. It knows no memory, and has models for loom.
 //! - `ring`: the memory, and the copies of the link.
 //! - `task`, `pool`: what the threads do, and the threads.
-//! - `line`: batches as if they were one slice.
 //! - `upload`, `download`: the two directions.
 //! - `tuning`: every figure that was chosen.
 //!
@@ -19,7 +18,6 @@
 mod board;
 mod builder;
 mod download;
-mod line;
 mod past_cache;
 mod patience;
 mod pool;
@@ -40,16 +38,14 @@ pub use builder::StagerBuilder;
 
 use self::board::Board;
 use self::download::Download;
-use self::line::{HostBytes, Line};
 use self::pool::Pool;
 use self::ring::Ring;
-use self::task::{Host, Task};
+use self::task::{Host, HostBytes, Task};
 use self::tuning::STRAIGHT;
 use self::upload::Upload;
 use self::way::Way;
 use crate::buffer::{DeviceBytes, DeviceRange, expect_equal};
-use crate::context::Context;
-use crate::driver::refuse_forked;
+use crate::driver::{Context, refuse_forked};
 use crate::element::DeviceCopy;
 use crate::error::{Error, Result};
 use crate::host::CancelToken;
@@ -70,8 +66,7 @@ use crate::stream::Stream;
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream, copy::Stager};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let stream = Stream::new(&context)?;
 /// let stager = Stager::new(&context)?;
 ///
@@ -107,10 +102,6 @@ fn copy_parts(board: &Board<Task>) {
 impl Stager {
     /// A stager with the usual number of threads and slots: 9 threads, or as many as the machine has
     /// processors, and 8 slots of 4 MiB.
-    ///
-    /// # Capture
-    ///
-    /// As [`StagerBuilder::build`].
     ///
     /// # Errors
     ///
@@ -154,10 +145,6 @@ impl Stager {
     /// work on it sees the bytes, and uses of the buffer on other streams wait for them. The host waits for the stream only where
     /// the ring is full; up to 64 KiB it does what [`DeviceRange::copy_from_slice`] does.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures. May be called while other streams do.
-    ///
     /// # Errors
     ///
     /// [`Error::LengthMismatch`], [`Error::ForeignContext`] for another driver's stream, those of
@@ -176,7 +163,7 @@ impl Stager {
             return target.copy_from_slice(stream, source);
         }
         // SAFETY: the source is borrowed for this call.
-        unsafe { self.gather(stream, "Stager::upload", [host_bytes(source)], [target.bytes()]) }
+        unsafe { self.upload_bytes(stream, host_bytes(source), target.bytes()) }
     }
 
     /// Copies `source` to `target`, which must have as many elements. Returns when the bytes are there.
@@ -184,10 +171,6 @@ impl Stager {
     /// Wraps [`cuMemcpyDtoHAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`, and
     /// waits for what the stream was given before. Pages of `target` that were never touched are faulted in by all threads
     /// together.
-    ///
-    /// # Capture
-    ///
-    /// As [`Stager::upload`].
     ///
     /// # Errors
     ///
@@ -205,76 +188,7 @@ impl Stager {
             return source.copy_to_slice(stream, target);
         }
         // SAFETY: the target is borrowed mutably for this call, and its elements take any bytes.
-        unsafe { self.scatter(stream, [source.bytes()], [host_bytes_mut(target)]) }
-    }
-
-    /// Copies many slices, each to its range, in this order. Returns when all slices may be used again.
-    ///
-    /// Small pieces share slots of the ring. Each takes a copy of the link, but neighbours on the device are one. Where ranges
-    /// overlap, the later piece stays.
-    ///
-    /// Wraps [`cuMemcpyHtoDAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`, as
-    /// [`Stager::upload`] is.
-    ///
-    /// ```
-    /// use cuda_mem_core::{DeviceBuffer, Driver, Stream, copy::Stager};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let stream = Stream::new(&context)?;
-    /// let stager = Stager::new(&context)?;
-    /// let device = DeviceBuffer::<u8>::zeroed(&stream, 10)?;
-    /// stager.upload_batch(&stream, &[(&[1, 2], device.range(3..5)?), (&[3], device.range(7..8)?)])?;
-    /// assert_eq!(device.to_vec(&stream)?, [0, 0, 0, 1, 2, 0, 0, 3, 0, 0]);
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
-    ///
-    /// # Capture
-    ///
-    /// As [`Stager::upload`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Stager::upload`]; and [`Error::TooLarge`] if the pieces are longer than an address space. Before the first copy,
-    /// [`Error::LengthMismatch`] of any pair.
-    pub fn upload_batch<T: DeviceCopy>(
-        &self,
-        stream: &Stream,
-        pieces: &[(&[T], DeviceRange<'_, T>)],
-    ) -> Result<()> {
-        for (source, target) in pieces {
-            expect_equal(size_of_val(*source), target.size_bytes())?;
-        }
-        let sources = pieces.iter().map(|(source, _)| host_bytes(source));
-        let targets = pieces.iter().map(|(_, target)| target.bytes());
-        // SAFETY: the sources are borrowed for this call, and as long as their targets.
-        unsafe { self.gather(stream, "Stager::upload_batch", sources, targets) }
-    }
-
-    /// Copies many ranges, each to its slice. Returns when all bytes are there.
-    ///
-    /// Wraps [`cuMemcpyDtoHAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`, as
-    /// [`Stager::download`] is.
-    ///
-    /// # Capture
-    ///
-    /// As [`Stager::upload`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Stager::upload_batch`].
-    pub fn download_batch<T: DeviceCopy>(
-        &self,
-        stream: &Stream,
-        pieces: &mut [(DeviceRange<'_, T>, &mut [T])],
-    ) -> Result<()> {
-        for (source, target) in &*pieces {
-            expect_equal(source.size_bytes(), size_of_val(&**target))?;
-        }
-        let sources = pieces.iter().map(|(source, _)| source.bytes()).collect::<Vec<_>>();
-        let targets = pieces.iter_mut().map(|(_, target)| host_bytes_mut(target));
-        // SAFETY: the targets are borrowed mutably for this call, are as long as their sources, and take any bytes.
-        unsafe { self.scatter(stream, sources, targets) }
+        unsafe { self.download_bytes(stream, source.bytes(), host_bytes_mut(target)) }
     }
 
     /// Copies the file's bytes from `offset` on, as many as `target` has. Returns when they are read.
@@ -296,10 +210,6 @@ impl Stager {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// # Capture
-    ///
-    /// As [`Stager::upload`].
-    ///
     /// # Errors
     ///
     /// As [`Stager::upload`]; and [`Error::Source`] if the file cannot be read or ends too early, with the first byte that is
@@ -312,7 +222,7 @@ impl Stager {
         target: &DeviceRange<'_, u8>,
     ) -> Result<()> {
         let way = self.begin(stream, "Stager::upload_file")?;
-        let upload = Upload { way, targets: line([target.bytes()])? };
+        let upload = Upload { way, target: target.bytes() };
         let host = Host::File { descriptor: file.as_raw_fd(), offset };
         // SAFETY: the file is borrowed for this call, and so open.
         unsafe { upload.run(&Arc::new(host)) }
@@ -322,10 +232,6 @@ impl Stager {
     ///
     /// The calling thread reads, straight into the ring, while the link copies what was read before. Ordered on `stream`, as
     /// [`Stager::upload`] is. What `source` finds in the memory that it is given is left from other copies.
-    ///
-    /// # Capture
-    ///
-    /// As [`Stager::upload`].
     ///
     /// # Errors
     ///
@@ -337,38 +243,35 @@ impl Stager {
         target: &DeviceRange<'_, u8>,
     ) -> Result<()> {
         let way = self.begin(stream, "Stager::upload_from")?;
-        Upload { way, targets: line([target.bytes()])? }.read(source)
+        Upload { way, target: target.bytes() }.read(source)
     }
 
     /// # Safety
     ///
-    /// The sources must be as long as the targets, and readable until this returns or unwinds.
-    unsafe fn gather<'s>(
+    /// The source must be as long as the target, and readable until this returns or unwinds.
+    unsafe fn upload_bytes<'s>(
         &'s self,
         stream: &'s Stream,
-        call: &'static str,
-        sources: impl IntoIterator<Item = HostBytes>,
-        targets: impl IntoIterator<Item = DeviceBytes<'s>>,
+        source: HostBytes,
+        target: DeviceBytes<'s>,
     ) -> Result<()> {
-        let upload = Upload { way: self.begin(stream, call)?, targets: line(targets)? };
-        let host = Arc::new(Host::Source(line(sources)?));
+        let upload = Upload { way: self.begin(stream, "Stager::upload")?, target };
         // SAFETY: the caller's promise.
-        unsafe { upload.run(&host) }
+        unsafe { upload.run(&Arc::new(Host::Source(source))) }
     }
 
     /// # Safety
     ///
-    /// The targets must be as long as the sources, and nobody else may touch them until this returns or unwinds.
-    unsafe fn scatter<'s>(
+    /// The target must be as long as the source, and nobody else may touch it until this returns or unwinds.
+    unsafe fn download_bytes<'s>(
         &'s self,
         stream: &'s Stream,
-        sources: impl IntoIterator<Item = DeviceBytes<'s>>,
-        targets: impl IntoIterator<Item = HostBytes>,
+        source: DeviceBytes<'s>,
+        target: HostBytes,
     ) -> Result<()> {
-        let download = Download { way: self.begin(stream, "Stager::download")?, sources: line(sources)? };
-        let host = Arc::new(Host::Target(line(targets)?));
+        let download = Download { way: self.begin(stream, "Stager::download")?, source };
         // SAFETY: the caller's promise.
-        unsafe { download.run(&host) }
+        unsafe { download.run(&Arc::new(Host::Target(target))) }
     }
 
     /// What every copy begins with.
@@ -381,10 +284,6 @@ impl Stager {
         stream.refuse_capturing(call)?;
         Ok(Way { ring, stream, cancel: self.cancel.as_ref(), threads: self.threads() })
     }
-}
-
-fn line<P: line::Piece>(pieces: impl IntoIterator<Item = P>) -> Result<Line<P>> {
-    Line::new(pieces).ok_or(Error::TooLarge { count: usize::MAX, size: 1 })
 }
 
 fn host_bytes<T: DeviceCopy>(source: &[T]) -> HostBytes {

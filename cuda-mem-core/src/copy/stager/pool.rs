@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 
 use super::board::Board;
 use super::primitive::Arc;
-use crate::fork;
+use crate::driver::fork;
 
 /// Threads that copy parts until the board is closed. They make no driver call.
 pub(super) struct Pool<W: Clone + Send + 'static> {

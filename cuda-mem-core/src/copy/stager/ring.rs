@@ -8,23 +8,20 @@
 #![allow(unsafe_code, reason = "puts copies of slots into streams, and lends slots as slices")]
 
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::board::{Board, Shared, Slot, Turn};
-use super::line::Line;
 use super::patience::Patience;
 use super::task::{Host, Task};
 use super::tuning::STALLED;
 use crate::buffer::{DeviceBytes, Enqueued};
-use crate::context::Context;
-use crate::driver::Driver;
+use crate::driver::{Context, Driver, Handle, fork};
 use crate::error::{Error, Result};
-use crate::fork;
-use crate::handle::Handle;
 use crate::host::{HostElements, PinnedBuffer, PinnedFlags};
-use crate::marker::Marker;
-use crate::stream::Stream;
+use crate::stream::{Marker, Quiet, Stream};
 
 /// One pinned allocation, cut into slots of one size.
 pub(super) struct Ring {
@@ -33,7 +30,9 @@ pub(super) struct Ring {
     flights: Mutex<VecDeque<Flight>>,
     base: Handle<u8>,
     slot_bytes: usize,
-    memory: PinnedBuffer<u8>,
+    memory: ManuallyDrop<PinnedBuffer<u8>>,
+    /// Whether the link may use a slot for ever, because the driver refused to wait for a copy. The memory is leaked then.
+    is_in_use: Arc<AtomicBool>,
 }
 
 /// A slot that the link reads or writes. Dropped, it waits.
@@ -41,11 +40,12 @@ pub(super) struct Flight {
     marker: Marker,
     /// None when the link is done with it.
     slot: Option<Slot<Task>>,
+    /// The ring's.
+    is_in_use: Arc<AtomicBool>,
 }
 
 impl Flight {
-    /// The slot, once the link is done with it. It is after an error, too, which is that of the stream's work; then the slot is
-    /// free.
+    /// The slot, once the link is done with it. After an error of the stream's work it is done, and the slot is free.
     pub(super) fn land(&mut self) -> Result<Option<Slot<Task>>> {
         match self.marker.is_reached() {
             Ok(false) => Ok(None),
@@ -55,10 +55,22 @@ impl Flight {
 
     /// The slot, after the marker was asked and did not say that the copy runs.
     fn end(&mut self, answer: Result<bool>) -> Result<Option<Slot<Task>>> {
-        // A question that fails is no answer; a wait that fails is one.
-        let landed = answer.map(drop).or_else(|_| self.marker.wait());
+        // A question that fails is no answer.
+        let landed = answer.map_or_else(|_| self.marker.wait(), |_| Quiet::Yes(Ok(())));
+        self.ended(landed)
+    }
+
+    fn ended(&mut self, landed: Quiet) -> Result<Option<Slot<Task>>> {
         let slot = self.slot.take();
-        landed.map(|()| slot)
+        match landed {
+            Quiet::Yes(landed) => landed.map(|()| slot),
+            Quiet::Unknown(error) => {
+                // Nobody gets the slot again, nor the ring's memory.
+                self.is_in_use.store(true, Ordering::Release);
+                std::mem::forget(slot);
+                Err(error)
+            }
+        }
     }
 }
 
@@ -66,7 +78,8 @@ impl Drop for Flight {
     fn drop(&mut self) {
         if self.slot.is_some()
             && !fork::forked()
-            && let Err(error) = self.marker.wait()
+            && let landed = self.marker.wait()
+            && let Err(error) = self.ended(landed)
         {
             self.marker.stream().driver().report_release_failure(&error);
         }
@@ -93,7 +106,8 @@ impl Ring {
             slots.checked_mul(slot_bytes).ok_or(Error::TooLarge { count: slots, size: slot_bytes })?;
         let mut memory = PinnedBuffer::zeroed(context, bytes, PinnedFlags::PORTABLE)?;
         let base = Handle::new(memory.as_mut_ptr());
-        Ok(Self { board: Board::new(slots), flights: Mutex::default(), base, slot_bytes, memory })
+        let (memory, is_in_use) = (ManuallyDrop::new(memory), Arc::default());
+        Ok(Self { board: Board::new(slots), flights: Mutex::default(), base, slot_bytes, memory, is_in_use })
     }
 
     pub(super) fn board(&self) -> &Shared<Task> {
@@ -229,14 +243,14 @@ impl Ring {
         &self,
         slot: Slot<Task>,
         stream: &Stream,
-        targets: &Line<DeviceBytes<'_>>,
+        target: &DeviceBytes<'_>,
         range: Range<usize>,
     ) -> Result<()> {
         let from = self.address(&slot);
-        let flight = take_off(slot, stream, targets, range, "copying from a staging ring", |piece, at| {
+        let flight = self.take_off(slot, stream, "copying from a staging ring", || {
             // SAFETY: the slot is long enough for the range, and nobody touches it while its flight lives, which ends when
             // the stream has passed the copy.
-            unsafe { piece.upload(stream, from.wrapping_add(at)) }
+            unsafe { target.part(range).upload(stream, from) }
         })?;
         self.flights().push_back(flight);
         Ok(())
@@ -247,40 +261,43 @@ impl Ring {
         &self,
         slot: Slot<Task>,
         stream: &Stream,
-        sources: &Line<DeviceBytes<'_>>,
+        source: &DeviceBytes<'_>,
         range: Range<usize>,
     ) -> Result<Flight> {
         let to = self.address(&slot);
-        take_off(slot, stream, sources, range, "copying to a staging ring", |piece, at| {
+        self.take_off(slot, stream, "copying to a staging ring", || {
             // SAFETY: as in `send`.
-            unsafe { piece.download(stream, to.wrapping_add(at)) }
+            unsafe { source.part(range).download(stream, to) }
         })
+    }
+
+    /// Puts a copy between a slot and the device into the stream, and a point behind it.
+    fn take_off(
+        &self,
+        slot: Slot<Task>,
+        stream: &Stream,
+        call: &'static str,
+        enqueue: impl FnOnce() -> Enqueued,
+    ) -> Result<Flight> {
+        stream.refuse_capturing(call)?;
+        let marker = Marker::new(stream)?;
+        let marked = enqueue().mark(&marker);
+        let mut flight = Flight { marker, slot: Some(slot), is_in_use: Arc::clone(&self.is_in_use) };
+        if !matches!(marked, Quiet::Yes(Ok(()))) {
+            // After an error nothing of it runs any more, and the slot is free.
+            flight.ended(marked)?;
+        }
+        Ok(flight)
     }
 }
 
-/// Puts copies between a slot and the device's side of a range into the stream, and a point behind them.
-fn take_off(
-    slot: Slot<Task>,
-    stream: &Stream,
-    line: &Line<DeviceBytes<'_>>,
-    range: Range<usize>,
-    call: &'static str,
-    enqueue: impl Fn(&DeviceBytes<'_>, usize) -> Enqueued,
-) -> Result<Flight> {
-    stream.refuse_capturing(call)?;
-    let marker = Marker::new(stream)?;
-    let mut enqueued = Enqueued::Copy;
-    for (index, (at, piece)) in line.over(range).enumerate() {
-        enqueued = match enqueue(&piece, at) {
-            // Those before it are in the stream.
-            Enqueued::Nothing(error) if index > 0 => Enqueued::Perhaps(error),
-            enqueued => enqueued,
-        };
-        if !matches!(enqueued, Enqueued::Copy) {
-            break;
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // Copies that are under way are waited for before it is known whether the memory can go.
+        self.flights.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+        if !self.is_in_use.load(Ordering::Acquire) {
+            // SAFETY: dropped once, and not used after its owner's drop; no copy uses it any more.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
     }
-    // After an error nothing of it runs any more, and the slot is free.
-    enqueued.mark(&marker)?;
-    Ok(Flight { marker, slot: Some(slot) })
 }

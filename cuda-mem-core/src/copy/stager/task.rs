@@ -14,18 +14,35 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::board::Failure;
-use super::line::{HostBytes, Line, Piece};
 use super::past_cache;
 use super::tuning::PAST_CACHE;
-use crate::handle::Handle;
+use crate::driver::Handle;
+
+/// Bytes of host memory, which are read or written by whoever answers for them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HostBytes {
+    address: Handle<u8>,
+    len: usize,
+}
+
+impl HostBytes {
+    pub(super) fn new(address: *mut u8, len: usize) -> Self {
+        Self { address: Handle::new(address), len }
+    }
+
+    /// Where its byte `place` is. Not beyond the end.
+    pub(super) fn address(&self, place: usize) -> *mut u8 {
+        self.address.raw().wrapping_add(place.min(self.len))
+    }
+}
 
 /// The host's side of a copy.
 #[derive(Debug)]
 pub(super) enum Host {
     /// Memory to read.
-    Source(Line<HostBytes>),
+    Source(HostBytes),
     /// Memory to write.
-    Target(Line<HostBytes>),
+    Target(HostBytes),
     /// A file to read, from this offset on.
     File { descriptor: RawFd, offset: u64 },
 }
@@ -50,22 +67,17 @@ impl Task {
     pub(super) unsafe fn run(&self, part: Range<usize>) -> Result<(), Failure> {
         let slot = self.slot.raw().wrapping_add(part.start);
         let place = self.start.saturating_add(part.start);
-        let range = place..self.start.saturating_add(part.end);
         match &*self.host {
-            Host::Source(line) => {
-                for (at, piece) in line.over(range) {
-                    // SAFETY: bytes of a borrowed source, and bytes of the slot that are this part's alone.
-                    unsafe { copy(piece.address(), slot.wrapping_add(at), piece.len()) };
-                }
+            Host::Source(bytes) => {
+                // SAFETY: bytes of a borrowed source, and bytes of the slot that are this part's alone.
+                unsafe { copy(bytes.address(place), slot, part.len()) };
                 Ok(())
             }
-            Host::Target(line) => {
-                let copy = if line.len() < PAST_CACHE { copy } else { past_cache::copy };
-                for (at, piece) in line.over(range) {
-                    // SAFETY: bytes of the slot that are this part's alone, and bytes of a mutably borrowed target, no byte of
-                    // which belongs to two parts.
-                    unsafe { copy(slot.wrapping_add(at), piece.address(), piece.len()) };
-                }
+            Host::Target(bytes) => {
+                let copy = if bytes.len < PAST_CACHE { copy } else { past_cache::copy };
+                // SAFETY: bytes of the slot that are this part's alone, and bytes of a mutably borrowed target, no byte of
+                // which belongs to two parts.
+                unsafe { copy(slot, bytes.address(place), part.len()) };
                 Ok(())
             }
             Host::File { descriptor, offset } => {

@@ -13,29 +13,28 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::board::{Failure, Posted, Slot};
-use super::line::{Line, Piece};
 use super::ring::Waited;
 use super::task::{Host, Task, read};
 use super::tuning::{STRAIGHT, chunk, part};
 use super::way::Way;
 use crate::buffer::DeviceBytes;
-use crate::capture::Relaxed;
+use crate::driver::Relaxed;
 use crate::error::{Error, Result};
 
 /// A copy to the device.
 pub(super) struct Upload<'s> {
     pub(super) way: Way<'s>,
-    pub(super) targets: Line<DeviceBytes<'s>>,
+    pub(super) target: DeviceBytes<'s>,
 }
 
 impl Upload<'_> {
-    /// Copies `host`'s bytes to the targets. Returns when the host's side is not needed any more.
+    /// Copies `host`'s bytes to the target. Returns when the host's side is not needed any more.
     ///
     /// # Safety
     ///
-    /// `host` must have as many bytes as the targets, and what it names must be readable until this returns or unwinds.
+    /// `host` must have as many bytes as the target, and what it names must be readable until this returns or unwinds.
     pub(super) unsafe fn run(&self, host: &Arc<Host>) -> Result<()> {
-        let (Way { ring, stream, .. }, total) = (self.way, self.targets.len());
+        let (Way { ring, stream, .. }, total) = (self.way, self.target.len());
         let mut place = ring.place();
         let mut posted = VecDeque::<(Posted<Task>, Range<usize>)>::new();
         let (mut cut, mut sent) = (0, 0);
@@ -44,7 +43,7 @@ impl Upload<'_> {
                 let Some((first, range)) = posted.pop_front() else { continue };
                 let slot = first.into_slot().map_err(|failure| self.source_error(failure))?;
                 sent = range.end;
-                ring.send(slot, stream, &self.targets, range)?;
+                ring.send(slot, stream, &self.target, range)?;
                 continue;
             }
             self.way.go_on(sent, total)?;
@@ -83,7 +82,7 @@ impl Upload<'_> {
 
     /// Where the chunk ends that begins at `start`.
     fn chunk_end(&self, start: usize) -> usize {
-        let left = self.targets.len().saturating_sub(start);
+        let left = self.target.len().saturating_sub(start);
         start.saturating_add(chunk(start, left, self.way.ring.slot_bytes()))
     }
 
@@ -94,15 +93,10 @@ impl Upload<'_> {
     /// As [`Upload::run`].
     unsafe fn straight(&self, host: &Host, range: Range<usize>) -> Result<()> {
         match host {
-            Host::Source(line) | Host::Target(line) => {
-                for (at, piece) in line.over(range.clone()) {
-                    let start = range.start.saturating_add(at);
-                    let end = start.saturating_add(piece.len());
-                    // SAFETY: readable for as long as the stream may read it: the call waits.
-                    unsafe { self.straight_from(piece.address(), start..end) }?;
-                }
-                Ok(())
-            }
+            // SAFETY: readable for as long as the stream may read it: the call waits.
+            Host::Source(bytes) | Host::Target(bytes) => unsafe {
+                self.straight_from(bytes.address(range.start), range)
+            },
             Host::File { descriptor, offset } => {
                 for start in range.clone().step_by(STRAIGHT) {
                     let len = STRAIGHT.min(range.end.saturating_sub(start));
@@ -129,16 +123,14 @@ impl Upload<'_> {
         // The wait below would fail captures of others.
         let _relaxed = Relaxed::enter(stream.driver())?;
         stream.refuse_capturing("Stager::upload")?;
-        for (at, piece) in self.targets.over(range) {
-            // SAFETY: the caller's promise; the wait below ends the copy's use of the bytes.
-            unsafe { piece.upload(stream, source.wrapping_add(at)) }.wait(stream)?;
-        }
-        Ok(())
+        // SAFETY: the caller's promise; the wait below ends the copy's use of the bytes.
+        let copied = unsafe { self.target.part(range).upload(stream, source) };
+        copied.wait(stream).or_abort("Stager::upload")
     }
 
-    /// Copies what `source` yields to the targets.
+    /// Copies what `source` yields to the target.
     pub(super) fn read(&self, source: &mut (impl Read + ?Sized)) -> Result<()> {
-        let (Way { ring, stream, .. }, total) = (self.way, self.targets.len());
+        let (Way { ring, stream, .. }, total) = (self.way, self.target.len());
         let mut place = ring.place();
         let mut done = 0;
         while done < total {
@@ -146,7 +138,7 @@ impl Upload<'_> {
             match ring.wait(&mut place, stream, || self.way.go_on(done, total))? {
                 Waited::Slot(mut slot) => {
                     self.fill(source, ring.bytes(&mut slot, end.saturating_sub(done)), done)?;
-                    ring.send(slot, stream, &self.targets, done..end)?;
+                    ring.send(slot, stream, &self.target, done..end)?;
                     done = end;
                 }
                 Waited::Stalled => {
@@ -168,7 +160,7 @@ impl Upload<'_> {
         while let Some(rest) = target.get_mut(filled..).filter(|rest| !rest.is_empty()) {
             let at = done.saturating_add(filled);
             // What was read and not sent was not copied.
-            self.way.go_on(done, self.targets.len())?;
+            self.way.go_on(done, self.target.len())?;
             let failure = match source.read(rest) {
                 Ok(0) => io::ErrorKind::UnexpectedEof.into(),
                 // More than there was room for is a mistake of the source.
@@ -187,6 +179,6 @@ impl Upload<'_> {
 
     fn source_error(&self, failure: Failure) -> Error {
         let Failure { at, source } = failure;
-        Error::Source { at: at as u64, total: self.targets.len() as u64, source: source.into() }
+        Error::Source { at: at as u64, total: self.target.len() as u64, source: source.into() }
     }
 }

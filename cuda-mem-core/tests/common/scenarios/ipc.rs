@@ -51,7 +51,8 @@ pub(super) fn shareable_memory(context: &Context) -> Result<()> {
 pub(super) fn legacy_handles(context: &Context) -> Result<()> {
     let stream = Stream::new(context)?;
     let memory = DeviceAllocation::new(context, LEN)?;
-    expect_own(OpenedMemory::open(context, &memory.handle(5..LEN)?))?;
+    // SAFETY: the memory stays until the peer has closed what it opened.
+    expect_own(OpenedMemory::open(context, &unsafe { memory.handle(5..LEN) }?))?;
     {
         let target = memory.on(&stream)?;
         // SAFETY: memory that knows that the stream uses it; the two parts do not overlap.

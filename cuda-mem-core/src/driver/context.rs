@@ -3,7 +3,7 @@
 //! # Safety
 //!
 //! Relies on a retained primary context staying valid until it is released, and on the contract of
-//! [`Context::borrow_raw`] for contexts of others.
+//! [`Context::borrow_raw`] for contexts of others; on `cuStreamDestroy` leaving pending work to finish, as its documentation states.
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
@@ -11,18 +11,13 @@ use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use cuda_mem_sys::{CUcontext, CUctx_st, CUresult};
+use cuda_mem_sys::{CUcontext, CUctx_st, CUresult, CUstream, CUstream_flags, CUstream_st};
 
-use crate::capture::Relaxed;
-use crate::device::Device;
-use crate::driver::{Driver, refuse_forked};
+use super::event::{Event, EventPool};
+use crate::driver::{Device, Driver, Handle, Relaxed, fork, refuse_forked};
 use crate::error::{Error, Result, call};
-use crate::event::EventPool;
-use crate::fork;
-use crate::handle::Handle;
-use crate::stream::BesideLegacy;
 
 /// A context, normally a device's primary one. Clones are handles to the same one; whatever is made in it keeps it alive.
 ///
@@ -32,8 +27,7 @@ use crate::stream::BesideLegacy;
 /// ```
 /// use cuda_mem_core::Driver;
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let memory = context.memory_info()?;
 /// assert!(memory.free <= memory.total);
 /// # Ok::<(), cuda_mem_core::Error>(())
@@ -125,10 +119,6 @@ impl Context {
     ///
     /// Wraps [`cuCtxPushCurrent` and `cuCtxPopCurrent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`], [`Error::Forked`]; `body` was not called then.
@@ -159,14 +149,6 @@ impl Context {
     /// How much memory the device has and how much of it is free.
     ///
     /// Wraps [`cuMemGetInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn memory_info(&self) -> Result<MemoryInfo> {
         let _bound = self.bind()?;
         let (mut free, mut total) = (0, 0);
@@ -179,10 +161,6 @@ impl Context {
     /// Memory that is mapped, and that of pools, is shared piece by piece instead.
     ///
     /// Wraps [`cuCtxEnablePeerAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PEER__ACCESS.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -308,4 +286,50 @@ impl fmt::Debug for Context {
             .field("raw", &self.inner.raw.raw())
             .finish()
     }
+}
+
+/// A blocking stream of a context's own, which waits for the context's legacy stream as all of them do, once it was needed. It has no work
+/// but these points.
+#[derive(Debug, Default)]
+pub(crate) struct BesideLegacy {
+    blocking: Mutex<Option<Handle<CUstream_st>>>,
+}
+
+impl BesideLegacy {
+    /// Records `event` behind all work of the legacy stream of `context`, whose this is.
+    pub(crate) fn record(&self, context: &Context, event: &Event) -> Result<()> {
+        let _bound = context.bind()?;
+        let blocking = self.stream(context.driver())?;
+        // SAFETY: a live event and a live stream of the same context.
+        unsafe { call!(context.driver(), cuEventRecord(event.handle(), blocking)) }
+    }
+
+    /// The stream, which is made at the first call, in the current context.
+    fn stream(&self, driver: Driver) -> Result<CUstream> {
+        let mut blocking = self.blocking.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(blocking) = &*blocking {
+            return Ok(blocking.raw());
+        }
+        let mut raw: CUstream = ptr::null_mut();
+        let flags = CUstream_flags::CU_STREAM_DEFAULT.0;
+        // SAFETY: one handle to write; the context is current.
+        unsafe { call!(driver, cuStreamCreateWithPriority(&mut raw, flags, 0)) }?;
+        Ok(blocking.insert(Handle::new(raw)).raw())
+    }
+
+    /// The context is about to go.
+    pub(crate) fn destroy(&self, driver: Driver) {
+        let blocking = self.blocking.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(blocking) = blocking {
+            destroy_stream(driver, blocking.raw());
+        }
+    }
+}
+
+/// Destroys a stream of the current context, or of a driver that needs none.
+pub(crate) fn destroy_stream(driver: Driver, raw: CUstream) {
+    driver.release(|| {
+        // SAFETY: called once, for a stream that its only owner created and gives up here; pending work finishes.
+        unsafe { call!(driver, cuStreamDestroy(raw)) }
+    });
 }

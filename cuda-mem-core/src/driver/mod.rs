@@ -7,23 +7,38 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-use std::ffi::{CStr, c_char, c_int};
+mod context;
+pub(crate) mod deferred;
+mod device;
+mod event;
+pub(crate) mod fork;
+mod handle;
+mod hooks;
+mod relaxed;
+
+use std::any::Any;
+use std::ffi::c_int;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use cuda_mem_sys::{CUcontext, CUresult, Table};
 
-use crate::constants::Constants;
-use crate::deferred::{Deferred, catch_panic};
-use crate::device::Device;
 use crate::error::{DriverError, Error, Result, call};
-use crate::fork;
-use crate::host::registry::Registry;
-use crate::idle::WhenIdle;
-use crate::late_reports;
+
+pub(crate) use context::{Bound, destroy_stream};
+pub use context::{Context, MemoryInfo};
+use deferred::Deferred;
+use device::Constants;
+pub use device::Device;
+pub use event::Event;
+pub(crate) use handle::{Handle, opaque};
+use hooks::Failures;
+pub use hooks::LateReports;
+pub(crate) use relaxed::Relaxed;
 
 /// An initialised CUDA driver. Copies are handles to the same one.
 ///
@@ -42,51 +57,49 @@ pub struct Driver {
     state: &'static State,
 }
 
+/// What a module above this one keeps for each driver, so that this one need not know it.
+pub(crate) trait Service: Any + Default + Send + Sync {
+    /// Its place, below [`SERVICES`], which no other service has.
+    const SLOT: usize;
+}
+
+/// How many services there are.
+const SERVICES: usize = 2;
+
 /// What one driver has, for the life of the process.
 struct State {
     table: &'static Table,
-    release_failures: AtomicU64,
-    on_release_failure: RwLock<Option<Arc<ReleaseFailureHook>>>,
-    registry: Registry,
+    failures: Failures,
     deferred: Deferred,
-    when_idle: WhenIdle,
+    services: [OnceLock<Box<dyn Any + Send + Sync>>; SERVICES],
     constants: Constants,
+    /// Milliseconds for which a wait is repeated that the driver refuses.
+    patience: AtomicU64,
 }
 
-type ReleaseFailureHook = dyn Fn(&Error) + Send + Sync;
+/// For so many milliseconds a wait is repeated that the driver refuses, before its work counts as running for ever.
+const PATIENCE: u64 = 60_000;
 
-/// Every driver that was initialised, so that one table gives one driver.
+/// Every driver that was initialised, so that one library gives one driver.
 static DRIVERS: Mutex<Vec<&'static State>> = Mutex::new(Vec::new());
 
 impl Driver {
     /// The system's driver, loaded and initialised at the first call.
     ///
-    /// Which library that is, see [`Table::system`]. Wraps
+    /// [`Table::system`] says which library that is. Wraps
     /// [`cuInit`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__INITIALIZE.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
     /// [`Error::Load`] without a driver of CUDA 12.2 or newer, [`Error::Driver`] if it does not initialise (no device, say),
     /// [`Error::Forked`] in a forked child. A failure is not remembered: the next call tries again.
     pub fn system() -> Result<Self> {
-        static SYSTEM: OnceLock<&'static Table> = OnceLock::new();
         refuse_forked()?;
-        let table = match SYSTEM.get() {
-            Some(table) => table,
-            None => {
-                let table = Table::system().map_err(Arc::new)?;
-                // Of two threads that come first at once, one table stays unused; it is small and there is no third time.
-                SYSTEM.get_or_init(|| Box::leak(Box::new(table)))
-            }
-        };
-        Self::over(table)
+        Self::over(Table::system().map_err(Arc::new)?)
     }
 
-    /// The driver of a table, initialised if it was not yet. The same table always gives the same driver.
+    /// The driver behind a table, initialised if it was not yet. All tables of one library ([`Table::library`]) give the same driver,
+    /// which calls through the first of them.
     ///
     /// # Errors
     ///
@@ -110,12 +123,11 @@ impl Driver {
         }
         let state = Box::new(State {
             table,
-            release_failures: AtomicU64::new(0),
-            on_release_failure: RwLock::new(None),
-            registry: Registry::default(),
+            failures: Failures::default(),
             deferred: Deferred::default(),
-            when_idle: WhenIdle::default(),
+            services: [const { OnceLock::new() }; SERVICES],
             constants: Constants::default(),
+            patience: AtomicU64::new(PATIENCE),
         });
         let driver = Self { state: Box::leak(state) };
         drivers.push(driver.state);
@@ -130,7 +142,8 @@ impl Driver {
 
     fn known(drivers: &[&'static State], table: &'static Table) -> Option<Self> {
         // Only tests know many, and ask for the last one.
-        drivers.iter().rev().find(|state| ptr::eq(state.table, table)).map(|state| Self { state })
+        let library = table.library();
+        drivers.iter().rev().find(|state| state.table.library() == library).map(|state| Self { state })
     }
 
     /// The functions of this driver.
@@ -149,14 +162,6 @@ impl Driver {
     /// How many devices there are.
     ///
     /// Wraps [`cuDeviceGetCount`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn device_count(self) -> Result<usize> {
         refuse_forked()?;
         let mut count: c_int = 0;
@@ -168,10 +173,6 @@ impl Driver {
     /// The device with this number, from 0.
     ///
     /// Wraps [`cuDeviceGet`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -188,10 +189,6 @@ impl Driver {
 
     /// All devices.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// As [`Driver::device`].
@@ -202,14 +199,6 @@ impl Driver {
     /// The device of the context that is current in the calling thread; none if no context is.
     ///
     /// Wraps [`cuCtxGetCurrent` and `cuCtxGetDevice`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn current_device(self) -> Result<Option<Device>> {
         refuse_forked()?;
         let mut context: CUcontext = ptr::null_mut();
@@ -224,24 +213,41 @@ impl Driver {
         Ok(Some(Device::new(self, raw)))
     }
 
-    /// How many releases have failed so far: frees, unregistrations and destructions in `Drop`, which has nobody to
-    /// return an error to.
-    #[must_use]
-    pub fn release_failures(self) -> u64 {
-        self.state.release_failures.load(Ordering::Relaxed)
+    /// Runs `body` in the thread's relaxed capture mode, for calls that the driver else refuses beside captures, and that end those: an
+    /// allocation by `cuMemAlloc`, say, that has nothing to do with any capture. The mode is what it was afterwards, also after a panic.
+    ///
+    /// ```
+    /// use cuda_mem_core::Driver;
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let sum = driver.in_relaxed_capture_mode(|| 1 + 1)?;
+    /// assert_eq!(sum, 2);
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
+    ///
+    /// Wraps [`cuThreadExchangeStreamCaptureMode`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), twice.
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture, and `body` may make any call but on a stream that captures.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked); `body` was not called then.
+    pub fn in_relaxed_capture_mode<R>(self, body: impl FnOnce() -> R) -> Result<R> {
+        let _relaxed = Relaxed::enter(self)?;
+        Ok(body())
     }
 
-    /// Has `hook` called for each release that fails from now on, in the thread where it fails: at once, or when the locks are gone that
-    /// the thread has ([`LateReports`](crate::LateReports)), so that it may ask allocators what they have. It replaces an earlier hook.
-    ///
-    /// The hook must not panic: a panic in it is swallowed, because it would come out of a `Drop`.
-    pub fn on_release_failure(self, hook: impl Fn(&Error) + Send + Sync + 'static) {
-        let hook: Arc<ReleaseFailureHook> = Arc::new(hook);
-        let mut slot = self.state.on_release_failure.write().unwrap_or_else(PoisonError::into_inner);
-        let replaced = slot.replace(hook);
-        drop(slot);
-        // Outside the lock: what the old hook has captured may release something, and fail.
-        drop(replaced);
+    /// How long a wait is repeated that the driver refuses, a minute as a rule: for tests of what comes then.
+    #[doc(hidden)]
+    pub fn set_patience(self, patience: Duration) {
+        let milliseconds = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        self.state.patience.store(milliseconds, Ordering::Relaxed);
+    }
+
+    pub(crate) fn patience(self) -> Duration {
+        Duration::from_millis(self.state.patience.load(Ordering::Relaxed))
     }
 
     /// Runs a release, twice if the first try fails by itself.
@@ -250,7 +256,7 @@ impl Driver {
     /// would release something else. Any other code is the call's own, and it did nothing.
     pub(crate) fn attempt(self, mut release: impl FnMut() -> Result<()>) -> Result<()> {
         match release() {
-            Err(Error::Driver(error)) if !error.context_is_lost() => release(),
+            Err(Error::Driver(error)) if !error.context_is_lost() && !error.is_end() => release(),
             result => result,
         }
     }
@@ -264,46 +270,19 @@ impl Driver {
         released.is_ok()
     }
 
-    /// Counts a release that failed, and tells the hook: for owners above this crate, whose `Drop` has nobody to return an error
-    /// to. Nothing in a forked child and at the end of the process. A thread with [`LateReports`](crate::LateReports) tells later.
-    #[cold]
-    pub fn report_release_failure(self, error: &Error) {
-        if fork::forked() || error.code() == Some(CUresult::CUDA_ERROR_DEINITIALIZED) {
-            // A child has nothing to release; at process exit the driver gave everything back before us.
-            return;
-        }
-        self.state.release_failures.fetch_add(1, Ordering::Relaxed);
-        if !late_reports::put_off(self, error) {
-            self.tell_release_failure(error);
-        }
-    }
-
-    /// Tells the hook.
-    pub(crate) fn tell_release_failure(self, error: &Error) {
-        let hook = self.state.on_release_failure.read().unwrap_or_else(PoisonError::into_inner).clone();
-        // Of a panic nobody is left to be told: the hook's documentation forbids it.
-        catch_panic(|| {
-            #[cfg(feature = "tracing")]
-            tracing::warn!(%error, "a release failed");
-            if let Some(hook) = hook {
-                hook(error);
-            }
-        });
-    }
-
     /// What waits to be released.
     pub(crate) fn deferred(self) -> &'static Deferred {
         &self.state.deferred
     }
 
-    /// What waits until no stream is busy.
-    pub(crate) fn when_idle(self) -> &'static WhenIdle {
-        &self.state.when_idle
-    }
-
-    /// The host memory that is registered with this driver through this crate.
-    pub(crate) fn registry(self) -> &'static Registry {
-        &self.state.registry
+    /// What a module above this one keeps for each driver, made at the first call.
+    #[inline]
+    pub(crate) fn service<S: Service>(self) -> &'static S {
+        let slots = &self.state.services;
+        let slot =
+            slots.get(S::SLOT).and_then(|slot| slot.get_or_init(|| Box::new(S::default())).downcast_ref());
+        // Each has a slot of its own.
+        slot.unwrap_or_else(|| Box::leak(Box::default()))
     }
 }
 
@@ -314,25 +293,6 @@ pub(crate) fn all() -> Vec<Driver> {
 
 fn drivers() -> MutexGuard<'static, Vec<&'static State>> {
     DRIVERS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A driver's name and text for a code.
-pub(crate) fn describe(table: &Table, code: CUresult) -> (Option<&'static CStr>, Option<&'static CStr>) {
-    let mut name: *const c_char = ptr::null();
-    let mut text: *const c_char = ptr::null();
-    if let Ok(get_name) = table.cuGetErrorName() {
-        // SAFETY: one pointer to write; any number may be asked for.
-        let _ = unsafe { get_name(code, &mut name) };
-    }
-    if let Ok(get_text) = table.cuGetErrorString() {
-        // SAFETY: as above.
-        let _ = unsafe { get_text(code, &mut text) };
-    }
-    let string = |address: *const c_char| {
-        // SAFETY: the driver returns null or a terminated string that is part of it, and it is never unloaded.
-        (!address.is_null()).then(|| unsafe { CStr::from_ptr(address) })
-    };
-    (string(name), string(text))
 }
 
 /// The first line of every call that returns a result.

@@ -14,9 +14,8 @@ use std::marker::PhantomData;
 
 use cuda_mem_sys::CUstreamCaptureMode;
 
-use crate::driver::{Driver, refuse_forked};
+use crate::driver::{Driver, fork, refuse_forked};
 use crate::error::{Result, call};
-use crate::fork;
 
 /// The calling thread is in the relaxed capture mode while this lives.
 #[derive(Debug)]
@@ -32,34 +31,6 @@ impl Relaxed {
         refuse_forked()?;
         let previous = exchange(driver, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)?;
         Ok(Self { driver, previous, _not_send: PhantomData })
-    }
-}
-
-impl Driver {
-    /// Runs `body` in the thread's relaxed capture mode, for calls that the driver else refuses beside captures, and that end those: an
-    /// allocation by `cuMemAlloc`, say, that has nothing to do with any capture. The mode is what it was afterwards, also after a panic.
-    ///
-    /// ```
-    /// use cuda_mem_core::Driver;
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let sum = driver.in_relaxed_capture_mode(|| 1 + 1)?;
-    /// assert_eq!(sum, 2);
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
-    ///
-    /// Wraps [`cuThreadExchangeStreamCaptureMode`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), twice.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture, and `body` may make any call but on a stream that captures.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked); `body` was not called then.
-    pub fn in_relaxed_capture_mode<R>(self, body: impl FnOnce() -> R) -> Result<R> {
-        let _relaxed = Relaxed::enter(self)?;
-        Ok(body())
     }
 }
 

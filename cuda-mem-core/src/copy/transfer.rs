@@ -11,25 +11,24 @@ use std::fmt;
 use std::mem::{ManuallyDrop, MaybeUninit};
 
 use crate::buffer::{DeviceRange, Enqueued};
+use crate::driver::fork;
 use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result};
-use crate::fork;
 use crate::host::{HostElements, HostMemory};
-use crate::marker::Marker;
-use crate::stream::Stream;
+use crate::stream::{Marker, Quiet, Stream};
 
 /// A copy under way between host memory that it owns and device memory.
 ///
 /// The host does not wait until [`Transfer::wait`]. From pinned or registered memory the copy runs beside everything else;
 /// from pageable memory the driver stages it first.
 ///
-/// Dropped early, it waits. The device side is free to be used on any stream: later uses are ordered behind the copy.
+/// Dropped early, it waits. If the driver refuses to, for a minute, the memory is leaked and counted
+/// ([`Driver::release_failures`](crate::Driver::release_failures)). The device side is free to be used on any stream: later uses are ordered behind the copy.
 ///
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, PinnedBuffer, Stream, Transfer, host::PinnedFlags};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let stream = Stream::new(&context)?;
 /// let pinned = PinnedBuffer::<u32>::zeroed(&context, 1024, PinnedFlags::default())?;
 /// let device = DeviceBuffer::<u32>::uninit(&stream, 1024)?;
@@ -53,19 +52,15 @@ impl<M: HostMemory> Transfer<M> {
     /// file mapping that is not registered, or a piece of a registered one below 64 KiB, is read from the file, and the call
     /// waits for the stream.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures: a graph would keep nothing alive.
-    ///
     /// # Errors
     ///
-    /// The memory comes back with the error: [`Error::LengthMismatch`], those of
+    /// The memory comes back with the error, but for [`Error::StillInUse`]: [`Error::LengthMismatch`], those of
     /// [`DeviceBuffer::on`](crate::DeviceBuffer::on), [`Error::Io`] if a file cannot be read, [`Error::Driver`].
     pub fn upload<T: DeviceCopy>(
         stream: &Stream,
         source: M,
         target: &DeviceRange<'_, T>,
-    ) -> Result<Self, Refused<M>> {
+    ) -> Result<Self, Refused<Option<M>>> {
         Self::start(stream, source, "Transfer::upload", |source| {
             if let Err(error) = source.order_behind_uses(stream) {
                 return Enqueued::Nothing(error);
@@ -80,10 +75,6 @@ impl<M: HostMemory> Transfer<M> {
     ///
     /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture, its own too.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`], also for work of the stream that failed; [`Error::Forked`].
@@ -95,23 +86,23 @@ impl<M: HostMemory> Transfer<M> {
     ///
     /// Wraps [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///
-    /// # Capture
-    ///
-    /// As [`Transfer::is_done`].
-    ///
     /// # Errors
     ///
-    /// The memory comes back with the error; no copy runs any more then. [`Error::Driver`], also for work of the stream that
-    /// failed before.
-    pub fn wait(mut self) -> Result<M, Refused<M>> {
-        let waited = self.copied.take().map_or(Ok(()), |copied| copied.wait());
+    /// The memory comes back with the error, for no copy runs any more: [`Error::Driver`], also for work of the stream that
+    /// failed before. With [`Error::StillInUse`] it does not: the device may use it still, and it is leaked.
+    pub fn wait(mut self) -> Result<M, Refused<Option<M>>> {
+        let waited = self.copied.take().map_or(Quiet::Yes(Ok(())), |copied| copied.wait());
         let mut this = ManuallyDrop::new(self);
         let memory = std::mem::replace(&mut this.memory, MaybeUninit::uninit());
+        let waited = match waited {
+            Quiet::Yes(waited) => waited,
+            Quiet::Unknown(error) => return Err(Refused::new(error, None)),
+        };
         // SAFETY: initialised in `start`, and moved out once: `this` is not dropped. No copy uses it any more.
         let memory = unsafe { memory.assume_init() };
         match waited {
             Ok(()) => Ok(memory),
-            Err(error) => Err(Refused::new(error, memory)),
+            Err(error) => Err(Refused::new(error, Some(memory))),
         }
     }
 
@@ -120,19 +111,20 @@ impl<M: HostMemory> Transfer<M> {
         memory: M,
         call: &'static str,
         enqueue: impl FnOnce(&mut M) -> Enqueued,
-    ) -> Result<Self, Refused<M>> {
+    ) -> Result<Self, Refused<Option<M>>> {
         let copied = match stream.refuse_capturing(call).and_then(|()| Marker::new(stream)) {
             Ok(copied) => copied,
-            Err(error) => return Err(Refused::new(error, memory)),
+            Err(error) => return Err(Refused::new(error, Some(memory))),
         };
         // Wrapped before its address is taken: from here on it moves as bytes.
         let mut memory = MaybeUninit::new(memory);
         // SAFETY: initialised in the line above.
         let enqueued = enqueue(unsafe { memory.assume_init_mut() });
         match enqueued.mark(&copied) {
-            Ok(()) => Ok(Self { memory, copied: Some(copied) }),
+            Quiet::Yes(Ok(())) => Ok(Self { memory, copied: Some(copied) }),
             // SAFETY: initialised above; nothing of the copy runs any more.
-            Err(error) => Err(Refused::new(error, unsafe { memory.assume_init() })),
+            Quiet::Yes(Err(error)) => Err(Refused::new(error, Some(unsafe { memory.assume_init() }))),
+            Quiet::Unknown(error) => Err(Refused::new(error, None)),
         }
     }
 }
@@ -142,10 +134,6 @@ impl<M: HostElements> Transfer<M> {
     ///
     /// Wraps [`cuMemcpyDtoHAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`.
     ///
-    /// # Capture
-    ///
-    /// As [`Transfer::upload`].
-    ///
     /// # Errors
     ///
     /// As [`Transfer::upload`]; and [`Error::ReadOnly`] if the target may not be written.
@@ -153,9 +141,9 @@ impl<M: HostElements> Transfer<M> {
         stream: &Stream,
         source: &DeviceRange<'_, T>,
         target: M,
-    ) -> Result<Self, Refused<M>> {
+    ) -> Result<Self, Refused<Option<M>>> {
         if !target.is_writable() {
-            return Err(Refused::new(Error::ReadOnly, target));
+            return Err(Refused::new(Error::ReadOnly, Some(target)));
         }
         Self::start(stream, target, "Transfer::download", |target| {
             if let Err(error) = target.order_behind_uses(stream) {
@@ -173,9 +161,14 @@ impl<M: HostMemory> Drop for Transfer<M> {
     fn drop(&mut self) {
         if let Some(copied) = self.copied.take()
             && !fork::forked()
-            && let Err(error) = copied.wait()
         {
-            copied.stream().driver().report_release_failure(&error);
+            let driver = copied.stream().driver();
+            match copied.wait() {
+                Quiet::Yes(Ok(())) => {}
+                Quiet::Yes(Err(error)) => driver.report_release_failure(&error),
+                // Leaked: the device may use it still.
+                Quiet::Unknown(error) => return driver.report_release_failure(&error),
+            }
         }
         // SAFETY: initialised in `start`, and dropped once: `wait` does not drop the transfer. No copy uses it any more; in a
         // forked child none ever did.

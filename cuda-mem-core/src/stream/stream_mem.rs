@@ -9,10 +9,9 @@
 use bitflags::bitflags;
 use cuda_mem_sys::{CUdevice_attribute, CUdeviceptr, CUstreamWaitValue_flags};
 
-use crate::device::Device;
+use super::{Stream, idle};
+use crate::driver::Device;
 use crate::error::{Error, Result, call};
-use crate::idle;
-use crate::stream::Stream;
 
 bitflags! {
     /// When a wait for a word ends.
@@ -42,23 +41,7 @@ bitflags! {
 /// `address` must be that of 8 aligned bytes that the device can write (device memory, or pinned or registered host memory),
 /// until the stream has passed this point; whoever else reads them does so atomically.
 pub unsafe fn write_value64(stream: &Stream, address: CUdeviceptr, value: u64) -> Result<()> {
-    // SAFETY: the caller's promise.
-    unsafe { write_value64_and(stream, address, value, || ()) }
-}
-
-/// As [`write_value64`]; `asking` is called right before the driver is.
-///
-/// # Safety
-///
-/// As for [`write_value64`].
-pub(crate) unsafe fn write_value64_and(
-    stream: &Stream,
-    address: CUdeviceptr,
-    value: u64,
-    asking: impl FnOnce(),
-) -> Result<()> {
     let entered = stream.enter_context()?;
-    asking();
     // SAFETY: the caller's promise for the address; a live stream.
     unsafe { call!(stream.driver(), cuStreamWriteValue64(entered.raw(), address, value, 0)) }
 }

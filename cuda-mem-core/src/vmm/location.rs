@@ -39,7 +39,7 @@ impl MemoryLocation {
         }
     }
 
-    pub(super) fn as_raw(self) -> CUmemLocation {
+    pub(crate) fn as_raw(self) -> CUmemLocation {
         let (kind, id) = match self {
             Self::None => (CUmemLocationType::CU_MEM_LOCATION_TYPE_NONE, 0),
             Self::Device(ordinal) => (CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, ordinal),
@@ -73,7 +73,7 @@ pub enum AllocationType {
 }
 
 impl AllocationType {
-    pub(super) fn as_raw(self) -> CUmemAllocationType {
+    pub(crate) fn as_raw(self) -> CUmemAllocationType {
         match self {
             Self::Pinned => CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
             Self::Managed => CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_MANAGED,

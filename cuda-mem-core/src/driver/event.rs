@@ -10,17 +10,14 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use cuda_mem_sys::{CUevent, CUevent_flags, CUevent_st};
 
-use crate::capture::Relaxed;
-use crate::context::Context;
-use crate::driver::{Driver, refuse_forked};
+use crate::driver::{Context, Driver, Handle, Relaxed, fork, refuse_forked};
 use crate::error::{Result, call, query};
-use crate::fork;
-use crate::handle::Handle;
 
 /// A point in a stream's work.
 ///
@@ -30,8 +27,7 @@ use crate::handle::Handle;
 /// ```
 /// use cuda_mem_core::{Driver, Event, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let (first, second) = (Stream::new(&context)?, Stream::new(&context)?);
 /// let event = Event::new(&context)?;
 /// first.record(&event)?;
@@ -44,6 +40,10 @@ pub struct Event {
     context: Context,
     raw: Handle<CUevent_st>,
     kind: Kind,
+    /// Whether a capture may have it. Held while it is recorded, and while a stream is made to wait for it.
+    is_captured: RwLock<bool>,
+    /// Whether somebody else may record it.
+    is_lent: AtomicBool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,23 +60,11 @@ impl Event {
     /// An event for ordering, without a time stamp.
     ///
     /// Wraps [`cuEventCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) with `CU_EVENT_DISABLE_TIMING`.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked).
     pub fn new(context: &Context) -> Result<Self> {
         Self::create(context, CUevent_flags::CU_EVENT_DISABLE_TIMING, Kind::Untimed)
     }
 
     /// An event that keeps the time at which its point was reached.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -88,7 +76,7 @@ impl Event {
     /// An untimed event from the context's pool, for a use in here that records it before anything else.
     pub(crate) fn pooled(context: &Context) -> Result<Self> {
         let raw = context.events().take(context)?;
-        Ok(Self { context: context.clone(), raw, kind: Kind::Pooled })
+        Ok(Self::of(context, raw, Kind::Pooled))
     }
 
     /// An event without a time that can be exported.
@@ -99,12 +87,17 @@ impl Event {
 
     /// An event of another process, whose handle here is destroyed with the result.
     pub(crate) fn opened(context: &Context, raw: CUevent) -> Self {
-        Self { context: context.clone(), raw: Handle::new(raw), kind: Kind::Interprocess }
+        Self::of(context, Handle::new(raw), Kind::Interprocess)
+    }
+
+    fn of(context: &Context, raw: Handle<CUevent_st>, kind: Kind) -> Self {
+        let (is_captured, is_lent) = (RwLock::new(false), AtomicBool::new(false));
+        Self { context: context.clone(), raw, kind, is_captured, is_lent }
     }
 
     fn create(context: &Context, flags: CUevent_flags, kind: Kind) -> Result<Self> {
         let raw = create_raw(context, flags)?;
-        Ok(Self { context: context.clone(), raw, kind })
+        Ok(Self::of(context, raw, kind))
     }
 
     /// Whether all work before the point is done.
@@ -150,10 +143,6 @@ impl Event {
     ///
     /// Wraps [`cuEventElapsedTime`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Driver`](crate::Error::Driver): code 600 while either point is not reached, 400 if either event was never recorded or was made
@@ -179,9 +168,27 @@ impl Event {
     }
 
     /// The driver's handle, a `CUevent`. It is valid while the event lives.
+    ///
+    /// Code that records it into a capture through this handle answers for the streams that are made to wait for it.
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
+        self.is_lent.store(true, Ordering::Release);
         self.raw.raw().cast::<c_void>()
+    }
+
+    /// Whether somebody else may record it.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.is_lent.load(Ordering::Acquire)
+    }
+
+    /// Whether a capture may have it, for as long as nobody records it anew.
+    pub(crate) fn is_captured(&self) -> RwLockReadGuard<'_, bool> {
+        self.is_captured.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Event::is_captured`], for who records it.
+    pub(crate) fn set_captured(&self) -> RwLockWriteGuard<'_, bool> {
+        self.is_captured.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn handle(&self) -> CUevent {

@@ -11,13 +11,13 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-mod beside_legacy;
-mod capture_past;
-mod capture_point;
+mod capture;
+pub(crate) mod idle;
 mod known;
 mod lent;
-mod naming;
 mod order;
+mod quiet;
+pub mod stream_mem;
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -31,20 +31,13 @@ use cuda_mem_sys::{
     CUstreamCaptureStatus,
 };
 
-use crate::context::{Bound, Context};
-use crate::driver::{Driver, refuse_forked};
+use crate::driver::{Bound, Context, Driver, Event, Handle, destroy_stream, fork, refuse_forked};
 use crate::error::{Error, Result, call};
-use crate::event::Event;
-use crate::fork;
-use crate::handle::Handle;
-use crate::uses::Mark;
 
-pub(crate) use beside_legacy::BesideLegacy;
-pub use capture_past::CapturePast;
-pub use capture_point::{CaptureId, CapturePoint};
-pub(crate) use known::{KnownStreams, Points};
-use naming::{Named, Naming};
-pub(crate) use order::until_quiet;
+pub use capture::{CaptureId, CapturePast, CapturePoint};
+use idle::WhenIdle;
+use lent::{Named, Naming};
+pub(crate) use quiet::{Mark, Marker, Quiet, until_quiet};
 
 /// The first driver on which stream calls were seen to need no current context.
 const NEEDS_NO_CURRENT_CONTEXT: i32 = 13000;
@@ -60,8 +53,7 @@ const NEEDS_NO_CURRENT_CONTEXT: i32 = 13000;
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let stream = Stream::new(&context)?;
 /// stream.synchronize()?;
 /// assert!(stream.is_idle()?);
@@ -77,8 +69,7 @@ pub struct Stream {
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let ended = Stream::new(&context)?.id();
 /// assert_ne!(Stream::new(&context)?.id(), ended);
 /// # Ok::<(), cuda_mem_core::Error>(())
@@ -143,28 +134,12 @@ impl Stream {
     /// A stream that neither waits for the legacy default stream nor holds it up (`CU_STREAM_NON_BLOCKING`).
     ///
     /// Wraps [`cuStreamCreateWithPriority`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while other streams capture.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn new(context: &Context) -> Result<Self> {
         Self::with_priority(context, 0)
     }
 
     /// As [`Stream::new`], with a priority: lower numbers come first, 0 is the default, and the driver clamps to the range
     /// that the device has.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::new`].
     pub fn with_priority(context: &Context, priority: i32) -> Result<Self> {
         let _bound = context.bind()?;
         let driver = context.driver();
@@ -175,7 +150,7 @@ impl Stream {
         match identify(driver, raw, "Stream::new") {
             Ok(id) => Ok(Self::wrap(context, raw, id, Kind::Owned)),
             Err(error) => {
-                destroy(driver, raw);
+                destroy_stream(driver, raw);
                 Err(error)
             }
         }
@@ -187,10 +162,6 @@ impl Stream {
     ///
     /// [`Error::Capturing`] while a blocking stream of the context captures: the driver would fail that capture at the
     /// first mention of the legacy stream.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn legacy(context: &Context) -> Result<Self> {
         let _bound = context.bind()?;
         let id = identify(context.driver(), CU_STREAM_LEGACY, "Stream::legacy")?;
@@ -205,10 +176,6 @@ impl Stream {
     /// # Capture
     ///
     /// [`Error::Capturing`] while it captures.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn per_thread(context: &Context) -> Result<Self> {
         let _bound = context.bind()?;
         let id = identify(context.driver(), CU_STREAM_PER_THREAD, "Stream::per_thread")?;
@@ -218,14 +185,15 @@ impl Stream {
     /// A stream of somebody else (PyTorch, cudarc, …), which they keep alive and own.
     ///
     /// Takes an untyped pointer, so that any binding's `CUstream` can be passed. The handles 0, 1 and 2 name default
-    /// streams and are recognised.
+    /// streams and are recognised. 0 is the legacy one, as in every [`Table`](crate::sys::Table): code that was compiled for
+    /// per-thread default streams means [`Stream::per_thread`] by it.
     ///
     /// # Safety
     ///
     /// `raw` must be a stream of `context`, and stay valid for as long as the result, its clones and whatever was used on
     /// them exist; memory that was dropped during a capture exists until [`Driver::reclaim`] has returned 0. Any thread may ask
     /// the driver about it at any time until then, or until [`Stream::disown`] has returned for each value that this function
-    /// gave for it.
+    /// gave for it. Whoever captures it begins and ends no capture while another thread is in a call here that gives it work.
     ///
     /// # Errors
     ///
@@ -249,7 +217,7 @@ impl Stream {
         let (raw, naming) = (Handle::new(raw), Naming::default());
         let context = context.clone();
         let inner = Arc::new(Inner { context, raw, id, kind, is_lent, naming, last: OnceLock::new() });
-        inner.context.driver().when_idle().streams.enter(&inner);
+        inner.context.driver().service::<WhenIdle>().streams.enter(&inner);
         Self { inner }
     }
 
@@ -271,35 +239,16 @@ impl Stream {
     /// stream only in its thread.
     ///
     /// Code that captures the stream into a graph through this handle answers for what the graph uses. Calls here that
-    /// would put memory into a graph are [`Error::Capturing`] meanwhile.
+    /// would put memory into a graph are [`Error::Capturing`] meanwhile, and invalidate a capture that began while they ran. No capture
+    /// may begin and end while another thread is in such a call.
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
         self.lend();
         self.inner.raw.raw().cast::<c_void>()
     }
 
-    /// Whether the stream was made here and this is the only handle to it: once this is dropped it is destroyed, and until then nobody else
-    /// gives it work. What others gave it before has been given.
-    ///
-    /// ```
-    /// use cuda_mem_core::{Driver, Stream};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let stream = Stream::new(&context)?;
-    /// assert!(stream.is_last_handle());
-    /// let other = stream.clone();
-    /// assert!(!stream.is_last_handle());
-    /// # drop(other);
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
-    #[must_use]
-    pub fn is_last_handle(&self) -> bool {
-        self.is_left_to(1)
-    }
-
-    /// As [`Stream::is_last_handle`] for those who have so many handles to it: whether nobody else has any, as long as none of theirs is
-    /// dropped or cloned meanwhile.
+    /// Whether the stream was made here and at most so many handles to it exist: if the caller has them all, nobody else gives it work, and
+    /// it is destroyed once they are dropped. What others gave it before has been given.
     ///
     /// ```
     /// use cuda_mem_core::{Driver, Stream};
@@ -332,7 +281,7 @@ impl Stream {
     /// If there is none, because the stream captures or the driver refuses, memory stays that none was recorded for before.
     pub fn disown(&self) {
         if self.inner.kind == Kind::Borrowed && !fork::forked() {
-            self.driver().when_idle().streams.leave(&self.inner);
+            self.driver().service::<WhenIdle>().streams.leave(&self.inner);
             // Also whoever says it a second time returns when nobody names it any more.
             self.inner.last.get_or_init(|| {
                 self.inner.naming.end();
@@ -487,21 +436,14 @@ fn is_capturing(driver: Driver, raw: CUstream) -> Result<bool> {
     }
 }
 
-fn destroy(driver: Driver, raw: CUstream) {
-    driver.release(|| {
-        // SAFETY: called once, for a stream that its only owner created and gives up here; pending work finishes.
-        unsafe { call!(driver, cuStreamDestroy(raw)) }
-    });
-}
-
 impl Drop for Inner {
     fn drop(&mut self) {
         if fork::forked() {
             return;
         }
-        self.context.driver().when_idle().streams.leave(self);
+        self.context.driver().service::<WhenIdle>().streams.leave(self);
         if self.kind == Kind::Owned {
-            destroy(self.context.driver(), self.raw.raw());
+            destroy_stream(self.context.driver(), self.raw.raw());
         }
     }
 }

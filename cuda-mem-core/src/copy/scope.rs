@@ -13,13 +13,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 
 use crate::buffer::{DeviceRange, Enqueued};
-use crate::context::Context;
+use crate::driver::{Context, fork};
 use crate::element::DeviceCopy;
 use crate::error::{Error, Result};
-use crate::fork;
 use crate::host::{HostMemory, RegisterFlags, Registration};
-use crate::marker::Marker;
-use crate::stream::Stream;
+use crate::stream::{Marker, Stream};
 
 /// Runs `body`, in which host memory can be borrowed for asynchronous copies and registered in place. Returns when all
 /// copies are done and all registrations undone, also if `body` panics; then the panic goes on.
@@ -27,8 +25,7 @@ use crate::stream::Stream;
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let (one, two) = (Stream::new(&context)?, Stream::new(&context)?);
 /// let source = vec![3u8; 1 << 20];
 /// let mut target = vec![0u8; 1 << 20];
@@ -43,14 +40,11 @@ use crate::stream::Stream;
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
 ///
-/// # Capture
-///
-/// Streams that capture are refused with [`Error::Capturing`].
-///
 /// # Errors
 ///
 /// What `body` returns, else the first failure among the waits ([`Error::Driver`], with the code of work that failed) and the
-/// unregistrations.
+/// unregistrations. If the driver refuses for a minute to wait for a copy, the process is aborted with a message: the memory
+/// goes back to its owner when this returns, and a device may use it still.
 pub fn scope<'env, R>(
     context: &Context,
     body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R>,
@@ -88,10 +82,6 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Wraps [`cuMemHostRegister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). The pages must be
     /// writable, as those of any vector are; those of a constant are not, which is an error.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// As [`Registered::new`](crate::host::Registered::new).
@@ -100,10 +90,6 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     /// Registers `memory` where it is, for copies in both directions, until the scope ends, and gives it back.
-    ///
-    /// # Capture
-    ///
-    /// As [`Scope::register`].
     ///
     /// # Errors
     ///
@@ -125,10 +111,6 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// Wraps [`cuMemcpyHtoDAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
     /// [`Error::LengthMismatch`], [`Error::Capturing`], those of [`DeviceBuffer::on`](crate::DeviceBuffer::on),
@@ -149,10 +131,6 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// Wraps [`cuMemcpyDtoHAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
     /// As [`Scope::upload`].
@@ -171,10 +149,6 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     /// Copies a range of bytes of any host memory, a registered file mapping for example, to `target`. Ordered on `stream`.
-    ///
-    /// # Capture
-    ///
-    /// As [`Scope::upload`].
     ///
     /// # Errors
     ///
@@ -205,11 +179,11 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock, so that the point of one copy is not set before another's.
         if let Some(known) = state.copies.iter().find(|marker| marker.stream().ends_with(stream)) {
-            return enqueue().mark(known);
+            return enqueue().mark(known).or_abort(call);
         }
         let marker = Marker::new(stream)?;
         // Kept only behind a copy: until then its event, which others had before, may stand for whatever they recorded.
-        enqueue().mark(&marker)?;
+        enqueue().mark(&marker).or_abort(call)?;
         state.copies.push(marker);
         Ok(())
     }
@@ -223,7 +197,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         let State { copies, registrations } = &mut *state;
         let mut result = Ok(());
         for copy in copies.drain(..) {
-            result = result.and(copy.wait());
+            result = result.and(copy.wait().or_abort("scope"));
         }
         let driver = self.context.driver();
         for mut registration in registrations.drain(..) {

@@ -1,4 +1,4 @@
-//! The driver's handles as values that move between threads.
+//! Values that mean something to the driver alone: its handles, which move between threads, and bytes, which travel to processes.
 //!
 //! # Safety
 //!
@@ -44,3 +44,36 @@ impl<T> Eq for Handle<T> {}
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above; sharing a reference to the name gives no access to anything behind it.
 unsafe impl<T> Sync for Handle<T> {}
+
+/// A type for 64 bytes that travel to another process as they are.
+macro_rules! opaque {
+    ($(#[$about:meta])* $name:ident) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+        pub struct $name {
+            bytes: [u8; 64],
+        }
+
+        impl $name {
+            /// From the bytes that another process sent.
+            #[must_use]
+            pub fn from_bytes(bytes: [u8; 64]) -> Self {
+                Self { bytes }
+            }
+
+            /// The bytes to send.
+            #[must_use]
+            pub fn as_bytes(&self) -> &[u8; 64] {
+                &self.bytes
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($name)).finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+pub(crate) use opaque;

@@ -4,20 +4,18 @@
 //! the stream itself, kept alive; an event is made only when somebody on another stream has to wait, and covers all that
 //! the stream was given by then.
 
-mod mark;
 mod points;
 
 pub use points::UsePoint;
 
+use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::capture::Relaxed;
-use crate::driver::refuse_forked;
+use cuda_mem_sys::CUdeviceptr;
+
+use crate::driver::{Event, Relaxed, fork, refuse_forked};
 use crate::error::{Error, Result};
-use crate::event::Event;
-use crate::fork;
-use crate::stream::{Stream, until_quiet};
-pub(crate) use mark::Mark;
+use crate::stream::{Mark, Stream, until_quiet};
 
 /// What a stream that captures refuses.
 const WAITING: &str = "waiting for uses of memory";
@@ -31,8 +29,7 @@ const PRUNE_FROM: usize = 32;
 /// ```
 /// use cuda_mem_core::{Driver, Stream, Uses};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let (first, second) = (Stream::new(&context)?, Stream::new(&context)?);
 /// let mut uses = Uses::new();
 /// drop(uses.on(0x1000, &first)?); // work of the first stream is enqueued while the result lives
@@ -79,6 +76,37 @@ pub(crate) enum Access {
 pub(crate) struct OpenUse<'u> {
     uses: &'u Uses,
     stream: &'u Stream,
+}
+
+/// A use of memory on a stream, from [`DeviceBuffer::on`] and its like: the address to hand to a kernel.
+///
+/// The stream is ordered behind the uses that came before, and later uses, the release among them, are ordered behind what
+/// the stream is given while this lives. [`Uses`] has an example.
+#[derive(Debug)]
+#[must_use = "drop it after the work was enqueued"]
+pub struct StreamUse<'b> {
+    address: CUdeviceptr,
+    /// Ends the use when it is dropped.
+    _open: OpenUse<'b>,
+    /// The end is marked in the thread that enqueued the work.
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl<'b> StreamUse<'b> {
+    pub(crate) fn begin(
+        address: CUdeviceptr,
+        uses: &'b Uses,
+        stream: &'b Stream,
+        access: Access,
+    ) -> Result<Self> {
+        Ok(Self { address, _open: uses.begin(stream, access)?, _not_send: PhantomData })
+    }
+
+    /// The address on the device.
+    #[must_use]
+    pub fn address(&self) -> CUdeviceptr {
+        self.address
+    }
 }
 
 impl Uses {
@@ -192,14 +220,6 @@ impl Uses {
     ///
     /// Wraps [`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), and
     /// [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) and `cuEventQuery` for streams that are busy.
-    ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn have_passed(&mut self) -> Result<bool> {
         self.all(Use::has_passed)
     }
@@ -389,9 +409,9 @@ impl Use {
         match self.known_point().map(|mark| mark.event()).or(own.as_ref()) {
             Some(event) => {
                 let _relaxed = Relaxed::enter(self.stream.driver()).ok();
-                until_quiet(&self.stream, || event.synchronize())
+                until_quiet(&self.stream, || event.synchronize()).result()
             }
-            None => self.stream.drain(),
+            None => self.stream.drain().result(),
         }
     }
 
@@ -433,5 +453,35 @@ impl Use {
             self.event = None;
         }
         answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Driver;
+    use cuda_mem_sim::Sim;
+
+    /// The uses of a part are the whole's: a later reader waits for who wrote the part.
+    #[test]
+    fn a_writer_stays_a_writer_among_the_uses_of_a_larger_piece() {
+        let sim = Sim::builder().record(true).build();
+        let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+        let stream = || Stream::new(&context).unwrap();
+        let (writer, also_reads, reader) = (stream(), stream(), stream());
+        let part = |stream: &Stream| {
+            let part = Uses::new();
+            part.begin(stream, Access::Write).unwrap().end().unwrap();
+            part
+        };
+        let whole = Uses::new();
+        whole.absorb(part(&writer));
+        whole.begin(&also_reads, Access::Read).unwrap().end().unwrap();
+        let waits = || sim.log().count("cuStreamWaitEvent");
+        assert_eq!(waits(), 1);
+        // One that is known as a reader becomes a writer.
+        whole.absorb(part(&also_reads));
+        whole.begin(&reader, Access::Read).unwrap().end().unwrap();
+        assert_eq!(waits(), 3);
     }
 }

@@ -6,13 +6,14 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use cuda_mem_sys::{CUdevice, CUdevice_attribute, CUuuid};
 
-use crate::context::Context;
-use crate::driver::{Driver, refuse_forked};
+use crate::driver::{Context, Driver, refuse_forked};
 use crate::error::{Error, Result, call};
 
 /// A device of a [`Driver`]. Copies are handles to the same one.
@@ -20,8 +21,7 @@ use crate::error::{Error, Result, call};
 /// ```
 /// use cuda_mem_core::Driver;
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let device = driver.device(0)?;
+/// let device = Driver::over(cuda_mem_sim::table())?.device(0)?; // with a GPU: Driver::system()?
 /// println!("{}: {} MiB", device.name()?, device.total_memory()? >> 20);
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
@@ -51,14 +51,6 @@ impl Device {
     /// Its name.
     ///
     /// Wraps [`cuDeviceGetName`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn name(self) -> Result<String> {
         refuse_forked()?;
         let mut name = [0u8; 256];
@@ -72,14 +64,6 @@ impl Device {
     /// Its UUID: 16 bytes, the same in every process.
     ///
     /// Wraps [`cuDeviceGetUuid`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html), once for each device.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn uuid(self) -> Result<[u8; 16]> {
         refuse_forked()?;
         self.driver.constants().uuid.get(self.raw, || {
@@ -93,14 +77,6 @@ impl Device {
     /// The size of its memory in bytes.
     ///
     /// Wraps [`cuDeviceTotalMem`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn total_memory(self) -> Result<usize> {
         refuse_forked()?;
         let mut bytes = 0;
@@ -112,10 +88,6 @@ impl Device {
     /// One of its attributes.
     ///
     /// Wraps [`cuDeviceGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -129,10 +101,6 @@ impl Device {
     }
 
     /// Whether the device supports what an attribute of zero or one stands for; an unknown attribute means it does not.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -151,10 +119,6 @@ impl Device {
     ///
     /// Wraps [`cuDeviceCanAccessPeer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PEER__ACCESS.html).
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::ForeignContext`] if `peer` is of another driver, [`Error::Driver`], [`Error::Forked`].
@@ -170,14 +134,6 @@ impl Device {
     }
 
     /// Its primary context, retained. The one that CUDA's runtime and PyTorch use.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`].
     pub fn primary_context(self) -> Result<Context> {
         Context::retain_primary(self)
     }
@@ -186,5 +142,45 @@ impl Device {
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Device({})", self.raw)
+    }
+}
+
+/// Of all devices of a driver.
+#[derive(Debug, Default)]
+pub(crate) struct Constants {
+    pub(crate) uuid: Constant<[u8; 16]>,
+    /// The smallest piece of physical memory.
+    pub(crate) granularity: Constant<usize>,
+}
+
+/// By device.
+#[derive(Debug, Default)]
+pub(crate) struct Constant<T>(Mutex<BTreeMap<CUdevice, T>>);
+
+impl<T: Copy> Constant<T> {
+    /// What is known, or else what `ask` is told. Of two threads that come first at once both ask.
+    pub(crate) fn get(&self, device: CUdevice, ask: impl FnOnce() -> Result<T>) -> Result<T> {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(value) = known().get(&device) {
+            return Ok(*value);
+        }
+        let value = ask()?;
+        known().insert(device, value);
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    #[test]
+    fn what_was_told_is_not_asked_again_and_a_failure_is_not_kept() {
+        let constant = Constant::default();
+        assert!(constant.get(1, || Err(Error::Forked)).is_err());
+        assert_eq!(constant.get(1, || Ok(7)).unwrap(), 7);
+        assert_eq!(constant.get(1, || Err(Error::Forked)).unwrap(), 7);
+        assert_eq!(constant.get(2, || Ok(8)).unwrap(), 8);
     }
 }

@@ -2,20 +2,77 @@
 //!
 //! A stream that captures a graph can neither free memory nor be waited for. What was used on it waits here; each later
 //! allocation and each later release of the driver tries again.
+//!
+//! # Safety
+//!
+//! Relies on nothing but what stands here: memory is taken out of its owner where the owner ends.
+
+#![allow(unsafe_code, reason = "takes memory out of its owner")]
 
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::driver::Driver;
+use super::{Driver, fork};
 use crate::error::{Error, Result};
 
 /// Something to give back to the driver.
 pub(crate) trait Release: Send {
     /// Gives it back. After an error it is still there; if that is [`Error::Timeout`] too, it is only not yet the time.
     fn release(&mut self) -> Result<()>;
+}
+
+/// Memory of an owner, which goes back to the driver when the owner is dropped: now if possible, and later if not.
+#[derive(Debug)]
+pub(crate) struct Owned<R: Held>(ManuallyDrop<R>);
+
+/// What an owner has.
+pub(crate) trait Held: Release + 'static {
+    fn driver(&self) -> Driver;
+
+    /// Whether there is nothing, or nothing any more, to give back.
+    fn is_released(&self) -> bool;
+}
+
+impl<R: Held> Owned<R> {
+    pub(crate) fn new(held: R) -> Self {
+        Self(ManuallyDrop::new(held))
+    }
+
+    /// Without giving it back.
+    pub(crate) fn into_inner(self) -> R {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: taken once: `this` is neither dropped nor used again.
+        unsafe { ManuallyDrop::take(&mut this.0) }
+    }
+}
+
+impl<R: Held> Deref for Owned<R> {
+    type Target = R;
+
+    #[inline]
+    fn deref(&self) -> &R {
+        &self.0
+    }
+}
+
+impl<R: Held> DerefMut for Owned<R> {
+    fn deref_mut(&mut self) -> &mut R {
+        &mut self.0
+    }
+}
+
+impl<R: Held> Drop for Owned<R> {
+    fn drop(&mut self) {
+        // SAFETY: taken once; the value is not used after its drop.
+        let held = unsafe { ManuallyDrop::take(&mut self.0) };
+        if !held.is_released() && !fork::forked() {
+            held.driver().release_or_defer(held);
+        }
+    }
 }
 
 /// What waits, of one driver.
@@ -36,12 +93,8 @@ impl Driver {
     /// itself, and it costs next to nothing where nothing was put off. What [`Driver::registrations_left`] counts is no part of it: no
     /// stream is kept for that. A stream of somebody else ([`Stream::borrow_raw`](crate::Stream::borrow_raw)) that memory was used
     /// on may be destroyed when this returns 0 and the memory's owners are gone.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture; what they used keeps waiting.
     pub fn reclaim(self) -> usize {
-        if crate::fork::forked() { 0 } else { self.deferred().reclaim(self) }
+        if fork::forked() { 0 } else { self.deferred().reclaim(self) }
     }
 
     /// Releases what an owner had, now if possible and later if not.
@@ -115,5 +168,31 @@ impl fmt::Debug for Deferred {
         f.debug_struct("Deferred")
             .field("waiting", &self.count.load(Ordering::Relaxed))
             .finish_non_exhaustive()
+    }
+}
+
+/// Something to be dropped when memory has gone back to the driver.
+pub(crate) struct Companion(Option<Box<dyn Send + Sync>>);
+
+impl Companion {
+    pub(crate) const NONE: Self = Self(None);
+
+    /// Adds one, which is dropped after those that are there.
+    pub(crate) fn add(&mut self, guard: impl Send + Sync + 'static) {
+        self.0 = Some(match self.take() {
+            Some(first) => Box::new((first, guard)),
+            None => Box::new(guard),
+        });
+    }
+
+    /// All of them.
+    pub(crate) fn take(&mut self) -> Option<Box<dyn Send + Sync>> {
+        self.0.take()
+    }
+}
+
+impl fmt::Debug for Companion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Companion").field(&self.0.is_some()).finish()
     }
 }

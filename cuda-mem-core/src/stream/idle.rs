@@ -19,11 +19,10 @@ use std::sync::{
 use std::thread;
 use std::time::Duration;
 
-use crate::deferred::{Release, catch_panic};
-use crate::driver::{self, Driver};
+use super::known::{KnownStreams, Points};
+use crate::driver::deferred::{Release, catch_panic};
+use crate::driver::{self, Driver, Service, fork};
 use crate::error::Error;
-use crate::fork;
-use crate::stream::{KnownStreams, Points};
 
 /// How long a busy device is left alone, at first and at most.
 const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(800)];
@@ -50,7 +49,7 @@ pub(crate) struct WhenIdle {
     /// How many wait or are being undone, so that the usual case costs one load.
     count: AtomicUsize,
     waiting: Mutex<Vec<Box<dyn Release>>>,
-    pub(crate) streams: KnownStreams,
+    pub(super) streams: KnownStreams,
     /// For the default streams of threads, which no other thread can ask about.
     words: Mutex<Vec<Weak<dyn Awaited>>>,
 }
@@ -74,7 +73,7 @@ impl Driver {
     /// never lent here; and of those that were destroyed.
     #[must_use]
     pub fn registrations_left(self) -> usize {
-        if fork::forked() { 0 } else { self.when_idle().count.load(Ordering::SeqCst) }
+        if fork::forked() { 0 } else { self.service::<WhenIdle>().count.load(Ordering::SeqCst) }
     }
 
     /// Calls `free`, which frees or unregisters memory, if no stream is busy, and keeps streams from being given waits for fences until
@@ -93,7 +92,7 @@ impl Driver {
         if fork::forked() {
             return None;
         }
-        let (waiting, points) = (self.when_idle(), self.points());
+        let (waiting, points) = (self.service::<WhenIdle>(), self.points());
         alone_if(|| waiting.is_idle(self, &points), free)
     }
 
@@ -104,11 +103,11 @@ impl Driver {
     ///
     /// As there, but for streams that capture, which are not looked at.
     pub fn while_nothing_is_awaited<R>(self, free: impl FnOnce() -> R) -> Option<R> {
-        alone_if(|| !self.when_idle().is_awaited(), free)
+        alone_if(|| !self.service::<WhenIdle>().is_awaited(), free)
     }
 
     fn points(self) -> Points {
-        let points = self.when_idle().streams.points(self);
+        let points = self.service::<WhenIdle>().streams.points(self);
         if !points.is_empty() {
             thread::sleep(REACHED);
         }
@@ -117,8 +116,8 @@ impl Driver {
 
     /// Releases what an owner had, as soon as no stream is busy.
     pub(crate) fn release_when_idle(self, owned: impl Release + 'static) {
-        self.when_idle().count.fetch_add(1, Ordering::SeqCst);
-        self.when_idle().push(Box::new(owned));
+        self.service::<WhenIdle>().count.fetch_add(1, Ordering::SeqCst);
+        self.service::<WhenIdle>().push(Box::new(owned));
         if self.undo_if_idle() > 0 {
             keep_trying();
         }
@@ -141,8 +140,12 @@ impl Driver {
         if self.registrations_left() == 0 {
             return 0;
         }
-        self.when_idle().attempt(self, &points(self))
+        self.service::<WhenIdle>().attempt(self, &points(self))
     }
+}
+
+impl Service for WhenIdle {
+    const SLOT: usize = 0;
 }
 
 impl WhenIdle {
