@@ -20,12 +20,13 @@
 
 #![deny(unsafe_code)]
 
+mod background;
 mod error;
 mod import;
+mod memory_file;
 mod primitive;
 pub mod shared;
 pub mod symmetric;
-mod there;
 pub mod transport;
 
 pub use cuda_mem_pool;

@@ -248,7 +248,7 @@ fn no_more_is_mapped_of_a_rank_than_it_can_name() {
     let mut mapped = vec![piece; usize::try_from(MAX_NUMBER).unwrap()];
     let words = SharedMapping::create(64 << 10).unwrap();
     words.write(0, &vec![0; words.bytes()]).unwrap();
-    let words = words.as_fd().try_clone_to_owned().unwrap();
+    let words = vec![words.as_fd().try_clone_to_owned().unwrap()].into();
     let next = AnnouncedPiece { info: PieceInfo { number: MAX_NUMBER, room: 4 }, words };
     let refused = pair.good.inner.map_next(1, &mut mapped, next);
     assert!(matches!(refused, Err(Error::Invalid { rank: 1, value: MAX_NUMBER, .. })), "{refused:?}");

@@ -32,7 +32,7 @@ fn what_nobody_else_writes_comes_once_and_in_order() {
 /// What fuzzing found worth keeping, again: the target `ring` of `ci/fuzz`.
 #[test]
 fn what_is_kept_is_played_again() {
-    let kept = include_str!("../../../../ci/fuzz/seeds/ring.txt");
+    let kept = include_str!("../../../ci/fuzz/seeds/ring.txt");
     let byte = |digits: &[u8; 2]| u8::from_str_radix(str::from_utf8(digits).unwrap(), 16).unwrap();
     let stage = stage();
     let mut came = 0;

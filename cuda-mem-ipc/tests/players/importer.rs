@@ -1,4 +1,4 @@
-//! An importer as a list of steps has it, in [`hostile`](crate::shared::hostile).
+//! An importer as a list of steps has it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +8,17 @@ use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 
 use super::{ImportLink, Importer};
 use crate::error::Result;
+use crate::primitive::lock;
 use crate::shared::options::AheadLimit;
 use crate::shared::reaper::Watched;
 use crate::shared::received::ReceivedBuffer;
-use crate::shared::{lock, ring};
+use crate::shared::ring;
 use crate::transport::{Connection, Deadline};
 
 /// An importer, and what the thread that looks after peers would do for it, when it is asked to.
-pub(in crate::shared) struct Taker(Importer);
+pub(in crate::shared) struct TestImporter(Importer);
 
-impl Taker {
+impl TestImporter {
     pub(in crate::shared) fn new(
         context: &Context,
         connection: Connection,
@@ -35,23 +36,21 @@ impl Taker {
         self.link().ring.mapping().clone()
     }
 
-    /// As [`Importer::recv`] without waiting, but that it listens for messages however lately it has done so: no clock decides.
+    /// As [`Importer::recv`] without waiting.
     pub(in crate::shared) fn receive(&self) -> Result<ReceivedBuffer> {
-        let _ = self.link().look(Duration::ZERO.into(), false);
+        self.link().look(Duration::ZERO.into(), Duration::ZERO);
         self.link().take()
     }
 
-    /// As whoever found nothing does before it sleeps. It is awake again behind [`rises`](Self::rises).
-    pub(in crate::shared) fn lies_down(&self) -> bool {
-        self.link().lies_down()
+    /// What whoever found nothing sleeps on; none if there is something.
+    pub(in crate::shared) fn lies_down(&self) -> Option<u32> {
+        let position = lock(&self.link().entries).position();
+        ring::prepare_sleep(&self.link().ring, position)
     }
 
-    pub(in crate::shared) fn rises(&self) {
-        ring::awake(&self.link().ring);
-    }
-
-    pub(in crate::shared) fn is_called(&self) -> bool {
-        self.link().connection.has_message()
+    /// Whether whoever sleeps since then was woken.
+    pub(in crate::shared) fn is_woken(&self, since: u32) -> bool {
+        ring::Cells::rung(&self.link().ring) != since
     }
 
     /// One turn of the thread.

@@ -11,14 +11,15 @@ use cuda_mem_pool::cuda_mem_core::vmm::CreateOptions;
 use cuda_mem_pool::cuda_mem_core::{self as core, Driver, Stream, StreamUse};
 use cuda_mem_pool::{Allocation, DeviceAccessible};
 
-use super::last::{Last, Past};
-use super::releases::{Resting, rest};
-use super::segment::{Segment, SegmentRef};
-use super::share::{Holder, Share};
+use super::buffer::{Holder, Share};
+use super::free::{Last, Past};
+use super::segment::Segment;
 use super::wire::{MOST_HANDLES, Parts, Place};
 use super::words::ReleaseFence;
-use super::{expect_driver, lock, refuse_forked};
+use super::{expect_driver, refuse_forked};
+use crate::background::{Resting, drop_when_passed};
 use crate::error::{Error, Result};
+use crate::primitive::lock;
 
 /// A block of a [`CachingAllocator`] that other processes can be given: its type says so, because it was looked at. Clones are
 /// handles to the same block.
@@ -53,16 +54,16 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Clone)]
 pub struct Exportable {
-    lent: Arc<Lent>,
+    exported: Arc<Exported>,
 }
 
-struct Lent {
+struct Exported {
     allocator: CachingAllocator,
     /// None once it is on its way back.
     block: Option<Block>,
     /// Receivers that are done.
     last: Past,
-    lot: Arc<Lot>,
+    range: Arc<PinnedRange>,
 }
 
 type Block = Allocation<DeviceAccessible>;
@@ -81,7 +82,7 @@ pub struct NotExportable {
 }
 
 /// Whole handles side by side, which some block lies in.
-struct Lot {
+struct PinnedRange {
     segment: Arc<Segment>,
     /// Waits for receivers that were not done when their block went back. No work of anybody else goes there: it may wait long.
     stream: OnceLock<Stream>,
@@ -91,7 +92,7 @@ struct Lot {
 type Whereabouts = (Driver, CUdeviceptr, usize);
 
 /// Those that somebody has. Memory that is pinned stays where it is, so that the place names it.
-static LOTS: LazyLock<Mutex<HashMap<Whereabouts, Weak<Lot>>>> = LazyLock::new(Mutex::default);
+static RANGES: LazyLock<Mutex<HashMap<Whereabouts, Weak<PinnedRange>>>> = LazyLock::new(Mutex::default);
 
 impl Exportable {
     /// Pins a block where it is, for other processes.
@@ -107,17 +108,17 @@ impl Exportable {
     /// memory cannot be shared, [`core::Error::NotAccepted`] for one without bytes, [`core::Error::Forked`].
     #[allow(clippy::result_large_err, reason = "the block comes back")]
     pub fn new(allocator: &CachingAllocator, block: Block) -> Result<Self, NotExportable> {
-        match Lot::of(allocator, &block) {
-            Ok(lot) => {
+        match PinnedRange::of(allocator, &block) {
+            Ok(range) => {
                 let (allocator, last) = (allocator.clone(), Past::default());
-                Ok(Self { lent: Arc::new(Lent { allocator, block: Some(block), last, lot }) })
+                Ok(Self { exported: Arc::new(Exported { allocator, block: Some(block), last, range }) })
             }
             Err(error) => Err(NotExportable { error, block }),
         }
     }
 
     fn block(&self) -> Option<&Block> {
-        self.lent.block.as_ref()
+        self.exported.block.as_ref()
     }
 
     /// Its size in bytes.
@@ -147,9 +148,9 @@ impl Exportable {
     /// As there, in [`Error::Core`].
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
-        let block = self.lent.block()?;
+        let block = self.exported.block()?;
         expect_driver(block.buffer().context(), stream)?;
-        self.lent.last.order(stream)?;
+        self.exported.last.order(stream)?;
         Ok(block.on(stream)?)
     }
 
@@ -163,7 +164,7 @@ impl Exportable {
     }
 }
 
-impl Lot {
+impl PinnedRange {
     /// What a block lies in, pinned.
     fn of(allocator: &CachingAllocator, block: &Block) -> Result<Arc<Self>> {
         refuse_forked()?;
@@ -177,8 +178,8 @@ impl Lot {
             }
             .into());
         }
-        let pinned = allocator.pin(address, bytes, Pin::Exported).map_err(told)?;
-        let parts = pinned.segments().map_err(told)?;
+        let pinned = allocator.pin(address, bytes, Pin::Exported).map_err(as_core)?;
+        let parts = pinned.segments().map_err(as_core)?;
         if parts.len() > MOST_HANDLES {
             return Err(Error::TooManyHandles { handles: parts.len(), most: MOST_HANDLES });
         }
@@ -188,9 +189,9 @@ impl Lot {
         let device = block.buffer().context().device();
         let whereabouts = (device.driver(), start, total);
         // Of two threads that come first at once the second finds what the first has made.
-        let mut lots = lock(&LOTS);
-        if let Some(lot) = lots.get(&whereabouts).and_then(Weak::upgrade) {
-            return Ok(lot);
+        let mut ranges = lock(&RANGES);
+        if let Some(range) = ranges.get(&whereabouts).and_then(Weak::upgrade) {
+            return Ok(range);
         }
         if !CreateOptions::supported_by(device)?.shareable {
             return Err(core::Error::NotShareable { what: "a POSIX file descriptor" }.into());
@@ -198,10 +199,10 @@ impl Lot {
         let uuid = device.uuid()?;
         let place = Parts::new(&sizes).map_or(Place::Device(uuid), |parts| Place::Parts { uuid, parts });
         let segment = Arc::new(Segment::lent(place, start, total, pinned));
-        let lot = Arc::new(Self { segment, stream: OnceLock::new() });
-        lots.retain(|_, lot| lot.strong_count() > 0);
-        lots.insert(whereabouts, Arc::downgrade(&lot));
-        Ok(lot)
+        let range = Arc::new(Self { segment, stream: OnceLock::new() });
+        ranges.retain(|_, range| range.strong_count() > 0);
+        ranges.insert(whereabouts, Arc::downgrade(&range));
+        Ok(range)
     }
 
     fn stream(&self, block: &Block) -> Result<&Stream> {
@@ -213,7 +214,7 @@ impl Lot {
     }
 }
 
-impl Lent {
+impl Exported {
     /// It is there until the drop.
     fn block(&self) -> Result<&Block> {
         self.block.as_ref().ok_or(Error::Closed { doing: "using the block" })
@@ -224,22 +225,22 @@ impl Lent {
         if last.is_over() {
             return Ok(());
         }
-        let stream = self.lot.stream(block)?;
+        let stream = self.range.stream(block)?;
         last.order(stream)?;
-        self.allocator.record_stream(block.address(), stream).map_err(told)
+        self.allocator.record_stream(block.address(), stream).map_err(as_core)
     }
 }
 
 impl From<&Exportable> for Share {
     fn from(buffer: &Exportable) -> Self {
-        let (lent, segment) = (&buffer.lent, &buffer.lent.lot.segment);
+        let (exported, segment) = (&buffer.exported, &buffer.exported.range.segment);
         let offset = usize::try_from(buffer.as_raw().wrapping_sub(segment.address(0))).unwrap_or(usize::MAX);
-        let holder = Arc::<Lent>::clone(lent);
-        Self { segment: SegmentRef::Own(Arc::clone(segment)), offset, len: buffer.len(), holder }
+        let holder = Arc::<Exported>::clone(exported);
+        Self { segment: Arc::clone(segment), offset, len: buffer.len(), holder }
     }
 }
 
-impl Holder for Lent {
+impl Holder for Exported {
     fn order(&self, stream: &Stream) -> Result<()> {
         let block = self.block()?;
         expect_driver(block.buffer().context(), stream)?;
@@ -252,7 +253,7 @@ impl Holder for Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for Exported {
     fn drop(&mut self) {
         let Some(block) = self.block.take() else { return };
         if core::forked() {
@@ -262,7 +263,7 @@ impl Drop for Lent {
         let last = self.last.take();
         if self.hold_back(&block, &last).is_err() {
             // No stream waits for them, so it is looked for.
-            rest(Waiting { _block: block, last });
+            drop_when_passed(Waiting { _block: block, last });
         }
     }
 }
@@ -280,7 +281,7 @@ impl Resting for Waiting {
 }
 
 /// What the pool says, in the words of this crate.
-pub(super) fn told(error: cuda_mem_pool::Error) -> Error {
+pub(super) fn as_core(error: cuda_mem_pool::Error) -> Error {
     match error {
         cuda_mem_pool::Error::Core(error) => Error::Core(error),
         error => Error::Pool(error),

@@ -1,4 +1,4 @@
-//! An exporter as a list of steps has it, in [`hostile`](crate::shared::hostile).
+//! An exporter as a list of steps has it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
 use super::{ExportLink, Exporter};
 use crate::error::Result;
-use crate::shared::lock;
+use crate::primitive::lock;
+use crate::shared::buffer::Share;
 use crate::shared::reaper::Watched;
-use crate::shared::share::Share;
 use crate::transport::{Connection, Deadline};
 
 /// An exporter, and what the thread that looks after peers would do for it, when it is asked to.
-pub(in crate::shared) struct Giver(Exporter);
+pub(in crate::shared) struct TestExporter(Exporter);
 
-impl Giver {
+impl TestExporter {
     /// Its importer is in this process, which it takes for another one if told so.
     pub(in crate::shared) fn new(
         context: &Context,
@@ -46,7 +46,7 @@ impl Giver {
         Arc::clone(self.link()).service()
     }
 
-    /// Whether the thread sleeps behind such a turn until somebody calls it.
+    /// Whether the thread sleeps behind such a turn until somebody wakes it.
     pub(in crate::shared) fn lies_down(&self) -> bool {
         self.link().may_sleep()
     }
@@ -60,11 +60,8 @@ impl Giver {
         lock(&self.link().leases).open.keys().copied().collect()
     }
 
-    /// The importer is gone, and whoever it says has what it had.
+    /// The importer is gone.
     pub(in crate::shared) fn end(&self) {
-        if self.link().has_heirs() {
-            self.link().outlive();
-        }
         Arc::clone(self.link()).end();
     }
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// Names of what has to be waited for.
-impl Pending for BTreeSet<u32> {
+impl PendingUses for BTreeSet<u32> {
     fn join(&mut self, other: Self) {
         self.extend(other);
     }
@@ -28,7 +28,7 @@ proptest! {
     /// Every byte has one owner, free neighbours are one region, the fit is best, and whoever gets a byte is told of its last owner.
     #[test]
     fn the_books_are_those_of_a_row_of_bytes(steps in steps()) {
-        let mut books = Books::new(BYTES, BTreeSet::new());
+        let mut books = FreeList::new(BYTES, BTreeSet::new());
         let mut owner: [Option<u32>; BYTES] = [None; BYTES];
         let mut last = [None::<u32>; BYTES];
         let mut taken = Vec::new();
@@ -77,7 +77,7 @@ fn runs(owner: &[Option<u32>]) -> Vec<(usize, usize)> {
 
 #[test]
 fn a_region_that_need_not_be_waited_for_is_preferred_to_a_smaller_one() {
-    let mut books = Books::new(100, BTreeSet::new());
+    let mut books = FreeList::new(100, BTreeSet::new());
     let taken: Vec<_> = [10, 5, 20, 5, 60].map(|len| books.take(len, |_| true).unwrap().0).into();
     books.give(taken[0], 10, BTreeSet::from([1]));
     books.give(taken[2], 20, BTreeSet::new());

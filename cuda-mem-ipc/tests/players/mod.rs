@@ -21,8 +21,10 @@ use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
-use super::{Exporter, Importer, MemoryKind, ReceivedBuffer, SharedBuffer, SharedPool, SharedPoolOptions};
 use crate::error::Result;
+use crate::shared::{
+    Exporter, Importer, MemoryKind, ReceivedBuffer, SharedBuffer, SharedPool, SharedPoolOptions,
+};
 use crate::transport::{Connection, PeerPolicy, Pending, pair};
 use input::Input;
 use play::Play;
