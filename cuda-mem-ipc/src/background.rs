@@ -257,18 +257,6 @@ mod tests {
     }
 
     #[test]
-    fn short_jobs_share_a_thread() {
-        static GROUP: Background = Background::new("test", usize::MAX);
-        let (done, ended) = mpsc::channel();
-        for number in 0..1000 {
-            let done = done.clone();
-            GROUP.run(move || done.send(number).unwrap());
-        }
-        assert!((0..1000).all(|number| ended.recv_timeout(LIMIT) == Ok(number)), "one after the other");
-        assert!(lock(&GROUP.state).threads < 20, "{}", lock(&GROUP.state).threads);
-    }
-
-    #[test]
     fn what_rests_is_dropped_once_it_has_passed() {
         struct Counted(u32, mpsc::Sender<u32>);
         impl Resting for Counted {

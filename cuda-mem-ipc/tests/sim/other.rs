@@ -87,7 +87,7 @@ pub(crate) fn expect_open(count: usize) {
     let found = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let start = std::time::Instant::now();
     while found() != count && start.elapsed() < LIMIT {
-        std::thread::yield_now();
+        thread::yield_now();
     }
     assert_eq!(found(), count);
 }
