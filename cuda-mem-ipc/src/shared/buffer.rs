@@ -67,10 +67,6 @@ impl SharedBuffer {
     /// [`DeviceBuffer::on`](core::DeviceBuffer::on). The stream also waits for receivers that have given the memory back; who
     /// writes while a receiver has it writes under its eyes.
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there, in [`Error::Core`](crate::Error::Core).
@@ -93,10 +89,6 @@ impl SharedBuffer {
     /// Copies bytes of a buffer in host memory out, from `offset` on, once its uses in this process are done, and those of
     /// receivers that have given it back. A receiver that still has it is not waited for. Blocks the calling thread.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`Error::Timeout`](crate::Error::Timeout), [`core::Error::OutOfRange`]; those of
@@ -109,10 +101,6 @@ impl SharedBuffer {
     }
 
     /// Copies bytes into a buffer in host memory, from `offset` on, behind the same as [`SharedBuffer::read`].
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -97,10 +97,6 @@ static RANGES: LazyLock<Mutex<HashMap<Whereabouts, Weak<PinnedRange>>>> = LazyLo
 impl Exportable {
     /// Pins a block where it is, for other processes.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// The block comes back with the error. [`Error::TooManyHandles`] if it lies in more than [`MOST_HANDLES`];
@@ -138,10 +134,6 @@ impl Exportable {
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
     /// [`DeviceBuffer::on`](core::DeviceBuffer::on). The stream also waits for receivers that have given the memory back; who
     /// writes while a receiver has it writes under its eyes.
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///

@@ -19,6 +19,7 @@ mod free;
 #[path = "../../tests/players/mod.rs"]
 pub mod hostile;
 mod importer;
+mod listen;
 mod options;
 mod pool;
 mod reaper;

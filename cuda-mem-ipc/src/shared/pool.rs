@@ -120,10 +120,6 @@ pub(super) struct Cut {
 impl SharedPool {
     /// A pool without memory yet.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`core::Error::NotAccepted`] for segments of no bytes; [`core::Error::Driver`]: code 1 for a node that has no pools to
@@ -173,10 +169,6 @@ impl SharedPool {
     /// As [`SharedPool::allocate`], in a segment of its own: who gets it gets nothing else.
     ///
     /// It takes whole pages, a handle and a descriptor, and a mapping in each receiver, all of which go when it is freed.
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///

@@ -118,10 +118,6 @@ impl ReceivedBuffer {
 
     /// Whether the exporter's work is done, and the bytes are there.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::PeerDied`](crate::Error::PeerDied), as [`ReceivedBuffer::on`]; [`Error::Core`](crate::Error::Core).
@@ -132,10 +128,6 @@ impl ReceivedBuffer {
 
     /// Has the calling thread wait until the bytes are there.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Timeout`](crate::Error::Timeout); as [`ReceivedBuffer::is_ready`].
@@ -144,10 +136,6 @@ impl ReceivedBuffer {
     }
 
     /// Copies bytes of a buffer in host memory out, from `offset` on, once the exporter's work and the uses of this process are done. Blocks the calling thread.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -162,10 +150,6 @@ impl ReceivedBuffer {
     }
 
     /// Copies bytes into a buffer in host memory, from `offset` on, behind the same as [`ReceivedBuffer::read`].
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

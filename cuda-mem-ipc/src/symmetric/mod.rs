@@ -1,6 +1,8 @@
 //! Symmetric memory: the same buffer on every rank of a group, each rank with the addresses of all.
 //!
-//! The words are PyTorch's. A [`SymmetricBackend`] allocates and brings ranks together; [`Backends`] knows them by device type and
+//! A Rust program takes [`Group::alloc`] and [`Group::barrier`], and need read no further.
+//!
+//! The other words are PyTorch's. A [`SymmetricBackend`] allocates and brings ranks together; [`Backends`] knows them by device type and
 //! name and has one chosen for each type; [`SymmetricMemory`] is what a rank has after the rendezvous: the addresses, signal pads,
 //! and signals that order the ranks' streams. [`NativeBackend`] is the one that is there without a further library, for ranks of one
 //! host. With the features `nvshmem` and `nccl` there is `EngineBackend`, over those libraries where a machine has
@@ -66,4 +68,4 @@ pub use error::{Error, Result, Why};
 pub use exchange::Exchange;
 pub use memory::{PeerBuffer, SymmetricMemory};
 pub use mempool::{MempoolAllocator, SymmetricMempool, cuda_symm_alloc, cuda_symm_free};
-pub use native::{CHANNELS, Freed, Group, GroupOptions, NativeBackend, SIGNAL_PAD_BYTES};
+pub use native::{CHANNELS, Freed, Group, GroupBuffer, GroupOptions, NativeBackend, SIGNAL_PAD_BYTES};

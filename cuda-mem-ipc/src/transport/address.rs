@@ -45,6 +45,20 @@ impl Address {
         Ok(Self { directory: Some(directory), name: valid(name)? })
     }
 
+    /// A socket file of this name in a directory of the effective user's own: `/run/user/UID/cuda-mem`, or `/tmp/cuda-mem-UID` where the system
+    /// has no such place. No environment variable is asked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`].
+    pub fn of_user(name: &str) -> Result<Self> {
+        let user = rustix::process::geteuid().as_raw();
+        let place = Path::new("/run/user").join(user.to_string());
+        let directory =
+            if place.is_dir() { place.join("cuda-mem") } else { format!("/tmp/cuda-mem-{user}").into() };
+        Self::in_directory(directory, name)
+    }
+
     /// A name without a file, for hosts without a place for one. Every process of the network namespace may connect to it, and
     /// may have taken it first: the policies of both sides alone keep others out. So both have to say whom they admit: the default
     /// policy is refused there ([`Error::ImplicitPolicy`]).

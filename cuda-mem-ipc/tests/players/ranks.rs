@@ -53,7 +53,7 @@ impl Pair {
 
     /// An address of the good one's.
     fn alloc(&self) -> CUdeviceptr {
-        self.good.alloc(SIZE, self.good.device()).unwrap().address
+        self.good.alloc_bytes(SIZE, self.good.device()).unwrap().address
     }
 
     /// The good one's rendezvous.
@@ -95,7 +95,7 @@ fn until_broken(group: &Group) -> (usize, Why) {
 fn entries_that_cannot_be_are_refused_and_name_the_rank() {
     let pair = Pair::new();
     let address = pair.alloc();
-    pair.bad.alloc(SIZE, pair.bad.device()).unwrap();
+    pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
     let directory = &pair.bad.state().directory;
     let Found::There(right) = directory.entry(1, 0).unwrap() else { panic!("no entry") };
     let pads = 4 * SIGNAL_PAD_BYTES as u64;
@@ -149,7 +149,7 @@ fn what_the_system_refuses_is_no_other_ranks_fault() {
 fn an_entry_that_was_overtaken_is_said_to_be() {
     let pair = Pair::new();
     let address = pair.alloc();
-    pair.bad.alloc(SIZE, pair.bad.device()).unwrap();
+    pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
     let directory = &pair.bad.state().directory;
     let Found::There(entry) = directory.entry(1, 0).unwrap() else { panic!("no entry") };
     directory.publish(1, Entry { sequence: KEPT as u64, ..entry }).unwrap();
@@ -242,7 +242,7 @@ fn words_that_cannot_be_are_refused_and_break_the_group() {
 fn no_more_is_mapped_of_a_rank_than_it_can_name() {
     let pair = Pair::new();
     let address = pair.alloc();
-    pair.bad.alloc(SIZE, pair.bad.device()).unwrap();
+    pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
     pair.rendezvous(address).unwrap();
     let piece = Arc::clone(&lock(&pair.good.inner.mapped[1].pieces)[0]);
     let mut mapped = vec![piece; usize::try_from(MAX_NUMBER).unwrap()];
@@ -325,7 +325,7 @@ fn messages_that_cannot_be_break_the_group() {
         let pair = Pair::new();
         send(&pair);
         assert_eq!(until_broken(&pair.good), (1, Why::Unreachable), "{index}");
-        let refused = pair.good.alloc(SIZE, pair.good.device());
+        let refused = pair.good.alloc_bytes(SIZE, pair.good.device());
         assert!(matches!(refused, Err(Error::Broken { rank: 1, .. })), "{refused:?}");
     }
 }
@@ -351,12 +351,12 @@ const WHOLE: usize = 1 << 20;
 fn a_rank_that_makes_segments_keeps_few_of_the_others_unmapped() {
     let pair = Pair::new();
     for _ in 0..100 {
-        pair.bad.alloc(WHOLE, pair.bad.device()).unwrap();
+        pair.bad.alloc_bytes(WHOLE, pair.bad.device()).unwrap();
     }
     until_come(&pair, 100);
     let Some(peer) = &pair.good.state().peers[1] else { panic!("no peer") };
     assert_eq!(peer.segments.len(), 100);
-    let address = pair.good.alloc(WHOLE, pair.good.device()).unwrap().address;
+    let address = pair.good.alloc_bytes(WHOLE, pair.good.device()).unwrap().address;
     assert_eq!((peer.segments.len(), come(&pair)), (LEFT_ALONE, 100));
     pair.rendezvous(address).unwrap();
 }
@@ -364,7 +364,7 @@ fn a_rank_that_makes_segments_keeps_few_of_the_others_unmapped() {
 #[test]
 fn a_rank_that_is_too_far_ahead_is_refused_and_may_go_on_later() {
     let pair = Pair::with_timeout(Duration::from_secs(3));
-    let alloc = || pair.bad.alloc(WHOLE, pair.bad.device());
+    let alloc = || pair.bad.alloc_bytes(WHOLE, pair.bad.device());
     for number in 0..ANNOUNCED {
         alloc().unwrap_or_else(|error| panic!("{number}: {error}"));
     }
@@ -372,7 +372,7 @@ fn a_rank_that_is_too_far_ahead_is_refused_and_may_go_on_later() {
     assert!(matches!(&ahead, Err(Error::Missing { ranks, .. }) if ranks == &[0]), "{ahead:?}");
     assert!(pair.bad.inner.make_room(Kind::Piece, 0).is_ok());
     until_come(&pair, ANNOUNCED);
-    pair.good.alloc(WHOLE, pair.good.device()).unwrap();
+    pair.good.alloc_bytes(WHOLE, pair.good.device()).unwrap();
     alloc().unwrap();
     pair.good.check().unwrap();
     let most = pair.bad.inner.make_room(Kind::Segment, MAX_NUMBER);
@@ -383,7 +383,7 @@ fn a_rank_that_is_too_far_ahead_is_refused_and_may_go_on_later() {
 #[test]
 fn what_a_rank_has_is_at_hand_while_it_waits_for_another() {
     let pair = Pair::new();
-    let alloc = |group: &Group| group.alloc(WHOLE, group.device()).unwrap().address;
+    let alloc = |group: &Group| group.alloc_bytes(WHOLE, group.device()).unwrap().address;
     let (theirs, ours) = (alloc(&pair.good), alloc(&pair.bad));
     (1..ANNOUNCED).for_each(|_| _ = alloc(&pair.bad));
     std::thread::scope(|scope| {
@@ -413,7 +413,7 @@ fn a_lie_about_who_broke_the_group_is_no_news() {
     peer.connection.send(message::BROKEN, &[], &[], Duration::from_secs(60)).unwrap();
     // It comes behind the message, and is taken after it.
     let address = pair.alloc();
-    pair.bad.alloc(SIZE, pair.bad.device()).unwrap();
+    pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
     let memory = pair.rendezvous(address).unwrap();
     memory.check().unwrap();
     let elsewhere = pair.good.take(address + 1, |_| true);
@@ -429,7 +429,7 @@ fn a_rank_whose_word_is_beyond_the_last_signal_is_named_by_whoever_has_the_word_
     for (word, is_barrier) in [(1, true), (2 * CHANNELS + 1, false)] {
         for value in [LAST, LAST + 1, i64::MAX as u64, 1 << 63, u64::MAX] {
             let pair = Pair::new();
-            let alloc = |group: &Group| group.alloc(SIZE, group.device()).unwrap().address;
+            let alloc = |group: &Group| group.alloc_bytes(SIZE, group.device()).unwrap().address;
             let (ours, theirs) = (alloc(&pair.good), alloc(&pair.bad));
             let words = |address: CUdeviceptr| {
                 let words = &pair.good.find(address).unwrap().words;

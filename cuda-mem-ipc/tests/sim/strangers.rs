@@ -226,9 +226,10 @@ fn one_peer_does_not_use_up_the_descriptors() {
             }
             sent += 1;
         }
-        let open = open_descriptors();
-        eprintln!("{sent} segments of 64 descriptors were sent, {} stay open of {MOST}", open - before);
-        assert!(open - before <= 200, "{open} are open, {before} were");
+        // Something of before may be closed by now.
+        let more = open_descriptors().saturating_sub(before);
+        eprintln!("{sent} segments of 64 descriptors were sent, {more} stay open of {MOST}");
+        assert!(more <= 200, "{more} are open");
         // An honest connection comes up, and hands over.
         let (exporter, importer) = ends(&context);
         let options = SharedPoolOptions { segment_bytes: 2 << 20, ..SharedPoolOptions::default() };

@@ -49,10 +49,6 @@ impl Group {
     /// Joins the group `name` of `world_size` ranks as rank `rank`, with the context's device. Each rank listens in `directory`,
     /// which is made with mode 0700 and is the same for all. Returns when all ranks are there.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Missing`], which names the ranks that did not come; [`Error::NotAccepted`] for numbers that cannot be,

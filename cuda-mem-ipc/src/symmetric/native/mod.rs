@@ -8,6 +8,7 @@
 
 mod allocation;
 mod announced;
+mod buffer;
 mod directory;
 mod exchange;
 mod group;
@@ -33,6 +34,7 @@ use super::{Allocated, Error, Result, SymmetricBackend, SymmetricMemory};
 use allocation::Allocation;
 use state::lock;
 
+pub use buffer::GroupBuffer;
 pub use group::{Freed, Group, GroupOptions};
 
 /// The channels that [`barrier`](SymmetricMemory::barrier) has for each allocation, and
@@ -124,10 +126,6 @@ impl NativeBackend {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::UnknownAddress`], also for an address inside an allocation; [`Error::Core`] in a forked child.
@@ -184,7 +182,7 @@ unsafe impl SymmetricBackend for NativeBackend {
     /// or comes to a rendezvous, and [`Error::GroupFull`].
     fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<Allocated> {
         let name = group.ok_or_else(|| Error::GroupNeeded { backend: NAME.to_owned() })?;
-        self.group(name)?.alloc(size, device)
+        self.group(name)?.alloc_bytes(size, device)
     }
 
     fn find(&self, address: CUdeviceptr) -> Result<Allocated> {
@@ -207,10 +205,6 @@ unsafe impl SymmetricBackend for NativeBackend {
     }
 
     /// Waits until every rank has made the same allocation, as long as the group's timeout.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
