@@ -250,6 +250,8 @@ impl ImportLink {
 
     /// Wakes whoever sleeps there, to look why.
     fn wake_readers(&self) {
+        // Either the reader sees why before it sleeps, or this sees that it does.
+        ring::Cells::fence(&self.ring);
         if ring::claim(&self.ring) {
             ring::wake(&self.ring);
         }

@@ -98,7 +98,7 @@ fn in_background<T: Send + 'static>(what: T, close: impl FnOnce(T) + Send + 'sta
         CLOSING.run(move || close(what));
     } else {
         // Every thread is held up. Rather a descriptor less than a thread of the program.
-        std::mem::forget(what);
+        let _ = std::mem::ManuallyDrop::new(what);
     }
 }
 

@@ -22,6 +22,7 @@ use crate::raw::{accept, accepted, both_ends, generation, hand, heard, offer, re
 
 /// Something that a peer says.
 #[derive(Debug, Clone, Copy)]
+#[allow(clippy::large_enum_variant, reason = "there are few of them")]
 enum Said<'m> {
     /// With descriptors that travel with it.
     Message(Message, &'m [BorrowedFd<'m>]),

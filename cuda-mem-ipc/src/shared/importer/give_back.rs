@@ -223,7 +223,7 @@ impl Watched for ImportLink {
         if self.slabs.load(Ordering::SeqCst) > 0 {
             self.let_go_of_slabs();
         }
-        let read = self.read_messages(Self::may_read);
+        let read = self.read_messages(Self::may_read).map(drop);
         if let Err(error) = &read
             && !error.is_the_system_s()
         {

@@ -148,15 +148,16 @@ impl ImportLink {
     /// open: its messages stay in the socket until some are mapped.
     pub(super) fn may_read(&self) -> bool {
         let waiting = self.waiting.load(Ordering::SeqCst);
-        let most = usize::try_from(Kind::Descriptors.most_of_a_peer()).unwrap_or(usize::MAX);
-        waiting == 0 || waiting.saturating_add(wire::MOST_HANDLES) <= most
+        let most = || usize::try_from(Kind::Descriptors.most_of_a_peer()).unwrap_or(usize::MAX);
+        waiting == 0 || waiting.saturating_add(wire::MOST_HANDLES) <= most()
     }
 
-    /// Takes what the exporter has said, by whichever thread. An error of the system may be over the next time; any other one means that
-    /// nothing more comes.
-    pub(super) fn read_messages(self: &Arc<Self>, is_needed: impl Fn(&Self) -> bool) -> Result<()> {
+    /// Takes what the exporter has said, by whichever thread, and returns how many messages those were. An error of the system may be over the
+    /// next time; any other one means that nothing more comes.
+    pub(super) fn read_messages(self: &Arc<Self>, mut is_needed: impl FnMut(&Self) -> bool) -> Result<usize> {
         let _reading = lock(&self.reading);
-        for _ in 0..MOST_AT_A_TIME {
+        let mut count = 0;
+        while count < MOST_AT_A_TIME {
             if !is_needed(self) {
                 break;
             }
@@ -171,8 +172,9 @@ impl ImportLink {
                 wire::Message::Retire { segment } if descriptors.is_empty() => self.forget(segment)?,
                 _ => return Err(self.breaks("an exporter does not say that")),
             }
+            count += 1;
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Notes a segment, and has it imported in the background unless there are enough without a buffer.
@@ -255,18 +257,16 @@ impl ImportLink {
                 return memory;
             }
             // It was sent before the buffer, so that it is there. This thread reads it if the other one has not come to it.
-            let before = lock(&self.segments).len();
-            let is_missing = |link: &Self| link.may_read() && !lock(&link.segments).contains_key(&number);
-            self.read_messages(is_missing)?;
-            let (is_known, count) = {
-                let segments = lock(&self.segments);
-                (segments.contains_key(&number), segments.len())
-            };
-            if !is_known && self.may_read() && count == before {
-                return Err(self.breaks("it hands over a part of a segment that it did not announce"));
-            }
-            if !is_known && !self.may_read() {
+            let is_missing = |link: &Self| !lock(&link.segments).contains_key(&number);
+            let mut may_read = true;
+            let read = self.read_messages(|link| {
+                may_read = link.may_read();
+                may_read && is_missing(link)
+            })?;
+            if !may_read {
                 self.import_one();
+            } else if read == 0 && is_missing(self) {
+                return Err(self.breaks("it hands over a part of a segment that it did not announce"));
             }
         }
     }
@@ -277,8 +277,10 @@ impl ImportLink {
             Known::Ahead(Ahead(segment)) if segment.is_waiting() => Some(Arc::clone(segment)),
             _ => None,
         });
-        if let Some(segment) = waiting {
-            drop(segment.imported(self));
+        match waiting {
+            Some(segment) => drop(segment.imported(self)),
+            // Those that wait are just being let go of.
+            None => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 

@@ -9,15 +9,12 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     check_entry(payload);
     let Ok(message) = Message::parse(kind, payload) else { return false };
     assert_eq!(message.encode(), (kind, payload.to_vec()));
-    match message {
-        Message::Segment(segment) => {
-            assert!(segment.bytes > 0 && usize::try_from(segment.bytes).is_ok());
-            assert!((1..=MOST_HANDLES).contains(&segment.descriptors()));
-            if let Place::Parts { parts, .. } = segment.place {
-                assert_eq!(parts.sizes().iter().sum::<u64>(), segment.bytes);
-            }
+    if let Message::Segment(segment) = message {
+        assert!(segment.bytes > 0 && usize::try_from(segment.bytes).is_ok());
+        assert!((1..=MOST_HANDLES).contains(&segment.descriptors()));
+        if let Place::Parts { parts, .. } = segment.place {
+            assert_eq!(parts.sizes().iter().sum::<u64>(), segment.bytes);
         }
-        _ => {}
     }
     true
 }
